@@ -1,0 +1,58 @@
+# Every target makes what it needs: on a new machine, Python 3.11 or later with pip, and make.
+
+VENV := .venv
+# The first of these that is new enough; `make PYTHON=/path/to/python3.12 test` chooses another.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$python && break; done)
+# Two processes: each holds TensorFlow and JAX.
+PYTEST_ARGS ?= -n 2 --dist loadfile
+MATRIX_ARGS ?=
+BENCH_ARGS ?=
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed-
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench matrix format clean
+
+help:  ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+
+demo: $(READY)examples  ## Train in JAX, save without TensorFlow, load in TensorFlow
+	$(BIN)/python examples/digits.py
+
+test: $(READY)test  ## Run the tests; PYTEST_ARGS="-k name" narrows them
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(READY)test  ## Format, lint, types and the rules of the house
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/policy
+
+bench: $(READY)test  ## Run the benchmarks
+	$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
+
+matrix: $(READY)test  ## Run against older TensorFlow versions
+	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
+
+format: $(READY)test  ## Format and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## Remove the environments and every cache
+	rm -rf $(VENV) .matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/pyvenv.cfg:
+	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'Python 3.11 or later is needed; name one with: make PYTHON=/path/to/python3' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp for each extra. The constraints reach the build environment too, by PIP_CONSTRAINT.
+$(READY)%: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo 'Installing into $(VENV), once; this takes a few minutes.'
+	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install -qq --disable-pip-version-check \
+		--editable '.[$*]' --constraint constraints.txt
+	@touch $@

@@ -1,0 +1,9 @@
+"""The bridge between JAX and TensorFlow: what was exported from one runs in the other."""
+
+from __future__ import annotations
+
+from bridge.convert import convert
+from bridge.save import save
+from xla_call_module.errors import InteropError
+
+__all__ = ["InteropError", "convert", "save"]

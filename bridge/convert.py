@@ -1,0 +1,333 @@
+"""`convert`: a JAX function becomes a TensorFlow callable."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+import numpy as np
+from jax import export, tree_util
+
+from bridge.specifications import ArgumentSpec, specify
+from xla_call_module.call import bind_symbols
+from xla_call_module.checks import DisabledCheck
+from xla_call_module.errors import DtypeError, MissingDependencyError, StructureError
+from xla_call_module.platforms import parse_platforms
+
+if TYPE_CHECKING:
+    from bridge.gradient import DifferentiableCall
+    from bridge.tensors import Arguments
+
+__all__ = ["convert"]
+
+Check = export.DisabledSafetyCheck | DisabledCheck | str
+
+
+def convert(
+    fun: Callable[..., Any] | export.Exported,
+    *,
+    polymorphic_shapes: Any = None,
+    polymorphic_constraints: Sequence[str] = (),
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[Check] = (),
+    with_gradient: bool = True,
+) -> Callable[..., Any]:
+    """A TensorFlow callable that computes what `fun` computes.
+
+    It takes tensors, variables, numpy arrays, JAX arrays and Python scalars in any registered
+    pytree, positional and keyword, and returns the pytree of tensors that `fun` returns. It works
+    eagerly, in `tf.function`, compiled, in TensorFlow's control flow, and in a `tf.Module` that
+    `tf.saved_model.save` writes. `fun` is exported once for each set of argument shapes and dtypes.
+
+    Args:
+        fun: a Python function of JAX arrays, a `jax.jit`-ed one, or a `jax.export.Exported`.
+        polymorphic_shapes: how unknown dimensions are named. A string such as `"b, _"` or
+            `"b, ..."` for every argument, or a pytree of strings and None that is a prefix of the
+            positional arguments, in the language of `jax.export.symbolic_args_specs`; or
+            `"auto"`: dimension 0 of all arguments that lack it is one symbol, any other unknown
+            one its own.
+        polymorphic_constraints: constraints between the symbols, such as `"b >= 2"`.
+        platforms: what to lower for: some of `cpu`, `cuda`, `rocm`, `tpu`, `gpu`; by default
+            JAX's current one.
+        disabled_checks: safety checks to leave out, as in `jax.export.export`.
+        with_gradient: whether TensorFlow can differentiate the result.
+
+    Returns:
+        A callable. Typed PRNG keys cross as their key data (uint32); 64-bit tensors as the 32-bit
+        ones that JAX would make of them while `jax_enable_x64` is off, with one warning.
+
+    Raises:
+        InteropError: `fun` or its arguments cannot cross; raised when it is called, except for
+            wrong options and for an `Exported`, which are refused at once.
+
+    Example:
+        >>> import bridge, jax.numpy as jnp, tensorflow as tf
+        >>> f = bridge.convert(lambda x, *, scale: jnp.sin(x) * scale)
+        >>> f(tf.constant([0.0, 1.0]), scale=2.0).numpy()
+        array([0.      , 1.682942], dtype=float32)
+    """
+    _import_tensorflow()
+    from xla_call_module._tf import exempt_from_autograph
+
+    source: _Source
+    if isinstance(fun, export.Exported):
+        if polymorphic_shapes or polymorphic_constraints or platforms or disabled_checks:
+            raise StructureError(
+                f"{fun.fun_name} is already exported: polymorphic_shapes, polymorphic_constraints, "
+                "platforms and disabled_checks are fixed in it. To do: leave them out, or export "
+                "it again with them."
+            )
+        source = _Ready(fun, with_gradient=with_gradient)
+    else:
+        source = _Tracer(
+            fun if isinstance(fun, jax.stages.Wrapped) else jax.jit(fun),
+            polymorphic_shapes=polymorphic_shapes,
+            constraints=tuple(polymorphic_constraints),
+            platforms=None if platforms is None else parse_platforms(platforms),
+            checks=tuple(_to_jax_check(check) for check in disabled_checks),
+            with_gradient=with_gradient,
+        )
+    converted = _Converted(source)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return converted(args, kwargs)
+
+    _adopt_metadata(call, fun)
+    # AutoGraph would rewrite this package's own code, which has no TensorFlow control flow.
+    return exempt_from_autograph(call)
+
+
+class _Source(Protocol):
+    """Where the differentiable call for a set of arguments comes from."""
+
+    def resolve(
+        self, arguments: Sequence[ArgumentSpec], tree: tree_util.PyTreeDef
+    ) -> tuple[DifferentiableCall, tree_util.PyTreeDef]:
+        """The call for these arguments, and the structure of its results."""
+
+
+class _Ready:
+    """An `Exported`: one call, whatever arrives."""
+
+    def __init__(self, exported: export.Exported, *, with_gradient: bool) -> None:
+        from bridge.gradient import DifferentiableCall
+
+        self._exported = exported
+        self._call = DifferentiableCall(exported, with_gradient=with_gradient)
+
+    def resolve(
+        self, arguments: Sequence[ArgumentSpec], tree: tree_util.PyTreeDef
+    ) -> tuple[DifferentiableCall, tree_util.PyTreeDef]:
+        exported = self._exported
+        if tree != exported.in_tree:
+            raise StructureError(
+                f"{exported.fun_name} was called with the structure {tree}; it was exported for "
+                f"{exported.in_tree} (positional arguments, then keyword arguments)."
+            )
+        for argument, aval in zip(arguments, exported.in_avals, strict=True):
+            _check_dtype(argument, aval.dtype)
+        return self._call, exported.out_tree
+
+
+class _Tracer:
+    """A function: exported once for each set of specs."""
+
+    def __init__(
+        self,
+        fun: jax.stages.Wrapped,
+        *,
+        polymorphic_shapes: Any,
+        constraints: tuple[str, ...],
+        platforms: tuple[str, ...] | None,
+        checks: tuple[export.DisabledSafetyCheck, ...],
+        with_gradient: bool,
+    ) -> None:
+        self._fun = fun
+        self._polymorphic_shapes = polymorphic_shapes
+        self._constraints = constraints
+        self._platforms = platforms
+        self._checks = checks
+        self._with_gradient = with_gradient
+        self._calls: dict[Hashable, tuple[DifferentiableCall, tree_util.PyTreeDef]] = {}
+
+    def resolve(
+        self, arguments: Sequence[ArgumentSpec], tree: tree_util.PyTreeDef
+    ) -> tuple[DifferentiableCall, tree_util.PyTreeDef]:
+        specs = specify(
+            [replace(argument, dtype=_canonical_dtype(argument)) for argument in arguments],
+            tree,
+            polymorphic_shapes=self._polymorphic_shapes,
+            constraints=self._constraints,
+        )
+        # Specs of equal text are equal up to the symbolic scope, which is new for each of them.
+        key = (tree, _jax_settings(), *(str(spec) for spec in specs))
+        if key not in self._calls:
+            self._calls[key] = self._export(specs, tree)
+        return self._calls[key]
+
+    def _export(
+        self, specs: Sequence[jax.ShapeDtypeStruct], tree: tree_util.PyTreeDef
+    ) -> tuple[DifferentiableCall, tree_util.PyTreeDef]:
+        from bridge.gradient import DifferentiableCall
+
+        args, kwargs = tree_util.tree_unflatten(tree, specs)
+        exporter = export.export(self._fun, platforms=self._platforms, disabled_checks=self._checks)
+        try:
+            exported = exporter(*args, **kwargs)
+        except NotImplementedError as error:
+            if "callback" not in str(error):
+                raise
+            raise StructureError(
+                f"{_name_of(self._fun)} calls back to Python, and the callback cannot leave this "
+                "process. To do: leave pure_callback, io_callback and debug.print out of what is "
+                f"converted. JAX says: {error}"
+            ) from error
+        return DifferentiableCall(exported, with_gradient=self._with_gradient), exported.out_tree
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """A call made ready for arguments of one structure, shape and dtype."""
+
+    call: DifferentiableCall
+    out_tree: tree_util.PyTreeDef
+    casts: tuple[tuple[int, int], ...]
+
+    def __call__(self, tensors: list[Any]) -> Any:
+        if self.casts:
+            tf = _import_tensorflow()
+            for index, enum in self.casts:
+                tensors[index] = tf.cast(tensors[index], enum)
+        return tree_util.tree_unflatten(self.out_tree, self.call(tensors))
+
+
+class _Converted:
+    """Arguments in, results out; what the first call with some specs found out is kept."""
+
+    def __init__(self, source: _Source) -> None:
+        from bridge.tensors import read_arguments
+
+        self._source = source
+        self._read = read_arguments
+        self._bound: dict[Hashable, _Bound] = {}
+        self._lock = threading.Lock()
+        self._warned: set[str] = set()
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        arguments = self._read(args, kwargs)
+        key = (*arguments.key, *_jax_settings())
+        bound = self._bound.get(key)
+        if bound is None:
+            with self._lock:
+                bound = self._bound[key] = self._bind(arguments)
+        return bound(arguments.tensors)
+
+    def _bind(self, arguments: Arguments) -> _Bound:
+        described = arguments.describe()
+        for argument in described:
+            self._warn_of_narrowing(argument)
+        call, out_tree = self._source.resolve(described, arguments.tree)
+        bind_symbols(call.call, arguments.shapes)
+        casts = tuple(
+            (index, spec.dtype.enum)
+            for index, (spec, tensor) in enumerate(
+                zip(call.call.args, arguments.tensors, strict=True)
+            )
+            if tensor.dtype.as_datatype_enum != spec.dtype.enum
+        )
+        return _Bound(call, out_tree, casts)
+
+    def _warn_of_narrowing(self, argument: ArgumentSpec) -> None:
+        """Arrays and Python numbers narrow silently in JAX, too; a tensor has chosen its dtype."""
+        narrow = _canonical_dtype(argument)
+        if narrow == argument.dtype or not argument.is_tensor or argument.path in self._warned:
+            return
+        self._warned.add(argument.path)
+        warnings.warn(
+            f"{argument.path} is a {argument.dtype} tensor, and while jax_enable_x64 is off JAX "
+            f"computes with {narrow}. To keep 64 bits call jax.config.update('jax_enable_x64', "
+            "True) first; to silence this cast the tensor.",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _canonical_dtype(argument: ArgumentSpec) -> Any:
+    if jax.dtypes.issubdtype(argument.dtype, jax.dtypes.extended):
+        return argument.dtype
+    return jax.dtypes.canonicalize_dtype(argument.dtype)
+
+
+def _check_dtype(argument: ArgumentSpec, expected: Any) -> None:
+    """Refuse what JAX would not convert to the exported dtype by itself."""
+    physical = (
+        np.dtype("uint32") if jax.dtypes.issubdtype(expected, jax.dtypes.prng_key) else expected
+    )
+    if argument.dtype in (expected, physical) or _canonical_dtype(argument) == physical:
+        return
+    if argument.is_weak and jax.dtypes.result_type(expected, argument.origin) == expected:
+        return
+    raise DtypeError(
+        f"{argument.path} has dtype {argument.dtype}; it was exported for {expected}. To do: cast "
+        "it with tf.cast, or export the function for that dtype."
+    )
+
+
+def _jax_settings() -> tuple[Hashable, ...]:
+    """What of JAX's configuration changes the module of a function."""
+    config: Any = jax.config  # its values are attributes that JAX adds when it is imported
+    return (config.jax_enable_x64, config.jax_default_matmul_precision)
+
+
+def _name_of(fun: Any) -> str:
+    return str(getattr(fun, "__name__", fun))
+
+
+def _to_jax_check(check: Check) -> export.DisabledSafetyCheck:
+    if isinstance(check, export.DisabledSafetyCheck):
+        return check
+    parsed = DisabledCheck(str(check))
+    if (target := parsed.custom_call) is not None:
+        return export.DisabledSafetyCheck.custom_call(target)
+    if parsed.name == "platform":
+        return export.DisabledSafetyCheck.platform()
+    raise StructureError(
+        f"The safety check {parsed.name!r} cannot be disabled at export: JAX has 'platform' and "
+        "'custom_call:TARGET'. To do: set TF_XLA_FLAGS=--tf_xla_call_module_disabled_checks="
+        f"{parsed.name} where TensorFlow runs it."
+    )
+
+
+def _adopt_metadata(call: Any, fun: Any) -> None:
+    """Name, documentation and signature of `fun`, by which TensorFlow names the arguments.
+
+    `functools.wraps` would also set `__wrapped__`, and tf.function would call what is behind it.
+    """
+    if isinstance(fun, export.Exported):
+        call.__name__ = call.__qualname__ = fun.fun_name
+        return
+    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+        if isinstance(value := getattr(fun, name, None), str):
+            setattr(call, name, value)
+    try:
+        signature = inspect.signature(fun)
+    except (TypeError, ValueError):
+        return
+    call.__signature__ = signature.replace(return_annotation=inspect.Signature.empty)
+
+
+def _import_tensorflow() -> Any:
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise MissingDependencyError(
+            "bridge.convert makes a TensorFlow callable, and TensorFlow is not installed. To do: "
+            "pip install 'jax-tf-bridge[tensorflow]', or write a file with bridge.save, which "
+            "needs no TensorFlow."
+        ) from error
+    return tf

@@ -1,0 +1,137 @@
+"""A pytree of parameters -> the variables of a SavedModel, whose values are streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import tree_util
+
+from bridge.trees import check_prefix, key_names, unique_names
+from savedmodel.model import Variable
+from xla_call_module.call import TensorSpec
+from xla_call_module.dtypes import DType, dtype_from_name
+from xla_call_module.errors import DtypeError, StructureError
+
+__all__ = ["check_parameters", "to_variables"]
+
+_PIECE_BYTES = 8 << 20
+
+
+def to_variables(params: Any, trainable: Any) -> tuple[Variable, ...]:
+    """One variable for each leaf, named by its pytree path.
+
+    Args:
+        params: a pytree of JAX arrays, numpy arrays and Python numbers. None of them is copied as
+            a whole, but for those on an accelerator, which are fetched in pieces.
+        trainable: a bool, or a prefix of `params` with bools. Integers and booleans are never
+            trainable.
+
+    Raises:
+        DtypeError: a leaf's dtype is none that TensorFlow has.
+        StructureError: a leaf is no array, or `trainable` is no prefix.
+    """
+    leaves, tree = tree_util.tree_flatten(params)
+    flags = check_prefix(trainable, params, what="trainable")
+    if wrong := [flag for flag in flags if not isinstance(flag, bool)]:
+        raise StructureError(f"trainable has a leaf {wrong[0]!r}; expected True or False.")
+    names = unique_names("/".join(path) or "params" for path in key_names(tree))
+    variables = []
+    for name, leaf, flag in zip(names, leaves, flags, strict=True):
+        array = _to_array(leaf, name)
+        dtype = dtype_from_name(_canonical_name(array), where=f"The parameter {name}")
+        variables.append(
+            Variable(
+                name=name,
+                dtype=dtype,
+                shape=tuple(array.shape),
+                trainable=flag and dtype.differentiable,
+                chunks=_streamer(array, dtype),
+            )
+        )
+    return tuple(variables)
+
+
+def check_parameters(
+    function: str, specs: Sequence[TensorSpec], variables: Sequence[Variable]
+) -> None:
+    """Refuse parameters that an exported function was not made for.
+
+    Raises:
+        StructureError, DtypeError: a shape or dtype differs; the message names the path.
+    """
+    for spec, variable in zip(specs, variables, strict=True):
+        if spec.dtype != variable.dtype:
+            raise DtypeError(
+                f"The parameter {variable.name} is {variable.dtype.name}{list(variable.shape)}; "
+                f"{function} was exported for {spec} at {spec.path}. To do: cast the parameter, or "
+                "export the function with it."
+            )
+        if spec.shape != variable.shape:
+            raise StructureError(
+                f"The parameter {variable.name} has shape {variable.shape}; {function} was "
+                f"exported for {spec} at {spec.path}. To do: export it with these parameters."
+            )
+
+
+def _to_array(leaf: Any, name: str) -> Any:
+    """A JAX or numpy array; typed PRNG keys as their key data."""
+    if isinstance(leaf, jax.Array):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key_data(leaf)
+        return leaf
+    if isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)):
+        return np.asarray(leaf)
+    raise StructureError(
+        f"The parameter {name} is a {type(leaf).__name__}; expected a JAX or numpy array, or a "
+        "number."
+    )
+
+
+def _canonical_name(array: Any) -> str:
+    """The dtype that JAX gives the array, which is the narrower one while x64 is off."""
+    if isinstance(array, jax.Array):
+        return str(array.dtype)
+    return str(jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("=")))
+
+
+def _streamer(array: Any, dtype: DType) -> Callable[[], Iterator[Any]]:
+    return partial(_pieces, array, dtype.numpy)
+
+
+def _pieces(array: Any, dtype: np.dtype[Any]) -> Iterator[Any]:
+    """The array's bytes in C order, little-endian, in contiguous pieces."""
+    if isinstance(array, jax.Array):
+        if not _is_in_host_memory(array):
+            for part in _split(array):
+                yield np.ascontiguousarray(part)
+            return
+        array = np.asarray(array)
+    if array.flags.c_contiguous and array.dtype == dtype:
+        yield array
+        return
+    for part in _split(array):
+        yield np.ascontiguousarray(part, dtype)
+
+
+def _is_in_host_memory(array: jax.Array) -> bool:
+    """Whether numpy can see the array where it is."""
+    return len(array.devices()) == 1 and next(iter(array.devices())).platform == "cpu"
+
+
+def _split(array: Any) -> Iterator[Any]:
+    """Parts along the leading axes, in C order, each at most `_PIECE_BYTES` large."""
+    if array.ndim == 0 or array.nbytes <= _PIECE_BYTES:
+        yield array
+        return
+    row = array.nbytes // array.shape[0]
+    if row > _PIECE_BYTES:
+        for index in range(array.shape[0]):
+            yield from _split(array[index])
+        return
+    step = max(1, _PIECE_BYTES // row)
+    for start in range(0, array.shape[0], step):
+        yield array[start : start + step]

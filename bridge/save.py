@@ -1,0 +1,284 @@
+"""`save`: exported functions and their parameters become a SavedModel, without TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any, cast
+
+import jax
+from jax import export, tree_util
+
+from bridge.parameters import check_parameters, to_variables
+from bridge.trees import to_identifier, to_structure, unique_names
+from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
+from savedmodel.structures import NONE, Branch, Structure, leaves
+from savedmodel.write import write
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.errors import StructureError
+from xla_call_module.exported import from_exported
+from xla_call_module.retargeting import oldest_release, retarget
+
+__all__ = ["save"]
+
+Names = Sequence[str] | Mapping[str, str]
+_FORMAT = 1
+
+
+def save(
+    model: export.Exported | Mapping[str, export.Exported],
+    path: str | os.PathLike[str],
+    *,
+    params: Any = None,
+    trainable: Any = True,
+    inputs: Names | Mapping[str, Names] | None = None,
+    outputs: Names | Mapping[str, Names] | None = None,
+    tensorflow: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
+
+    In TensorFlow the loaded object has a function for each signature under its key and is itself
+    callable as the default one, both with the pytrees of the exported function; the parameters are
+    `tf.Variable`s under `.params`, also listed in `.variables` and `.trainable_variables`.
+
+    Args:
+        model: an `Exported`, or a mapping from signature keys to them; the key of a single one is
+            `serving_default`.
+        path: the folder to make, or an address such as `gs://bucket/model` where etils is
+            installed. It appears whole or not at all.
+        params: the pytree that is the first positional argument of every `Exported`. Its leaves
+            become variables, named by their pytree path and shared by all signatures. They are
+            streamed: no copy of them is made.
+        trainable: a bool, or a prefix of `params` with bools. Integers are never trainable.
+        inputs: names for the signature's inputs: a sequence, one for each leaf of the arguments, or
+            a mapping from default names to new ones; with several signatures also a mapping from
+            signature keys to these. By default the arguments' names, with the path into them.
+        outputs: the same for the results; by default their pytree paths, `output_0` for a single
+            one without.
+        tensorflow: the oldest TensorFlow that must read the file, such as `"2.18"`; by default as
+            old as the computation allows unchanged.
+        overwrite: whether a SavedModel at `path` is replaced.
+
+    Raises:
+        StructureError: `params` does not fit, a name is wrong, `path` exists, a pytree type is not
+            registered for serialization, or the modules are larger than a SavedModel can be.
+        DtypeError: a dtype that TensorFlow cannot carry, with its pytree path.
+        VersionError: an operation that the wanted TensorFlow does not have, with its source line.
+        OSError: a file cannot be written; an older folder is untouched.
+
+    Example:
+        >>> import bridge, jax, jax.numpy as jnp, tempfile
+        >>> params = {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}
+        >>> def predict(params, x):
+        ...     return x @ params["w"] + params["b"]
+        >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, 3"), "float32")
+        >>> exported = jax.export.export(jax.jit(predict))(params, x)
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> bridge.save(exported, folder.name + "/model", params=params)
+    """
+    exporteds = dict(model) if isinstance(model, Mapping) else {DEFAULT_SIGNATURE: model}
+    if not exporteds:
+        raise StructureError("model is an empty mapping; expected at least one signature.")
+    variables = () if params is None else to_variables(params, trainable)
+    tree = tree_util.tree_structure(params)
+    signatures = tuple(
+        _to_signature(
+            key,
+            _to_chain(exported, tensorflow),
+            exported,
+            None if params is None else tree,
+            variables,
+            inputs=_names_for(key, inputs, exporteds),
+            outputs=_names_for(key, outputs, exporteds),
+        )
+        for key, exported in exporteds.items()
+    )
+    saved = SavedModel(
+        signatures=signatures,
+        variables=variables,
+        params=NONE if params is None else to_structure(tree),
+        metadata=_describe(signatures),
+    )
+    write(saved, path, overwrite=overwrite)
+
+
+def _to_chain(exported: export.Exported, tensorflow: str | None) -> tuple[CallModule, ...]:
+    """The call and its VJP, both as the wanted TensorFlow reads them."""
+    call = retarget(from_exported(exported), tensorflow)
+    _warn_of_devices(call)
+    differentiable = any(spec.dtype.differentiable for spec in call.operands) and any(
+        spec.dtype.differentiable for spec in call.results
+    )
+    if not differentiable or not exported.has_vjp():
+        return (call,)
+    try:
+        vjp = exported.vjp()
+    except (ValueError, NotImplementedError, TypeError) as error:
+        warnings.warn(
+            f"{call.name} is saved without a gradient, because JAX cannot differentiate it in "
+            f"reverse mode: {error}",
+            UserWarning,
+            stacklevel=4,
+        )
+        return (call,)
+    return (call, retarget(from_exported(vjp), tensorflow))
+
+
+def _warn_of_devices(call: CallModule) -> None:
+    if call.nr_devices > 1:
+        warnings.warn(
+            f"{call.name} was exported for {call.nr_devices} devices. Its module keeps its "
+            "shardings, and TensorFlow on one device ignores them.",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _to_signature(
+    key: str,
+    chain: tuple[CallModule, ...],
+    exported: export.Exported,
+    params_tree: tree_util.PyTreeDef | None,
+    variables: Sequence[Variable],
+    *,
+    inputs: Names | None,
+    outputs: Names | None,
+) -> Signature:
+    call = chain[0]
+    arguments = to_structure(exported.in_tree)
+    bound: dict[int, int] = {}
+    if params_tree is not None:
+        arguments = _without_params(exported, params_tree, arguments)
+        check_parameters(call.name, call.args[: len(variables)], variables)
+        bound = {index: index for index in range(len(variables))}
+    function = Function(
+        name=key,
+        chain=chain,
+        bound=bound,
+        arguments=arguments,
+        parameters=_parameter_names(call, arguments),
+        results=to_structure(exported.out_tree),
+    )
+    free = sorted(leaves(arguments))
+    return Signature(
+        key=key,
+        function=function,
+        inputs=_name_leaves(
+            [(index, _input_name(call.args[index])) for index in free], inputs, f"inputs of {key}"
+        ),
+        outputs=_name_leaves(
+            [(index, _output_name(spec)) for index, spec in enumerate(call.results)],
+            outputs,
+            f"outputs of {key}",
+        ),
+    )
+
+
+def _without_params(
+    exported: export.Exported, params_tree: tree_util.PyTreeDef, arguments: Structure
+) -> Structure:
+    """The arguments but for the first positional one, which must have the parameters' structure."""
+    in_tree: Any = exported.in_tree  # the stub of its class lacks `children`
+    first = in_tree.children()[0].children()[:1]
+    if first != [params_tree]:
+        raise StructureError(
+            f"params has the structure {params_tree}; the first positional argument of "
+            f"{exported.fun_name} has {first[0] if first else 'none'}. To do: export a function "
+            "whose first argument is the parameters, or leave params out."
+        )
+    assert isinstance(arguments, Branch)
+    args, kwargs = (child for _, child in arguments.children)
+    assert isinstance(args, Branch)
+    rest = tuple((str(i), child) for i, (_, child) in enumerate(args.children[1:]))
+    return Branch("tuple", (("0", Branch("tuple", rest)), ("1", kwargs)))
+
+
+def _parameter_names(call: CallModule, arguments: Structure) -> tuple[str, ...]:
+    """Names of the positional arguments, as far as the module tells them."""
+    assert isinstance(arguments, Branch)
+    args = arguments.children[0][1]
+    assert isinstance(args, Branch)
+    names = []
+    for position, (_, child) in enumerate(args.children):
+        first = next(iter(sorted(leaves(child))), None)
+        name = "" if first is None else call.args[first].name.split("[")[0].split(".")[0]
+        names.append(name if name.isidentifier() else f"args_{position}")
+    return tuple(unique_names(names))
+
+
+def _input_name(spec: TensorSpec) -> str:
+    return to_identifier(spec.name or spec.path, fallback="input")
+
+
+def _output_name(spec: TensorSpec) -> str:
+    """The path below `result`: `result['y'][0]` is `y_0`, and `result[1]` is `output_1`."""
+    if spec.path == "result":
+        return "output_0"
+    return to_identifier(spec.path.removeprefix("result"), fallback="output")
+
+
+def _name_leaves(
+    defaults: Sequence[tuple[int, str]], names: Names | None, what: str
+) -> dict[str, int]:
+    """Name -> index of the flat argument or result."""
+    indices = [index for index, _ in defaults]
+    chosen = unique_names(name for _, name in defaults)
+    if isinstance(names, Mapping):
+        if unknown := sorted(names.keys() - set(chosen)):
+            raise StructureError(f"The {what} are {chosen}; there is no {unknown[0]!r} to rename.")
+        chosen = [names.get(name, name) for name in chosen]
+    elif names is not None:
+        chosen = [names] if isinstance(names, str) else list(names)
+    if len(chosen) != len(indices):
+        raise StructureError(
+            f"{len(chosen)} names are given for the {what}, which are {len(indices)}: "
+            f"{[name for _, name in defaults]}."
+        )
+    for name in chosen:
+        if re.fullmatch(r"[A-Za-z]\w*", str(name), re.ASCII) is None:
+            raise StructureError(
+                f"{name!r} among the {what} is no valid name. To do: take a letter followed by "
+                "letters, digits and underscores."
+            )
+    if len(set(chosen)) != len(chosen):
+        raise StructureError(f"The {what} are not unique: {chosen}.")
+    return dict(zip(chosen, indices, strict=True))
+
+
+def _names_for(
+    key: str, names: Names | Mapping[str, Names] | None, signatures: Mapping[str, Any]
+) -> Names | None:
+    """What `inputs=` or `outputs=` says of one signature."""
+    by_key: Any = names
+    if isinstance(names, Mapping) and names and names.keys() <= signatures.keys():
+        by_key = names.get(key)
+    return cast("Names | None", by_key)
+
+
+def _describe(signatures: Sequence[Signature]) -> dict[str, Any]:
+    """What `inspect` shows of the file beside what its nodes say of themselves."""
+    calls = [call for signature in signatures for call in signature.function.chain]
+    releases = [release for call in calls if (release := oldest_release(call)) is not None]
+    return {
+        "format": _FORMAT,
+        "writer": f"jax-tf-bridge {metadata.version('jax-tf-bridge')}",
+        "jax": jax.__version__,
+        "tensorflow": max(releases, key=lambda release: release.tensorflow).name,
+        "signatures": {
+            signature.key: {
+                "inputs": {
+                    name: signature.function.call.args[index].path
+                    for name, index in signature.inputs.items()
+                },
+                "outputs": {
+                    name: signature.function.call.results[index].path
+                    for name, index in signature.outputs.items()
+                },
+            }
+            for signature in signatures
+        },
+    }

@@ -1,0 +1,125 @@
+"""What a TensorFlow user passes -> flat tensors, and what each of them was."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+from jax import tree_util
+
+from bridge.specifications import ArgumentSpec
+from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.exported import argument_paths
+
+__all__ = ["Arguments", "read_arguments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The flat arguments of one call.
+
+    Attributes:
+        tensors: one for each leaf of `(args, kwargs)`; typed PRNG keys as their key data.
+        tree: the structure of `(args, kwargs)`.
+        origins: for each leaf the class of the array or Python scalar that it was, the dtype of the
+            typed PRNG key that it was, or None; empty where all were tensors.
+    """
+
+    tensors: list[tf.Tensor]
+    tree: tree_util.PyTreeDef
+    origins: tuple[Any, ...] = ()
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What two calls share that need the same module."""
+        # Tuples: TensorShape compares in Python, at several times the cost of the whole key.
+        return (self.tree, self.origins, *[x.dtype for x in self.tensors], *self.shapes)
+
+    @property
+    def shapes(self) -> list[tuple[int | None, ...] | None]:
+        """The tensors' static shapes."""
+        return [None if x.shape.rank is None else tuple(x.shape.as_list()) for x in self.tensors]
+
+    def describe(self) -> list[ArgumentSpec]:
+        """The specs of the arguments as JAX sees them."""
+        origins = self.origins or (None,) * len(self.tensors)
+        specs = []
+        for path, tensor, shape, origin in zip(
+            argument_paths(self.tree), self.tensors, self.shapes, origins, strict=True
+        ):
+            if origin is None or isinstance(origin, type):
+                specs.append(
+                    ArgumentSpec(path, shape, np.dtype(tensor.dtype.as_numpy_dtype), origin)
+                )
+            else:
+                trailing = jax.eval_shape(
+                    jax.random.key_data, jax.ShapeDtypeStruct((), origin)
+                ).ndim
+                logical = None if shape is None else shape[: len(shape) - trailing]
+                specs.append(ArgumentSpec(path, logical, origin, jax.Array))
+        return specs
+
+
+def read_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    """The arguments of a call as tensors.
+
+    Raises:
+        StructureError: a leaf is nothing that TensorFlow makes a tensor of, with its path.
+    """
+    leaves, tree = tree_util.tree_flatten((args, kwargs))
+    if all(isinstance(leaf, tf.Tensor) for leaf in leaves):
+        return Arguments(leaves, tree)
+    leaves, tree = tree_util.tree_flatten(_plain((args, kwargs)))
+    tensors, origins = [], []
+    for index, leaf in enumerate(leaves):
+        try:
+            tensor, origin = _to_tensor(leaf)
+        except (TypeError, ValueError, OverflowError, tf.errors.InvalidArgumentError) as error:
+            if isinstance(error, InteropError):
+                raise
+            raise StructureError(
+                f"{argument_paths(tree)[index]} is {_shorten(leaf)}; expected a tensor, a "
+                f"variable, a numpy or JAX array, or a Python number. TensorFlow says: {error}"
+            ) from error
+        tensors.append(tensor)
+        origins.append(origin)
+    return Arguments(tensors, tree, tuple(origins))
+
+
+def _to_tensor(leaf: Any) -> tuple[tf.Tensor, Any]:
+    if isinstance(leaf, tf.Tensor):
+        return leaf, None
+    if type(leaf) in (bool, int, float, complex):
+        dtype = jax.dtypes.canonicalize_dtype(np.dtype(type(leaf)))
+        return tf.constant(np.asarray(leaf, dtype)), type(leaf)
+    if isinstance(leaf, jax.Array):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return tf.constant(np.asarray(jax.random.key_data(leaf))), leaf.dtype
+        return tf.constant(np.asarray(leaf)), jax.Array
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return tf.convert_to_tensor(leaf), np.ndarray
+    # Variables are read here, under the caller's tape; their gradients are TensorFlow's business.
+    return tf.convert_to_tensor(leaf), None
+
+
+def _plain(tree: Any) -> Any:
+    """Python's containers where tf.Module has put its own, which are leaves to JAX."""
+    return tree_util.tree_map(_plain_leaf, tree)
+
+
+def _plain_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, (Mapping, list, tuple)):
+        inner = getattr(leaf, "__wrapped__", None)  # _DictWrapper and _TupleWrapper are proxies
+        if inner is None:
+            inner = dict(leaf) if isinstance(leaf, Mapping) else list(leaf)
+        return _plain(inner)
+    return leaf
+
+
+def _shorten(leaf: Any) -> str:
+    text = repr(leaf)
+    return f"{text[:80]}{'…' if len(text) > 80 else ''} ({type(leaf).__name__})"

@@ -1,0 +1,170 @@
+"""A folder that appears whole or not at all.
+
+Everything is written into a hidden sibling, which then takes the place of the target in one step
+of the file system. A writer that is killed leaves its sibling behind, unlocked; the next writer to
+the same place removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from xla_call_module.errors import FormatError, StructureError
+
+__all__ = ["new_folder"]
+
+_MARK = ".jax-tf-bridge-"
+_STALE_AFTER_SECONDS = 60.0
+# What a SavedModel consists of (tensorflow/cc/saved_model/constants.h, and Keras's metadata).
+# A folder with anything else in it is somebody's, and is not replaced.
+_CONTENTS = frozenset({
+    "assets", "assets.extra", "debug", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb",
+    "saved_model.pbtxt", "variables",
+})  # fmt: skip
+# linux/fcntl.h and linux/fs.h
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
+
+
+@contextmanager
+def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A new folder to write into, which becomes `target` when the block ends without an error.
+
+    Args:
+        target: where the SavedModel will be.
+        overwrite: whether a SavedModel that is there is replaced.
+
+    Raises:
+        StructureError: something is at `target`, and `overwrite` is off.
+        FormatError: what is at `target` is not a SavedModel alone.
+    """
+    target = Path(os.path.abspath(target))
+    _check_target(target, overwrite=overwrite)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_stale(target)
+    folder = target.parent / f".{target.name}{_MARK}{secrets.token_hex(8)}"
+    folder.mkdir()
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+        _sync_folders(folder)
+        _put(folder, target, overwrite=overwrite)
+        _sync_folder(target.parent)
+    finally:
+        # After an exchange this is the old version, after an error the half-written one.
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _check_target(target: Path, *, overwrite: bool) -> None:
+    if not os.path.lexists(target):
+        return
+    if not overwrite:
+        raise StructureError(
+            f"{target} exists. To do: pass overwrite=True to replace it, or take another path."
+        )
+    if not target.is_dir() or target.is_symlink():
+        raise FormatError(f"{target} is not a folder, so it is not replaced. To do: remove it.")
+    found = {entry.name for entry in target.iterdir()}
+    if foreign := sorted(found - _CONTENTS):
+        raise FormatError(
+            f"{target} holds {', '.join(foreign[:3])}, which is no part of a SavedModel, so it is "
+            "not replaced. To do: move that elsewhere, or take another path."
+        )
+    if found and not found & {"saved_model.pb", "saved_model.pbtxt"}:
+        raise FormatError(
+            f"{target} holds {', '.join(sorted(found)[:3])} and no saved_model.pb, so it is not "
+            "replaced. To do: take another path."
+        )
+
+
+def _put(folder: Path, target: Path, *, overwrite: bool) -> None:
+    """Let `folder` take the place of `target` in one step."""
+    try:
+        _rename(folder, target, _RENAME_NOREPLACE)
+        return
+    except FileExistsError as error:
+        if not overwrite:
+            raise StructureError(
+                f"{target} was made by another writer meanwhile; it is left as it is. To do: pass "
+                "overwrite=True to replace it, or take another path."
+            ) from error
+    # Another writer may have put something else there since the first look.
+    _check_target(target, overwrite=overwrite)
+    _rename(folder, target, _RENAME_EXCHANGE)
+
+
+def _rename(source: Path, target: Path, flags: int) -> None:
+    """Linux's renameat2, https://man7.org/linux/man-pages/man2/rename.2.html.
+
+    Python's os.rename can neither refuse an empty folder as target nor exchange two folders. On
+    file systems without it (EINVAL) two plain renames do the same with a gap between them.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    if hasattr(library, "renameat2"):
+        result = library.renameat2(
+            _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags
+        )
+        if result == 0:
+            return
+        number = ctypes.get_errno()
+        if number not in (errno.EINVAL, errno.ENOSYS):
+            raise OSError(number, os.strerror(number), str(target))
+    if flags == _RENAME_NOREPLACE:
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        source.rename(target)
+        return
+    _exchange_by_renames(source, target)
+
+
+def _exchange_by_renames(source: Path, target: Path) -> None:
+    aside = source.with_name(f"{source.name}.old")
+    target.rename(aside)
+    try:
+        source.rename(target)
+    except OSError:
+        aside.rename(target)
+        raise
+    aside.rename(source)
+
+
+def _remove_stale(target: Path) -> None:
+    """Remove what a killed writer to the same target has left: nobody holds its lock."""
+    for left in target.parent.glob(f".{target.name}{_MARK}*"):
+        with contextlib.suppress(OSError):
+            # Between a writer's mkdir and its lock there is a moment; a young folder is left alone.
+            if time.time() - left.stat().st_mtime < _STALE_AFTER_SECONDS:
+                continue
+            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _sync_folders(folder: Path) -> None:
+    for root, _, _ in os.walk(folder):
+        _sync_folder(Path(root))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,122 @@
+"""The value of a SavedModel: what is in the file, before it is protos and after."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from savedmodel.structures import NONE, Structure
+from xla_call_module.call import CallModule
+from xla_call_module.dtypes import DType
+from xla_call_module.errors import StructureError
+
+__all__ = ["Function", "SavedModel", "Signature", "Variable"]
+
+# Children of the root object that are not functions.
+RESERVED_NAMES = frozenset({"params", "signatures", "trainable_variables", "variables"})
+DEFAULT_SIGNATURE = "serving_default"
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable.
+
+    Attributes:
+        name: its pytree path with slashes, such as `layers/0/w`; unique in the file.
+        dtype: the element type.
+        shape: the shape.
+        trainable: whether TensorFlow counts it among the trainable ones.
+        chunks: a function that yields its bytes in C order, in contiguous buffers of any size;
+            None in a model that was read.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    trainable: bool = True
+    chunks: Callable[[], Iterator[Any]] | None = field(default=None, compare=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its value."""
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return count * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A chain of calls with variables bound, as one TensorFlow function.
+
+    Attributes:
+        name: what it is called in the file.
+        chain: the function, its VJP, the VJP of that, …; as many gradients as are written.
+        bound: for indices into `chain[0].args`, the index of the variable that is passed there.
+        arguments: the other arguments, as a pair of positional and keyword arguments; the leaves
+            are indices into `chain[0].args`.
+        parameters: names of the positional arguments.
+        results: the result; the leaves are indices into `chain[0].results`.
+    """
+
+    name: str
+    chain: tuple[CallModule, ...]
+    bound: Mapping[int, int]
+    arguments: Structure
+    parameters: tuple[str, ...]
+    results: Structure
+
+    @property
+    def call(self) -> CallModule:
+        """Order 0 of the chain."""
+        return self.chain[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A function under the flat names that TensorFlow Serving knows.
+
+    Attributes:
+        key: such as `serving_default`; also the name of the root's function.
+        function: what it computes.
+        inputs: for each input name the index into the function's arguments.
+        outputs: for each output name the index into its results.
+    """
+
+    key: str
+    function: Function
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        """Refuse a key that the root object cannot have as an attribute."""
+        if not re.fullmatch(r"[A-Za-z]\w*", self.key) or self.key in RESERVED_NAMES:
+            raise StructureError(
+                f"{self.key!r} cannot be a signature key. To do: take a letter followed by "
+                f"letters, digits and underscores, and none of {', '.join(sorted(RESERVED_NAMES))}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """All of a file.
+
+    Attributes:
+        signatures: at least one.
+        variables: shared by all signatures, in their pytree's order.
+        params: the pytree of the variables; the leaves are indices into `variables`.
+        metadata: JSON values that `inspect` shows and no loader needs.
+    """
+
+    signatures: tuple[Signature, ...]
+    variables: tuple[Variable, ...] = ()
+    params: Structure = NONE
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def default(self) -> Signature:
+        """The signature that the root object itself calls."""
+        keys = {signature.key: signature for signature in self.signatures}
+        return keys.get(DEFAULT_SIGNATURE, self.signatures[0])

@@ -1,0 +1,540 @@
+"""Variables on disk: TensorFlow's TensorBundle, the second checkpoint format.
+
+A bundle with the prefix `p` is the table `p.index` and the data files `p.data-00000-of-00001` and
+so on. The table has a `BundleHeaderProto` under the empty key and a `BundleEntryProto` under the
+key of each tensor, which says where the tensor's bytes are, and their masked CRC32C. A tensor of
+strings is the lengths as varints, a masked CRC32C of these, and the strings.
+
+Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self, TypeAlias
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from savedmodel.schema import BundleEntryProto, BundleHeaderProto, Proto, TensorShapeProto
+from savedmodel.sstable import (
+    Cursor,
+    Record,
+    damage,
+    decode_table,
+    encode_table,
+    encode_varint,
+    mask_crc,
+    unmask_crc,
+)
+from xla_call_module.dtypes import DTYPES, dtype_from_tensorflow
+from xla_call_module.errors import DtypeError, StructureError
+
+__all__ = [
+    "BundleEntry",
+    "BundleIndex",
+    "BundleStrings",
+    "BundleTensor",
+    "read_index",
+    "read_strings",
+    "read_tensor",
+    "write_bundle",
+]
+
+Piece: TypeAlias = "bytes | bytearray | memoryview | npt.NDArray[Any]"
+_Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+_VERSION = 1  # kTensorBundleVersion in tensor_bundle.cc
+_STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto
+_ITEMSIZE = {dtype.enum: dtype.itemsize for dtype in DTYPES}
+_MAX_RANK = 254  # MaxDimensions in tensorflow/core/framework/tensor_shape.h
+_MAX_INDEX_SIZE = 1 << 28  # about 2 million tensors
+_ALIGNMENT = 64  # kAllocatorAlignment in tensorflow/core/framework/allocator.h
+_PIECE_SIZE = 1 << 23
+
+
+@dataclass(frozen=True, slots=True)
+class BundleTensor:
+    """A tensor to be written.
+
+    Attributes:
+        key: its name in the bundle.
+        dtype: its number in TensorFlow's `DataType` enum.
+        shape: its shape; `()` for a scalar.
+        chunks: gives the tensor's bytes, in C order and little-endian, as C-contiguous buffers in
+            sequence. It is called once, when the tensor's turn comes, so that no more than a chunk
+            need be in memory. A buffer must not change before the next one is asked for.
+    """
+
+    key: str
+    dtype: int
+    shape: tuple[int, ...]
+    chunks: Callable[[], Iterable[Piece]]
+
+
+@dataclass(frozen=True, slots=True)
+class BundleStrings:
+    """A tensor of strings to be written.
+
+    Attributes:
+        key: its name in the bundle.
+        shape: its shape; `()` for one string.
+        values: its elements, in C order.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    values: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BundleEntry:
+    """Where a tensor is.
+
+    Attributes:
+        dtype: its number in TensorFlow's `DataType` enum.
+        shape: its shape.
+        shard_id: which data file has it.
+        offset: its first byte in that file.
+        size: the number of its bytes.
+        crc32c: the checksum of its bytes, not masked. For strings, see `_encode_lengths`.
+        slices: where it is stored in parts, the (start, length) of each part in each dimension,
+            with None for all of a dimension. Such an entry has no bytes of its own.
+    """
+
+    dtype: int
+    shape: tuple[int, ...]
+    shard_id: int
+    offset: int
+    size: int
+    crc32c: int
+    slices: tuple[tuple[tuple[int, int | None], ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BundleIndex:
+    """The table of contents of a bundle.
+
+    Attributes:
+        prefix: the path of the bundle's files, up to `.index` and `.data-…`.
+        num_shards: the number of its data files.
+        entries: where each tensor is, in the order of their keys. Keys that are not UTF-8, as those
+            of slices, have surrogate escapes.
+    """
+
+    prefix: Path
+    num_shards: int
+    entries: Mapping[str, BundleEntry]
+
+    @property
+    def path(self) -> Path:
+        """The file that this was read from."""
+        return _index_path(self.prefix)
+
+    def shard_path(self, shard_id: int) -> Path:
+        """One of the data files."""
+        return _shard_path(self.prefix, shard_id, self.num_shards)
+
+
+def _index_path(prefix: Path) -> Path:
+    return prefix.with_name(f"{prefix.name}.index")
+
+
+def _shard_path(prefix: Path, shard_id: int, num_shards: int) -> Path:
+    return prefix.with_name(f"{prefix.name}.data-{shard_id:05}-of-{num_shards:05}")
+
+
+def write_bundle(
+    prefix: str | os.PathLike[str], tensors: Iterable[BundleTensor | BundleStrings]
+) -> None:
+    """Writes the tensors as a bundle with one data file; both files are on the disk at the end.
+
+    The tensors are laid out in the order of their keys, each at a multiple of 64 bytes: the same
+    tensors in any order give the same bytes. The index comes last, so a bundle that was cut off
+    has none; what a failed call leaves behind is for the caller to remove.
+
+    Args:
+        prefix: the path of the files to be made, up to `.index` and `.data-…`, in a folder that is
+            there.
+        tensors: what to write. Their bytes are asked for one chunk at a time, and not copied.
+
+    Raises:
+        DtypeError: the dtype of a tensor is not one that JAX has, too.
+        StructureError: a key is empty or there twice, or a tensor's bytes do not fit its shape.
+        OSError: a file is there already, or cannot be written.
+
+    >>> import tempfile
+    >>> weights = np.arange(6, dtype=np.float32).reshape(2, 3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_bundle(f"{folder}/v", [BundleTensor("w", 1, (2, 3), lambda: [weights])])
+    ...     index = read_index(f"{folder}/v")
+    ...     read_tensor(index, "w").view(np.float32).reshape(index.entries["w"].shape)
+    array([[0., 1., 2.],
+           [3., 4., 5.]], dtype=float32)
+    """
+    prefix = Path(prefix)
+    ordered = _sort_by_key(tensors)
+    header = BundleHeaderProto(num_shards=1)
+    header.version.producer = _VERSION
+    records = [(b"", header.SerializeToString())]
+    with _NewFile(_shard_path(prefix, 0, 1)) as shard:
+        for key, tensor in ordered:
+            shard.align()
+            if isinstance(tensor, BundleStrings):
+                entry = _write_strings(shard, tensor)
+            else:
+                entry = _write_tensor(shard, tensor)
+            records.append((key, _encode_entry(entry)))
+    with _NewFile(_index_path(prefix)) as index:
+        index.append(np.frombuffer(encode_table(records), np.uint8))
+
+
+def _sort_by_key(
+    tensors: Iterable[BundleTensor | BundleStrings],
+) -> list[tuple[bytes, BundleTensor | BundleStrings]]:
+    by_key: dict[bytes, BundleTensor | BundleStrings] = {}
+    for tensor in tensors:
+        key = tensor.key.encode("utf-8", "surrogateescape")
+        if not key:
+            raise StructureError(
+                f"A tensor of shape {tensor.shape} has an empty key, which is that of the bundle's "
+                "header. To do: name it."
+            )
+        if key in by_key:
+            raise StructureError(
+                f"Two tensors have the key {tensor.key!r}, where each needs its own. To do: "
+                "rename one of them."
+            )
+        by_key[key] = tensor
+    return sorted(by_key.items())
+
+
+class _NewFile:
+    """A file that is written from its beginning, and is on the disk when it is closed."""
+
+    __slots__ = ("_file", "_path", "_submitted", "offset")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by __exit__
+        self._submitted = 0
+        self.offset = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        with self._naming_errors(), self._file:
+            if error is None:
+                os.fsync(self._file.fileno())
+
+    def append(self, data: _Bytes) -> None:
+        """Writes all of the bytes, however many the system takes at a time."""
+        rest = data.data
+        while rest.nbytes:
+            with self._naming_errors():
+                written = self._file.write(rest)
+            rest = rest[written:]
+        self.offset += data.nbytes
+        if self.offset - self._submitted >= _PIECE_SIZE:
+            self._start_writeback()
+
+    def align(self) -> None:
+        """Writes zeros up to where a tensor may begin."""
+        self.append(np.zeros(-self.offset % _ALIGNMENT, np.uint8))
+
+    def _start_writeback(self) -> None:
+        # Linux begins to write pages out when it hears that they are not needed, and keeps those
+        # that it is writing (mm/fadvise.c). The disk then works while we do, and less is left for
+        # fsync: 400 MB take two thirds of the time. Where there is no such call, it is not needed.
+        if hasattr(os, "posix_fadvise"):
+            length = self.offset - self._submitted
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(
+                    self._file.fileno(), self._submitted, length, os.POSIX_FADV_DONTNEED
+                )
+        self._submitted = self.offset
+
+    @contextlib.contextmanager
+    def _naming_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(self._path)) from error
+
+
+def _write_tensor(shard: _NewFile, tensor: BundleTensor) -> BundleEntry:
+    dtype = dtype_from_tensorflow(tensor.dtype, where=f"Tensor {tensor.key}")
+    start, crc = shard.offset, 0
+    for chunk in tensor.chunks():
+        for piece in _pieces(_bytes_of(chunk, tensor.key)):
+            crc = google_crc32c.extend(crc, piece)
+            shard.append(piece)
+    size = shard.offset - start
+    if size != (expected := math.prod(tensor.shape) * dtype.itemsize):
+        raise StructureError(
+            f"The chunks of tensor {tensor.key} have {size} bytes in all; {dtype.name} of shape "
+            f"{tensor.shape} has {expected}. To do: give its bytes once, and all of them."
+        )
+    return BundleEntry(tensor.dtype, tensor.shape, 0, start, size, crc)
+
+
+def _bytes_of(chunk: Piece, key: str) -> _Bytes:
+    """The same memory as bytes; the checksum takes an array, and no view with a release."""
+    if not isinstance(chunk, np.ndarray):
+        chunk = np.asarray(memoryview(chunk))
+    if not chunk.flags.c_contiguous or not chunk.dtype.isnative:
+        raise StructureError(
+            f"A chunk of tensor {key} has strides {chunk.strides} and dtype {chunk.dtype.str}, "
+            "where C order and native bytes are needed. To do: np.ascontiguousarray, astype."
+        )
+    return np.asarray(chunk).reshape(-1).view(np.uint8)
+
+
+def _pieces(data: _Bytes) -> Iterator[_Bytes]:
+    for start in range(0, data.nbytes, _PIECE_SIZE):
+        yield data[start : start + _PIECE_SIZE]
+
+
+def _write_strings(shard: _NewFile, tensor: BundleStrings) -> BundleEntry:
+    if len(tensor.values) != math.prod(tensor.shape):
+        raise StructureError(
+            f"Tensor {tensor.key} has {len(tensor.values)} strings; shape {tensor.shape} has "
+            f"{math.prod(tensor.shape)}. To do: give one string for each element."
+        )
+    start = shard.offset
+    lengths = [len(value) for value in tensor.values]
+    crc = google_crc32c.value(_encode_lengths(lengths))
+    checksum = mask_crc(crc).to_bytes(4, "little")
+    crc = google_crc32c.extend(crc, checksum)
+    shard.append(np.frombuffer(b"".join(map(encode_varint, lengths)) + checksum, np.uint8))
+    for value in tensor.values:
+        for piece in _pieces(np.frombuffer(value, np.uint8)):
+            crc = google_crc32c.extend(crc, piece)
+            shard.append(piece)
+    return BundleEntry(_STRING, tensor.shape, 0, start, shard.offset - start, crc)
+
+
+def _encode_lengths(lengths: Iterable[int]) -> bytes:
+    """What the checksum of a string tensor covers in place of the varints of its lengths.
+
+    After it come, as they are in the file, the masked checksum of the lengths and the strings
+    (`WriteStringTensor` in tensor_bundle.cc).
+    """
+    return b"".join(n.to_bytes(4 if n < 1 << 32 else 8, "little") for n in lengths)
+
+
+def _encode_entry(entry: BundleEntry) -> bytes:
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in entry.shape])
+    return BundleEntryProto(
+        dtype=entry.dtype,
+        shape=shape,
+        shard_id=entry.shard_id,
+        offset=entry.offset,
+        size=entry.size,
+        crc32c=mask_crc(entry.crc32c),
+    ).SerializeToString()
+
+
+def read_index(prefix: str | os.PathLike[str]) -> BundleIndex:
+    """The table of contents of a bundle that any program wrote.
+
+    Every checksum and every bound of the index file is checked; the data files are not opened.
+
+    Args:
+        prefix: the path of the files up to `.index` and `.data-…`.
+
+    Raises:
+        FormatError: the index file is damaged, or of a kind that cannot be read here.
+        OSError: it is not there, or cannot be read.
+    """
+    prefix = Path(prefix)
+    path = _index_path(prefix)
+    records = decode_table(path, _read_index_file(path))
+    num_shards = _decode_header(path, next(records, None))
+    entries = {
+        record.key.decode("utf-8", "surrogateescape"): _decode_entry(path, record, num_shards)
+        for record in records
+    }
+    return BundleIndex(prefix, num_shards, MappingProxyType(entries))
+
+
+def _read_index_file(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _MAX_INDEX_SIZE:
+            raise damage(path, 0, f"has {size} bytes, more than the {_MAX_INDEX_SIZE} allowed")
+        return file.read(_MAX_INDEX_SIZE)
+
+
+def _decode_header(path: Path, record: Record | None) -> int:
+    """The number of data files."""
+    if record is None or record.key:
+        raise damage(path, 0, "the first record is not the header of a bundle")
+    header = _parse(path, record, BundleHeaderProto)
+    if header.endianness != 0:
+        raise damage(path, record.offset, "the tensors are big-endian, which is not supported")
+    if header.version.min_consumer > _VERSION or _VERSION in header.version.bad_consumers:
+        needed = header.version.min_consumer
+        raise damage(path, record.offset, f"version {needed} is needed, this is {_VERSION}")
+    if header.num_shards < 1:
+        raise damage(path, record.offset, f"the bundle has {header.num_shards} data files")
+    return int(header.num_shards)
+
+
+def _parse(path: Path, record: Record, message_class: type[Proto]) -> Proto:
+    try:
+        return message_class.FromString(record.value)
+    except DecodeError as error:
+        name = message_class.DESCRIPTOR.name
+        raise damage(path, record.offset, f"the value of {record.key!r} is no {name}") from error
+
+
+def _decode_entry(path: Path, record: Record, num_shards: int) -> BundleEntry:
+    proto = _parse(path, record, BundleEntryProto)
+    entry = BundleEntry(
+        dtype=proto.dtype,
+        shape=tuple(dim.size for dim in proto.shape.dim),
+        shard_id=proto.shard_id,
+        offset=proto.offset,
+        size=proto.size,
+        crc32c=unmask_crc(proto.crc32c),
+        slices=tuple(
+            tuple((e.start, e.length if e.HasField("length") else None) for e in part.extent)
+            for part in proto.slices
+        ),
+    )
+    if proto.shape.unknown_rank or not _is_entry_possible(entry, num_shards):
+        raise damage(path, record.offset, f"the entry of {record.key!r} cannot be: {entry}")
+    return entry
+
+
+def _is_entry_possible(entry: BundleEntry, num_shards: int) -> bool:
+    elements = math.prod(entry.shape)
+    if len(entry.shape) > _MAX_RANK or min(entry.shape, default=0) < 0 or elements >= 1 << 63:
+        return False
+    if not (0 <= entry.shard_id < num_shards and entry.offset >= 0 and entry.size >= 0):
+        return False
+    if entry.slices:
+        return all(_is_slice_possible(part, entry.shape) for part in entry.slices)
+    if entry.dtype == _STRING:
+        return entry.size >= elements + 4 or entry.size == elements == 0
+    itemsize = _ITEMSIZE.get(entry.dtype)
+    return itemsize is None or entry.size == elements * itemsize
+
+
+def _is_slice_possible(part: Sequence[tuple[int, int | None]], shape: tuple[int, ...]) -> bool:
+    return len(part) == len(shape) and all(
+        start == 0 if length is None else 0 <= start <= start + length <= size
+        for (start, length), size in zip(part, shape, strict=True)
+    )
+
+
+def read_tensor(index: BundleIndex, key: str) -> _Bytes:
+    """The bytes of a tensor, in a new array; `view` and `reshape` make the tensor of them.
+
+    Args:
+        index: what `read_index` gave.
+        key: one of its keys.
+
+    Raises:
+        DtypeError: it holds strings or another dtype that JAX has not.
+        FormatError: the data file is not there, is too short, or is damaged.
+        StructureError: the bundle has no such tensor, or has it in slices only.
+    """
+    entry = _find(index, key)
+    if entry.dtype == _STRING:
+        raise DtypeError(f"Tensor {key} of {index.path} holds strings. To do: use read_strings.")
+    dtype_from_tensorflow(entry.dtype, where=f"Tensor {key} of {index.path}")
+    data = _read_data(index, entry)
+    crc = 0
+    for piece in _pieces(data):
+        crc = google_crc32c.extend(crc, piece)
+    _check_crc(index, key, crc)
+    return data
+
+
+def read_strings(index: BundleIndex, key: str) -> tuple[bytes, ...]:
+    """The elements of a tensor of strings, in C order.
+
+    Args:
+        index: what `read_index` gave.
+        key: one of its keys.
+
+    Raises:
+        DtypeError: it does not hold strings.
+        FormatError: the data file is not there, is too short, or is damaged.
+        StructureError: the bundle has no such tensor, or has it in slices only.
+    """
+    entry = _find(index, key)
+    if entry.dtype != _STRING:
+        raise DtypeError(f"Tensor {key} of {index.path} holds no strings. To do: use read_tensor.")
+    if not entry.size:
+        return ()
+    data = _read_data(index, entry).tobytes()
+    cursor = Cursor(index.shard_path(entry.shard_id), data, origin=entry.offset)
+    lengths = [cursor.read_varint() for _ in range(math.prod(entry.shape))]
+    crc = google_crc32c.value(_encode_lengths(lengths))
+    checksum = cursor.take(4)
+    if unmask_crc(int.from_bytes(checksum, "little")) != crc:
+        raise cursor.damage(f"the checksum of the lengths of {key!r} is {crc:#010x}, not as stored")
+    values = tuple(cursor.take(length) for length in lengths)
+    if cursor.remaining:
+        raise cursor.damage(f"{cursor.remaining} bytes follow the last string of {key!r}")
+    _check_crc(index, key, google_crc32c.extend(crc, checksum + b"".join(values)))
+    return values
+
+
+def _find(index: BundleIndex, key: str) -> BundleEntry:
+    entry = index.entries.get(key)
+    if entry is None:
+        close = get_close_matches(key, index.entries, n=3)
+        raise StructureError(
+            f"{index.path} has no tensor {key!r} among its {len(index.entries)}. To do: use one of "
+            f"its keys{', such as ' if close else ''}{', '.join(close)}."
+        )
+    if entry.slices:
+        raise StructureError(
+            f"{index.path} has tensor {key!r} in {len(entry.slices)} slices, which is not "
+            "supported. To do: load the checkpoint in TensorFlow and save it unpartitioned."
+        )
+    return entry
+
+
+def _read_data(index: BundleIndex, entry: BundleEntry) -> _Bytes:
+    path = index.shard_path(entry.shard_id)
+    if not path.exists():
+        raise damage(path, 0, f"the file is missing, which {index.path} refers to")
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if entry.offset + entry.size > size:
+            end = entry.offset + entry.size
+            raise damage(path, size, f"the file ends, where a tensor reaches to byte {end}")
+        data = np.empty(entry.size, np.uint8)
+        file.seek(entry.offset)
+        rest = data.data
+        while rest.nbytes and (count := file.readinto(rest)):
+            rest = rest[count:]
+    if rest.nbytes:
+        raise damage(path, size - rest.nbytes, "the file became shorter while it was read")
+    return data
+
+
+def _check_crc(index: BundleIndex, key: str, computed: int) -> None:
+    entry = index.entries[key]
+    if computed != entry.crc32c:
+        raise damage(
+            index.shard_path(entry.shard_id),
+            entry.offset,
+            f"the checksum of the {entry.size} bytes of {key!r} is {computed:#010x}, where "
+            f"{index.path} has {entry.crc32c:#010x}",
+        )

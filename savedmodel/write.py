@@ -1,0 +1,117 @@
+"""`write`: a `SavedModel` value becomes a folder that every TensorFlow loader reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from savedmodel import tensor_bundle
+from savedmodel.folder import new_folder
+from savedmodel.functions import write_functions
+from savedmodel.graph import INIT_OP, write_graph
+from savedmodel.model import SavedModel
+from savedmodel.objects import ObjectGraph, write_objects
+from savedmodel.schema import Proto
+from savedmodel.schema import SavedModel as SavedModelProto
+from xla_call_module.errors import StructureError
+
+__all__ = ["encode", "write"]
+
+PROTO_FILE = "saved_model.pb"
+VARIABLES = "variables/variables"
+METADATA_COLLECTION = "jax_tf_bridge"
+OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+# protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/.
+MAX_PROTO_BYTES = 2**31 - 1
+_SERVE_TAG = "serve"
+_INIT_SIGNATURE = "__saved_model_init_op"
+
+
+def write(model: SavedModel, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a SavedModel; the folder appears whole or not at all.
+
+    The same model gives the same bytes. Variables are streamed from `Variable.chunks`.
+
+    Args:
+        model: what to write.
+        path: the folder, which is made with its parents.
+        overwrite: whether a SavedModel that is there is replaced.
+
+    Raises:
+        StructureError: the folder exists, or saved_model.pb would be larger than 2 GiB.
+        FormatError: what would be replaced is not a SavedModel alone.
+        OSError: a file cannot be written; an older folder is untouched.
+
+    Example:
+        >>> import savedmodel
+        >>> savedmodel.write(savedmodel.read("my_model"), "a_copy")  # doctest: +SKIP
+    """
+    proto, objects = encode(model)
+    data = proto.SerializeToString(deterministic=True)
+    del proto
+    with new_folder(Path(path), overwrite=overwrite) as folder:
+        (folder / VARIABLES).parent.mkdir()
+        tensor_bundle.write_bundle(folder / VARIABLES, _tensors(model, objects))
+        with (folder / PROTO_FILE).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
+    """The saved_model.pb of a model, and its object graph.
+
+    Raises:
+        StructureError: it would be too large for a protobuf message.
+    """
+    _check_size(model)
+    proto: Any = SavedModelProto(saved_model_schema_version=1)
+    meta_graph = proto.meta_graphs.add()
+    library, signatures = write_functions(model, meta_graph.graph_def.library)
+    objects = write_objects(model, signatures, library.concrete)
+    graph = write_graph(model.variables, objects.keys, signatures)
+    meta_graph.meta_info_def.tags.append(_SERVE_TAG)
+    meta_graph.meta_info_def.tensorflow_version = str(model.metadata.get("tensorflow", ""))
+    meta_graph.graph_def.MergeFrom(graph.proto)
+    meta_graph.saver_def.CopyFrom(graph.saver)
+    for key, definition in graph.signatures.items():
+        meta_graph.signature_def[key].CopyFrom(definition)
+    init = meta_graph.signature_def[_INIT_SIGNATURE].outputs[_INIT_SIGNATURE]
+    init.name = INIT_OP
+    init.tensor_shape.unknown_rank = True
+    meta_graph.collection_def["saved_model_main_op"].node_list.value.append(INIT_OP)
+    metadata = json.dumps(dict(model.metadata), sort_keys=True).encode()
+    meta_graph.collection_def[METADATA_COLLECTION].bytes_list.value.append(metadata)
+    meta_graph.object_graph_def.CopyFrom(objects.saved)
+    return proto, objects
+
+
+def _tensors(
+    model: SavedModel, objects: ObjectGraph
+) -> list[tensor_bundle.BundleTensor | tensor_bundle.BundleStrings]:
+    graph = objects.trackable.SerializeToString(deterministic=True)
+    tensors: list[tensor_bundle.BundleTensor | tensor_bundle.BundleStrings] = [
+        tensor_bundle.BundleStrings(OBJECT_GRAPH_KEY, (), (graph,))
+    ]
+    for variable, key in zip(model.variables, objects.keys, strict=True):
+        if variable.chunks is None:
+            raise StructureError(f"The variable {variable.name} has no value to write.")
+        tensors.append(
+            tensor_bundle.BundleTensor(key, variable.dtype.enum, variable.shape, variable.chunks)
+        )
+    return tensors
+
+
+def _check_size(model: SavedModel) -> None:
+    calls = [call for signature in model.signatures for call in signature.function.chain]
+    size = sum(len(call.module) for call in calls)
+    if size >= MAX_PROTO_BYTES:
+        largest = max(calls, key=lambda call: len(call.module))
+        raise StructureError(
+            f"The modules of the signatures and their gradients have {size:,} bytes, and "
+            f"saved_model.pb can hold {MAX_PROTO_BYTES:,}; the largest is {largest.name} with "
+            f"{len(largest.module):,} bytes. To do: pass large arrays as parameters instead of "
+            "closing over them, so that they become variables."
+        )

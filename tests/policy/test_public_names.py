@@ -1,0 +1,72 @@
+"""Public is what `__all__` lists, and it is listed a second time in `public_names.json`."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import pytest
+
+from tests.policy.public_names import (
+    MOST_NAMES,
+    expected_names,
+    names_hidden_by_modules,
+    problems,
+)
+from tests.policy.source import PACKAGES, write_tree
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names(package):
+    assert list(problems(importlib.import_module(package), expected_names()[package])) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_public_name_is_hidden_by_a_module(package):
+    assert names_hidden_by_modules(package, expected_names()[package]) == ()
+
+
+def _verb():
+    """Does nothing, and shows it.
+
+    >>> _verb()
+    """
+
+
+def _verb_without_example():
+    """Does nothing."""
+
+
+def _package(names, **values):
+    package = ModuleType("made_up")
+    vars(package).update(dict.fromkeys(names, _verb) | values, __all__=names)
+    return package
+
+
+def test_a_good_package_passes():
+    assert list(problems(_package(["a", "b"]), ["a", "b"])) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "problem"),
+    [
+        (_package(["b", "a"]), "not sorted"),
+        (_package([f"a{i:02}" for i in range(MOST_NAMES + 1)]), "at most 12"),
+        (_package(["a", "b", "c"]), "the list says"),
+        (_package(["a"]), "the list says"),
+        (_package(["a", "b"], b=None), "b does not resolve"),
+        (_package(["a", "b"], b=_verb_without_example), "b has no runnable example"),
+        (ModuleType("made_up"), "the list says"),
+    ],
+)
+def test_a_bad_package_is_found(package, problem):
+    assert any(problem in found for found in problems(package, ["a", "b"]))
+
+
+def test_a_hidden_name_is_found(tmp_path):
+    lazy = "def __getattr__(name):\n    from bridge.convert import convert\n    return convert\n"
+    function = "def convert():\n    pass\n"
+    write_tree(tmp_path, {"bridge/__init__.py": lazy, "bridge/convert.py": function})
+    assert names_hidden_by_modules("bridge", ["convert"], root=tmp_path) == ("convert",)
+    write_tree(tmp_path, {"bridge/__init__.py": "from bridge.convert import convert\n"})
+    assert names_hidden_by_modules("bridge", ["convert"], root=tmp_path) == ()

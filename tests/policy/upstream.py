@@ -1,0 +1,84 @@
+"""Which parts of JAX, TensorFlow and their neighbours may be used, and in which file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tests.policy.imports import imports_of, is_within, upstream_names
+from tests.policy.source import Module
+
+# The modules, and what is inside them, that may import a framework (design.md, "Where things
+# live"). What is not listed here may be imported anywhere.
+ALLOWED: Mapping[str, tuple[str, ...]] = {
+    "jax": ("bridge", "xla_call_module"),
+    "tensorflow": (
+        "bridge._tf",
+        "bridge.call_tf",
+        "bridge.convert",
+        "bridge.gradient",
+        "bridge.jax2tf",
+        "bridge.keras",
+        "bridge.serving",
+        "bridge.tf_keras",
+        "bridge.verify",
+        "xla_call_module._tf",
+        "xla_call_module.op",
+    ),
+    "keras": ("bridge.keras",),
+    "tf_keras": ("bridge.tf_keras",),
+    "onnx": ("bridge.onnx",),
+    "onnxruntime": (),
+}
+PRIVATE = (
+    "jax._src",
+    "jaxlib",
+    "keras.src",
+    "tensorflow.compiler",
+    "tensorflow.core",
+    "tensorflow.python",
+    "tf_keras.src",
+)
+GATES = ("_jax", "_tf")
+_FRAMEWORKS = ("jax", "keras", "onnx", "tensorflow", "tf_keras")
+
+
+def misplaced_imports(modules: Iterable[Module]) -> list[str]:
+    """Where a framework is imported outside its files, imports for types included."""
+    return [
+        f"{found.where}: {found.name}"
+        for module in modules
+        for found in imports_of(module)
+        for framework, allowed in ALLOWED.items()
+        if is_within(found.name, framework)
+        and not any(is_within(module.name, prefix) for prefix in allowed)
+    ]
+
+
+def private_names(modules: Iterable[Module]) -> list[str]:
+    """Where a private part of a framework is used outside `_jax.py` and `_tf.py`."""
+    return [
+        f"{where}: {name}"
+        for module in modules
+        if module.path.stem not in GATES
+        for name, where in upstream_names(module)
+        if is_private(name)
+    ]
+
+
+def is_private(name: str) -> bool:
+    """Whether a dotted upstream name is listed as private, or spelled as private."""
+    parts = name.split(".")
+    hidden = any(part.startswith("_") and not part.endswith("__") for part in parts)
+    return any(is_within(name, prefix) for prefix in PRIVATE) or (
+        parts[0] in _FRAMEWORKS and hidden
+    )
+
+
+def jax2tf_names(modules: Iterable[Module]) -> list[str]:
+    """Where the converter that this project replaces is used."""
+    return [
+        f"{where}: {name}"
+        for module in modules
+        for name, where in upstream_names(module)
+        if is_within(name, "jax.experimental.jax2tf")
+    ]

@@ -1,0 +1,72 @@
+"""The only places that touch what TensorFlow keeps private, each as a named gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from xla_call_module.versions import Release, parse_release, parse_stablehlo_version
+
+__all__ = ["eager_call_module", "exempt_from_autograph", "imported_release", "recording_query"]
+
+
+def eager_call_module() -> Callable[..., Any]:
+    """The eager endpoint of the op.
+
+    `tf.raw_ops.XlaCallModule` is missing from every wheel, because the op's registration is hidden
+    from the public API (tensorflow/core/api_def/base_api/api_def_XlaCallModule.pbtxt, "visibility:
+    HIDDEN"); `tf.Graph.create_op` reaches it in graphs only. This gate can go when TensorFlow
+    makes the op visible.
+    """
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    return gen_xla_ops.xla_call_module  # type: ignore[no-any-return]
+
+
+def imported_release() -> Release:
+    """What the imported TensorFlow reads, asked of it where it can be.
+
+    The two queries are private (tensorflow/compiler/tf2xla/python/xla.py and
+    tensorflow/compiler/mlir/stablehlo/stablehlo.py) and exist since TensorFlow 2.14. They can go
+    when a public one exists; until then a release without them falls back to the table.
+    """
+    known = parse_release(tf.__version__)
+    try:
+        from tensorflow.compiler.mlir.stablehlo import stablehlo
+        from tensorflow.compiler.tf2xla.python import xla
+
+        convention = int(xla.call_module_maximum_supported_version())
+        version = parse_stablehlo_version(stablehlo.get_current_version())
+    except (ImportError, AttributeError):
+        return known
+    return Release(known.tensorflow, convention, version)
+
+
+def recording_query() -> Callable[[], bool]:
+    """A function that says whether a gradient tape may be watching.
+
+    `tf.custom_gradient` costs several times the op itself, so in eager mode it is only entered when
+    it is of use; TensorFlow's own operations ask the same before they record
+    (tensorflow/python/eager/record.py). Without the gate the answer is always yes.
+    """
+    try:
+        from tensorflow.python.eager.record import could_possibly_record
+    except ImportError:
+        return lambda: True
+    return could_possibly_record  # type: ignore[no-any-return]
+
+
+def exempt_from_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, which AutoGraph will call as it is.
+
+    The public `tf.autograph.experimental.do_not_convert` wraps it in a context manager that costs
+    a tenth of an eager call; what it marks the wrapper with (tensorflow/python/autograph/impl/
+    api.py) is put on the function itself. Without the gate the public one is used.
+    """
+    try:
+        from tensorflow.python.autograph.impl.api import autograph_artifact
+    except ImportError:
+        return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
+    return autograph_artifact(function)  # type: ignore[no-any-return]

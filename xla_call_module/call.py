@@ -1,0 +1,217 @@
+"""`CallModule`: one call of a StableHLO module, as a value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xla_call_module.checks import DisabledCheck
+from xla_call_module.dimensions import Shape, evaluate, solve, symbols
+from xla_call_module.dtypes import DType, dtype_from_name
+from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.platforms import PLATFORMS
+from xla_call_module.versions import StablehloVersion, parse_stablehlo_version
+
+__all__ = ["CallModule", "TensorSpec", "bind_symbols", "read_artifact_version"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One flat argument or result of a call, as it crosses into TensorFlow.
+
+    Attributes:
+        shape: the physical shape, symbolic dimensions as text; None where the rank is unknown
+            (a node that another program wrote).
+        dtype: the physical element type.
+        path: the pytree path, such as `args[0]['w']` or `result[1]`.
+        name: what the Python function calls it, such as `params['w']`; empty where unknown.
+        element: JAX's logical dtype where it is another: `float0` (a cotangent of an integer,
+            carried as bool) or `key<fry>` (a typed PRNG key, carried as its uint32 key data).
+    """
+
+    shape: Shape | None
+    dtype: DType
+    path: str
+    name: str = ""
+    element: str = ""
+
+    @property
+    def static_shape(self) -> tuple[int | None, ...] | None:
+        """The shape with None for each symbolic dimension."""
+        if self.shape is None:
+            return None
+        return tuple(dim if isinstance(dim, int) else None for dim in self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object that `from_json` reads."""
+        fields: dict[str, Any] = {
+            "shape": None if self.shape is None else list(self.shape),
+            "dtype": self.dtype.name,
+            "path": self.path,
+        }
+        optional = {"name": self.name, "element": self.element}
+        return fields | {key: value for key, value in optional.items() if value}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any], *, where: str) -> TensorSpec:
+        """The spec that `to_json` wrote.
+
+        Raises:
+            FormatError: the object has another form.
+        """
+        shape, path = fields.get("shape"), fields.get("path")
+        if not isinstance(path, str) or not (shape is None or _is_shape(shape)):
+            raise FormatError(f"{where}: {str(fields)[:200]} does not describe a tensor.")
+        return cls(
+            shape=None if shape is None else tuple(shape),
+            dtype=dtype_from_name(str(fields.get("dtype")), where=f"{path} in {where}"),
+            path=path,
+            name=str(fields.get("name", "")),
+            element=str(fields.get("element", "")),
+        )
+
+    def __str__(self) -> str:
+        """The aval as JAX prints it, such as `float32[b,3]`."""
+        dims = "..." if self.shape is None else ",".join(map(str, self.shape))
+        return f"{self.dtype.name}[{dims}]"
+
+
+@dataclass(frozen=True, slots=True)
+class CallModule:
+    """One call of a StableHLO module: all that an XlaCallModule node says, checked.
+
+    It is made from a `jax.export.Exported` by `from_exported` and from a node by `decode_node`.
+
+    Attributes:
+        name: the name of the Python function.
+        module: the StableHLO portable artifact (VHLO bytecode).
+        version: the calling convention,
+            https://docs.jax.dev/en/latest/export/export.html#module-calling-convention.
+        platforms: what the module was lowered for, in the order of its platform index; JAX's names.
+        args: every flat argument, also those that the module does not take.
+        results: every flat result.
+        kept: indices into `args` of the module's arguments, ascending.
+        disabled_checks: the safety checks that do not apply to this call.
+        uses_shardy: whether the module's shardings are Shardy's.
+        nr_devices: the number of devices that the module was partitioned for.
+        function_list: names of TensorFlow functions that the module calls by `tf.call_tf_function`.
+        exported: the serialized `Exported` without its module, which `jax.export.deserialize`
+            reads; empty where there is none.
+    """
+
+    name: str
+    module: bytes
+    version: int
+    platforms: tuple[str, ...]
+    args: tuple[TensorSpec, ...]
+    results: tuple[TensorSpec, ...]
+    kept: tuple[int, ...]
+    disabled_checks: tuple[DisabledCheck, ...] = ()
+    uses_shardy: bool = False
+    nr_devices: int = 1
+    function_list: tuple[str, ...] = ()
+    exported: bytes = b""
+
+    def __post_init__(self) -> None:
+        """Refuse what no node can say."""
+        if list(self.kept) != sorted(set(self.kept)) or not set(self.kept) <= set(
+            range(len(self.args))
+        ):
+            raise StructureError(
+                f"{self.name}: kept arguments {list(self.kept)} are not ascending indices "
+                f"of its {len(self.args)} arguments."
+            )
+        if not set(self.platforms) <= set(PLATFORMS):
+            raise StructureError(f"{self.name}: platforms {self.platforms} are not all known.")
+        read_artifact_version(self.module)
+
+    @property
+    def operands(self) -> tuple[TensorSpec, ...]:
+        """The arguments that the node takes, in its order."""
+        return tuple(self.args[index] for index in self.kept)
+
+    @property
+    def has_platform_index(self) -> bool:
+        """Whether argument 0 of `main` is the platform index, which TensorFlow fills in."""
+        return len(self.platforms) > 1
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The dimension variables of the arguments, sorted."""
+        dims = (dim for spec in self.args for dim in spec.shape or ())
+        return tuple(sorted(frozenset[str]().union(*map(symbols, dims))))
+
+    @property
+    def stablehlo_version(self) -> StablehloVersion:
+        """The version of the portable artifact."""
+        return read_artifact_version(self.module)
+
+
+def bind_symbols(call: CallModule, sizes: Sequence[Sequence[int | None] | None]) -> dict[str, int]:
+    """The dimension variables that follow from the shapes of arguments.
+
+    Args:
+        call: what will be called.
+        sizes: for each of `call.args` the shape that arrived; None where unknown, or unknown in
+            all.
+
+    Returns:
+        The value of each variable that the known sizes determine.
+
+    Raises:
+        StructureError: the shapes contradict the specification; the message names argument and
+            dimension.
+    """
+    values = solve([spec.shape or () for spec in call.args], sizes)
+    for spec, arrived in zip(call.args, sizes, strict=True):
+        if spec.shape is None or arrived is None:
+            continue
+        if len(spec.shape) != len(arrived):
+            raise StructureError(
+                f"{spec.path} of {call.name} has shape {tuple(arrived)}, of rank {len(arrived)}; "
+                f"expected {spec}."
+            )
+        for axis, (dim, size) in enumerate(zip(spec.shape, arrived, strict=True)):
+            wanted = evaluate(dim, values)
+            if None not in (wanted, size) and wanted != size:
+                known = ", ".join(f"{name} = {values[name]}" for name in sorted(symbols(dim)))
+                raise StructureError(
+                    f"{spec.path} of {call.name} has shape {tuple(arrived)}; expected {spec}, and "
+                    f"dimension {axis} is {size} where {dim} is {wanted}"
+                    f"{f' ({known})' if known else ''}."
+                )
+    if empty := [name for name, value in values.items() if value < 1]:
+        raise StructureError(
+            f"{call.name}: the dimension variable {empty[0]} would be {values[empty[0]]}; "
+            "jax.export takes dimension variables to be at least 1."
+        )
+    return values
+
+
+# MLIR bytecode begins with a magic number, a version varint and the producer's name, and a
+# portable artifact's producer is its StableHLO version
+# (https://mlir.llvm.org/docs/BytecodeFormat/, stablehlo/dialect/Serialization.cpp).
+_ARTIFACT_HEADER = re.compile(rb"ML\xefR.StableHLO_v(\d+\.\d+\.\d+)\x00", re.DOTALL)
+
+
+def read_artifact_version(module: bytes) -> StablehloVersion:
+    """The StableHLO version in a portable artifact's header.
+
+    Raises:
+        FormatError: the bytes are no portable artifact.
+    """
+    if (match := _ARTIFACT_HEADER.match(module[:64])) is None:
+        raise FormatError(
+            f"The module's {len(module)} bytes begin with {module[:12]!r}; a StableHLO portable "
+            "artifact begins with b'ML\\xefR' and its version. To do: take "
+            "Exported.mlir_module_serialized unchanged."
+        )
+    return parse_stablehlo_version(match[1].decode())
+
+
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, list) and all(
+        isinstance(dim, str) or (isinstance(dim, int) and dim >= 0) for dim in shape
+    )

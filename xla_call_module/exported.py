@@ -1,0 +1,247 @@
+"""A `jax.export.Exported` becomes a `CallModule`: everything about it is checked here, once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import export, tree_util
+
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.checks import DisabledCheck
+from xla_call_module.dimensions import Shape
+from xla_call_module.dtypes import DType, dtype_from_name
+from xla_call_module.errors import InteropError, PlatformError, StructureError, VersionError
+from xla_call_module.platforms import parse_platforms
+from xla_call_module.stablehlo import (
+    CustomCall,
+    Main,
+    TensorType,
+    custom_calls,
+    open_module,
+    read_main,
+    uses_shardy,
+)
+
+__all__ = ["argument_paths", "from_exported", "result_paths", "strip_exported"]
+
+# What these targets name is a Python function of the process that exported, or a library that is
+# linked into jaxlib and not into TensorFlow.
+_HOST_CALLBACKS = (
+    "xla_python_",
+    "xla_ffi_python_",
+    "xla_ffi_partitioned_python_",
+    "xla_buffer_python_",
+)
+_ABSENT = ("lapack_", "cusolver", "hipsolver", "cu_", "hip_")
+_MINIMUM_CONVENTION = 6
+
+
+def from_exported(exported: export.Exported, *, allow_flat_trees: bool = False) -> CallModule:
+    """The call that an `Exported` describes.
+
+    Args:
+        exported: the result of `jax.export.export(...)(...)`, of `jax.export.deserialize`, or of
+            their `vjp()`.
+        allow_flat_trees: where a pytree node type is not registered for serialization, carry the
+            `Exported` with flat arguments and results instead of refusing it.
+
+    Raises:
+        StructureError: arity, shapes or kept arguments contradict the module; the function has
+            ordered effects or calls back to Python; a pytree type cannot be serialized.
+        DtypeError: a dtype that TensorFlow cannot carry, with the argument's pytree path.
+        PlatformError: it was lowered for a platform that TensorFlow does not know.
+        VersionError: an old calling convention.
+        FormatError: the module is no StableHLO portable artifact.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> exported = jax.export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((3,), "float32"))
+        >>> from_exported(exported).platforms
+        ('cpu',)
+    """
+    if not isinstance(exported, export.Exported):
+        raise StructureError(
+            f"Expected a jax.export.Exported, got {type(exported).__name__}. To do: call "
+            "jax.export.export(jax.jit(f))(*specs) first."
+        )
+    where = exported.fun_name
+    _check_effects(exported)
+    _check_convention(exported)
+    in_paths, out_paths = argument_paths(exported.in_tree), result_paths(exported.out_tree)
+    _check_count(where, "arguments", len(exported.in_avals), len(in_paths))
+    _check_count(where, "results", len(exported.out_avals), len(out_paths))
+    checks = tuple(DisabledCheck(str(check)) for check in exported.disabled_safety_checks)
+    with open_module(exported.mlir_module_serialized) as module:
+        main = read_main(module)
+        _check_custom_calls(where, custom_calls(module), checks)
+        # On one device every sharding is replication, whichever partitioner wrote it.
+        shardy = exported.nr_devices > 1 and uses_shardy(module)
+    kept = tuple(exported.module_kept_var_idx)
+    args = _specs(exported.in_avals, in_paths, dict(zip(kept, main.names, strict=False)))
+    results = _specs(exported.out_avals, out_paths, {})
+    call = CallModule(
+        name=exported.fun_name,
+        module=bytes(exported.mlir_module_serialized),
+        version=exported.calling_convention_version,
+        platforms=_platforms(exported),
+        args=args,
+        results=results,
+        kept=kept,
+        disabled_checks=checks,
+        uses_shardy=shardy,
+        nr_devices=exported.nr_devices,
+        exported=strip_exported(exported, allow_flat_trees=allow_flat_trees),
+    )
+    _check_main(call, main)
+    return call
+
+
+def strip_exported(exported: export.Exported, *, allow_flat_trees: bool) -> bytes:
+    """The serialized `Exported` without its module: about 1 KB of trees, avals and shardings.
+
+    Raises:
+        StructureError: a pytree node type is not registered for serialization.
+    """
+    bare = dataclasses.replace(exported, mlir_module_serialized=b"")
+    try:
+        return bytes(bare.serialize())
+    except ValueError as error:
+        if not allow_flat_trees:
+            raise StructureError(
+                f"{exported.fun_name}: a pytree type of its arguments or results cannot be "
+                f"written to a file: {error} To do: register the type with jax.export."
+                "register_pytree_node_serialization or register_namedtuple_serialization."
+            ) from error
+    flat_in = tree_util.tree_structure((tuple(exported.in_avals), {}))
+    flat_out = tree_util.tree_structure(tuple(exported.out_avals))
+    return bytes(dataclasses.replace(bare, in_tree=flat_in, out_tree=flat_out).serialize())
+
+
+def argument_paths(in_tree: tree_util.PyTreeDef) -> tuple[str, ...]:
+    """Paths of the leaves of `(args, kwargs)`, as JAX's own messages write them: `args[0]['w']`."""
+    paths = []
+    for path in _key_paths(in_tree):
+        root = "args" if path[:1] == (tree_util.SequenceKey(0),) else "kwargs"
+        paths.append(root + tree_util.keystr(path[1:]))
+    return tuple(paths)
+
+
+def result_paths(out_tree: tree_util.PyTreeDef) -> tuple[str, ...]:
+    """Paths of the leaves of a function's result: `result['y'][0]`."""
+    return tuple("result" + tree_util.keystr(path) for path in _key_paths(out_tree))
+
+
+def _key_paths(tree: tree_util.PyTreeDef) -> list[tuple[Any, ...]]:
+    filled = tree_util.tree_unflatten(tree, range(tree.num_leaves))
+    return [path for path, _ in tree_util.tree_leaves_with_path(filled)]
+
+
+def _specs(
+    avals: Sequence[Any], paths: Sequence[str], names: dict[int, str]
+) -> tuple[TensorSpec, ...]:
+    specs = []
+    for index, (aval, path) in enumerate(zip(avals, paths, strict=True)):
+        shape, dtype, element = _physical(aval, path)
+        specs.append(TensorSpec(shape, dtype, path, names.get(index, ""), element))
+    return tuple(specs)
+
+
+def _physical(aval: Any, path: str) -> tuple[Shape, DType, str]:
+    """Shape and dtype in the module, and JAX's logical dtype where it is another."""
+    element = ""
+    dtype = aval.dtype
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        element = str(dtype)
+        aval = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, dtype))
+        dtype = aval.dtype
+    elif dtype == jax.dtypes.float0:
+        element, dtype = "float0", "bool"
+    shape = tuple(str(dim) if export.is_symbolic_dim(dim) else int(dim) for dim in aval.shape)
+    return shape, dtype_from_name(str(dtype), where=path), element
+
+
+def _platforms(exported: export.Exported) -> tuple[str, ...]:
+    try:
+        return parse_platforms(exported.platforms)
+    except PlatformError as error:
+        raise PlatformError(
+            f"{exported.fun_name} was exported for {exported.platforms}: {error} "
+            "To do: export again with platforms= of these."
+        ) from error
+
+
+def _check_effects(exported: export.Exported) -> None:
+    if exported.ordered_effects:
+        effects = ", ".join(map(str, exported.ordered_effects))
+        raise StructureError(
+            f"{exported.fun_name} has ordered effects ({effects}): its module takes and returns "
+            "tokens, which the XlaCallModule op does not carry. To do: leave the ordered "
+            "io_callback or print out of what is exported."
+        )
+
+
+def _check_convention(exported: export.Exported) -> None:
+    version = exported.calling_convention_version
+    newest = export.maximum_supported_calling_convention_version
+    if not _MINIMUM_CONVENTION <= version <= newest:
+        raise VersionError(
+            f"{exported.fun_name} has calling convention {version}; understood are "
+            f"{_MINIMUM_CONVENTION} to {newest}. To do: export it again with this JAX."
+        )
+
+
+def _check_custom_calls(
+    where: str, calls: Sequence[CustomCall], checks: Sequence[DisabledCheck]
+) -> None:
+    allowed = {check.custom_call for check in checks}
+    for call in calls:
+        if call.target.startswith(_HOST_CALLBACKS):
+            raise StructureError(
+                f"{where} calls back to Python at {call.location} (custom call {call.target}); the "
+                "function lives in the process that exported. To do: leave pure_callback, "
+                "io_callback and debug.print out of what is exported."
+            )
+        if call.target.startswith(_ABSENT) and call.target not in allowed:
+            raise InteropError(
+                f"{where} calls {call.target} at {call.location}, a library that JAX links and "
+                "TensorFlow does not, so the call would fail when it runs. To do: compute this "
+                "part outside the exported function, or, if the TensorFlow that will run it has "
+                "the target, export with disabled_checks=[jax.export.DisabledSafetyCheck."
+                f"custom_call({call.target!r})]."
+            )
+
+
+def _check_count(where: str, what: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise StructureError(f"{where} has {found} {what}, but its pytree has {expected} leaves.")
+
+
+def _check_main(call: CallModule, main: Main) -> None:
+    """The module's own signature must be what the Exported says, since the op trusts it blindly."""
+    _check_count(call.name, "kept arguments", len(call.kept), len(main.args))
+    _check_count(call.name, "results", len(call.results), len(main.results))
+    if main.has_platform_index != call.has_platform_index:
+        raise StructureError(
+            f"{call.name} was exported for {len(call.platforms)} platform(s), but its module "
+            f"{'takes' if main.has_platform_index else 'does not take'} a platform index."
+        )
+    pairs = [
+        *zip(call.operands, main.args, strict=True),
+        *zip(call.results, main.results, strict=True),
+    ]
+    for spec, found in pairs:
+        if not _agrees(spec, found):
+            raise StructureError(
+                f"{spec.path} of {call.name} is {spec}, but the module has {found} there."
+            )
+
+
+def _agrees(spec: TensorSpec, found: TensorType) -> bool:
+    if spec.shape is None or len(spec.shape) != len(found.shape):
+        return False
+    return found.element == spec.dtype.mlir and all(
+        size is None or dim == size for dim, size in zip(spec.shape, found.shape, strict=True)
+    )

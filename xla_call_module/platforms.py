@@ -1,0 +1,63 @@
+"""Platform names: JAX's and those of the op's `platforms` attribute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from xla_call_module.errors import PlatformError
+
+__all__ = ["PLATFORMS", "parse_platforms", "platform_from_tensorflow", "platform_to_tensorflow"]
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+# `gpu` means both kinds, as in jax.default_backend() and jax.lax.platform_dependent.
+_ALIASES = {"gpu": ("cuda", "rocm")}
+
+
+def parse_platforms(names: Iterable[str]) -> tuple[str, ...]:
+    """Lowering platforms for `jax.export.export`: aliases expanded, order kept, repeats dropped.
+
+    Raises:
+        PlatformError: a name is not one of `cpu`, `cuda`, `rocm`, `tpu`, `gpu`, or there is none.
+
+    Example:
+        >>> parse_platforms(["cpu", "gpu"])
+        ('cpu', 'cuda', 'rocm')
+    """
+    if isinstance(names, str):
+        names = (names,)
+    expanded: dict[str, None] = {}
+    for name in names:
+        for platform in _ALIASES.get(name.lower(), (name.lower(),)):
+            expanded[_known(platform, name)] = None
+    if not expanded:
+        raise PlatformError(f"No platform is named; expected some of {', '.join(PLATFORMS)}.")
+    return tuple(expanded)
+
+
+def platform_to_tensorflow(platform: str) -> str:
+    """The name in the op's `platforms` attribute, where XLA compares upper-case names."""
+    return _known(platform, platform).upper()
+
+
+def platform_from_tensorflow(name: str) -> str:
+    """JAX's name for an entry of the op's `platforms` attribute.
+
+    Raises:
+        PlatformError: the entry is not one of `CPU`, `CUDA`, `ROCM`, `TPU`.
+    """
+    if name != name.upper():
+        raise PlatformError(
+            f"The platform {name!r} of an XlaCallModule node is not in upper case, "
+            "so TensorFlow would never match it."
+        )
+    return _known(name.lower(), name)
+
+
+def _known(platform: str, given: str) -> str:
+    if platform not in PLATFORMS:
+        raise PlatformError(
+            f"The platform {given!r} is unknown; expected some of {', '.join(PLATFORMS)}, "
+            "or 'gpu' for cuda and rocm."
+        )
+    return platform

@@ -1,0 +1,167 @@
+"""StableHLO portable artifacts: what a module's `main` takes and which targets it calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend import mlir
+from jax.interpreters.mlir import make_ir_context
+
+from xla_call_module.errors import FormatError, StructureError
+
+__all__ = ["CustomCall", "Main", "TensorType", "custom_calls", "open_module", "read_main"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """One argument or result of `main`: the shape with None for `?`, the element type's text."""
+
+    shape: tuple[int | None, ...]
+    element: str
+
+    def __str__(self) -> str:
+        """The type as StableHLO writes it."""
+        dims = "".join(f"{'?' if dim is None else dim}x" for dim in self.shape)
+        return f"tensor<{dims}{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Main:
+    """The public function of a module.
+
+    Attributes:
+        args: types of the array arguments, without the platform index.
+        names: what the Python function calls each of them, from the source locations; or empty.
+        results: types of the results.
+        has_platform_index: whether argument 0 is the platform index.
+    """
+
+    args: tuple[TensorType, ...]
+    names: tuple[str, ...]
+    results: tuple[TensorType, ...]
+    has_platform_index: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CustomCall:
+    """One `stablehlo.custom_call`: its target and where in the Python source it comes from."""
+
+    target: str
+    location: str
+
+
+@contextmanager
+def open_module(artifact: bytes) -> Iterator[Any]:
+    """The parsed MLIR module, for as long as its context lasts.
+
+    Raises:
+        FormatError: the bytes are damaged, or newer than this jaxlib reads.
+    """
+    with make_ir_context():
+        try:
+            module = mlir.deserialize_portable_artifact(artifact)
+        except (RuntimeError, ValueError) as error:
+            raise FormatError(
+                f"The module's {len(artifact)} bytes are no StableHLO portable artifact that this "
+                f"jaxlib reads: {first_line(error)}. To do: write it again, or take a newer jaxlib."
+            ) from error
+        yield module
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an MLIR error with content."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+
+
+def read_main(module: Any) -> Main:
+    """The signature of a parsed module's `main`.
+
+    Raises:
+        StructureError: there is no `main`, or it takes something that is no tensor.
+    """
+    functions = {str(op.attributes["sym_name"]).strip('"'): op for op in module.body.operations
+                 if op.operation.name == "func.func"}  # fmt: skip
+    if (main := functions.get("main")) is None:
+        raise StructureError(f"The module has no function 'main', only {sorted(functions)}.")
+    arguments = list(main.regions[0].blocks[0].arguments)
+    attributes = list(main.attributes["arg_attrs"]) if "arg_attrs" in main.attributes else []
+    has_platform_index = bool(attributes) and "_platform_index" in str(attributes[0])
+    arguments = arguments[int(has_platform_index) :]
+    return Main(
+        args=tuple(_tensor_type(str(argument.type)) for argument in arguments),
+        names=tuple(_argument_name(argument, functions) for argument in arguments),
+        results=tuple(_tensor_type(str(result)) for result in main.type.results),
+        has_platform_index=has_platform_index,
+    )
+
+
+def custom_calls(module: Any) -> tuple[CustomCall, ...]:
+    """Every custom call of a parsed module, in its order, nested regions included."""
+    return tuple(
+        CustomCall(
+            str(op.attributes["call_target_name"]).strip('"'), describe_location(op.location)
+        )
+        for op in walk(module)
+        if op.name == "stablehlo.custom_call"
+    )
+
+
+def walk(module: Any) -> Iterator[Any]:
+    """Every operation of a parsed module, outer ones first."""
+    pending = [module.operation]
+    while pending:
+        operation = pending.pop()
+        yield operation
+        inner = [op.operation for region in operation.regions for block in region for op in block]
+        pending.extend(reversed(inner))
+
+
+def describe_location(location: Any) -> str:
+    """Where an operation comes from: the innermost user frame, as `file.py:12`, or its scope."""
+    text = str(location)
+    if (frame := re.search(r'"([^"]+\.py)":(\d+)', text)) is not None:
+        return f"{frame[1]}:{frame[2]}"
+    if (scope := re.search(r'loc\("([^"]*)"', text)) is not None:
+        return scope[1]
+    return "an unknown place"
+
+
+_TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^,>]+>?)(?:, .*)?>")
+
+
+def _tensor_type(text: str) -> TensorType:
+    if (match := _TENSOR.fullmatch(text)) is None:
+        raise StructureError(
+            f"'main' has an argument or result of type {text}; only tensors can cross."
+        )
+    dims = tuple(None if dim == "?" else int(dim) for dim in match[1].split("x")[:-1])
+    return TensorType(dims, match[2])
+
+
+def _argument_name(argument: Any, functions: dict[str, Any]) -> str:
+    """The name in an argument's location, or in that of the function it is handed on to.
+
+    With symbolic shapes JAX wraps the lowered function in a new `main`, whose own arguments have
+    no locations.
+    """
+    if (own := re.match(r'loc\("([^"]*)"\)', str(argument.location))) is not None:
+        return own[1]
+    for use in argument.uses:
+        caller = use.owner
+        if caller.operation.name == "func.call":
+            callee = functions[str(caller.attributes["callee"]).strip('@"')]
+            inner = callee.regions[0].blocks[0].arguments[use.operand_number]
+            if (handed := re.match(r'loc\("([^"]*)"\)', str(inner.location))) is not None:
+                return handed[1]
+    return ""
+
+
+def uses_shardy(module: Any) -> bool:
+    """Whether a parsed module declares a Shardy mesh."""
+    return any(op.operation.name == "sdy.mesh" for op in module.body.operations) or (
+        "xla.sdy.meshes" in str(module.operation.attributes)
+    )
