@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bridge.convert import convert
+from bridge.inspect import inspect
 from bridge.save import save
 from xla_call_module.errors import InteropError
 
-__all__ = ["InteropError", "convert", "save"]
+__all__ = ["InteropError", "convert", "inspect", "save"]

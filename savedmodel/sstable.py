@@ -10,11 +10,12 @@
 - 48 bytes close the file: the spans of these two, zeros, and a magic number.
 
 Numbers are little-endian. Sources: https://github.com/google/leveldb/blob/main/doc/table_format.md,
-and tensorflow/core/lib/io/table_builder.cc for what TensorFlow makes of it.
+and xla/tsl/lib/io/table_builder.cc for what TensorFlow makes of it.
 """
 
 from __future__ import annotations
 
+import reprlib
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,9 +39,9 @@ __all__ = [
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_SIZE = 48
 _TRAILER_SIZE = 5
-_COMPRESSIONS = {1: "snappy"}
+_COMPRESSIONS = {1: "snappy"}  # kSnappyCompression in xla/tsl/lib/io/table_options.h
 _RESTART_INTERVAL = 16
-_BLOCK_SIZE = 1 << 18  # as TensorFlow has it: tensorflow/core/lib/io/table_options.h
+_BLOCK_SIZE = 1 << 18  # as in xla/tsl/lib/io/table_options.h, like the interval
 _CRC_MASK_DELTA = 0xA282EAD8
 _LONGEST_VARINT = 10
 
@@ -115,10 +116,11 @@ class Cursor:
         """The next number: seven bits in a byte, the lowest first.
 
         Raises:
-            FormatError: it does not end, or does not fit into 64 bits.
+            FormatError: it does not end, is not in its shortest form, or is 2^64 or more.
         """
         value = 0
-        for number, byte in enumerate(self._data[self.position : self._varint_end()]):
+        end = min(self.end, self.position + _LONGEST_VARINT)
+        for number, byte in enumerate(self._data[self.position : end]):
             value |= (byte & 0x7F) << 7 * number
             if byte < 0x80:
                 break
@@ -126,11 +128,10 @@ class Cursor:
             raise self.damage("a number has no end")
         if value >= 1 << 64:
             raise self.damage("a number has more than 64 bits")
+        if number and not byte:
+            raise self.damage("a number has more bytes than it needs")
         self.position += number + 1
         return value
-
-    def _varint_end(self) -> int:
-        return min(self.end, self.position + _LONGEST_VARINT)
 
     def damage(self, found: str) -> FormatError:
         """The error for what was found here."""
@@ -238,16 +239,22 @@ def decode_table(path: Path, data: bytes) -> Iterator[Record]:
             raise damage(path, separator.offset, f"a block begins at {span.start}, not {position}")
         for record in _decode_block(path, data, span):
             if last is not None and record.key <= last:
-                raise damage(path, record.offset, f"key {record.key!r} is not above {last!r}")
+                raise damage(
+                    path, record.offset, f"key {_show(record.key)} is not above {_show(last)}"
+                )
             yield record
             last = record.key
         if last is None or separator.key < last:
-            raise damage(path, separator.offset, f"a block has keys above {separator.key!r}")
+            raise damage(path, separator.offset, f"a block has keys above {_show(separator.key)}")
         position, last = span.end + _TRAILER_SIZE, separator.key
     if position != metaindex.start:
         raise damage(path, position, f"no block, but the metaindex is at {metaindex.start}")
     for record in _decode_block(path, data, metaindex):
-        raise damage(path, record.offset, f"the metaindex has an entry {record.key!r}")
+        raise damage(path, record.offset, f"the metaindex has an entry {_show(record.key)}")
+
+
+def _show(key: bytes) -> str:
+    return reprlib.repr(key)
 
 
 def _decode_footer(path: Path, data: bytes) -> tuple[_Span, _Span]:
@@ -297,13 +304,14 @@ def _decode_restarts(path: Path, data: bytes, span: _Span) -> tuple[tuple[int, .
     """The restart points of a block, and where its records end."""
     kind, masked = struct.unpack_from("<BI", data, span.end)
     computed = google_crc32c.value(data[span.start : span.end + 1])
-    if unmask_crc(masked) != computed:
-        raise damage(
-            path, span.start, f"the checksum of a block is {computed:#010x}, not as stored"
-        )
+    if (stored := unmask_crc(masked)) != computed:
+        found = f"a block has the checksum {computed:#010x}, but {stored:#010x} is stored"
+        raise damage(path, span.start, found)
     if kind:
-        name = _COMPRESSIONS.get(kind, f"method {kind}")
-        raise damage(path, span.end, f"a block is compressed ({name}), which TensorFlow never does")
+        raise FormatError(
+            f"{path}, byte {span.end}: a block is compressed by {_COMPRESSIONS.get(kind, kind)}, "
+            "where blocks without compression can be read. To do: save it again with TensorFlow."
+        )
     if span.end - span.start < 8:
         raise damage(path, span.start, "a block is too short for a restart point")
     (number,) = struct.unpack_from("<I", data, span.end - 4)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -57,8 +58,9 @@ _VERSION = 1  # kTensorBundleVersion in tensor_bundle.cc
 _STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto
 _ITEMSIZE = {dtype.enum: dtype.itemsize for dtype in DTYPES}
 _MAX_RANK = 254  # MaxDimensions in tensorflow/core/framework/tensor_shape.h
+_LENGTHS_CRC_SIZE = 4
 _MAX_INDEX_SIZE = 1 << 28  # about 2 million tensors
-_ALIGNMENT = 64  # kAllocatorAlignment in tensorflow/core/framework/allocator.h
+_ALIGNMENT = 64  # kAllocatorAlignment in xla/tsl/framework/allocator.h, for who maps the file
 _PIECE_SIZE = 1 << 23
 
 
@@ -369,10 +371,12 @@ def read_index(prefix: str | os.PathLike[str]) -> BundleIndex:
 
 
 def _read_index_file(path: Path) -> bytes:
+    if path.exists() and not path.is_file():
+        raise damage(path, 0, "it is no regular file")
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > _MAX_INDEX_SIZE:
-            raise damage(path, 0, f"has {size} bytes, more than the {_MAX_INDEX_SIZE} allowed")
+            raise damage(path, 0, f"{size} bytes are more than any index has")
         return file.read(_MAX_INDEX_SIZE)
 
 
@@ -396,7 +400,9 @@ def _parse(path: Path, record: Record, message_class: type[Proto]) -> Proto:
         return message_class.FromString(record.value)
     except DecodeError as error:
         name = message_class.DESCRIPTOR.name
-        raise damage(path, record.offset, f"the value of {record.key!r} is no {name}") from error
+        raise damage(
+            path, record.offset, f"the value of {reprlib.repr(record.key)} is no {name}"
+        ) from error
 
 
 def _decode_entry(path: Path, record: Record, num_shards: int) -> BundleEntry:
@@ -413,26 +419,32 @@ def _decode_entry(path: Path, record: Record, num_shards: int) -> BundleEntry:
             for part in proto.slices
         ),
     )
-    if proto.shape.unknown_rank or not _is_entry_possible(entry, num_shards):
-        raise damage(path, record.offset, f"the entry of {record.key!r} cannot be: {entry}")
+    if flaw := "no known rank" if proto.shape.unknown_rank else _flaw_of(entry, num_shards):
+        raise damage(path, record.offset, f"the entry of {reprlib.repr(record.key)} has {flaw}")
     return entry
 
 
-def _is_entry_possible(entry: BundleEntry, num_shards: int) -> bool:
+def _flaw_of(entry: BundleEntry, num_shards: int) -> str:
+    """What cannot be right in an entry, or nothing."""
     elements = math.prod(entry.shape)
     if len(entry.shape) > _MAX_RANK or min(entry.shape, default=0) < 0 or elements >= 1 << 63:
-        return False
-    if not (0 <= entry.shard_id < num_shards and entry.offset >= 0 and entry.size >= 0):
-        return False
+        return f"shape {reprlib.repr(entry.shape)}"
+    if not 0 <= entry.shard_id < num_shards:
+        return f"data file {entry.shard_id} of {num_shards}"
+    if entry.offset < 0 or entry.size < 0:
+        return f"{entry.size} bytes at {entry.offset}"
     if entry.slices:
-        return all(_is_slice_possible(part, entry.shape) for part in entry.slices)
+        fit = all(_is_within(part, entry.shape) for part in entry.slices)
+        return "" if fit else f"slices that are not within shape {entry.shape}"
     if entry.dtype == _STRING:
-        return entry.size >= elements + 4 or entry.size == elements == 0
-    itemsize = _ITEMSIZE.get(entry.dtype)
-    return itemsize is None or entry.size == elements * itemsize
+        fit = entry.size >= elements + _LENGTHS_CRC_SIZE or entry.size == elements == 0
+    else:
+        itemsize = _ITEMSIZE.get(entry.dtype)
+        fit = itemsize is None or entry.size == elements * itemsize
+    return "" if fit else f"{entry.size} bytes for dtype {entry.dtype} and shape {entry.shape}"
 
 
-def _is_slice_possible(part: Sequence[tuple[int, int | None]], shape: tuple[int, ...]) -> bool:
+def _is_within(part: Sequence[tuple[int, int | None]], shape: tuple[int, ...]) -> bool:
     return len(part) == len(shape) and all(
         start == 0 if length is None else 0 <= start <= start + length <= size
         for (start, length), size in zip(part, shape, strict=True)
@@ -484,7 +496,7 @@ def read_strings(index: BundleIndex, key: str) -> tuple[bytes, ...]:
     cursor = Cursor(index.shard_path(entry.shard_id), data, origin=entry.offset)
     lengths = [cursor.read_varint() for _ in range(math.prod(entry.shape))]
     crc = google_crc32c.value(_encode_lengths(lengths))
-    checksum = cursor.take(4)
+    checksum = cursor.take(_LENGTHS_CRC_SIZE)
     if unmask_crc(int.from_bytes(checksum, "little")) != crc:
         raise cursor.damage(f"the checksum of the lengths of {key!r} is {crc:#010x}, not as stored")
     values = tuple(cursor.take(length) for length in lengths)
@@ -512,8 +524,8 @@ def _find(index: BundleIndex, key: str) -> BundleEntry:
 
 def _read_data(index: BundleIndex, entry: BundleEntry) -> _Bytes:
     path = index.shard_path(entry.shard_id)
-    if not path.exists():
-        raise damage(path, 0, f"the file is missing, which {index.path} refers to")
+    if not path.is_file():
+        raise damage(path, 0, f"no file is there, but {index.path} refers to one")
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if entry.offset + entry.size > size:
@@ -525,7 +537,8 @@ def _read_data(index: BundleIndex, entry: BundleEntry) -> _Bytes:
         while rest.nbytes and (count := file.readinto(rest)):
             rest = rest[count:]
     if rest.nbytes:
-        raise damage(path, size - rest.nbytes, "the file became shorter while it was read")
+        end = entry.offset + entry.size - rest.nbytes
+        raise damage(path, end, "the file became shorter while it was read")
     return data
 
 

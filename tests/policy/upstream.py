@@ -15,6 +15,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge._tf",
         "bridge.call_tf",
         "bridge.convert",
+        "bridge.tensors",
         "bridge.gradient",
         "bridge.jax2tf",
         "bridge.keras",

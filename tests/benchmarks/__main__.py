@@ -1,0 +1,55 @@
+"""`python -m tests.benchmarks [NAME ...]`: a table of ratios against the peers, in one run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+warnings.simplefilter("ignore")
+
+from rich.console import Console  # noqa: E402 - TensorFlow reads the environment when imported
+from rich.table import Table  # noqa: E402
+
+from tests.benchmarks import calls, files  # noqa: E402
+from tests.benchmarks.measure import Ratio  # noqa: E402
+
+BENCHMARKS = {
+    "whole_process": files.whole_process,
+    "import_time": files.import_time,
+    "save_step": files.save_step,
+    "eager": calls.eager,
+    "in_function": calls.in_function,
+}
+
+
+def main(names: list[str]) -> int:
+    """Run some or all; 1 where a ratio exceeds its limit."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        console.print(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARKS)}")
+        return 2
+    results: list[Ratio] = []
+    for name in names or BENCHMARKS:
+        with console.status(name):
+            results.extend(BENCHMARKS[name]())
+    console.print(_table(results))
+    return 0 if all(result.holds for result in results) else 1
+
+
+def _table(results: list[Ratio]) -> Table:
+    table = Table("what", "ours", "peer", "ratio", "lowest – highest", "must be", "")
+    for result in results:
+        limit = "" if result.limit is None else f"<= {result.limit:.3g}"
+        spread = f"{min(result.ratios):.3g} – {max(result.ratios):.3g}"
+        mark = "" if result.limit is None else "yes" if result.holds else "NO"
+        table.add_row(
+            result.name, result.ours, result.peer, f"{result.median:.3g}", spread, limit, mark
+        )
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,137 @@
+"""Writing files: whole processes, the save step alone, and importing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.benchmarks.measure import Ratio, compare, run_process, seconds
+
+_MODEL = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+def predict(params, x):
+    return jnp.tanh(x @ params["w"] + params["b"])
+params = {"w": np.ones((64, 32), np.float32), "b": np.zeros(32, np.float32)}
+x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 64"), np.float32)
+"""
+_OURS = (
+    _MODEL
+    + """
+import bridge
+exported = jax.export.export(jax.jit(predict))(params, x)
+bridge.save(exported, sys.argv[1], params=params, overwrite=True)
+"""
+)
+# What its users do: gradients in the file, a polymorphic batch, parameters as variables.
+_JAX2TF = (
+    _MODEL
+    + """
+import tensorflow as tf
+from jax.experimental import jax2tf
+converted = jax2tf.convert(predict, polymorphic_shapes=[None, "b, _"], with_gradient=True)
+module = tf.Module()
+module.params = {name: tf.Variable(value) for name, value in params.items()}
+module.f = tf.function(
+    lambda x: converted(dict(module.params), x),
+    autograph=False,
+    input_signature=[tf.TensorSpec([None, 64], tf.float32)],
+)
+options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+tf.saved_model.save(module, sys.argv[1], signatures={"serving_default": module.f}, options=options)
+"""
+)
+
+
+def whole_process() -> Iterator[Ratio]:
+    with tempfile.TemporaryDirectory() as folder:
+        ours = [run_process(_OURS, f"{folder}/ours") for _ in range(6)][1:]
+        peer = [run_process(_JAX2TF, f"{folder}/peer") for _ in range(6)][1:]
+    for name, field, limit, unit, scale in (
+        ("export and save, whole process: CPU time / jax2tf", "cpu", 1 / 4, "s", 1.0),
+        ("export and save, whole process: peak memory / jax2tf", "memory", 1 / 3, "MB", 1e-6),
+    ):
+        mine = [getattr(usage, field) for usage in ours]
+        theirs = [getattr(usage, field) for usage in peer]
+        yield Ratio(
+            name,
+            tuple(a / b for a, b in zip(mine, theirs, strict=True)),
+            limit,
+            f"{statistics.median(mine) * scale:.3g} {unit}",
+            f"{statistics.median(theirs) * scale:.3g} {unit}",
+        )
+
+
+def save_step() -> Iterator[Ratio]:
+    """400 MB of parameters: the step that writes, against TensorFlow's and against the disk."""
+    import jax
+    import tensorflow as tf
+
+    import bridge
+
+    params = {f"w{index}": np.full((10_000, 1_000), index, np.float32) for index in range(10)}
+    exported = jax.export.export(jax.jit(lambda params, x: x @ params["w0"]))(
+        params, jax.ShapeDtypeStruct((1, 10_000), np.float32)
+    )
+    module = tf.Module()
+    module.params = {name: tf.Variable(value) for name, value in params.items()}
+    module.f = tf.function(
+        lambda x: tf.matmul(x, module.params["w0"]),
+        input_signature=[tf.TensorSpec([1, 10_000], tf.float32)],
+    )
+    module.f.get_concrete_function()
+    whole = memoryview(np.zeros(400_000_000, np.uint8))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+
+        def timed(action: Any, target: Path) -> float:
+            elapsed = seconds(action)
+            shutil.rmtree(target) if target.is_dir() else target.unlink()
+            return elapsed
+
+        def ours() -> float:
+            return timed(
+                lambda: bridge.save(exported, folder / "ours", params=params), folder / "ours"
+            )
+
+        def theirs() -> float:
+            return timed(lambda: tf.saved_model.save(module, f"{name}/peer"), folder / "peer")
+
+        def plain() -> float:
+            return timed(lambda: _write(folder / "plain", whole), folder / "plain")
+
+        yield compare("save 400 MB / tf.saved_model.save", ours, theirs, limit=1.0, unit="s")
+        yield compare("save 400 MB / write and fsync", ours, plain, limit=1.5, unit="s")
+
+
+def import_time() -> Iterator[Ratio]:
+    """Importing the package over importing JAX, CPU seconds; 0.2 s are allowed on top."""
+    both = [
+        (run_process("import jax, bridge").cpu, run_process("import jax").cpu) for _ in range(7)
+    ][1:]
+    added = [mine - theirs for mine, theirs in both]
+    yield Ratio(
+        "import bridge, added to import jax, in units of 0.2 s",
+        tuple(value / 0.2 for value in added),
+        1.0,
+        f"{statistics.median(added):.3g} s",
+        "0.2 s",
+    )
+
+
+def _write(path: Path, data: memoryview) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        written = 0
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

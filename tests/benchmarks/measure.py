@@ -1,0 +1,96 @@
+"""Ratios of two ways to do the same thing, measured in the same run.
+
+Machines are shared and noisy, so the two take turns, and what is reported is the median over the
+rounds of the ratio within a round.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A result.
+
+    Attributes:
+        name: what was compared.
+        ratios: ours over the peer's, one for each round.
+        limit: what the median must not exceed; None where nothing is claimed.
+        ours: our median, as text with a unit.
+        peer: the peer's.
+    """
+
+    name: str
+    ratios: tuple[float, ...]
+    limit: float | None
+    ours: str
+    peer: str
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.ratios)
+
+    @property
+    def holds(self) -> bool:
+        return self.limit is None or self.median <= self.limit
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process used: CPU seconds of all its threads, and its peak resident bytes."""
+
+    cpu: float
+    memory: float
+
+
+def compare(
+    name: str,
+    ours: Callable[[], float],
+    peer: Callable[[], float],
+    *,
+    limit: float | None,
+    unit: str,
+    scale: float = 1.0,
+    rounds: int = ROUNDS,
+) -> Ratio:
+    """Take turns, after one round that is not counted."""
+    ours(), peer()
+    pairs = [(ours(), peer()) for _ in range(rounds)]
+    medians = [statistics.median(side) * scale for side in zip(*pairs, strict=True)]
+    return Ratio(
+        name,
+        tuple(mine / theirs for mine, theirs in pairs),
+        limit,
+        f"{medians[0]:.3g} {unit}",
+        f"{medians[1]:.3g} {unit}",
+    )
+
+
+def seconds(action: Callable[[], object], *, repeat: int = 1) -> float:
+    """Wall-clock seconds of one call, averaged over `repeat` in a row."""
+    started = time.perf_counter()
+    for _ in range(repeat):
+        action()
+    return (time.perf_counter() - started) / repeat
+
+
+def run_process(code: str, *arguments: str) -> Usage:
+    """What a new Python process that runs `code` uses."""
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code, *arguments], env=environment
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise RuntimeError(f"a measured process ended with {process.returncode}")
+    return Usage(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024.0)
