@@ -69,7 +69,7 @@ def convert(
         >>> import bridge, jax.numpy as jnp, tensorflow as tf
         >>> f = bridge.convert(lambda x, *, scale: jnp.sin(x) * scale)
         >>> f(tf.constant([0.0, 1.0]), scale=2.0).numpy()
-        array([0.      , 1.682942], dtype=float32)
+        array([0.       , 1.6829419], dtype=float32)
     """
     _import_tensorflow()
     from xla_call_module._tf import exempt_from_autograph

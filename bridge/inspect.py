@@ -120,9 +120,11 @@ def inspect(path: str | os.PathLike[str]) -> FileReport:
         FormatError: it is damaged, or its signatures are not calls of StableHLO modules.
 
     Example:
-        >>> import bridge
-        >>> bridge.inspect("my_model").signatures[0].platforms  # doctest: +SKIP
-        ('cpu', 'cuda', 'tpu')
+        >>> import bridge, jax
+        >>> exported = jax.export.export(jax.jit(jax.numpy.sin), platforms=["cpu", "tpu"])(1.0)
+        >>> bridge.save(exported, "my_model")
+        >>> bridge.inspect("my_model").signatures[0].platforms
+        ('cpu', 'tpu')
     """
     folder = Path(path)
     model = read(folder)

@@ -71,14 +71,13 @@ def save(
         OSError: a file cannot be written; an older folder is untouched.
 
     Example:
-        >>> import bridge, jax, jax.numpy as jnp, tempfile
+        >>> import bridge, jax, jax.numpy as jnp
         >>> params = {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}
         >>> def predict(params, x):
         ...     return x @ params["w"] + params["b"]
         >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, 3"), "float32")
         >>> exported = jax.export.export(jax.jit(predict))(params, x)
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> bridge.save(exported, folder.name + "/model", params=params)
+        >>> bridge.save(exported, "my_model", params=params)
     """
     exporteds = dict(model) if isinstance(model, Mapping) else {DEFAULT_SIGNATURE: model}
     if not exporteds:

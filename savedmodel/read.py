@@ -43,9 +43,11 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
         OSError: a file cannot be read.
 
     Example:
-        >>> import savedmodel
-        >>> savedmodel.read("my_model").default.inputs  # doctest: +SKIP
-        {'x': 2}
+        >>> import bridge, jax, savedmodel
+        >>> exported = jax.export.export(jax.jit(jax.numpy.sin))(1.0)
+        >>> bridge.save(exported, "my_model")
+        >>> savedmodel.read("my_model").default.inputs
+        {'x': 0}
     """
     folder = Path(path)
     meta_graph = _read_meta_graph(folder)

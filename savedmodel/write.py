@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from savedmodel.functions import write_functions
 from savedmodel.graph import INIT_OP, write_graph
 from savedmodel.model import SavedModel
 from savedmodel.objects import ObjectGraph, write_objects
+from savedmodel.remote import is_remote, upload
 from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
 from xla_call_module.errors import StructureError
@@ -26,6 +29,7 @@ OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/.
 MAX_PROTO_BYTES = 2**31 - 1
 _SERVE_TAG = "serve"
+_Tensor = tensor_bundle.BundleTensor | tensor_bundle.BundleStrings
 _INIT_SIGNATURE = "__saved_model_init_op"
 
 
@@ -36,7 +40,8 @@ def write(model: SavedModel, path: str | os.PathLike[str], *, overwrite: bool = 
 
     Args:
         model: what to write.
-        path: the folder, which is made with its parents.
+        path: the folder, which is made with its parents; or an address such as
+            `gs://bucket/model` where etils is installed, whose saved_model.pb comes last.
         overwrite: whether a SavedModel that is there is replaced.
 
     Raises:
@@ -45,19 +50,31 @@ def write(model: SavedModel, path: str | os.PathLike[str], *, overwrite: bool = 
         OSError: a file cannot be written; an older folder is untouched.
 
     Example:
-        >>> import savedmodel
-        >>> savedmodel.write(savedmodel.read("my_model"), "a_copy")  # doctest: +SKIP
+        >>> import bridge, jax, savedmodel
+        >>> exported = jax.export.export(jax.jit(jax.numpy.sin))(1.0)
+        >>> bridge.save(exported, "my_model")
+        >>> savedmodel.write(savedmodel.read("my_model"), "a_copy")
     """
     proto, objects = encode(model)
     data = proto.SerializeToString(deterministic=True)
     del proto
+    tensors = _tensors(model, objects)
+    if is_remote(path):
+        with tempfile.TemporaryDirectory() as temporary:
+            _fill(Path(temporary), data, tensors)
+            upload(Path(temporary), path, last=PROTO_FILE, overwrite=overwrite)
+        return
     with new_folder(Path(path), overwrite=overwrite) as folder:
-        (folder / VARIABLES).parent.mkdir()
-        tensor_bundle.write_bundle(folder / VARIABLES, _tensors(model, objects))
-        with (folder / PROTO_FILE).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        _fill(folder, data, tensors)
+
+
+def _fill(folder: Path, data: bytes, tensors: Sequence[_Tensor]) -> None:
+    (folder / VARIABLES).parent.mkdir()
+    tensor_bundle.write_bundle(folder / VARIABLES, tensors)
+    with (folder / PROTO_FILE).open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
@@ -88,13 +105,9 @@ def encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
     return proto, objects
 
 
-def _tensors(
-    model: SavedModel, objects: ObjectGraph
-) -> list[tensor_bundle.BundleTensor | tensor_bundle.BundleStrings]:
+def _tensors(model: SavedModel, objects: ObjectGraph) -> list[_Tensor]:
     graph = objects.trackable.SerializeToString(deterministic=True)
-    tensors: list[tensor_bundle.BundleTensor | tensor_bundle.BundleStrings] = [
-        tensor_bundle.BundleStrings(OBJECT_GRAPH_KEY, (), (graph,))
-    ]
+    tensors: list[_Tensor] = [tensor_bundle.BundleStrings(OBJECT_GRAPH_KEY, (), (graph,))]
     for variable, key in zip(model.variables, objects.keys, strict=True):
         if variable.chunks is None:
             raise StructureError(f"The variable {variable.name} has no value to write.")

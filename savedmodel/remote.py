@@ -1,0 +1,62 @@
+"""Folders in an object store, through etils where it is installed.
+
+A store has no renaming in one step, so the order of the files is what keeps a reader from half a
+model: an old saved_model.pb goes first, the new one comes last.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from xla_call_module.errors import MissingDependencyError, StructureError
+
+__all__ = ["is_remote", "upload"]
+
+_PIECE_BYTES = 8 << 20
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is an address such as `gs://bucket/model`."""
+    return "://" in os.fspath(path)
+
+
+def upload(folder: Path, path: str | os.PathLike[str], *, last: str, overwrite: bool) -> None:
+    """Copy a finished folder to an address.
+
+    Args:
+        folder: what to copy.
+        path: the address.
+        last: the file whose presence says that the folder is complete.
+        overwrite: whether a folder that is there is replaced.
+
+    Raises:
+        MissingDependencyError: etils is not installed.
+        StructureError: something is there, and `overwrite` is off.
+    """
+    target = _address(path)
+    if target.exists() and not overwrite:
+        raise StructureError(
+            f"{os.fspath(path)} exists. To do: pass overwrite=True to replace it, or take another "
+            "address."
+        )
+    (target / last).unlink(missing_ok=True)
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    for file in sorted(files, key=lambda file: file.name == last):
+        place = target / file.relative_to(folder).as_posix()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("rb") as source, place.open("wb") as destination:
+            shutil.copyfileobj(source, destination, _PIECE_BYTES)
+
+
+def _address(path: str | os.PathLike[str]) -> Any:
+    try:
+        from etils import epath
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{os.fspath(path)} is an address, and etils is not installed. To do: "
+            "pip install 'jax-tf-bridge[remote]', or write to a local folder."
+        ) from error
+    return epath.Path(path)
