@@ -16,16 +16,19 @@ from bridge.parameters import check_parameters, to_variables
 from bridge.trees import to_identifier, to_structure, unique_names
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
 from savedmodel.structures import NONE, Branch, Structure, leaves
-from savedmodel.write import write
+from savedmodel.write import MAX_PROTO_BYTES, write
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.constants import largest_constants
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.locations import strip_locations
 from xla_call_module.retargeting import oldest_release, retarget
 
 __all__ = ["save"]
 
 Names = Sequence[str] | Mapping[str, str]
 _FORMAT = 1
+_CONSTANTS_SHOWN = 3
 
 
 def save(
@@ -102,7 +105,23 @@ def save(
         params=NONE if params is None else to_structure(tree),
         metadata=_describe(signatures),
     )
+    if saved.module_bytes >= MAX_PROTO_BYTES:
+        raise _too_large(saved)
     write(saved, path, overwrite=overwrite)
+
+
+def _too_large(saved: SavedModel) -> StructureError:
+    largest = max(
+        (signature.function.call for signature in saved.signatures),
+        key=lambda call: len(call.module),
+    )
+    constants = "; ".join(map(str, largest_constants(largest.module, _CONSTANTS_SHOWN)))
+    return StructureError(
+        f"The modules of the signatures and their gradients have {saved.module_bytes:,} bytes, and "
+        f"saved_model.pb can hold {MAX_PROTO_BYTES:,}. The largest constants of {largest.name} "
+        f"are {constants}. To do: pass these arrays as params instead of closing over them, so "
+        "that they become variables."
+    )
 
 
 def _to_chain(exported: export.Exported, tensorflow: str | None) -> tuple[CallModule, ...]:
@@ -124,7 +143,7 @@ def _to_chain(exported: export.Exported, tensorflow: str | None) -> tuple[CallMo
             stacklevel=4,
         )
         return (call,)
-    return (call, retarget(from_exported(vjp), tensorflow))
+    return (call, strip_locations(retarget(from_exported(vjp), tensorflow)))
 
 
 def _warn_of_devices(call: CallModule) -> None:

@@ -116,6 +116,12 @@ class SavedModel:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def module_bytes(self) -> int:
+        """The size of all modules, which is nearly all of saved_model.pb."""
+        chains = (signature.function.chain for signature in self.signatures)
+        return sum(len(call.module) for chain in chains for call in chain)
+
+    @property
     def default(self) -> Signature:
         """The signature that the root object itself calls."""
         keys = {signature.key: signature for signature in self.signatures}

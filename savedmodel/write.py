@@ -118,13 +118,8 @@ def _tensors(model: SavedModel, objects: ObjectGraph) -> list[_Tensor]:
 
 
 def _check_size(model: SavedModel) -> None:
-    calls = [call for signature in model.signatures for call in signature.function.chain]
-    size = sum(len(call.module) for call in calls)
-    if size >= MAX_PROTO_BYTES:
-        largest = max(calls, key=lambda call: len(call.module))
+    if model.module_bytes >= MAX_PROTO_BYTES:
         raise StructureError(
-            f"The modules of the signatures and their gradients have {size:,} bytes, and "
-            f"saved_model.pb can hold {MAX_PROTO_BYTES:,}; the largest is {largest.name} with "
-            f"{len(largest.module):,} bytes. To do: pass large arrays as parameters instead of "
-            "closing over them, so that they become variables."
+            f"The modules of the signatures and their gradients have {model.module_bytes:,} bytes, "
+            f"and saved_model.pb can hold {MAX_PROTO_BYTES:,}."
         )

@@ -14,12 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax.extend import mlir
-
 from xla_call_module.call import CallModule
 from xla_call_module.errors import VersionError
-from xla_call_module.stablehlo import describe_location, first_line, open_module, walk
-from xla_call_module.versions import RELEASES, Release, StablehloVersion, parse_release
+from xla_call_module.stablehlo import (
+    describe_location,
+    first_line,
+    open_module,
+    serialize_module,
+    walk,
+)
+from xla_call_module.versions import RELEASES, Release, parse_release
 
 __all__ = ["oldest_release", "retarget"]
 
@@ -97,7 +101,7 @@ def _retarget_module(
         if release.tensorflow < need.release:
             raise _too_old(call, release, need.reason, need.release)
     try:
-        artifact = _serialize(module, min(release.stablehlo, call.stablehlo_version))
+        artifact = serialize_module(module, min(release.stablehlo, call.stablehlo_version))
     except (RuntimeError, ValueError) as error:
         reason = _unexpressible(error)
         raise _too_old(call, release, reason, _first_that_serializes(module)) from error
@@ -108,11 +112,6 @@ def _retarget_module(
         version=_SHARDY_CONVENTION if shardy else min(call.version, release.convention, 9),
         uses_shardy=shardy,
     )
-
-
-def _serialize(module: Any, version: StablehloVersion) -> bytes:
-    """A portable artifact; Shardy's operations become attributes of StableHLO's."""
-    return bytes(mlir.serialize_portable_artifact(module, ".".join(map(str, version)), False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ def _needs(module: Any) -> list[_Need]:
 def _first_that_serializes(module: Any) -> tuple[int, int] | None:
     for release in RELEASES:
         with contextlib.suppress(RuntimeError, ValueError):
-            _serialize(module, release.stablehlo)
+            serialize_module(module, release.stablehlo)
             return release.tensorflow
     return None
 

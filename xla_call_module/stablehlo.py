@@ -12,8 +12,22 @@ from jax.extend import mlir
 from jax.interpreters.mlir import make_ir_context
 
 from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.versions import StablehloVersion
 
-__all__ = ["CustomCall", "Main", "TensorType", "custom_calls", "open_module", "read_main"]
+__all__ = [
+    "CustomCall",
+    "Main",
+    "TensorType",
+    "custom_calls",
+    "describe_location",
+    "first_line",
+    "open_module",
+    "read_main",
+    "serialize_module",
+    "tensor_type",
+    "uses_shardy",
+    "walk",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,15 @@ def open_module(artifact: bytes) -> Iterator[Any]:
         yield module
 
 
+def serialize_module(module: Any, version: StablehloVersion) -> bytes:
+    """The portable artifact of a parsed module; Shardy's operations become StableHLO's attributes.
+
+    Raises:
+        RuntimeError, ValueError: an operation has no form in that version of StableHLO.
+    """
+    return bytes(mlir.serialize_portable_artifact(module, ".".join(map(str, version)), False))
+
+
 def first_line(error: Exception) -> str:
     """The first line of an MLIR error with content."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
@@ -92,9 +115,9 @@ def read_main(module: Any) -> Main:
     has_platform_index = bool(attributes) and "_platform_index" in str(attributes[0])
     arguments = arguments[int(has_platform_index) :]
     return Main(
-        args=tuple(_tensor_type(str(argument.type)) for argument in arguments),
+        args=tuple(tensor_type(str(argument.type)) for argument in arguments),
         names=tuple(_argument_name(argument, functions) for argument in arguments),
-        results=tuple(_tensor_type(str(result)) for result in main.type.results),
+        results=tuple(tensor_type(str(result)) for result in main.type.results),
         has_platform_index=has_platform_index,
     )
 
@@ -133,10 +156,15 @@ def describe_location(location: Any) -> str:
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^,>]+>?)(?:, .*)?>")
 
 
-def _tensor_type(text: str) -> TensorType:
+def tensor_type(text: str) -> TensorType:
+    """The value of a tensor type's text.
+
+    Raises:
+        StructureError: it is the type of something else, such as a token.
+    """
     if (match := _TENSOR.fullmatch(text)) is None:
         raise StructureError(
-            f"'main' has an argument or result of type {text}; only tensors can cross."
+            f"The module has an argument or result of type {text}; only tensors can cross."
         )
     dims = tuple(None if dim == "?" else int(dim) for dim in match[1].split("x")[:-1])
     return TensorType(dims, match[2])

@@ -1,0 +1,92 @@
+"""What was written is read back: signatures, calls, gradients, values."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import bridge
+import savedmodel
+from xla_call_module import from_exported, retarget
+from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.locations import strip_locations
+
+PARAMS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.zeros((0, 4), np.complex64)}
+
+
+@pytest.fixture
+def exported():
+    (b,) = jax.export.symbolic_shape("b")
+    return jax.export.export(jax.jit(lambda params, x: (x @ params["w"], x.sum())))(
+        PARAMS, jax.ShapeDtypeStruct((b, 2), np.float32)
+    )
+
+
+@pytest.fixture
+def folder(exported, tmp_path):
+    bridge.save(exported, tmp_path / "model", params=PARAMS)
+    return tmp_path / "model"
+
+
+def test_calls_are_equal(folder, exported):
+    function = savedmodel.read(folder).default.function
+    call, vjp = (retarget(from_exported(order)) for order in (exported, exported.vjp()))
+    assert function.chain == (call, strip_locations(vjp))
+    assert function.bound == {index: index for index in exported.module_kept_var_idx if index < 2}
+
+
+def test_names(folder):
+    signature = savedmodel.read(folder).default
+    assert signature.inputs == {"x": 2}
+    assert signature.outputs == {"output_0": 0, "output_1": 1}
+
+
+def test_values(folder):
+    values = {}
+    for variable in savedmodel.read(folder).variables:
+        data = b"".join(bytes(memoryview(chunk)) for chunk in variable.chunks())
+        values[variable.name] = np.frombuffer(data, variable.dtype.numpy).reshape(variable.shape)
+    assert values.keys() == PARAMS.keys()
+    for name, value in values.items():
+        np.testing.assert_array_equal(value, PARAMS[name])
+
+
+def test_a_copy_has_the_same_variables(folder, tmp_path):
+    savedmodel.write(savedmodel.read(folder), tmp_path / "copy")
+    name = "variables/variables.data-00000-of-00001"
+    assert (tmp_path / "copy" / name).read_bytes() == (folder / name).read_bytes()
+    assert savedmodel.read(tmp_path / "copy").default.inputs == {"x": 2}
+
+
+def test_a_damaged_variable(folder):
+    data = folder / "variables" / "variables.data-00000-of-00001"
+    damaged = bytearray(data.read_bytes())
+    damaged[-1] ^= 1
+    data.write_bytes(damaged)
+    (weights,) = [v for v in savedmodel.read(folder).variables if v.name == "w"]
+    with pytest.raises(FormatError, match="checksum"):
+        list(weights.chunks())
+
+
+def test_calls_in_a_circle(folder):
+    from savedmodel import schema
+
+    proto = schema.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    for function in proto.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            if node.op == "StatefulPartitionedCall":
+                node.attr["f"].func.name = function.signature.name
+    (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
+    with pytest.raises(FormatError, match="call each other without end"):
+        savedmodel.read(folder)
+
+
+def test_no_value_to_write(folder, tmp_path):
+    model = savedmodel.read(folder)
+    bare = [dataclasses.replace(variable, chunks=None) for variable in model.variables]
+    with pytest.raises(StructureError, match="The variable a has no value"):
+        savedmodel.write(dataclasses.replace(model, variables=tuple(bare)), tmp_path / "m")
+    assert not (tmp_path / "m").exists()

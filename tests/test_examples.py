@@ -1,0 +1,61 @@
+"""Every example runs as it stands, in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(name):
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "examples" / f"{name}.py"), str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_digits(run, tmp_path):
+    printed = run("digits")
+    right = [int(count) for count in re.findall(r"(\d+) of 397 right", printed)]
+    assert len(right) == 2
+    assert right[0] == right[1] >= 380
+    difference = re.search(r"greatest difference of a probability: (\S+)", printed)
+    # float32 softmax, computed by two builds of XLA
+    assert float(difference[1]) < 1e-5
+    assert "saved_model.pb" in printed
+    assert "import TensorFlow" in printed
+    assert "█" in printed
+    assert (tmp_path / "model" / "saved_model.pb").is_file()
+
+
+def test_every_example_has_a_test():
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert {example.stem for example in EXAMPLES} <= tested
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_readme_code(block, tmp_path, monkeypatch):
+    """The README's Python runs from top to bottom."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    for code in blocks[: block + 1]:
+        exec(compile(code, f"README block {block}", "exec"), namespace)
+    expected = (("exported",), ("model",), ("f", "g"))[block]
+    assert set(expected) <= namespace.keys()

@@ -1,0 +1,28 @@
+"""The pass that takes source locations out of a module.
+
+The VJP of an `Exported` is traced when it is asked for, so its locations tell where that happened:
+the caller's files and lines, which are nothing of the function's and would make the bytes of a
+file depend on who writes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jax.extend.mlir.passmanager import PassManager
+
+from xla_call_module.call import CallModule
+from xla_call_module.stablehlo import open_module, serialize_module
+
+__all__ = ["strip_locations"]
+
+
+def strip_locations(call: CallModule) -> CallModule:
+    """The same call at the same StableHLO version, without locations.
+
+    Raises:
+        FormatError: the module is damaged.
+    """
+    with open_module(call.module) as module:
+        PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
+        return dataclasses.replace(call, module=serialize_module(module, call.stablehlo_version))
