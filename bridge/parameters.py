@@ -21,7 +21,7 @@ __all__ = ["check_parameters", "to_variables"]
 _PIECE_BYTES = 8 << 20
 
 
-def to_variables(params: Any, trainable: Any) -> tuple[Variable, ...]:
+def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tuple[Variable, ...]:
     """One variable for each leaf, named by its pytree path.
 
     Args:
@@ -29,6 +29,9 @@ def to_variables(params: Any, trainable: Any) -> tuple[Variable, ...]:
             a whole, but for those on an accelerator, which are fetched in pieces.
         trainable: a bool, or a prefix of `params` with bools. Integers and booleans are never
             trainable.
+        specs: what a function was exported for, one for each leaf. A numpy array or a number
+            takes the dtype that JAX gave it there; any other difference is kept, and refused by
+            `check_parameters`.
 
     Raises:
         DtypeError: a leaf's dtype is none that TensorFlow has.
@@ -40,9 +43,9 @@ def to_variables(params: Any, trainable: Any) -> tuple[Variable, ...]:
         raise StructureError(f"trainable has a leaf {wrong[0]!r}; expected True or False.")
     names = unique_names("/".join(path) or "params" for path in key_names(tree))
     variables = []
-    for name, leaf, flag in zip(names, leaves, flags, strict=True):
+    for name, leaf, flag, spec in zip(names, leaves, flags, specs, strict=True):
         array = _to_array(leaf, name)
-        dtype = dtype_from_name(_canonical_name(array), where=f"The parameter {name}")
+        dtype = dtype_from_name(_dtype_name(array, spec), where=f"The parameter {name}")
         variables.append(
             Variable(
                 name=name,
@@ -91,11 +94,11 @@ def _to_array(leaf: Any, name: str) -> Any:
     )
 
 
-def _canonical_name(array: Any) -> str:
-    """The dtype that JAX gives the array, which is the narrower one while x64 is off."""
-    if isinstance(array, jax.Array):
-        return str(array.dtype)
-    return str(jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("=")))
+def _dtype_name(array: Any, spec: TensorSpec) -> str:
+    """The array's own dtype, or the narrower one that JAX gives it while x64 is off."""
+    native = array.dtype if isinstance(array, jax.Array) else array.dtype.newbyteorder("=")
+    narrow = str(jax.dtypes.canonicalize_dtype(native))
+    return narrow if narrow == spec.dtype.name else str(native)
 
 
 def _streamer(array: Any, dtype: DType) -> Callable[[], Iterator[Any]]:

@@ -15,7 +15,7 @@ from jax import export, tree_util
 from bridge.parameters import check_parameters, to_variables
 from bridge.trees import to_identifier, to_structure, unique_names
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
-from savedmodel.structures import NONE, Branch, Structure, leaves
+from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.constants import largest_constants
@@ -85,15 +85,21 @@ def save(
     exporteds = dict(model) if isinstance(model, Mapping) else {DEFAULT_SIGNATURE: model}
     if not exporteds:
         raise StructureError("model is an empty mapping; expected at least one signature.")
-    variables = () if params is None else to_variables(params, trainable)
-    tree = tree_util.tree_structure(params)
+    chains = {key: _to_chain(exported, tensorflow) for key, exported in exporteds.items()}
+    tree: Any = None if params is None else tree_util.tree_structure(params)
+    variables: tuple[Variable, ...] = ()
+    if tree is not None:
+        for exported in exporteds.values():
+            _check_params_tree(exported, tree)
+        first = next(iter(chains.values()))[0]
+        variables = to_variables(params, trainable, first.args[: tree.num_leaves])
     signatures = tuple(
         _to_signature(
             key,
-            _to_chain(exported, tensorflow),
+            chains[key],
             exported,
-            None if params is None else tree,
             variables,
+            has_params=tree is not None,
             inputs=_names_for(key, inputs, exporteds),
             outputs=_names_for(key, outputs, exporteds),
         )
@@ -102,7 +108,7 @@ def save(
     saved = SavedModel(
         signatures=signatures,
         variables=variables,
-        params=NONE if params is None else to_structure(tree),
+        params=NONE if tree is None else to_structure(tree),
         metadata=_describe(signatures),
     )
     if saved.module_bytes >= MAX_PROTO_BYTES:
@@ -160,17 +166,17 @@ def _to_signature(
     key: str,
     chain: tuple[CallModule, ...],
     exported: export.Exported,
-    params_tree: tree_util.PyTreeDef | None,
     variables: Sequence[Variable],
     *,
+    has_params: bool,
     inputs: Names | None,
     outputs: Names | None,
 ) -> Signature:
     call = chain[0]
     arguments = to_structure(exported.in_tree)
     bound: dict[int, int] = {}
-    if params_tree is not None:
-        arguments = _without_params(exported, params_tree, arguments)
+    if has_params:
+        arguments = _without_first(arguments)
         check_parameters(call.name, call.args[: len(variables)], variables)
         bound = {index: index for index in range(len(variables))}
     function = Function(
@@ -196,23 +202,23 @@ def _to_signature(
     )
 
 
-def _without_params(
-    exported: export.Exported, params_tree: tree_util.PyTreeDef, arguments: Structure
-) -> Structure:
-    """The arguments but for the first positional one, which must have the parameters' structure."""
+def _check_params_tree(exported: export.Exported, tree: tree_util.PyTreeDef) -> None:
     in_tree: Any = exported.in_tree  # the stub of its class lacks `children`
     first = in_tree.children()[0].children()[:1]
-    if first != [params_tree]:
+    if first != [tree]:
         raise StructureError(
-            f"params has the structure {params_tree}; the first positional argument of "
+            f"params has the structure {tree}; the first positional argument of "
             f"{exported.fun_name} has {first[0] if first else 'none'}. To do: export a function "
             "whose first argument is the parameters, or leave params out."
         )
+
+
+def _without_first(arguments: Structure) -> Structure:
+    """The arguments but for the first positional one."""
     assert isinstance(arguments, Branch)
     args, kwargs = (child for _, child in arguments.children)
     assert isinstance(args, Branch)
-    rest = tuple((str(i), child) for i, (_, child) in enumerate(args.children[1:]))
-    return Branch("tuple", (("0", Branch("tuple", rest)), ("1", kwargs)))
+    return as_tuple([as_tuple([child for _, child in args.children[1:]]), kwargs])
 
 
 def _parameter_names(call: CallModule, arguments: Structure) -> tuple[str, ...]:
