@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -13,8 +12,10 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge.specifications import ArgumentSpec, specify
-from xla_call_module.call import bind_symbols
+from bridge._jax import static_parameters
+from bridge.signature import Defaults, adopt_metadata, read_defaults
+from bridge.specifications import ArgumentSpec, parse_constraints, specify
+from xla_call_module.call import TensorSpec, bind_symbols
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import DtypeError, MissingDependencyError, StructureError
 from xla_call_module.platforms import parse_platforms
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from bridge.tensors import Arguments
 
 __all__ = ["convert"]
+
+_BIND_STATIC = (
+    "To do: bind it first, as in bridge.convert(functools.partial(fun, name=value)), or leave it "
+    "to its default."
+)
 
 Check = export.DisabledSafetyCheck | DisabledCheck | str
 
@@ -83,23 +89,30 @@ def convert(
                 "it again with them."
             )
         source = _Ready(fun, with_gradient=with_gradient)
+    elif not callable(fun):
+        raise StructureError(
+            f"Expected a Python function or a jax.export.Exported, got {type(fun).__name__}."
+        )
     else:
         source = _Tracer(
             fun if isinstance(fun, jax.stages.Wrapped) else jax.jit(fun),
             polymorphic_shapes=polymorphic_shapes,
-            constraints=tuple(polymorphic_constraints),
+            constraints=parse_constraints(polymorphic_constraints),
             platforms=None if platforms is None else parse_platforms(platforms),
             checks=tuple(_to_jax_check(check) for check in disabled_checks),
             with_gradient=with_gradient,
         )
-    converted = _Converted(source)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return converted(args, kwargs)
-
-    _adopt_metadata(call, fun)
+    call = _to_function(_Converted(source), read_defaults(fun))
+    adopt_metadata(call, fun)
     # AutoGraph would rewrite this package's own code, which has no TensorFlow control flow.
     return exempt_from_autograph(call)
+
+
+def _to_function(converted: _Converted, defaults: Defaults | None) -> Callable[..., Any]:
+    """A plain function, whose attributes can be set."""
+    if defaults is None:
+        return lambda *args, **kwargs: converted(args, kwargs)
+    return lambda *args, **kwargs: converted(*defaults.leave_out(args, kwargs))
 
 
 class _Source(Protocol):
@@ -125,10 +138,7 @@ class _Ready:
     ) -> tuple[DifferentiableCall, tree_util.PyTreeDef]:
         exported = self._exported
         if tree != exported.in_tree:
-            raise StructureError(
-                f"{exported.fun_name} was called with the structure {tree}; it was exported for "
-                f"{exported.in_tree} (positional arguments, then keyword arguments)."
-            )
+            raise StructureError(_describe_mismatch(exported.fun_name, tree, exported.in_tree))
         for argument, aval in zip(arguments, exported.in_avals, strict=True):
             _check_dtype(argument, aval.dtype)
         return self._call, exported.out_tree
@@ -158,6 +168,7 @@ class _Tracer:
     def resolve(
         self, arguments: Sequence[ArgumentSpec], tree: tree_util.PyTreeDef
     ) -> tuple[DifferentiableCall, tree_util.PyTreeDef]:
+        self._refuse_static(tree)
         specs = specify(
             [replace(argument, dtype=_canonical_dtype(argument)) for argument in arguments],
             tree,
@@ -187,7 +198,24 @@ class _Tracer:
                 "process. To do: leave pure_callback, io_callback and debug.print out of what is "
                 f"converted. JAX says: {error}"
             ) from error
+        if exported.in_tree != tree:
+            raise StructureError(
+                f"{_name_of(self._fun)} was called with the structure {tree}, and JAX exported it "
+                f"for {exported.in_tree}: some of its arguments are static. {_BIND_STATIC}"
+            )
         return DifferentiableCall(exported, with_gradient=self._with_gradient), exported.out_tree
+
+    def _refuse_static(self, tree: tree_util.PyTreeDef) -> None:
+        """Refuse arguments that `jax.jit` was told to take as Python values."""
+        args, kwargs = tree_util.tree_unflatten(tree, range(tree.num_leaves))
+        positions, names = static_parameters(self._fun)
+        static = [f"args[{index}]" for index in positions if -len(args) <= index < len(args)]
+        static += [f"kwargs[{name!r}]" for name in names if name in kwargs]
+        if static:
+            raise StructureError(
+                f"{static[0]} of {_name_of(self._fun)} is a static argument of jax.jit: its value "
+                f"is part of the program and cannot arrive from TensorFlow. {_BIND_STATIC}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,48 +238,47 @@ class _Converted:
     """Arguments in, results out; what the first call with some specs found out is kept."""
 
     def __init__(self, source: _Source) -> None:
-        from bridge.tensors import read_arguments
+        from bridge.tensors import Arguments, read_arguments
 
         self._source = source
+        # What an Exported computes depends on no setting any more.
+        self._settings = _jax_settings if isinstance(source, _Tracer) else None
         self._read = read_arguments
+        self._describe = Arguments
         self._bound: dict[Hashable, _Bound] = {}
         self._lock = threading.Lock()
         self._warned: set[str] = set()
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        arguments = self._read(args, kwargs)
-        key = (*arguments.key, *_jax_settings())
+        tensors, key = self._read(args, kwargs)
+        if self._settings is not None:
+            key += self._settings()
         bound = self._bound.get(key)
         if bound is None:
             with self._lock:
-                bound = self._bound[key] = self._bind(arguments)
-        return bound(arguments.tensors)
+                bound = self._bound[key] = self._bind(self._describe(tensors, *key[:2]))
+        return bound(tensors)
 
     def _bind(self, arguments: Arguments) -> _Bound:
         described = arguments.describe()
-        for argument in described:
-            self._warn_of_narrowing(argument)
         call, out_tree = self._source.resolve(described, arguments.tree)
         bind_symbols(call.call, arguments.shapes)
-        casts = tuple(
-            (index, spec.dtype.enum)
-            for index, (spec, tensor) in enumerate(
-                zip(call.call.args, arguments.tensors, strict=True)
-            )
-            if tensor.dtype.as_datatype_enum != spec.dtype.enum
-        )
-        return _Bound(call, out_tree, casts)
+        casts = []
+        for index, (argument, spec) in enumerate(zip(described, call.call.args, strict=True)):
+            if arguments.tensors[index].dtype.as_datatype_enum != spec.dtype.enum:
+                self._warn_of_narrowing(argument, spec)
+                casts.append((index, spec.dtype.enum))
+        return _Bound(call, out_tree, tuple(casts))
 
-    def _warn_of_narrowing(self, argument: ArgumentSpec) -> None:
+    def _warn_of_narrowing(self, argument: ArgumentSpec, spec: TensorSpec) -> None:
         """Arrays and Python numbers narrow silently in JAX, too; a tensor has chosen its dtype."""
-        narrow = _canonical_dtype(argument)
-        if narrow == argument.dtype or not argument.is_tensor or argument.path in self._warned:
+        if not argument.is_tensor or argument.path in self._warned:
             return
         self._warned.add(argument.path)
         warnings.warn(
             f"{argument.path} is a {argument.dtype} tensor, and while jax_enable_x64 is off JAX "
-            f"computes with {narrow}. To keep 64 bits call jax.config.update('jax_enable_x64', "
-            "True) first; to silence this cast the tensor.",
+            f"computes with {spec.dtype.name}. To keep 64 bits call jax.config.update("
+            "'jax_enable_x64', True) first; to silence this cast the tensor.",
             UserWarning,
             stacklevel=5,
         )
@@ -265,17 +292,41 @@ def _canonical_dtype(argument: ArgumentSpec) -> Any:
 
 def _check_dtype(argument: ArgumentSpec, expected: Any) -> None:
     """Refuse what JAX would not convert to the exported dtype by itself."""
-    physical = (
-        np.dtype("uint32") if jax.dtypes.issubdtype(expected, jax.dtypes.prng_key) else expected
-    )
-    if argument.dtype in (expected, physical) or _canonical_dtype(argument) == physical:
-        return
-    if argument.is_weak and jax.dtypes.result_type(expected, argument.origin) == expected:
+    if jax.dtypes.issubdtype(expected, jax.dtypes.extended):
+        fits = argument.dtype == expected or argument.dtype == np.dtype("uint32")
+    elif expected == jax.dtypes.float0:
+        fits = argument.dtype == np.dtype("bool")
+    else:
+        fits = _canonical_dtype(argument) == expected or argument.dtype == expected
+        if not fits and argument.is_weak:
+            fits = jax.dtypes.result_type(expected, argument.origin) == expected
+    if fits:
         return
     raise DtypeError(
         f"{argument.path} has dtype {argument.dtype}; it was exported for {expected}. To do: cast "
         "it with tf.cast, or export the function for that dtype."
     )
+
+
+def _describe_mismatch(name: str, found: Any, expected: Any) -> str:
+    """The first argument whose structure is not the one that was exported."""
+    (args, kwargs), (wanted_args, wanted_kwargs) = (
+        tree_util.tree_unflatten(tree, range(tree.num_leaves)) for tree in (found, expected)
+    )
+    if len(args) != len(wanted_args) or kwargs.keys() != wanted_kwargs.keys():
+        return (
+            f"{name} was called with {len(args)} positional arguments and the keywords "
+            f"{sorted(kwargs)}; it was exported for {len(wanted_args)} and {sorted(wanted_kwargs)}."
+        )
+    pairs = [
+        *((f"args[{i}]", *pair) for i, pair in enumerate(zip(args, wanted_args, strict=True))),
+        *((f"kwargs[{key!r}]", kwargs[key], wanted_kwargs[key]) for key in sorted(kwargs)),
+    ]
+    for path, *parts in pairs:
+        here, there = map(str, map(tree_util.tree_structure, parts))
+        if here != there:
+            return f"{path} of {name} has the structure {here}; it was exported for {there}."
+    return f"{name} was called with the structure {found}; it was exported for {expected}."
 
 
 def _jax_settings() -> tuple[Hashable, ...]:
@@ -301,24 +352,6 @@ def _to_jax_check(check: Check) -> export.DisabledSafetyCheck:
         "'custom_call:TARGET'. To do: set TF_XLA_FLAGS=--tf_xla_call_module_disabled_checks="
         f"{parsed.name} where TensorFlow runs it."
     )
-
-
-def _adopt_metadata(call: Any, fun: Any) -> None:
-    """Name, documentation and signature of `fun`, by which TensorFlow names the arguments.
-
-    `functools.wraps` would also set `__wrapped__`, and tf.function would call what is behind it.
-    """
-    if isinstance(fun, export.Exported):
-        call.__name__ = call.__qualname__ = fun.fun_name
-        return
-    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
-        if isinstance(value := getattr(fun, name, None), str):
-            setattr(call, name, value)
-    try:
-        signature = inspect.signature(fun)
-    except (TypeError, ValueError):
-        return
-    call.__signature__ = signature.replace(return_annotation=inspect.Signature.empty)
 
 
 def _import_tensorflow() -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from jax import export
 
-from xla_call_module._tf import imported_release, recording_query
+from xla_call_module._tf import imported_release, recording_query, stop_recording
 from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import evaluate_shape, solve
 from xla_call_module.errors import StructureError
@@ -43,6 +43,9 @@ class DifferentiableCall:
         self._vjp: DifferentiableCall | None = None
         self._lock = threading.Lock()
         self._may_record = recording_query()
+        # A forward accumulator inside a graph sees nothing of a `tf.custom_gradient` there, and
+        # takes the tangents for zero; a function's gradient it transposes.
+        self._function = tf.function(self._attach_gradient, autograph=False)
         self.call = self._op.call
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> Tensors:
@@ -53,8 +56,15 @@ class DifferentiableCall:
         """
         if tf.executing_eagerly() and not self._may_record():
             return self._op.run([tensors[index] for index in self.call.kept])
+        if not tensors:
+            return self._apply(tensors)
         if not self._with_gradient:
             return [_prevent_gradient(result, self.call.name) for result in self._apply(tensors)]
+        if tf.executing_eagerly() or not self._may_record():
+            return self._attach_gradient(*tensors)
+        return list(self._function(*tensors))
+
+    def _attach_gradient(self, *tensors: tf.Tensor) -> Tensors:
         return list(tf.custom_gradient(self._differentiable)(*tensors))
 
     def _differentiable(self, *tensors: tf.Tensor) -> tuple[Tensors, Any]:
@@ -68,7 +78,8 @@ class DifferentiableCall:
     def _apply(self, tensors: Sequence[tf.Tensor]) -> Tensors:
         operands = [tensors[index] for index in self.call.kept]
         if tf.executing_eagerly():
-            return self._op.run(operands)
+            with stop_recording():
+                return self._op.run(operands)
         sizes = [_known_shape(tensor) for tensor in tensors]
         symbols = solve([spec.shape or () for spec in self.call.args], sizes)
         shapes = [evaluate_shape(spec.shape or (), symbols) for spec in self.call.results]
@@ -80,7 +91,7 @@ class DifferentiableCall:
         results: Sequence[tf.Tensor],
         cotangents: Sequence[tf.Tensor | None],
     ) -> list[tf.Tensor | None]:
-        """TensorFlow's gradients from JAX's: conjugated, and None where nothing depends."""
+        """TensorFlow's gradients from JAX's: conjugated, and None where nothing depends on it."""
         vjp = self._order_above()
         filled = [
             _cotangent(spec, cotangent, result)
@@ -88,11 +99,12 @@ class DifferentiableCall:
                 vjp.call.args[len(tensors) :], cotangents, results, strict=True
             )
         ]
-        kept = set(self.call.kept)
         gradients = vjp([*tensors, *filled])
         return [
-            _conjugate(spec, gradient) if index in kept and spec.dtype.differentiable else None
-            for index, (spec, gradient) in enumerate(zip(self.call.args, gradients, strict=True))
+            None if pulled.is_zero or not spec.dtype.differentiable else _conjugate(spec, gradient)
+            for spec, pulled, gradient in zip(
+                self.call.args, vjp.call.results, gradients, strict=True
+            )
         ]
 
     def _order_above(self) -> DifferentiableCall:

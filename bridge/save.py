@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import warnings
@@ -13,14 +14,14 @@ import jax
 from jax import export, tree_util
 
 from bridge.parameters import check_parameters, to_variables
-from bridge.trees import to_identifier, to_structure, unique_names
+from bridge.trees import to_identifier, to_structure, unique_names, with_text_keys
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
 from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.constants import largest_constants
 from xla_call_module.errors import StructureError
-from xla_call_module.exported import from_exported
+from xla_call_module.exported import argument_paths, from_exported, result_paths
 from xla_call_module.locations import strip_locations
 from xla_call_module.retargeting import oldest_release, retarget
 
@@ -29,6 +30,9 @@ __all__ = ["save"]
 Names = Sequence[str] | Mapping[str, str]
 _FORMAT = 1
 _CONSTANTS_SHOWN = 3
+# The path of an argument, in the way of `jax.tree_util.keystr`.
+_ARGUMENT = re.compile(r"args\[\d+\]|kwargs\['[^']*'\]")
+_KEYWORD = re.compile(r"kwargs\['([^']*)'\]")
 
 
 def save(
@@ -39,6 +43,7 @@ def save(
     trainable: Any = True,
     inputs: Names | Mapping[str, Names] | None = None,
     outputs: Names | Mapping[str, Names] | None = None,
+    gradient_order: int = 1,
     tensorflow: str | None = None,
     overwrite: bool = False,
 ) -> None:
@@ -62,6 +67,8 @@ def save(
             signature keys to these. By default the arguments' names, with the path into them.
         outputs: the same for the results; by default their pytree paths, `output_0` for a single
             one without.
+        gradient_order: how many times TensorFlow can differentiate what it has loaded, with respect
+            to inputs and variables. 0 writes no gradients. Forward mode needs one order more.
         tensorflow: the oldest TensorFlow that must read the file, such as `"2.18"`; by default as
             old as the computation allows unchanged.
         overwrite: whether a SavedModel at `path` is replaced.
@@ -85,7 +92,9 @@ def save(
     exporteds = dict(model) if isinstance(model, Mapping) else {DEFAULT_SIGNATURE: model}
     if not exporteds:
         raise StructureError("model is an empty mapping; expected at least one signature.")
-    chains = {key: _to_chain(exported, tensorflow) for key, exported in exporteds.items()}
+    chains: dict[str, tuple[CallModule, ...]] = {}
+    for key, exported in exporteds.items():
+        chains[key] = _to_chain(exported, tensorflow, gradient_order)
     tree: Any = None if params is None else tree_util.tree_structure(params)
     variables: tuple[Variable, ...] = ()
     if tree is not None:
@@ -130,26 +139,77 @@ def _too_large(saved: SavedModel) -> StructureError:
     )
 
 
-def _to_chain(exported: export.Exported, tensorflow: str | None) -> tuple[CallModule, ...]:
-    """The call and its VJP, both as the wanted TensorFlow reads them."""
-    call = retarget(from_exported(exported), tensorflow)
-    _warn_of_devices(call)
+def _to_chain(
+    exported: export.Exported, tensorflow: str | None, gradient_order: int
+) -> tuple[CallModule, ...]:
+    """The call, its VJP and so on, all as the wanted TensorFlow reads them."""
+    chain = [retarget(_to_call(exported), tensorflow)]
+    _warn_of_devices(chain[0])
+    for order in range(1, gradient_order + 1):
+        vjp = _differentiate(exported, chain[-1], order)
+        if vjp is None:
+            break
+        exported = vjp
+        chain.append(strip_locations(retarget(from_exported(vjp), tensorflow)))
+    return tuple(chain)
+
+
+def _differentiate(
+    exported: export.Exported, call: CallModule, order: int
+) -> export.Exported | None:
+    """The VJP, or None where there is none, with a warning where one could be expected."""
     differentiable = any(spec.dtype.differentiable for spec in call.operands) and any(
         spec.dtype.differentiable for spec in call.results
     )
-    if not differentiable or not exported.has_vjp():
-        return (call,)
+    if not differentiable:
+        return None
+    if not exported.has_vjp():
+        if order > 1:
+            reason = f"it was serialized with vjp_order={order - 1}"
+            _warn_of_missing_gradient(call.name, order, reason)
+        return None
     try:
-        vjp = exported.vjp()
+        return exported.vjp()
     except (ValueError, NotImplementedError, TypeError) as error:
-        warnings.warn(
-            f"{call.name} is saved without a gradient, because JAX cannot differentiate it in "
-            f"reverse mode: {error}",
-            UserWarning,
-            stacklevel=4,
+        _warn_of_missing_gradient(
+            call.name, order, f"JAX cannot differentiate it in reverse mode: {error}"
         )
-        return (call,)
-    return (call, strip_locations(retarget(from_exported(vjp), tensorflow)))
+        return None
+
+
+def _warn_of_missing_gradient(name: str, order: int, reason: str) -> None:
+    what = "without a gradient" if order == 1 else f"with gradients up to order {order - 1}"
+    warnings.warn(f"{name} is saved {what}, because {reason}", UserWarning, stacklevel=5)
+
+
+def _no_gradient(name: str, order: int) -> str:
+    """What TensorFlow says of the first order that is missing."""
+    return (
+        f"{name} was saved with gradients up to order {order}. To do: save it with "
+        f"bridge.save(..., gradient_order={order + 1}) or more; forward mode needs one order more "
+        "than reverse mode. An Exported that was deserialized has the gradients that it was "
+        "serialized with (vjp_order)."
+    )
+
+
+def _to_call(exported: export.Exported) -> CallModule:
+    """The call; the `Exported` in it has pytrees that JAX can serialize."""
+    portable = dataclasses.replace(
+        exported,
+        in_tree=with_text_keys(exported.in_tree),
+        out_tree=with_text_keys(exported.out_tree),
+    )
+    call = from_exported(portable)
+    return dataclasses.replace(
+        call,
+        args=_with_paths(call.args, argument_paths(exported.in_tree)),
+        results=_with_paths(call.results, result_paths(exported.out_tree)),
+    )
+
+
+def _with_paths(specs: Sequence[TensorSpec], paths: Sequence[str]) -> tuple[TensorSpec, ...]:
+    pairs = zip(specs, paths, strict=True)
+    return tuple(dataclasses.replace(spec, path=path) for spec, path in pairs)
 
 
 def _warn_of_devices(call: CallModule) -> None:
@@ -158,7 +218,7 @@ def _warn_of_devices(call: CallModule) -> None:
             f"{call.name} was exported for {call.nr_devices} devices. Its module keeps its "
             "shardings, and TensorFlow on one device ignores them.",
             UserWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
 
 
@@ -184,16 +244,16 @@ def _to_signature(
         chain=chain,
         bound=bound,
         arguments=arguments,
-        parameters=_parameter_names(call, arguments),
+        parameters=_parameter_names(call, arguments, first=int(has_params)),
         results=to_structure(exported.out_tree),
+        no_gradient=_no_gradient(call.name, len(chain) - 1),
     )
     free = sorted(leaves(arguments))
+    names = _input_names(call)
     return Signature(
         key=key,
         function=function,
-        inputs=_name_leaves(
-            [(index, _input_name(call.args[index])) for index in free], inputs, f"inputs of {key}"
-        ),
+        inputs=_name_leaves([(index, names[index]) for index in free], inputs, f"inputs of {key}"),
         outputs=_name_leaves(
             [(index, _output_name(spec)) for index, spec in enumerate(call.results)],
             outputs,
@@ -221,21 +281,49 @@ def _without_first(arguments: Structure) -> Structure:
     return as_tuple([as_tuple([child for _, child in args.children[1:]]), kwargs])
 
 
-def _parameter_names(call: CallModule, arguments: Structure) -> tuple[str, ...]:
-    """Names of the positional arguments, as far as the module tells them."""
+def _parameter_names(call: CallModule, arguments: Structure, *, first: int) -> tuple[str, ...]:
+    """Names of the positional arguments from number `first` on, as far as the module tells them."""
     assert isinstance(arguments, Branch)
     args = arguments.children[0][1]
     assert isinstance(args, Branch)
+    known = _argument_names(call)
     names = []
-    for position, (_, child) in enumerate(args.children):
-        first = next(iter(sorted(leaves(child))), None)
-        name = "" if first is None else call.args[first].name.split("[")[0].split(".")[0]
+    for position in range(first, first + len(args.children)):
+        name = known.get(f"args[{position}]", "").split("[")[0]
         names.append(name if name.isidentifier() else f"args_{position}")
     return tuple(unique_names(names))
 
 
-def _input_name(spec: TensorSpec) -> str:
-    return to_identifier(spec.name or spec.path, fallback="input")
+def _argument_names(call: CallModule) -> dict[str, str]:
+    """For `args[1]` and the like what the Python function calls them.
+
+    A module has names for the leaves that it takes; each names the whole argument that it is in.
+    """
+    names: dict[str, str] = {}
+    for spec in call.args:
+        argument, path = _split_path(spec)
+        if spec.name.endswith(path) and spec.name != path:
+            names.setdefault(argument, spec.name.removesuffix(path))
+        if (keyword := _KEYWORD.fullmatch(argument)) is not None:
+            names[argument] = keyword[1]
+    return names
+
+
+def _split_path(spec: TensorSpec) -> tuple[str, str]:
+    """Which argument, and the path into it: `args[1]` and `['w'][0]`."""
+    match = _ARGUMENT.match(spec.path)
+    end = match.end() if match else 0
+    return spec.path[:end], spec.path[end:]
+
+
+def _input_names(call: CallModule) -> list[str]:
+    """For each flat argument the name by default, whether the function uses it or not."""
+    known = _argument_names(call)
+    split = [_split_path(spec) for spec in call.args]
+    return [
+        to_identifier(known.get(argument, argument) + path, fallback="input")
+        for argument, path in split
+    ]
 
 
 def _output_name(spec: TensorSpec) -> str:

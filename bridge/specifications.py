@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from tokenize import TokenError
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jax import export, tree_util
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["ArgumentSpec", "specify"]
+__all__ = ["ArgumentSpec", "parse_constraints", "specify"]
 
 _AUTO = "auto"
 
@@ -54,6 +55,23 @@ class ArgumentSpec:
         return (
             f"{self.dtype}[{','.join('?' if size is None else str(size) for size in self.shape)}]"
         )
+
+
+def parse_constraints(constraints: Sequence[str]) -> tuple[str, ...]:
+    """Constraints between symbols, as `jax.export.SymbolicScope` takes them.
+
+    Raises:
+        StructureError: one of them is not of its language.
+    """
+    parsed = (constraints,) if isinstance(constraints, str) else tuple(constraints)
+    try:
+        export.SymbolicScope(parsed)
+    except (ValueError, TypeError, IndexError, TokenError) as error:
+        raise StructureError(
+            f"polymorphic_constraints={list(parsed)!r}: {error}. To do: write each one as in "
+            "'b >= 2' or 'mod(b, 2) == 0'."
+        ) from error
+    return parsed
 
 
 def specify(
@@ -100,7 +118,7 @@ def _symbolic(argument: ArgumentSpec, text: str | None, scope: Any) -> tuple[Any
         shape: tuple[Any, ...] = tuple(
             export.symbolic_shape(text, like=argument.shape, scope=scope)
         )
-    except ValueError as error:
+    except (ValueError, TypeError, IndexError, TokenError) as error:
         raise StructureError(
             f"{argument.path} arrived as {argument}, and the polymorphic shape {text!r} does not "
             f"describe it: {error}"
@@ -108,7 +126,8 @@ def _symbolic(argument: ArgumentSpec, text: str | None, scope: Any) -> tuple[Any
     if argument.shape is not None and len(shape) != len(argument.shape):
         raise StructureError(
             f"{argument.path} arrived as {argument}, of rank {len(argument.shape)}; the "
-            f"polymorphic shape {text!r} has rank {len(shape)}."
+            f"polymorphic shape {text!r} has rank {len(shape)}. To do: give each argument its own, "
+            "with None for those of static shape, as in polymorphic_shapes=('b, _', None)."
         )
     return shape
 

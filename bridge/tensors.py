@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,14 @@ import tensorflow as tf
 from jax import tree_util
 
 from bridge.specifications import ArgumentSpec
+from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import argument_paths
 
 __all__ = ["Arguments", "read_arguments"]
+
+# What is to JAX like a Python scalar, by the kind of its dtype.
+_WEAK = {"b": bool, "i": int, "f": float, "c": complex}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +29,9 @@ class Arguments:
     Attributes:
         tensors: one for each leaf of `(args, kwargs)`; typed PRNG keys as their key data.
         tree: the structure of `(args, kwargs)`.
-        origins: for each leaf the class of the array or Python scalar that it was, the dtype of the
-            typed PRNG key that it was, or None; empty where all were tensors.
+        origins: for each leaf the class of the array or Python scalar that it was, that of the
+            scalar for a weakly typed JAX array, the dtype of the typed PRNG key that it was, or
+            None; empty where all were tensors.
     """
 
     tensors: list[tf.Tensor]
@@ -34,27 +39,24 @@ class Arguments:
     origins: tuple[Any, ...] = ()
 
     @property
-    def key(self) -> tuple[Hashable, ...]:
-        """What two calls share that need the same module."""
-        # Tuples: TensorShape compares in Python, at several times the cost of the whole key.
-        return (self.tree, self.origins, *[x.dtype for x in self.tensors], *self.shapes)
-
-    @property
     def shapes(self) -> list[tuple[int | None, ...] | None]:
         """The tensors' static shapes."""
         return [None if x.shape.rank is None else tuple(x.shape.as_list()) for x in self.tensors]
 
     def describe(self) -> list[ArgumentSpec]:
-        """The specs of the arguments as JAX sees them."""
+        """The specs of the arguments as JAX sees them.
+
+        Raises:
+            DtypeError: a tensor's dtype is none of JAX's, with its path.
+        """
         origins = self.origins or (None,) * len(self.tensors)
         specs = []
         for path, tensor, shape, origin in zip(
             argument_paths(self.tree), self.tensors, self.shapes, origins, strict=True
         ):
             if origin is None or isinstance(origin, type):
-                specs.append(
-                    ArgumentSpec(path, shape, np.dtype(tensor.dtype.as_numpy_dtype), origin)
-                )
+                dtype = dtype_from_name(tensor.dtype.name, where=path).numpy
+                specs.append(ArgumentSpec(path, shape, dtype, origin))
             else:
                 trailing = jax.eval_shape(
                     jax.random.key_data, jax.ShapeDtypeStruct((), origin)
@@ -64,15 +66,37 @@ class Arguments:
         return specs
 
 
-def read_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-    """The arguments of a call as tensors.
+def read_arguments(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[list[tf.Tensor], tuple[Any, ...]]:
+    """The flat arguments of a call as tensors, and what two calls share that need the same module.
+
+    Every call comes through here, after the last run of the op has cooled the processor's caches.
+
+    Returns:
+        `Arguments.tensors`, and a key that begins with `Arguments.tree` and `Arguments.origins`.
 
     Raises:
         StructureError: a leaf is nothing that TensorFlow makes a tensor of, with its path.
     """
     leaves, tree = tree_util.tree_flatten((args, kwargs))
-    if all(isinstance(leaf, tf.Tensor) for leaf in leaves):
-        return Arguments(leaves, tree)
+    origins: tuple[Any, ...] = ()
+    for leaf in leaves:
+        if not isinstance(leaf, tf.Tensor):
+            leaves, tree, origins = _convert(args, kwargs)
+            break
+    key: list[Any] = [tree, origins]
+    for tensor in leaves:
+        shape = tensor.shape
+        # There is one object of each dtype, and DType and TensorShape hash and compare in Python.
+        key += id(tensor.dtype), None if shape.rank is None else tuple(shape.as_list())
+    return leaves, tuple(key)
+
+
+def _convert(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[list[tf.Tensor], tree_util.PyTreeDef, tuple[Any, ...]]:
+    """Tensors, their structure and their origins."""
     leaves, tree = tree_util.tree_flatten(_plain((args, kwargs)))
     tensors, origins = [], []
     for index, leaf in enumerate(leaves):
@@ -87,7 +111,7 @@ def read_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Argument
             ) from error
         tensors.append(tensor)
         origins.append(origin)
-    return Arguments(tensors, tree, tuple(origins))
+    return tensors, tree, tuple(origins)
 
 
 def _to_tensor(leaf: Any) -> tuple[tf.Tensor, Any]:
@@ -99,8 +123,11 @@ def _to_tensor(leaf: Any) -> tuple[tf.Tensor, Any]:
     if isinstance(leaf, jax.Array):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return tf.constant(np.asarray(jax.random.key_data(leaf))), leaf.dtype
-        return tf.constant(np.asarray(leaf)), jax.Array
+        scalar = _WEAK.get(leaf.dtype.kind) if jax.typeof(leaf).weak_type else None
+        return tf.constant(np.asarray(leaf)), scalar or jax.Array
     if isinstance(leaf, (np.ndarray, np.generic)):
+        if leaf.dtype == jax.dtypes.float0:
+            return tf.zeros(leaf.shape, tf.bool), np.ndarray
         return tf.convert_to_tensor(leaf), np.ndarray
     # Variables are read here, under the caller's tape; their gradients are TensorFlow's business.
     return tf.convert_to_tensor(leaf), None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 from jax import tree_util
@@ -11,7 +12,14 @@ from jax import tree_util
 from savedmodel.structures import NONE, Branch, Leaf, Structure
 from xla_call_module.errors import StructureError
 
-__all__ = ["key_names", "to_structure", "unique_names"]
+__all__ = [
+    "check_prefix",
+    "key_names",
+    "to_identifier",
+    "to_structure",
+    "unique_names",
+    "with_text_keys",
+]
 
 
 def to_structure(tree: tree_util.PyTreeDef) -> Structure:
@@ -20,43 +28,48 @@ def to_structure(tree: tree_util.PyTreeDef) -> Structure:
     TensorFlow knows dicts with string keys, lists, tuples, named tuples and None. Other mappings
     become dicts of their keys' text, and registered classes dicts of their fields' names.
     """
-    filled = tree_util.tree_unflatten(tree, range(tree.num_leaves))
-    paths = [path for path, _ in tree_util.tree_leaves_with_path(filled)]
-    return _convert(tree, paths, 0, 0)
+    return _convert(tree_util.tree_unflatten(tree, range(tree.num_leaves)))
 
 
-def _convert(
-    tree: tree_util.PyTreeDef, paths: Sequence[tuple[Any, ...]], first: int, depth: int
-) -> Structure:
-    """The structure of a subtree.
-
-    Args:
-        tree: the subtree.
-        paths: of all leaves of the whole.
-        first: the number of the subtree's first leaf.
-        depth: of the subtree.
-    """
-    node = tree.node_data()
+def _convert(node: Any) -> Structure:
+    """The structure of a pytree whose leaves are their own numbers."""
     if node is None:
-        return NONE if tree.num_leaves == 0 else Leaf(first)
-    children = []
-    for position, child in enumerate(tree.children()):
-        # A child without leaves is on no path, so it is named by its position.
-        name = _key_name(paths[first][depth]) if child.num_leaves else str(position)
-        children.append((name, _convert(child, paths, first, depth + 1)))
-        first += child.num_leaves
-    kind = node[0]
-    if kind in (list, tuple):
-        return Branch("list" if kind is list else "tuple", tuple(children))
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        named = zip(kind._fields, (child for _, child in children), strict=True)
-        return Branch("namedtuple", tuple(named), kind.__name__)
-    if kind is type(None):
         return NONE
-    return Branch(
-        "dict",
-        tuple(zip(unique_names(n for n, _ in children), (c for _, c in children), strict=True)),
-    )
+    if isinstance(node, int):
+        return Leaf(node)
+    # One level: whatever is below is taken for a leaf, also what has none.
+    below = tree_util.tree_leaves_with_path(node, is_leaf=lambda child: child is not node)
+    names = unique_names(_key_name(path[0]) for path, _ in below)
+    children = tuple(zip(names, (_convert(child) for _, child in below), strict=True))
+    if type(node) in (list, tuple):
+        return Branch("list" if type(node) is list else "tuple", children)
+    if isinstance(node, tuple) and hasattr(node, "_fields"):
+        return Branch("namedtuple", children, type(node).__name__)
+    return Branch("dict", children)
+
+
+def with_text_keys(tree: tree_util.PyTreeDef) -> tree_util.PyTreeDef:
+    """The pytree with the text of those keys that are no strings, its leaves in the same order.
+
+    JAX serializes dicts with string keys only. Text sorts differently from numbers, so what was a
+    dict becomes an OrderedDict.
+    """
+
+    def convert(node: Any) -> Any:
+        if not _has_other_keys(node):
+            return node
+        names = unique_names(map(str, node))
+        return OrderedDict(zip(names, map(convert_all, node.values()), strict=True))
+
+    def convert_all(node: Any) -> Any:
+        return tree_util.tree_map(convert, node, is_leaf=_has_other_keys)
+
+    filled = tree_util.tree_unflatten(tree, range(tree.num_leaves))
+    return tree_util.tree_structure(convert_all(filled))
+
+
+def _has_other_keys(node: Any) -> bool:
+    return type(node) in (dict, OrderedDict) and not all(isinstance(key, str) for key in node)
 
 
 def key_names(tree: tree_util.PyTreeDef) -> list[tuple[str, ...]]:

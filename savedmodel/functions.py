@@ -177,7 +177,7 @@ def _write_structured(
             return inputs[index]
         return builder.read_variable(function.bound[index], variables[function.bound[index]])
 
-    outputs = _write_call(builder, function.chain, argument)
+    outputs = _write_call(builder, function.chain, argument, function.no_gradient)
     for position, index in enumerate(results):
         builder.add_output(f"output_{position}", call.results[index], outputs[index])
     concrete = builder.finish(
@@ -192,7 +192,10 @@ def _write_structured(
 
 
 def _write_call(
-    builder: _Builder, chain: Sequence[CallModule], argument: Callable[[int], _Tensor]
+    builder: _Builder,
+    chain: Sequence[CallModule],
+    argument: Callable[[int], _Tensor],
+    no_gradient: str,
 ) -> list[_Tensor]:
     """The call with its gradients; the tensors of its results.
 
@@ -200,6 +203,7 @@ def _write_call(
         builder: the body that makes the call.
         chain: the call and those of its gradients that are written.
         argument: makes an argument of the call available in the body.
+        no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
     """
     call = chain[0]
     operands = [argument(index) for index in call.kept]
@@ -210,14 +214,17 @@ def _write_call(
         new_node=builder.new_node,
     )
     results = [_Tensor(OP, "output", index) for index in range(len(call.results))]
-    if len(chain) == 1 or not results:
-        return results
+    if len(chain) == 1:
+        return [
+            builder.prevent_gradient(result, spec, no_gradient)
+            for result, spec in zip(results, call.results, strict=True)
+        ]
     identity = builder.add_node("IdentityN", "IdentityN")
     identity.input.extend(tensor.in_function for tensor in [*results, *operands])
     specs = [*call.results, *call.operands]
     identity.attr["T"].list.type.extend(spec.dtype.enum for spec in specs)
     outputs = [_Tensor("IdentityN", "output", index) for index in range(len(results))]
-    gradient = _write_gradient(builder, chain, argument, outputs)
+    gradient = _write_gradient(builder, chain, argument, outputs, no_gradient)
     op_type = f"CustomGradient-{gradient}"
     identity.attr["_gradient_op_type"].s = op_type.encode()
     builder.library.proto.registered_gradients.add(
@@ -231,6 +238,7 @@ def _write_gradient(
     chain: Sequence[CallModule],
     argument_below: Callable[[int], _Tensor],
     outputs: Sequence[_Tensor],
+    no_gradient: str,
 ) -> str:
     """The gradient function of an IdentityN around `chain[0]`; its name.
 
@@ -255,18 +263,58 @@ def _write_gradient(
         source = builder.capture(below, outputs[position], primal.results[position])
         return builder.add_false(f"float0_{position}", source, primal.results[position])
 
-    results = _write_call(builder, chain[1:], argument)
+    results = _write_order(builder, chain[1:], argument, no_gradient)
     returned: list[TensorSpec | None] = [None] * len(primal.results)
     for index in primal.kept:
         spec = primal.args[index]
-        returned.append(spec if spec.dtype.differentiable else None)
-        if spec.dtype.differentiable:
+        # TensorFlow's gradient of what a result does not depend on is None, not zero.
+        depends = spec.dtype.differentiable and not vjp.results[index].is_zero
+        returned.append(spec if depends else None)
+        if depends:
             builder.add_output(f"grad_{index}", spec, builder.conjugate(results[index], spec))
     concrete = builder.finish(
         input_signature=_gradient_signature([*primal.results, *primal.operands]),
         output_signature=_optional_list(returned),
     )
     return concrete.name
+
+
+def _write_order(
+    builder: _Builder,
+    chain: Sequence[CallModule],
+    argument: Callable[[int], _Tensor],
+    no_gradient: str,
+) -> list[_Tensor]:
+    """The call of a higher order; the tensors of its results.
+
+    Where it has a gradient of its own it is put into a function that takes all it needs as
+    arguments. What that gradient captures are then the function's arguments; captures of captures
+    get lost when TensorFlow saves the file again (`_get_outer_most_capture` in
+    tensorflow/python/saved_model/save.py).
+    """
+    if len(chain) == 1:
+        return _write_call(builder, chain, argument, no_gradient)
+    call, needed = chain[0], _needed_arguments(chain)
+    inner = _Builder(builder.library, f"order_{builder.base}")
+    inputs = {index: inner.add_input(f"arg_{index}", call.args[index]) for index in needed}
+    results = _write_call(inner, chain, inputs.__getitem__, no_gradient)
+    for index, (result, spec) in enumerate(zip(results, call.results, strict=True)):
+        inner.add_output(f"output_{index}", spec, result)
+    inner.finish_shapes()
+    node = builder.add_node("StatefulPartitionedCall", "StatefulPartitionedCall")
+    node.input.extend(argument(index).in_function for index in needed)
+    types = [call.args[index].dtype.enum for index in needed]
+    set_function_call(node, inner.name, types, [spec.dtype.enum for spec in call.results])
+    return [_Tensor(node.name, "output", index) for index in range(len(call.results))]
+
+
+def _needed_arguments(chain: Sequence[CallModule]) -> list[int]:
+    """Arguments of `chain[0]` that it or one of its gradients takes."""
+    needed = set(chain[0].kept)
+    if len(chain) > 1:
+        count = len(chain[0].args)
+        needed.update(index for index in _needed_arguments(chain[1:]) if index < count)
+    return sorted(needed)
 
 
 class _Builder:
@@ -346,6 +394,16 @@ class _Builder:
         node.attr["T"].type = spec.dtype.enum
         return _Tensor(node.name, "output")
 
+    def prevent_gradient(self, tensor: _Tensor, spec: TensorSpec, message: str) -> _Tensor:
+        """A tensor of which TensorFlow refuses the gradient with a LookupError that says why."""
+        if not message or not spec.dtype.differentiable:
+            return tensor
+        node = self.add_node("PreventGradient", "PreventGradient")
+        node.input.append(tensor.in_function)
+        node.attr["T"].type = spec.dtype.enum
+        node.attr["message"].s = message.encode()
+        return _Tensor(node.name, "output")
+
     def add_output(self, name: str, spec: TensorSpec, tensor: _Tensor) -> None:
         node = self.add_node("Identity", "Identity")
         node.input.append(tensor.in_function)
@@ -364,15 +422,19 @@ class _Builder:
         return self._proto.node_def.add()  # type: ignore[no-any-return]
 
     def finish(self, *, input_signature: Proto, output_signature: Proto) -> ConcreteFunction:
-        """Complete the FunctionDef, whose captures follow its arguments."""
-        for shape in self._inputs:
-            fill_shape(self._proto.attr["_input_shapes"].list.shape.add(), shape)
-        self._proto.attr["_input_shapes"].list.SetInParent()
+        """Complete a FunctionDef that the object graph knows."""
+        self.finish_shapes()
         concrete = ConcreteFunction(
             self.name, tuple(self._captures), input_signature, output_signature
         )
         self.library.concrete.append(concrete)
         return concrete
+
+    def finish_shapes(self) -> None:
+        """Complete the FunctionDef, whose captures follow its arguments."""
+        for shape in self._inputs:
+            fill_shape(self._proto.attr["_input_shapes"].list.shape.add(), shape)
+        self._proto.attr["_input_shapes"].list.SetInParent()
 
     def _add_argument(self, name: str, enum: int, shape: Sequence[int | None] | None) -> Proto:
         unique = self.reserve(name)

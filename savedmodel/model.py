@@ -59,6 +59,7 @@ class Function:
             are indices into `chain[0].args`.
         parameters: names of the positional arguments.
         results: the result; the leaves are indices into `chain[0].results`.
+        no_gradient: what TensorFlow says when a gradient is asked for that the chain does not have.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Function:
     arguments: Structure
     parameters: tuple[str, ...]
     results: Structure
+    no_gradient: str = ""
 
     @property
     def call(self) -> CallModule:

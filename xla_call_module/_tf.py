@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from xla_call_module.versions import Release, parse_release, parse_stablehlo_version
 
-__all__ = ["eager_call_module", "exempt_from_autograph", "imported_release", "recording_query"]
+__all__ = [
+    "eager_call_module",
+    "exempt_from_autograph",
+    "imported_release",
+    "recording_query",
+    "stop_recording",
+]
 
 
 def eager_call_module() -> Callable[..., Any]:
@@ -56,6 +63,19 @@ def recording_query() -> Callable[[], bool]:
     except ImportError:
         return lambda: True
     return could_possibly_record  # type: ignore[no-any-return]
+
+
+def stop_recording() -> AbstractContextManager[None]:
+    """A context in which no tape and no forward accumulator records what is run.
+
+    The op has no gradient of its own; the one of the call is recorded around it. A tape tolerates
+    the op inside, an accumulator differentiates it at once and fails. TensorFlow's own functions
+    use this (tensorflow/python/eager/record.py). The gate can go when `tf.custom_gradient` stops
+    recording by itself.
+    """
+    from tensorflow.python.eager import record
+
+    return record.stop_recording()  # type: ignore[no-any-return]
 
 
 def exempt_from_autograph(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from xla_call_module.checks import DisabledCheck
-from xla_call_module.dimensions import Shape, evaluate, solve, symbols
+from xla_call_module.dimensions import Shape, evaluate, evaluate_shape, solve, symbols
 from xla_call_module.dtypes import DType, dtype_from_name
-from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.errors import FormatError, PlatformError, StructureError, VersionError
 from xla_call_module.platforms import PLATFORMS
-from xla_call_module.versions import StablehloVersion, parse_stablehlo_version
+from xla_call_module.versions import CONVENTIONS, StablehloVersion, parse_stablehlo_version
 
 __all__ = ["CallModule", "TensorSpec", "bind_symbols", "read_artifact_version"]
 
@@ -29,6 +29,8 @@ class TensorSpec:
         name: what the Python function calls it, such as `params['w']`; empty where unknown.
         element: JAX's logical dtype where it is another: `float0` (a cotangent of an integer,
             carried as bool) or `key<fry>` (a typed PRNG key, carried as its uint32 key data).
+        is_zero: whether the module returns zeros there whatever its arguments are. A gradient
+            that is so belongs to an argument on which nothing depends.
     """
 
     shape: Shape | None
@@ -36,6 +38,7 @@ class TensorSpec:
     path: str
     name: str = ""
     element: str = ""
+    is_zero: bool = False
 
     @property
     def static_shape(self) -> tuple[int | None, ...] | None:
@@ -51,7 +54,7 @@ class TensorSpec:
             "dtype": self.dtype.name,
             "path": self.path,
         }
-        optional = {"name": self.name, "element": self.element}
+        optional = {"name": self.name, "element": self.element, "is_zero": self.is_zero}
         return fields | {key: value for key, value in optional.items() if value}
 
     @classmethod
@@ -60,16 +63,19 @@ class TensorSpec:
 
         Raises:
             FormatError: the object has another form.
+            StructureError, DtypeError: a dimension or the dtype is not one that JAX has.
         """
         shape, path = fields.get("shape"), fields.get("path")
         if not isinstance(path, str) or not (shape is None or _is_shape(shape)):
             raise FormatError(f"{where}: {str(fields)[:200]} does not describe a tensor.")
+        evaluate_shape(tuple(shape or ()), {})  # refuses a text that is no dimension
         return cls(
             shape=None if shape is None else tuple(shape),
             dtype=dtype_from_name(str(fields.get("dtype")), where=f"{path} in {where}"),
             path=path,
             name=str(fields.get("name", "")),
             element=str(fields.get("element", "")),
+            is_zero=bool(fields.get("is_zero", False)),
         )
 
     def __str__(self) -> str:
@@ -123,8 +129,17 @@ class CallModule:
                 f"{self.name}: kept arguments {list(self.kept)} are not ascending indices "
                 f"of its {len(self.args)} arguments."
             )
-        if not set(self.platforms) <= set(PLATFORMS):
-            raise StructureError(f"{self.name}: platforms {self.platforms} are not all known.")
+        if not self.platforms or not set(self.platforms) <= set(PLATFORMS):
+            raise PlatformError(
+                f"{self.name} is for the platforms {list(self.platforms)}; expected some of "
+                f"{', '.join(PLATFORMS)}. To do: export it again with platforms= of these."
+            )
+        if self.version not in CONVENTIONS:
+            raise VersionError(
+                f"{self.name} has calling convention {self.version}; understood are "
+                f"{CONVENTIONS[0]} to {CONVENTIONS[-1]}. To do: export it again, under "
+                "jax.config.jax_export_calling_convention_version of these if JAX is newer."
+            )
         read_artifact_version(self.module)
 
     @property
@@ -178,9 +193,8 @@ def bind_symbols(call: CallModule, sizes: Sequence[Sequence[int | None] | None])
             if None not in (wanted, size) and wanted != size:
                 known = ", ".join(f"{name} = {values[name]}" for name in sorted(symbols(dim)))
                 raise StructureError(
-                    f"{spec.path} of {call.name} has shape {tuple(arrived)}; expected {spec}, and "
-                    f"dimension {axis} is {size} where {dim} is {wanted}"
-                    f"{f' ({known})' if known else ''}."
+                    f"{spec.path} of {call.name} has shape {tuple(arrived)}; expected {spec}, "
+                    f"whose dimension {axis} is {wanted}{f' with {known}' if known else ''}."
                 )
     if empty := [name for name, value in values.items() if value < 1]:
         raise StructureError(
@@ -213,5 +227,5 @@ def read_artifact_version(module: bytes) -> StablehloVersion:
 
 def _is_shape(shape: object) -> bool:
     return isinstance(shape, list) and all(
-        isinstance(dim, str) or (isinstance(dim, int) and dim >= 0) for dim in shape
+        isinstance(dim, str) or (type(dim) is int and dim >= 0) for dim in shape
     )

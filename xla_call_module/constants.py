@@ -50,7 +50,7 @@ def largest_constants(artifact: bytes, count: int) -> list[Constant]:
             size = itemsizes.get(found.element, 1)
             for dim in found.shape:
                 size *= dim or 1
-            constants.append(Constant(str(found), size, describe_location(operation.location)))
+            constants.append(Constant(str(found), size, describe_location(operation)))
     return sorted(constants, key=lambda constant: -constant.size)[:count]
 
 

@@ -8,7 +8,6 @@ JAX; its grammar is that of `jax.export.symbolic_shape`
 
 from __future__ import annotations
 
-import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,21 +19,23 @@ __all__ = ["Dim", "Shape", "evaluate", "evaluate_shape", "solve", "symbols"]
 Dim = int | str
 Shape = tuple[Dim, ...]
 
-_MAX_LENGTH = 2000
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+# `constant + slope * unknown`; None where a part has no such form, because one of its variables has
+# no value or because it is not linear.
+_Linear = tuple[int, int] | None
+
+# The text comes from files, so what it may ask for has bounds; XLA's sizes are 64-bit numbers.
+_MAX_LENGTH = 10_000
+_MAX_DEPTH = 64
+_MAX_EXPONENT = 64
+_MAX_SIZE = 1 << 63
+
+_TOKEN = re.compile(r"\s*(?:([0-9]{1,20})|([^\W\d]\w*)|([-+*^(),]))")
+_IDENTIFIER = re.compile(r"\b[^\W\d]\w*")
 _FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
     "floordiv": operator.floordiv,
     "mod": operator.mod,
     "max": max,
     "min": min,
-}
-_OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
 }
 
 
@@ -49,19 +50,18 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
     """The value of an expression, or None while one of its variables has none.
 
     Raises:
-        StructureError: the text is no dimension expression.
+        StructureError: the text is no dimension expression, or its value is no size.
+
+    Example:
+        >>> evaluate("floordiv(b, 3) + 1", {"b": 7})
+        3
     """
     if isinstance(dim, int):
         return dim
     if (known := values.get(dim)) is not None:
         return known
-    tree = _parse(dim)
-    if not symbols(dim) <= values.keys():
-        return None
-    try:
-        return _evaluate_node(tree, values, dim)
-    except ZeroDivisionError as error:
-        raise StructureError(f"The dimension {dim!r} divides by zero at {dict(values)}.") from error
+    value = _Reader(dim, values).read()
+    return None if value is None else value[0]
 
 
 def evaluate_shape(shape: Shape, values: Mapping[str, int]) -> tuple[int | None, ...]:
@@ -79,6 +79,9 @@ def solve(shapes: Sequence[Shape], sizes: Sequence[Sequence[int | None] | None])
     Returns:
         Values of those variables that occur alone in some dimension, by a linear expression with
         whole coefficients; variables that only occur otherwise are absent.
+
+    Raises:
+        StructureError: a text among the shapes is no dimension expression.
     """
     pending = [
         (dim, size)
@@ -105,42 +108,128 @@ def _linear_root(dim: str, name: str, size: int, values: Mapping[str, int]) -> i
     """The whole number at which `dim`, if linear in `name`, is `size`."""
     if dim == name:
         return size
-    if any(function in dim for function in _FUNCTIONS) or "//" in dim or "%" in dim:
+    form = _Reader(dim, values, unknown=name).read()
+    if form is None or form[1] == 0 or (size - form[0]) % form[1]:
         return None
-    at = [evaluate(dim, {**values, name: x}) for x in range(3)]
-    zero, one, two = (value if value is not None else 0 for value in at)
-    slope = one - zero
-    if slope == 0 or two - one != slope or (size - zero) % slope:
-        return None
-    return (size - zero) // slope
+    return (size - form[0]) // form[1]
 
 
-def _parse(dim: str) -> ast.expr:
-    if len(dim) > _MAX_LENGTH:
-        raise StructureError(
-            f"A dimension expression of {len(dim)} characters; at most {_MAX_LENGTH} are read."
-        )
-    try:
-        return ast.parse(dim.replace("^", "**"), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise StructureError(f"{dim!r} is no dimension expression of jax.export.") from error
+class _Reader:
+    """One pass over the text of an expression, which is read and evaluated at once."""
 
+    def __init__(self, dim: str, values: Mapping[str, int], *, unknown: str = "") -> None:
+        self._dim = dim
+        self._values = values
+        self._unknown = unknown
+        self._tokens = self._split()
+        self._depth = 0
 
-def _evaluate_node(node: ast.expr, values: Mapping[str, int], dim: str) -> int:
-    match node:
-        case ast.Constant(value=int(value)):
-            return value
-        case ast.Name(id=name):
-            return values[name]
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_evaluate_node(operand, values, dim)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            a, b = _evaluate_node(left, values, dim), _evaluate_node(right, values, dim)
-            if isinstance(op, ast.Pow) and not 0 <= b <= 16:
-                raise StructureError(f"The exponent {b} in the dimension {dim!r} is out of range.")
-            return _OPERATORS[type(op)](a, b)
-        case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](
-                _evaluate_node(left, values, dim), _evaluate_node(right, values, dim)
+    def read(self) -> _Linear:
+        value = self._sum()
+        self._take("")
+        return value
+
+    def _split(self) -> list[str]:
+        """The tokens, last one first; the empty one is the end."""
+        if len(self._dim) > _MAX_LENGTH:
+            raise StructureError(
+                f"A dimension expression of {len(self._dim)} characters; at most {_MAX_LENGTH} "
+                "are read."
             )
-    raise StructureError(f"{ast.dump(node)[:80]} in the dimension {dim!r} is not understood.")
+        tokens, position, end = [], 0, len(self._dim.rstrip())
+        while position < end:
+            if (match := _TOKEN.match(self._dim, position)) is None:
+                raise self._error(f"{self._dim[position : position + 20]!r} is not expected there")
+            tokens.append(match[match.lastindex or 0])
+            position = match.end()
+        return ["", *reversed(tokens)]
+
+    def _sum(self) -> _Linear:
+        sign = self._sign() or "+"
+        total: _Linear = (0, 0)
+        while sign:
+            total = self._combine(sign, total, self._product())
+            sign = self._sign()
+        return total
+
+    def _sign(self) -> str:
+        return self._tokens.pop() if self._tokens[-1] in ("+", "-") else ""
+
+    def _product(self) -> _Linear:
+        product = self._power()
+        while self._tokens[-1] == "*":
+            self._take("*")
+            product = self._combine("*", product, self._power())
+        return product
+
+    def _power(self) -> _Linear:
+        base = self._factor()
+        if self._tokens[-1] != "^":
+            return base
+        self._take("^")
+        token = self._tokens.pop()
+        if not token.isdecimal() or int(token) > _MAX_EXPONENT:
+            raise self._error(f"{token!r} is no exponent up to {_MAX_EXPONENT}")
+        power: _Linear = (1, 0)
+        for _ in range(int(token)):
+            power = self._combine("*", power, base)
+        return power
+
+    def _factor(self) -> _Linear:
+        token = self._tokens.pop()
+        if token == "-" and self._tokens[-1].isdecimal():
+            return self._checked(-int(self._tokens.pop()), 0)
+        if token.isdecimal():
+            return self._checked(int(token), 0)
+        if token in _FUNCTIONS:
+            return self._call(token)
+        if token == self._unknown != "":
+            return 0, 1
+        if not token.isidentifier():
+            raise self._error(f"{token or 'its end'!r} is not expected there")
+        return None if token not in self._values else (self._values[token], 0)
+
+    def _call(self, function: str) -> _Linear:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self._error(f"it is nested more than {_MAX_DEPTH} deep")
+        self._take("(")
+        left = self._sum()
+        self._take(",")
+        right = self._sum()
+        self._take(")")
+        self._depth -= 1
+        return self._combine(function, left, right)
+
+    def _combine(self, operation: str, left: _Linear, right: _Linear) -> _Linear:
+        if left is None or right is None:
+            return None
+        (a, slope_a), (b, slope_b) = left, right
+        if operation in ("+", "-"):
+            sign = 1 if operation == "+" else -1
+            return self._checked(a + sign * b, slope_a + sign * slope_b)
+        if operation == "*":
+            if slope_a and slope_b:
+                return None
+            return self._checked(a * b, a * slope_b + b * slope_a)
+        if slope_a or slope_b:
+            return None
+        try:
+            return self._checked(_FUNCTIONS[operation](a, b), 0)
+        except ZeroDivisionError as error:
+            raise self._error(f"it divides by zero at {dict(self._values)}") from error
+
+    def _checked(self, constant: int, slope: int) -> _Linear:
+        if max(abs(constant), abs(slope)) >= _MAX_SIZE:
+            raise self._error("it reaches sizes of 64 bits and more")
+        return constant, slope
+
+    def _take(self, expected: str) -> None:
+        if (token := self._tokens.pop()) != expected:
+            raise self._error(
+                f"{token or 'its end'!r} stands where {expected or 'its end'!r} belongs"
+            )
+
+    def _error(self, reason: str) -> StructureError:
+        text = f"{self._dim[:80]}…" if len(self._dim) > 80 else self._dim
+        return StructureError(f"{text!r} is no dimension expression of jax.export: {reason}.")

@@ -13,7 +13,7 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import DType, dtype_from_name
-from xla_call_module.errors import InteropError, PlatformError, StructureError, VersionError
+from xla_call_module.errors import InteropError, PlatformError, StructureError
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.stablehlo import (
     CustomCall,
@@ -36,7 +36,6 @@ _HOST_CALLBACKS = (
     "xla_buffer_python_",
 )
 _ABSENT = ("lapack_", "cusolver", "hipsolver", "cu_", "hip_")
-_MINIMUM_CONVENTION = 6
 
 
 def from_exported(exported: export.Exported, *, allow_flat_trees: bool = False) -> CallModule:
@@ -53,7 +52,7 @@ def from_exported(exported: export.Exported, *, allow_flat_trees: bool = False) 
             ordered effects or calls back to Python; a pytree type cannot be serialized.
         DtypeError: a dtype that TensorFlow cannot carry, with the argument's pytree path.
         PlatformError: it was lowered for a platform that TensorFlow does not know.
-        VersionError: an old calling convention.
+        VersionError: a calling convention that is too old, or newer than this package.
         FormatError: the module is no StableHLO portable artifact.
 
     Example:
@@ -69,7 +68,6 @@ def from_exported(exported: export.Exported, *, allow_flat_trees: bool = False) 
         )
     where = exported.fun_name
     _check_effects(exported)
-    _check_convention(exported)
     in_paths, out_paths = argument_paths(exported.in_tree), result_paths(exported.out_tree)
     _check_count(where, "arguments", len(exported.in_avals), len(in_paths))
     _check_count(where, "results", len(exported.out_avals), len(out_paths))
@@ -81,7 +79,12 @@ def from_exported(exported: export.Exported, *, allow_flat_trees: bool = False) 
         shardy = exported.nr_devices > 1 and uses_shardy(module)
     kept = tuple(exported.module_kept_var_idx)
     args = _specs(exported.in_avals, in_paths, dict(zip(kept, main.names, strict=False)))
-    results = _specs(exported.out_avals, out_paths, {})
+    results = tuple(
+        dataclasses.replace(spec, is_zero=is_zero)
+        for spec, is_zero in zip(
+            _specs(exported.out_avals, out_paths, {}), main.zeros, strict=False
+        )
+    )
     call = CallModule(
         name=exported.fun_name,
         module=bytes(exported.mlir_module_serialized),
@@ -180,16 +183,6 @@ def _check_effects(exported: export.Exported) -> None:
             f"{exported.fun_name} has ordered effects ({effects}): its module takes and returns "
             "tokens, which the XlaCallModule op does not carry. To do: leave the ordered "
             "io_callback or print out of what is exported."
-        )
-
-
-def _check_convention(exported: export.Exported) -> None:
-    version = exported.calling_convention_version
-    newest = export.maximum_supported_calling_convention_version
-    if not _MINIMUM_CONVENTION <= version <= newest:
-        raise VersionError(
-            f"{exported.fun_name} has calling convention {version}; understood are "
-            f"{_MINIMUM_CONVENTION} to {newest}. To do: export it again with this JAX."
         )
 
 

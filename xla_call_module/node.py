@@ -15,14 +15,17 @@ TensorFlow and those of a private descriptor pool alike.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck
+from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import dtype_from_tensorflow
-from xla_call_module.errors import FormatError
+from xla_call_module.errors import FormatError, InteropError
 from xla_call_module.platforms import platform_from_tensorflow, platform_to_tensorflow
+from xla_call_module.versions import CONVENTIONS
 
 __all__ = ["OP", "decode_node", "encode_node"]
 
@@ -34,7 +37,6 @@ _KNOWN = frozenset({
     "Tin", "Tout", "Sout", "module", "version", "platforms", "disabled_checks", "dim_args_spec",
     "use_shardy_partitioner", "function_list", "has_token_input_output",
 })  # fmt: skip
-_FIRST_CONVENTION_WITH_CHECKS = 6
 
 Node = TypeVar("Node")
 
@@ -104,33 +106,38 @@ def decode_node(node: Any) -> CallModule:
             f"Node {node.name}: attributes {unknown} are unknown and {missing} are missing. "
             "To do: read it with a newer version of this package."
         )
-    if node.attr["has_token_input_output"].b or node.attr["dim_args_spec"].list.s:
+    # Looking up an absent key of a message's map would add it to the node.
+    optional = {key: node.attr[key] for key in _KNOWN | {EXPORTED_ATTR} if key in node.attr}
+    if _flag(optional, "has_token_input_output") or _texts(optional, "dim_args_spec"):
         raise FormatError(
             f"Node {node.name} passes tokens or dimension arguments, as calling conventions "
-            f"before {_FIRST_CONVENTION_WITH_CHECKS} did. To do: export it again."
+            f"before {CONVENTIONS[0]} did. To do: export it again."
         )
+    functions = optional["function_list"].list.func if "function_list" in optional else ()
     described = _read_description(node)
-    args, results, kept = described["args"], described["results"], described["kept"]
     call = CallModule(
-        name=described["name"],
         module=node.attr["module"].s,
         version=node.attr["version"].i,
-        platforms=tuple(
-            platform_from_tensorflow(name.decode()) for name in node.attr["platforms"].list.s
-        ),
-        args=args,
-        results=results,
-        kept=kept,
-        disabled_checks=tuple(
-            DisabledCheck(name.decode()) for name in node.attr["disabled_checks"].list.s
-        ),
-        uses_shardy=node.attr["use_shardy_partitioner"].b,
-        nr_devices=described["nr_devices"],
-        function_list=tuple(function.name for function in node.attr["function_list"].list.func),
-        exported=node.attr[EXPORTED_ATTR].s,
+        platforms=tuple(map(platform_from_tensorflow, _texts(optional, "platforms"))),
+        disabled_checks=tuple(map(DisabledCheck, _texts(optional, "disabled_checks"))),
+        uses_shardy=_flag(optional, "use_shardy_partitioner"),
+        function_list=tuple(function.name for function in functions),
+        exported=optional[EXPORTED_ATTR].s if EXPORTED_ATTR in optional else b"",
+        **described,
     )
-    _check_dtypes(call, node)
+    _check_types(call, node)
     return call
+
+
+def _flag(attributes: Mapping[str, Any], key: str) -> bool:
+    return key in attributes and bool(attributes[key].b)
+
+
+def _texts(attributes: Mapping[str, Any], key: str) -> list[str]:
+    try:
+        return [text.decode() for text in attributes[key].list.s] if key in attributes else []
+    except UnicodeDecodeError as error:
+        raise FormatError(f"The attribute {key} is no UTF-8 text: {error}.") from error
 
 
 def _encode_shape(spec: TensorSpec, proto: Any) -> None:
@@ -153,18 +160,20 @@ def _describe(call: CallModule) -> bytes:
 
 def _read_description(node: Any) -> dict[str, Any]:
     where = f"node {node.name}, attribute {DESCRIPTION_ATTR}"
-    text = node.attr[DESCRIPTION_ATTR].s
-    if not text:
+    if DESCRIPTION_ATTR not in node.attr:
         return _infer_description(node)
+    text = node.attr[DESCRIPTION_ATTR].s
     try:
         fields = json.loads(text)
         return {
             "name": str(fields["name"]),
             "args": tuple(TensorSpec.from_json(spec, where=where) for spec in fields["args"]),
             "results": tuple(TensorSpec.from_json(spec, where=where) for spec in fields["results"]),
-            "kept": tuple(int(index) for index in fields["kept"]),
-            "nr_devices": int(fields["nr_devices"]),
+            "kept": tuple(map(operator.index, fields["kept"])),
+            "nr_devices": operator.index(fields["nr_devices"]),
         }
+    except InteropError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"The {where}, is damaged: {text[:80]!s}…") from error
 
@@ -185,7 +194,7 @@ def _infer_description(node: Any) -> dict[str, Any]:
     )
     results = tuple(
         TensorSpec(
-            _decode_shape(shape, i),
+            _name_unknown(_decode_shape(shape), i),
             dtype_from_tensorflow(enum, where=f"output {i} of {node.name}"),
             f"result[{i}]",
         )
@@ -195,19 +204,33 @@ def _infer_description(node: Any) -> dict[str, Any]:
     return {"name": node.name, "args": args, "results": results, "kept": kept, "nr_devices": 1}
 
 
-def _decode_shape(proto: Any, index: int) -> tuple[int | str, ...] | None:
+def _decode_shape(proto: Any) -> tuple[int | None, ...] | None:
     if proto.unknown_rank:
         return None
-    sizes = [dim.size for dim in proto.dim]
-    return tuple(f"_{index}_{axis}" if size < 0 else size for axis, size in enumerate(sizes))
+    return tuple(None if dim.size < 0 else dim.size for dim in proto.dim)
 
 
-def _check_dtypes(call: CallModule, node: Any) -> None:
-    """TensorFlow believes Tin and Tout; where they differ from the description one is wrong."""
-    for key, specs in (("Tin", call.operands), ("Tout", call.results)):
-        described = [spec.dtype.enum for spec in specs]
-        if list(node.attr[key].list.type) != described:
+def _name_unknown(shape: tuple[int | None, ...] | None, index: int) -> Shape | None:
+    if shape is None:
+        return None
+    return tuple(f"_{index}_{axis}" if size is None else size for axis, size in enumerate(shape))
+
+
+def _check_types(call: CallModule, node: Any) -> None:
+    """TensorFlow believes Tin, Tout and Sout; where the description differs, one is wrong."""
+    found = {
+        "Tin": list(node.attr["Tin"].list.type),
+        "Tout": list(node.attr["Tout"].list.type),
+        "Sout": [_decode_shape(shape) for shape in node.attr["Sout"].list.shape],
+    }
+    described = {
+        "Tin": [spec.dtype.enum for spec in call.operands],
+        "Tout": [spec.dtype.enum for spec in call.results],
+        "Sout": [spec.static_shape for spec in call.results],
+    }
+    for key in found:
+        if found[key] != described[key]:
             raise FormatError(
-                f"Node {node.name}: {key} is {list(node.attr[key].list.type)}, but its "
-                f"description says {described} (numbers of TensorFlow's DataType)."
+                f"Node {node.name}: {key} is {found[key]}, but its description says "
+                f"{described[key]} (dtypes are numbers of TensorFlow's DataType)."
             )

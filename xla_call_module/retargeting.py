@@ -131,7 +131,7 @@ def _needs(module: Any) -> list[_Need]:
             first, what = _FIRST_WITH_DOT_ALGORITHMS, f"{operation.name} with an explicit algorithm"
         else:
             continue
-        needs.append(_Need(first, f"{what} at {describe_location(operation.location)}"))
+        needs.append(_Need(first, f"{what} at {describe_location(operation)}"))
     return needs
 
 

@@ -51,12 +51,14 @@ class Main:
         args: types of the array arguments, without the platform index.
         names: what the Python function calls each of them, from the source locations; or empty.
         results: types of the results.
+        zeros: for each result whether it is a constant zero, broadcast or reshaped at most.
         has_platform_index: whether argument 0 is the platform index.
     """
 
     args: tuple[TensorType, ...]
     names: tuple[str, ...]
     results: tuple[TensorType, ...]
+    zeros: tuple[bool, ...]
     has_platform_index: bool
 
 
@@ -106,8 +108,7 @@ def read_main(module: Any) -> Main:
     Raises:
         StructureError: there is no `main`, or it takes something that is no tensor.
     """
-    functions = {str(op.attributes["sym_name"]).strip('"'): op for op in module.body.operations
-                 if op.operation.name == "func.func"}  # fmt: skip
+    functions = _functions(module)
     if (main := functions.get("main")) is None:
         raise StructureError(f"The module has no function 'main', only {sorted(functions)}.")
     arguments = list(main.regions[0].blocks[0].arguments)
@@ -118,6 +119,7 @@ def read_main(module: Any) -> Main:
         args=tuple(tensor_type(str(argument.type)) for argument in arguments),
         names=tuple(_argument_name(argument, functions) for argument in arguments),
         results=tuple(tensor_type(str(result)) for result in main.type.results),
+        zeros=tuple(_is_zero(value, functions) for value in _returned(main)),
         has_platform_index=has_platform_index,
     )
 
@@ -125,12 +127,56 @@ def read_main(module: Any) -> Main:
 def custom_calls(module: Any) -> tuple[CustomCall, ...]:
     """Every custom call of a parsed module, in its order, nested regions included."""
     return tuple(
-        CustomCall(
-            str(op.attributes["call_target_name"]).strip('"'), describe_location(op.location)
-        )
+        CustomCall(str(op.attributes["call_target_name"]).strip('"'), describe_location(op))
         for op in walk(module)
         if op.name == "stablehlo.custom_call"
     )
+
+
+# Operations of which the result is zero where operand 0 is.
+_KEEP_ZERO = frozenset({
+    "stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.dynamic_broadcast_in_dim",
+    "stablehlo.dynamic_reshape", "stablehlo.reshape", "stablehlo.transpose",
+})  # fmt: skip
+
+
+def _is_zero(value: Any, functions: dict[str, Any]) -> bool:
+    while True:
+        owner = value.owner
+        if not hasattr(owner, "name"):  # the block of which it is an argument
+            return False
+        if owner.name == "func.call":
+            callee = functions[str(owner.attributes["callee"]).strip('@"')]
+            value = _returned(callee)[_result_number(value)]
+        elif owner.name in _KEEP_ZERO:
+            value = owner.operands[0]
+        else:
+            return owner.name == "stablehlo.constant" and _is_zero_splat(owner.attributes["value"])
+
+
+def _is_zero_splat(attribute: Any) -> bool:
+    """Whether a constant's text is `dense<0.000000e+00> : …`, `dense<false> : …` or the like."""
+    element = re.match(r"dense<(\(?[^>\[]*\)?)>", str(attribute)) if attribute.is_splat else None
+    return element is not None and all(
+        part.strip("( )") in ("0", "false", "0.000000e+00", "0.0") for part in element[1].split(",")
+    )
+
+
+def _result_number(value: Any) -> int:
+    return next(i for i, result in enumerate(value.owner.results) if result == value)
+
+
+def _returned(function: Any) -> list[Any]:
+    blocks = list(function.regions[0].blocks)
+    return list(list(blocks[0].operations)[-1].operands)
+
+
+def _functions(module: Any) -> dict[str, Any]:
+    return {
+        str(op.attributes["sym_name"]).strip('"'): op
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
 
 
 def walk(module: Any) -> Iterator[Any]:
@@ -143,14 +189,19 @@ def walk(module: Any) -> Iterator[Any]:
         pending.extend(reversed(inner))
 
 
-def describe_location(location: Any) -> str:
-    """Where an operation comes from: the innermost user frame, as `file.py:12`, or its scope."""
-    text = str(location)
-    if (frame := re.search(r'"([^"]+\.py)":(\d+)', text)) is not None:
-        return f"{frame[1]}:{frame[2]}"
-    if (scope := re.search(r'loc\("([^"]*)"', text)) is not None:
-        return scope[1]
-    return "an unknown place"
+def describe_location(operation: Any) -> str:
+    """Where an operation comes from: the innermost user frame, as `file.py:12`, or its scope.
+
+    What JAX lowers once and calls from many places, such as `jnp.linalg.cholesky`, has no frame of
+    its own; the function around it has that of its first call.
+    """
+    ancestor = operation
+    while ancestor is not None:
+        if (frame := re.search(r'"([^"]+)":(\d+):\d+', str(ancestor.location))) is not None:
+            return f"{frame[1]}:{frame[2]}"
+        ancestor = ancestor.parent
+    scope = re.search(r'loc\("([^"]*)"', str(operation.location))
+    return scope[1] if scope else "an unknown place"
 
 
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^,>]+>?)(?:, .*)?>")

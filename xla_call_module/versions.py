@@ -7,9 +7,20 @@ from dataclasses import dataclass
 
 from xla_call_module.errors import VersionError
 
-__all__ = ["RELEASES", "Release", "StablehloVersion", "parse_release", "parse_stablehlo_version"]
+__all__ = [
+    "CONVENTIONS",
+    "RELEASES",
+    "Release",
+    "StablehloVersion",
+    "parse_release",
+    "parse_stablehlo_version",
+]
 
 StablehloVersion = tuple[int, int, int]
+
+# The calling conventions that are understood: 6 brought the safety checks, 10 the Shardy flag
+# (https://docs.jax.dev/en/latest/export/export.html#calling-convention-versions).
+CONVENTIONS = range(6, 11)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +76,7 @@ def parse_release(text: str) -> Release:
         >>> parse_release("2.18.1").stablehlo
         (1, 7, 3)
     """
-    match = re.match(r"(\d+)\.(\d+)(\D|$)", text)
+    match = re.match(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", text)
     if match is None:
         raise VersionError(f"{text!r} is no TensorFlow version; expected one such as '2.18'.")
     wanted = int(match[1]), int(match[2])
@@ -83,7 +94,7 @@ def parse_stablehlo_version(text: str) -> StablehloVersion:
     Raises:
         VersionError: the text has another form.
     """
-    parts = text.split(".")
-    if len(parts) != 3 or not all(part.isdigit() for part in parts):
+    match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})", text)
+    if match is None:
         raise VersionError(f"{text!r} is no StableHLO version; expected one such as '1.13.7'.")
-    return int(parts[0]), int(parts[1]), int(parts[2])
+    return int(match[1]), int(match[2]), int(match[3])

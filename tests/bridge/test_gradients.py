@@ -1,0 +1,271 @@
+"""Gradients of every order: live, in files, and in files that TensorFlow has saved again."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bridge
+
+PARAMS = {"w": np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)}
+X = np.linspace(0.1, 1.3, 12).astype(np.float32).reshape(4, 3)
+# float32, through three orders of tanh
+RTOL = 2e-4
+
+
+def network(params, x):
+    hidden = jnp.tanh(x @ params["w"]) ** 3
+    return {"y": hidden, "count": x.shape[0] + jnp.arange(x.shape[0])}
+
+
+@pytest.fixture(scope="module")
+def exported():
+    (b,) = jax.export.symbolic_shape("b")
+    return jax.export.export(jax.jit(network))(PARAMS, jax.ShapeDtypeStruct((b, 3), np.float32))
+
+
+@pytest.fixture(scope="module")
+def saved(exported, tmp_path_factory):
+    """Loaded models by the order of their gradients."""
+    folder = tmp_path_factory.mktemp("gradients")
+    models = {}
+    for order in range(4):
+        bridge.save(exported, folder / f"{order}", params=PARAMS, gradient_order=order)
+        models[order] = tf.saved_model.load(str(folder / f"{order}"))
+    tf.saved_model.save(models[3], str(folder / "again"), signatures=models[3].signatures)
+    models["again"] = tf.saved_model.load(str(folder / "again"))
+    return models
+
+
+@pytest.fixture(params=["eager", "graph", "jit"])
+def mode(request):
+    """How a function of TensorFlow is run."""
+    if request.param == "eager":
+        return lambda f: f()
+    return lambda f: tf.function(f, jit_compile=request.param == "jit", autograph=False)()
+
+
+@pytest.fixture(params=["live", "saved", "signature", "again"])
+def model(request, exported, saved):
+    """A variable, and a function of `x` that depends on it."""
+    if request.param == "live":
+        variable = tf.Variable(PARAMS["w"])
+        converted = bridge.convert(exported)
+        return variable, lambda x: converted({"w": variable}, x)["y"]
+    loaded = saved["again" if request.param == "again" else 3]
+    if request.param == "signature":
+        return loaded.params["w"], lambda x: loaded.signatures["serving_default"](x=x)["y"]
+    return loaded.params["w"], lambda x: loaded(x)["y"]
+
+
+def tf_nested(function, at, order):
+    """The sum, differentiated `order` times by tapes in tapes."""
+    if order == 0:
+        return tf.reduce_sum(function())
+    with tf.GradientTape() as tape:
+        tape.watch(at)
+        below = tf_nested(function, at, order - 1)
+    gradient = tape.gradient(below, at)
+    return tf.reduce_sum(gradient) if order < 3 else gradient
+
+
+def jax_nested(function, order):
+    if order == 0:
+        return lambda x: function(x).sum()
+    below = jax_nested(function, order - 1)
+    if order < 3:
+        return lambda x: jax.grad(below)(x).sum()
+    return jax.grad(below)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("of", ["variable", "input"])
+def test_orders(model, mode, order, of):
+    variable, function = model
+    x = tf.constant(X)
+    if of == "variable":
+        found = mode(lambda: tf_nested(lambda: function(x), variable, order))
+        expected = jax_nested(lambda w: network({"w": w}, X)["y"], order)(PARAMS["w"])
+    else:
+        found = mode(lambda: tf_nested(lambda: function(x), x, order))
+        expected = jax_nested(lambda x: network(PARAMS, x)["y"], order)(X)
+    np.testing.assert_allclose(found, expected, rtol=RTOL, atol=1e-4)
+
+
+def test_against_finite_differences(model):
+    """In float64 both sides could only be wrong together; here they cannot."""
+    variable, function = model
+    x, step = tf.constant(X), 1e-2
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(function(x))
+    gradient = tape.gradient(loss, variable).numpy()
+    before = variable.numpy()
+    for index in [(0, 0), (2, 1)]:
+        moved = []
+        for sign in (1, -1):
+            shifted = before.copy()
+            shifted[index] += sign * step
+            variable.assign(shifted)
+            moved.append(float(tf.reduce_sum(function(x))))
+        variable.assign(before)
+        # the third derivative times step**2, and float32 over 2 * step
+        assert gradient[index] == pytest.approx((moved[0] - moved[1]) / (2 * step), abs=5e-3)
+
+
+def test_forward_mode(model, mode):
+    _, function = model
+
+    def run():
+        x = tf.constant(X)
+        with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as accumulator:
+            y = function(x)
+        return accumulator.jvp(y)
+
+    _, expected = jax.jvp(lambda x: network(PARAMS, x)["y"], (X,), (np.ones_like(X),))
+    np.testing.assert_allclose(mode(run), expected, rtol=RTOL)
+
+
+def _hessian_times_ones():
+    gradient = jax.grad(lambda x: network(PARAMS, x)["y"].sum())
+    return jax.jvp(gradient, (X,), (np.ones_like(X),))[1]
+
+
+def test_forward_over_reverse(model):
+    _, function = model
+    x = tf.constant(X)
+    with tf.autodiff.ForwardAccumulator(x, tf.ones_like(X)) as accumulator:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(function(x))
+        gradient = tape.gradient(y, x)
+    found = accumulator.jvp(gradient)
+    np.testing.assert_allclose(found, _hessian_times_ones(), rtol=RTOL, atol=1e-5)
+
+
+def test_reverse_over_forward(exported):
+    """Live only: through a function of its own TensorFlow cannot do this, whatever is in it."""
+    converted = bridge.convert(exported)
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        with tf.autodiff.ForwardAccumulator(x, tf.ones_like(X)) as accumulator:
+            y = converted(PARAMS, x)["y"]
+        tangent = tf.reduce_sum(accumulator.jvp(y))
+    found = tape.gradient(tangent, x)
+    np.testing.assert_allclose(found, _hessian_times_ones(), rtol=RTOL, atol=1e-5)
+
+
+def test_persistent_tape_and_jacobian(model):
+    _, function = model
+    x = tf.constant(X)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = function(x)
+    expected = jax.jacobian(lambda x: network(PARAMS, x)["y"])(X)
+    np.testing.assert_allclose(tape.jacobian(y, x), expected, rtol=RTOL, atol=1e-6)
+    rows = np.einsum("bibj->bij", np.asarray(expected))
+    np.testing.assert_allclose(tape.batch_jacobian(y, x), rows, rtol=RTOL, atol=1e-6)
+
+
+def test_in_control_flow(model):
+    _, function = model
+    expected = jax.grad(lambda x: network(PARAMS, x)["y"].sum())(X)
+
+    def fixed(x):
+        return tf.ensure_shape(function(x), [4, 2])
+
+    def gradient(of):
+        @tf.function(autograph=False)
+        def run():
+            x = tf.constant(X)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = of(x)
+            return tape.gradient(y, x)
+
+        return run()
+
+    ways = {
+        "while": lambda x: tf.while_loop(
+            lambda i, _: i < 1, lambda i, _: (i + 1, fixed(x)), [0, tf.zeros([4, 2])]
+        )[1],
+        "cond": lambda x: tf.cond(x[0, 0] > 0, lambda: fixed(x), lambda: tf.zeros([4, 2])),
+        "map_fn": lambda x: tf.map_fn(lambda row: function(row[None])[0], x),
+        "recompute": lambda x: tf.recompute_grad(function)(x),
+    }
+    for name, way in ways.items():
+        np.testing.assert_allclose(gradient(way), expected, rtol=RTOL, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_the_first_order_that_is_missing(saved, order):
+    model = saved[order]
+    x = tf.constant(X)
+    wanted = rf"saved with gradients up to order {order}.*gradient_order={order + 1}\)"
+    with pytest.raises(LookupError, match=wanted):
+        tf_nested(lambda: model(x)["y"], x, order + 1)
+
+
+def test_hessians_in_a_graph(exported):
+    converted = bridge.convert(exported)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        w = tf.constant(PARAMS["w"])
+        y = converted({"w": w}, X)["y"]
+        found = session.run(tf.hessians(tf.reduce_sum(y), w)[0])
+    expected = jax.hessian(lambda w: network({"w": w}, X)["y"].sum())(PARAMS["w"])
+    np.testing.assert_allclose(found, expected, rtol=RTOL, atol=1e-4)
+
+
+# What TensorFlow's own operations have None for: inputs that a result does not depend on.
+CONNECTIONS = {
+    "unused": (lambda x, u: x * 2, False),
+    "stopped": (lambda x, u: x * jax.lax.stop_gradient(u), False),
+    "floored": (lambda x, u: x * jnp.floor(u), False),
+    "its shape only": (lambda x, u: x + jnp.zeros_like(u), False),
+    "times zero": (lambda x, u: x + 0 * u, True),
+    "used": (lambda x, u: x * u, True),
+}
+
+
+@pytest.mark.parametrize("name", CONNECTIONS)
+@pytest.mark.parametrize("file", [False, True])
+@pytest.mark.parametrize("dims", ["3", "b"])
+def test_none_for_what_is_unconnected(name, file, dims, tmp_path):
+    function, connected = CONNECTIONS[name]
+    shape = jax.export.symbolic_shape(dims)
+    spec = jax.ShapeDtypeStruct(shape, np.float32)
+    exported = jax.export.export(jax.jit(function))(spec, spec)
+    if file:
+        bridge.save(exported, tmp_path / "m")
+        called = tf.saved_model.load(str(tmp_path / "m"))
+    else:
+        called = bridge.convert(exported)
+    x, u = tf.constant([1.0, 2.0, 3.0]), tf.constant([1.0, 1.0, 1.0])
+
+    def gradients(unconnected):
+        with tf.GradientTape() as tape:
+            tape.watch([x, u])
+            y = called(x, u)
+        return tape.gradient(y, [x, u], unconnected_gradients=unconnected)
+
+    of_x, of_u = gradients(tf.UnconnectedGradients.NONE)
+    assert of_x is not None
+    assert (of_u is not None) == connected
+    _, zeros = gradients(tf.UnconnectedGradients.ZERO)
+    assert zeros.shape == [3]
+
+
+def test_an_exported_with_fewer_orders(exported, tmp_path):
+    once = jax.export.deserialize(exported.serialize(vjp_order=1))
+    with pytest.warns(UserWarning, match="gradients up to order 1.*serialized with vjp_order=1"):
+        bridge.save(once, tmp_path / "m", params=PARAMS, gradient_order=2)
+    assert bridge.inspect(tmp_path / "m").signatures[0].gradient_order == 1
+    never = jax.export.deserialize(exported.serialize())
+    bridge.save(never, tmp_path / "n", params=PARAMS)
+    model = tf.saved_model.load(str(tmp_path / "n"))
+    x = tf.constant(X)
+    with pytest.raises(LookupError, match=r"order 0.*serialized with"):
+        tf_nested(lambda: model(x)["y"], x, 1)
