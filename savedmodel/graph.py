@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from savedmodel.functions import RESOURCE, WrittenSignature, set_function_call
+from savedmodel.body import RESOURCE, set_function_call
+from savedmodel.functions import WrittenSignature
 from savedmodel.model import Variable
 from savedmodel.schema import GraphDef, Proto, SaverDef, SignatureDef
 from savedmodel.structures import fill_shape

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from savedmodel.functions import Capture, ConcreteFunction, WrittenSignature
+from savedmodel.body import Capture, ConcreteFunction
+from savedmodel.functions import WrittenSignature
 from savedmodel.model import Function, SavedModel, Variable
 from savedmodel.schema import (
     FunctionSpec,

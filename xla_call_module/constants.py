@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xla_call_module.dtypes import DTYPES
-from xla_call_module.stablehlo import describe_location, open_module, tensor_type, walk
+from xla_call_module.stablehlo import describe_location, open_module, splat, tensor_type, walk
 
 __all__ = ["Constant", "largest_constants"]
 
@@ -44,7 +44,7 @@ def largest_constants(artifact: bytes, count: int) -> list[Constant]:
     with open_module(artifact) as module:
         for operation in walk(module):
             # A splat is stored once, however large the tensor is.
-            if operation.name != "stablehlo.constant" or _is_splat(operation):
+            if operation.name != "stablehlo.constant" or splat(operation) is not None:
                 continue
             found = tensor_type(str(operation.results[0].type))
             size = itemsizes.get(found.element, 1)
@@ -52,7 +52,3 @@ def largest_constants(artifact: bytes, count: int) -> list[Constant]:
                 size *= dim or 1
             constants.append(Constant(str(found), size, describe_location(operation)))
     return sorted(constants, key=lambda constant: -constant.size)[:count]
-
-
-def _is_splat(operation: object) -> bool:
-    return bool(getattr(operation.attributes["value"], "is_splat", False))  # type: ignore[attr-defined]

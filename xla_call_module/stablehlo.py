@@ -24,6 +24,7 @@ __all__ = [
     "open_module",
     "read_main",
     "serialize_module",
+    "splat",
     "tensor_type",
     "uses_shardy",
     "walk",
@@ -151,15 +152,23 @@ def _is_zero(value: Any, functions: dict[str, Any]) -> bool:
         elif owner.name in _KEEP_ZERO:
             value = owner.operands[0]
         else:
-            return owner.name == "stablehlo.constant" and _is_zero_splat(owner.attributes["value"])
+            return owner.name == "stablehlo.constant" and _is_zero_splat(owner)
 
 
-def _is_zero_splat(attribute: Any) -> bool:
-    """Whether a constant's text is `dense<0.000000e+00> : …`, `dense<false> : …` or the like."""
-    element = re.match(r"dense<(\(?[^>\[]*\)?)>", str(attribute)) if attribute.is_splat else None
-    return element is not None and all(
-        part.strip("( )") in ("0", "false", "0.000000e+00", "0.0") for part in element[1].split(",")
-    )
+def splat(constant: Any) -> str | None:
+    """The text of the one element that a `stablehlo.constant` repeats; None where it has several.
+
+    It is taken from the printed operation, since jaxlib has no Python class for complex elements.
+    """
+    text = constant.get_asm(large_elements_limit=8)
+    element = re.search(r"dense<([^\[\"<>]*)>", text)
+    return element[1] if element is not None and element[1] != "__elided__" else None
+
+
+def _is_zero_splat(constant: Any) -> bool:
+    element = splat(constant)
+    parts = [] if element is None else element.strip("()").split(",")
+    return bool(parts) and all(part in ("0", "false", "0.000000e+00") for part in parts)
 
 
 def _result_number(value: Any) -> int:

@@ -1,0 +1,164 @@
+"""A call with its gradients, order after order, inside FunctionDefs.
+
+All results of a call pass through an IdentityN whose attribute `_gradient_op_type` leads to the
+gradient function (tensorflow/python/ops/custom_gradient.py, `_graph_mode_decorator`;
+tensorflow/python/saved_model/function_deserialization.py, `load_function_def_library`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from savedmodel.body import Body, Tensor, set_function_call
+from savedmodel.schema import Proto, StructuredValue
+from savedmodel.structures import encode_tensor_spec
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.node import OP, encode_node
+
+__all__ = ["write_call"]
+
+
+def write_call(
+    body: Body,
+    chain: Sequence[CallModule],
+    argument: Callable[[int], Tensor],
+    no_gradient: str,
+) -> list[Tensor]:
+    """The call with its gradients; the tensors of its results.
+
+    Args:
+        body: the FunctionDef that makes the call.
+        chain: the call and those of its gradients that are written.
+        argument: makes an argument of the call available in the body.
+        no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
+    """
+    call = chain[0]
+    operands = [argument(index) for index in call.kept]
+    encode_node(
+        call,
+        name=body.reserve(OP),
+        inputs=[tensor.in_function for tensor in operands],
+        new_node=body.new_node,
+    )
+    results = [Tensor(OP, "output", index) for index in range(len(call.results))]
+    if len(chain) == 1:
+        return [
+            body.prevent_gradient(result, spec, no_gradient)
+            for result, spec in zip(results, call.results, strict=True)
+        ]
+    identity = body.add_node("IdentityN", "IdentityN")
+    identity.input.extend(tensor.in_function for tensor in [*results, *operands])
+    specs = [*call.results, *call.operands]
+    identity.attr["T"].list.type.extend(spec.dtype.enum for spec in specs)
+    outputs = [Tensor("IdentityN", "output", index) for index in range(len(results))]
+    gradient = _write_gradient(body, chain, argument, outputs, no_gradient)
+    op_type = f"CustomGradient-{gradient}"
+    identity.attr["_gradient_op_type"].s = op_type.encode()
+    body.library.proto.registered_gradients.add(gradient_func=gradient, registered_op_type=op_type)
+    return outputs
+
+
+def _write_gradient(
+    below: Body,
+    chain: Sequence[CallModule],
+    argument_below: Callable[[int], Tensor],
+    outputs: Sequence[Tensor],
+    no_gradient: str,
+) -> str:
+    """The gradient function of an IdentityN around `chain[0]`; its name.
+
+    TensorFlow calls it with a gradient for each output of the IdentityN: the results, then the
+    operands. It returns one for each, None for the results.
+    """
+    primal, vjp = chain[0], chain[1]
+    body = Body(below.library, f"gradient_{below.base}")
+    upstream = [
+        body.add_input(f"result_grads_{index}", spec)
+        for index, spec in enumerate([*primal.results, *primal.operands])
+    ]
+
+    def argument(index: int) -> Tensor:
+        position = index - len(primal.args)
+        if position < 0:
+            return body.capture(below, argument_below(index), primal.args[index])
+        if vjp.args[index].element != "float0":
+            return body.conjugate(upstream[position], vjp.args[index])
+        # For an integer's missing gradient TensorFlow passes zeros with ones for unknown sizes
+        # (`none_to_zero`), so the shape is taken from the result itself.
+        source = body.capture(below, outputs[position], primal.results[position])
+        return body.add_false(f"float0_{position}", source, primal.results[position])
+
+    results = _write_order(body, chain[1:], argument, no_gradient)
+    returned: list[TensorSpec | None] = [None] * len(primal.results)
+    for index in primal.kept:
+        spec = primal.args[index]
+        # TensorFlow's gradient of what a result does not depend on is None, not zero.
+        depends = spec.dtype.differentiable and not vjp.results[index].is_zero
+        returned.append(spec if depends else None)
+        if depends:
+            body.add_output(f"grad_{index}", spec, body.conjugate(results[index], spec))
+    concrete = body.finish(
+        input_signature=_gradient_signature([*primal.results, *primal.operands]),
+        output_signature=_optional_list(returned),
+    )
+    return concrete.name
+
+
+def _write_order(
+    body: Body,
+    chain: Sequence[CallModule],
+    argument: Callable[[int], Tensor],
+    no_gradient: str,
+) -> list[Tensor]:
+    """The call of a higher order; the tensors of its results.
+
+    Where it has a gradient of its own it is put into a function that takes all it needs as
+    arguments. What that gradient captures are then the function's arguments; captures of captures
+    get lost when TensorFlow saves the file again (`_get_outer_most_capture` in
+    tensorflow/python/saved_model/save.py).
+    """
+    if len(chain) == 1:
+        return write_call(body, chain, argument, no_gradient)
+    call, needed = chain[0], _needed_arguments(chain)
+    inner = Body(body.library, f"order_{body.base}")
+    inputs = {index: inner.add_input(f"arg_{index}", call.args[index]) for index in needed}
+    results = write_call(inner, chain, inputs.__getitem__, no_gradient)
+    for index, (result, spec) in enumerate(zip(results, call.results, strict=True)):
+        inner.add_output(f"output_{index}", spec, result)
+    inner.finish_shapes()
+    node = body.add_node("StatefulPartitionedCall", "StatefulPartitionedCall")
+    node.input.extend(argument(index).in_function for index in needed)
+    types = [call.args[index].dtype.enum for index in needed]
+    set_function_call(node, inner.name, types, [spec.dtype.enum for spec in call.results])
+    return [Tensor(node.name, "output", index) for index in range(len(call.results))]
+
+
+def _needed_arguments(chain: Sequence[CallModule]) -> list[int]:
+    """Arguments of `chain[0]` that it or one of its gradients takes."""
+    needed = set(chain[0].kept)
+    if len(chain) > 1:
+        count = len(chain[0].args)
+        needed.update(index for index in _needed_arguments(chain[1:]) if index < count)
+    return sorted(needed)
+
+
+def _gradient_signature(specs: Sequence[TensorSpec]) -> Proto:
+    """TensorFlow passes the op first, which a loaded gradient function takes as None."""
+    value = StructuredValue()
+    positional = value.tuple_value.values.add().tuple_value
+    positional.values.add().none_value.SetInParent()
+    for index, spec in enumerate(specs):
+        positional.values.append(encode_tensor_spec(f"result_grads_{index}", spec))
+    value.tuple_value.values.add().dict_value.SetInParent()
+    return value
+
+
+def _optional_list(specs: Sequence[TensorSpec | None]) -> Proto:
+    value = StructuredValue()
+    value.list_value.SetInParent()
+    for spec in specs:
+        if spec is None:
+            value.list_value.values.add().none_value.SetInParent()
+        else:
+            value.list_value.values.append(encode_tensor_spec("", spec))
+    return value
