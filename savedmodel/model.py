@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from savedmodel.structures import NONE, Structure
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import DType
@@ -45,6 +47,25 @@ class Variable:
         for dim in self.shape:
             count *= dim
         return count * self.dtype.itemsize
+
+    def to_numpy(self) -> np.ndarray[Any, Any]:
+        """The value.
+
+        Raises:
+            StructureError: it has none.
+            FormatError: the file that it is read from is damaged.
+        """
+        if self.chunks is None:
+            raise StructureError(f"The variable {self.name} has no value.")
+        value = np.empty(self.size, np.uint8)
+        start = 0
+        for chunk in self.chunks():
+            # An ndarray of an ml_dtypes dtype has no buffer of its own.
+            array = chunk if isinstance(chunk, np.ndarray) else np.frombuffer(chunk, np.uint8)
+            piece = array.reshape(-1).view(np.uint8)
+            value[start : start + piece.size] = piece
+            start += piece.size
+        return value.view(self.dtype.numpy).reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True)

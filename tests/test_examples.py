@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import savedmodel
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -41,6 +44,20 @@ def test_digits(run, tmp_path):
     assert "import TensorFlow" in printed
     assert "█" in printed
     assert (tmp_path / "model" / "saved_model.pb").is_file()
+
+
+def test_fine_tuning(run, tmp_path):
+    printed = run("fine_tuning")
+    before, loaded, trained, read = (float(text) for text in re.findall(r"([\d.]+)%", printed))
+    assert loaded == before
+    assert trained >= before + 3
+    assert read == trained
+    # the shapes and names are the old ones, the values are not
+    old, new = (savedmodel.read(tmp_path / name).variables for name in ("model", "trained"))
+    assert old == new
+    assert not any(
+        np.array_equal(a.to_numpy(), b.to_numpy()) for a, b in zip(old, new, strict=True)
+    )
 
 
 def test_every_example_has_a_test():

@@ -45,10 +45,7 @@ def test_names(folder):
 
 
 def test_values(folder):
-    values = {}
-    for variable in savedmodel.read(folder).variables:
-        data = b"".join(bytes(memoryview(chunk)) for chunk in variable.chunks())
-        values[variable.name] = np.frombuffer(data, variable.dtype.numpy).reshape(variable.shape)
+    values = {v.name: v.to_numpy() for v in savedmodel.read(folder).variables}
     assert values.keys() == PARAMS.keys()
     for name, value in values.items():
         np.testing.assert_array_equal(value, PARAMS[name])
