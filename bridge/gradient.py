@@ -68,7 +68,8 @@ class DifferentiableCall:
         return list(tf.custom_gradient(self._differentiable)(*tensors))
 
     def _differentiable(self, *tensors: tf.Tensor) -> tuple[Tensors, Any]:
-        results = self._apply(tensors)
+        with stop_recording():
+            results = self._apply(tensors)
 
         def gradient(*cotangents: tf.Tensor | None) -> list[tf.Tensor | None]:
             return self._pull_back(tensors, results, cotangents)
@@ -78,8 +79,7 @@ class DifferentiableCall:
     def _apply(self, tensors: Sequence[tf.Tensor]) -> Tensors:
         operands = [tensors[index] for index in self.call.kept]
         if tf.executing_eagerly():
-            with stop_recording():
-                return self._op.run(operands)
+            return self._op.run(operands)
         sizes = [_known_shape(tensor) for tensor in tensors]
         symbols = solve([spec.shape or () for spec in self.call.args], sizes)
         shapes = [evaluate_shape(spec.shape or (), symbols) for spec in self.call.results]

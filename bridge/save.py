@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any, cast
+from typing import Any
 
 import jax
 from jax import export, tree_util
 
+from bridge.names import Names, input_names, names_of_signature, output_names, parameter_names
 from bridge.parameters import check_parameters, to_variables
-from bridge.trees import to_identifier, to_structure, unique_names, with_text_keys
+from bridge.trees import to_structure, with_text_keys
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
 from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
@@ -27,12 +27,8 @@ from xla_call_module.retargeting import oldest_release, retarget
 
 __all__ = ["save"]
 
-Names = Sequence[str] | Mapping[str, str]
 _FORMAT = 1
 _CONSTANTS_SHOWN = 3
-# The path of an argument, in the way of `jax.tree_util.keystr`.
-_ARGUMENT = re.compile(r"args\[\d+\]|kwargs\['[^']*'\]")
-_KEYWORD = re.compile(r"kwargs\['([^']*)'\]")
 
 
 def save(
@@ -51,7 +47,8 @@ def save(
 
     In TensorFlow the loaded object has a function for each signature under its key and is itself
     callable as the default one, both with the pytrees of the exported function; the parameters are
-    `tf.Variable`s under `.params`, also listed in `.variables` and `.trainable_variables`.
+    `tf.Variable`s under `.params`, also listed in `.variables` and `.trainable_variables`. Classes
+    that TensorFlow does not know are dicts there, and dict keys that are no strings their text.
 
     Args:
         model: an `Exported`, or a mapping from signature keys to them; the key of a single one is
@@ -109,8 +106,8 @@ def save(
             exported,
             variables,
             has_params=tree is not None,
-            inputs=_names_for(key, inputs, exporteds),
-            outputs=_names_for(key, outputs, exporteds),
+            inputs=names_of_signature(key, inputs, exporteds),
+            outputs=names_of_signature(key, outputs, exporteds),
         )
         for key, exported in exporteds.items()
     )
@@ -194,6 +191,11 @@ def _no_gradient(name: str, order: int) -> str:
 
 def _to_call(exported: export.Exported) -> CallModule:
     """The call; the `Exported` in it has pytrees that JAX can serialize."""
+    if not isinstance(exported, export.Exported):
+        raise StructureError(
+            f"Expected a jax.export.Exported, got {type(exported).__name__}. To do: call "
+            "jax.export.export(jax.jit(f))(*specs) first."
+        )
     portable = dataclasses.replace(
         exported,
         in_tree=with_text_keys(exported.in_tree),
@@ -233,6 +235,11 @@ def _to_signature(
     outputs: Names | None,
 ) -> Signature:
     call = chain[0]
+    if not call.results:
+        raise StructureError(
+            f"{call.name} returns no array, and a signature has at least one output. To do: "
+            "return something."
+        )
     arguments = to_structure(exported.in_tree)
     bound: dict[int, int] = {}
     if has_params:
@@ -244,21 +251,16 @@ def _to_signature(
         chain=chain,
         bound=bound,
         arguments=arguments,
-        parameters=_parameter_names(call, arguments, first=int(has_params)),
+        parameters=parameter_names(call, arguments, first=int(has_params)),
         results=to_structure(exported.out_tree),
         no_gradient=_no_gradient(call.name, len(chain) - 1),
     )
     free = sorted(leaves(arguments))
-    names = _input_names(call)
     return Signature(
         key=key,
         function=function,
-        inputs=_name_leaves([(index, names[index]) for index in free], inputs, f"inputs of {key}"),
-        outputs=_name_leaves(
-            [(index, _output_name(spec)) for index, spec in enumerate(call.results)],
-            outputs,
-            f"outputs of {key}",
-        ),
+        inputs=dict(zip(input_names(key, call, free, inputs), free, strict=True)),
+        outputs={name: index for index, name in enumerate(output_names(key, call, outputs))},
     )
 
 
@@ -279,96 +281,6 @@ def _without_first(arguments: Structure) -> Structure:
     args, kwargs = (child for _, child in arguments.children)
     assert isinstance(args, Branch)
     return as_tuple([as_tuple([child for _, child in args.children[1:]]), kwargs])
-
-
-def _parameter_names(call: CallModule, arguments: Structure, *, first: int) -> tuple[str, ...]:
-    """Names of the positional arguments from number `first` on, as far as the module tells them."""
-    assert isinstance(arguments, Branch)
-    args = arguments.children[0][1]
-    assert isinstance(args, Branch)
-    known = _argument_names(call)
-    names = []
-    for position in range(first, first + len(args.children)):
-        name = known.get(f"args[{position}]", "").split("[")[0]
-        names.append(name if name.isidentifier() else f"args_{position}")
-    return tuple(unique_names(names))
-
-
-def _argument_names(call: CallModule) -> dict[str, str]:
-    """For `args[1]` and the like what the Python function calls them.
-
-    A module has names for the leaves that it takes; each names the whole argument that it is in.
-    """
-    names: dict[str, str] = {}
-    for spec in call.args:
-        argument, path = _split_path(spec)
-        if spec.name.endswith(path) and spec.name != path:
-            names.setdefault(argument, spec.name.removesuffix(path))
-        if (keyword := _KEYWORD.fullmatch(argument)) is not None:
-            names[argument] = keyword[1]
-    return names
-
-
-def _split_path(spec: TensorSpec) -> tuple[str, str]:
-    """Which argument, and the path into it: `args[1]` and `['w'][0]`."""
-    match = _ARGUMENT.match(spec.path)
-    end = match.end() if match else 0
-    return spec.path[:end], spec.path[end:]
-
-
-def _input_names(call: CallModule) -> list[str]:
-    """For each flat argument the name by default, whether the function uses it or not."""
-    known = _argument_names(call)
-    split = [_split_path(spec) for spec in call.args]
-    return [
-        to_identifier(known.get(argument, argument) + path, fallback="input")
-        for argument, path in split
-    ]
-
-
-def _output_name(spec: TensorSpec) -> str:
-    """The path below `result`: `result['y'][0]` is `y_0`, and `result[1]` is `output_1`."""
-    if spec.path == "result":
-        return "output_0"
-    return to_identifier(spec.path.removeprefix("result"), fallback="output")
-
-
-def _name_leaves(
-    defaults: Sequence[tuple[int, str]], names: Names | None, what: str
-) -> dict[str, int]:
-    """Name -> index of the flat argument or result."""
-    indices = [index for index, _ in defaults]
-    chosen = unique_names(name for _, name in defaults)
-    if isinstance(names, Mapping):
-        if unknown := sorted(names.keys() - set(chosen)):
-            raise StructureError(f"The {what} are {chosen}; there is no {unknown[0]!r} to rename.")
-        chosen = [names.get(name, name) for name in chosen]
-    elif names is not None:
-        chosen = [names] if isinstance(names, str) else list(names)
-    if len(chosen) != len(indices):
-        raise StructureError(
-            f"{len(chosen)} names are given for the {what}, which are {len(indices)}: "
-            f"{[name for _, name in defaults]}."
-        )
-    for name in chosen:
-        if re.fullmatch(r"[A-Za-z]\w*", str(name), re.ASCII) is None:
-            raise StructureError(
-                f"{name!r} among the {what} is no valid name. To do: take a letter followed by "
-                "letters, digits and underscores."
-            )
-    if len(set(chosen)) != len(chosen):
-        raise StructureError(f"The {what} are not unique: {chosen}.")
-    return dict(zip(chosen, indices, strict=True))
-
-
-def _names_for(
-    key: str, names: Names | Mapping[str, Names] | None, signatures: Mapping[str, Any]
-) -> Names | None:
-    """What `inputs=` or `outputs=` says of one signature."""
-    by_key: Any = names
-    if isinstance(names, Mapping) and names and names.keys() <= signatures.keys():
-        by_key = names.get(key)
-    return cast("Names | None", by_key)
 
 
 def _describe(signatures: Sequence[Signature]) -> dict[str, Any]:

@@ -78,16 +78,16 @@ def key_names(tree: tree_util.PyTreeDef) -> list[tuple[str, ...]]:
     return [tuple(map(_key_name, path)) for path, _ in tree_util.tree_leaves_with_path(filled)]
 
 
-def unique_names(names: Iterable[str]) -> list[str]:
+def unique_names(names: Iterable[str], *, ignore_case: bool = False) -> list[str]:
     """The names, with `_1`, `_2`, … after those that were there before."""
     taken: set[str] = set()
     unique = []
     for name in names:
         candidate, count = name, 0
-        while candidate in taken:
+        while (candidate.lower() if ignore_case else candidate) in taken:
             count += 1
             candidate = f"{name}_{count}"
-        taken.add(candidate)
+        taken.add(candidate.lower() if ignore_case else candidate)
         unique.append(candidate)
     return unique
 

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import secrets
 import shutil
@@ -78,10 +79,13 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
     if not target.is_dir() or target.is_symlink():
         raise FormatError(f"{target} is not a folder, so it is not replaced. To do: remove it.")
     found = {entry.name for entry in target.iterdir()}
-    if foreign := sorted(found - _CONTENTS):
+    inside = {f"variables/{entry.name}" for entry in (target / "variables").glob("*")}
+    foreign = found - _CONTENTS
+    foreign |= {name for name in inside if not name.startswith("variables/variables.")}
+    if foreign:
         raise FormatError(
-            f"{target} holds {', '.join(foreign[:3])}, which is no part of a SavedModel, so it is "
-            "not replaced. To do: move that elsewhere, or take another path."
+            f"{target} holds {', '.join(sorted(foreign)[:3])}, which is no part of a SavedModel, "
+            "so it is not replaced. To do: move that elsewhere, or take another path."
         )
     if found and not found & {"saved_model.pb", "saved_model.pbtxt"}:
         raise FormatError(
@@ -143,7 +147,7 @@ def _exchange_by_renames(source: Path, target: Path) -> None:
 
 def _remove_stale(target: Path) -> None:
     """Remove what a killed writer to the same target has left: nobody holds its lock."""
-    for left in target.parent.glob(f".{target.name}{_MARK}*"):
+    for left in target.parent.glob(f"{glob.escape(f'.{target.name}{_MARK}')}*"):
         with contextlib.suppress(OSError):
             # Between a writer's mkdir and its lock there is a moment; a young folder is left alone.
             if time.time() - left.stat().st_mtime < _STALE_AFTER_SECONDS:

@@ -34,13 +34,14 @@ def write_call(
     """
     call = chain[0]
     operands = [argument(index) for index in call.kept]
+    name = body.reserve(OP)
     encode_node(
         call,
-        name=body.reserve(OP),
+        name=name,
         inputs=[tensor.in_function for tensor in operands],
         new_node=body.new_node,
     )
-    results = [Tensor(OP, "output", index) for index in range(len(call.results))]
+    results = [Tensor(name, "output", index) for index in range(len(call.results))]
     if len(chain) == 1:
         return [
             body.prevent_gradient(result, spec, no_gradient)
@@ -50,7 +51,7 @@ def write_call(
     identity.input.extend(tensor.in_function for tensor in [*results, *operands])
     specs = [*call.results, *call.operands]
     identity.attr["T"].list.type.extend(spec.dtype.enum for spec in specs)
-    outputs = [Tensor("IdentityN", "output", index) for index in range(len(results))]
+    outputs = [Tensor(identity.name, "output", index) for index in range(len(results))]
     gradient = _write_gradient(body, chain, argument, outputs, no_gradient)
     op_type = f"CustomGradient-{gradient}"
     identity.attr["_gradient_op_type"].s = op_type.encode()

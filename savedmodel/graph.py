@@ -42,15 +42,16 @@ class SessionGraph:
         self.signatures: dict[str, Proto] = {}
         self._names: set[str] = set()
         self._variables = variables
-        self._handles = [self._add_handle(variable) for variable in variables]
+        # These have fixed names, so they come before the variables, which take what is left.
+        self._node("NoOp", INIT_OP)
         self._placeholder(_FILENAME, _STRING, ())
+        self._handles = [self._add_handle(variable) for variable in variables]
         self.saver = SaverDef(
             filename_tensor_name=f"{_FILENAME}:0",
             save_tensor_name=f"{self._add_save(keys)}:0",
             restore_op_name=self._add_restore(keys),
             version=SaverDef.V2,
         )
-        self._node("NoOp", INIT_OP)
 
     def add_signature(self, written: WrittenSignature) -> None:
         """Placeholders, a call of the wrapper, and the SignatureDef that names them."""

@@ -7,6 +7,7 @@ checkpoint, under which key their values lie. Nodes have the same numbers in bot
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -98,6 +99,7 @@ class _Writer:
         self.trackable = TrackableObjectGraph()
         self.keys = [""] * len(variables)
         self._variables = variables
+        self._variable_names = _scope_names(variables)
         self._variable_nodes: dict[int, int] = {}
         self._captured_nodes: dict[Capture, int] = {}
 
@@ -130,13 +132,13 @@ class _Writer:
         node.dtype, node.trainable, node.name = (
             variable.dtype.enum,
             variable.trainable,
-            variable.name,
+            self._variable_names[index],
         )
         fill_shape(node.shape, variable.shape)
         self.keys[index] = "/".join(map(_escape, path)) + f"/.ATTRIBUTES/{_VARIABLE_VALUE}"
         self._variable_nodes[index] = self._new_index()
         attribute = self.trackable.nodes[-1].attributes.add(name=_VARIABLE_VALUE)
-        attribute.full_name, attribute.checkpoint_key = variable.name, self.keys[index]
+        attribute.full_name, attribute.checkpoint_key = node.name, self.keys[index]
         self.trackable.nodes[-1].has_checkpoint_values.value = True
         return self._variable_nodes[index]
 
@@ -175,6 +177,23 @@ class _Writer:
         return len(self.trackable.nodes) - 1
 
 
+def _scope_names(variables: Sequence[Variable]) -> list[str]:
+    """Names for variables that TensorFlow takes when it saves them again.
+
+    There each becomes a name scope (`_VALID_OP_NAME_REGEX` in tensorflow/python/framework/ops.py).
+    """
+    names: dict[str, None] = {}
+    for variable in variables:
+        base = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", variable.name)
+        base = base if re.match(r"[A-Za-z0-9.]", base) else f"variable{base}"
+        name, count = base, 0
+        while name in names:
+            count += 1
+            name = f"{base}_{count}"
+        names[name] = None
+    return list(names)
+
+
 def _escape(name: str) -> str:
     """A part of a checkpoint key (tensorflow/python/checkpoint/trackable_view.py)."""
     return name.replace(".", "..").replace("/", ".S")
@@ -188,7 +207,12 @@ def _keyword_names(arguments: Structure) -> tuple[str, ...]:
 
 
 def _function_spec(parameters: Sequence[str], keywords: Sequence[str]) -> Proto:
-    """The Python signature, as an `inspect.FullArgSpec`."""
+    """The Python signature, as an `inspect.FullArgSpec`.
+
+    TensorFlow takes a function whose first parameter is called `self` for a method and drops it
+    (tensorflow/python/saved_model/function_deserialization.py).
+    """
+    parameters = [name if name != "self" else "self_" for name in parameters]
     spec = FunctionSpec()
     fullargspec = spec.fullargspec.named_tuple_value
     fullargspec.name = "FullArgSpec"

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import EncodeError
+
 from savedmodel import tensor_bundle
 from savedmodel.folder import new_folder
 from savedmodel.functions import write_functions
@@ -56,7 +58,7 @@ def write(model: SavedModel, path: str | os.PathLike[str], *, overwrite: bool = 
         >>> savedmodel.write(savedmodel.read("my_model"), "a_copy")
     """
     proto, objects = encode(model)
-    data = proto.SerializeToString(deterministic=True)
+    data = _serialize(proto)
     del proto
     tensors = _tensors(model, objects)
     if is_remote(path):
@@ -66,6 +68,28 @@ def write(model: SavedModel, path: str | os.PathLike[str], *, overwrite: bool = 
         return
     with new_folder(Path(path), overwrite=overwrite) as folder:
         _fill(folder, data, tensors)
+
+
+def _serialize(proto: Proto) -> bytes:
+    """The bytes of saved_model.pb.
+
+    Raises:
+        StructureError: there are too many.
+    """
+    try:
+        data: bytes = proto.SerializeToString(deterministic=True)
+    except EncodeError as error:
+        raise _too_large("more") from error
+    if len(data) > MAX_PROTO_BYTES:
+        raise _too_large(f"{len(data):,}")
+    return data
+
+
+def _too_large(size: str) -> StructureError:
+    return StructureError(
+        f"saved_model.pb would have {size} bytes, and it can hold {MAX_PROTO_BYTES:,}. To do: pass "
+        "large arrays as parameters instead of closing over them, so that they become variables."
+    )
 
 
 def _fill(folder: Path, data: bytes, tensors: Sequence[_Tensor]) -> None:
@@ -118,8 +142,5 @@ def _tensors(model: SavedModel, objects: ObjectGraph) -> list[_Tensor]:
 
 
 def _check_size(model: SavedModel) -> None:
-    if model.module_bytes >= MAX_PROTO_BYTES:
-        raise StructureError(
-            f"The modules of the signatures and their gradients have {model.module_bytes:,} bytes, "
-            f"and saved_model.pb can hold {MAX_PROTO_BYTES:,}."
-        )
+    if model.module_bytes > MAX_PROTO_BYTES:
+        raise _too_large(f"more than {model.module_bytes:,}")

@@ -75,15 +75,19 @@ _BY_ENUM = {dtype.enum: dtype for dtype in DTYPES}
 # a dtype that goes through and holds all of its values.
 _REFUSED = {
     "int4": "int8",
-    "uint4": "uint8",
     "int2": "int8",
+    "int1": "int8",
+    "uint4": "uint8",
     "uint2": "uint8",
+    "uint1": "uint8",
     "float8_e3m4": "bfloat16",
     "float8_e4m3": "bfloat16",
     "float8_e4m3b11fnuz": "bfloat16",
     "float8_e4m3fnuz": "bfloat16",
     "float8_e5m2fnuz": "bfloat16",
     "float8_e8m0fnu": "bfloat16",
+    "float6_e2m3fn": "bfloat16",
+    "float6_e3m2fn": "bfloat16",
     "float4_e2m1fn": "bfloat16",
 }
 

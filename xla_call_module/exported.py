@@ -69,21 +69,20 @@ def from_exported(exported: export.Exported, *, allow_flat_trees: bool = False) 
     where = exported.fun_name
     _check_effects(exported)
     in_paths, out_paths = argument_paths(exported.in_tree), result_paths(exported.out_tree)
-    _check_count(where, "arguments", len(exported.in_avals), len(in_paths))
-    _check_count(where, "results", len(exported.out_avals), len(out_paths))
+    _check_count(where, "arguments", len(exported.in_avals), len(in_paths), "its pytree has")
+    _check_count(where, "results", len(exported.out_avals), len(out_paths), "its pytree has")
     checks = tuple(DisabledCheck(str(check)) for check in exported.disabled_safety_checks)
     with open_module(exported.mlir_module_serialized) as module:
         main = read_main(module)
         _check_custom_calls(where, custom_calls(module), checks)
         # On one device every sharding is replication, whichever partitioner wrote it.
         shardy = exported.nr_devices > 1 and uses_shardy(module)
+    _check_count(where, "results", len(exported.out_avals), len(main.results), "its module returns")
     kept = tuple(exported.module_kept_var_idx)
     args = _specs(exported.in_avals, in_paths, dict(zip(kept, main.names, strict=False)))
     results = tuple(
         dataclasses.replace(spec, is_zero=is_zero)
-        for spec, is_zero in zip(
-            _specs(exported.out_avals, out_paths, {}), main.zeros, strict=False
-        )
+        for spec, is_zero in zip(_specs(exported.out_avals, out_paths, {}), main.zeros, strict=True)
     )
     call = CallModule(
         name=exported.fun_name,
@@ -207,15 +206,14 @@ def _check_custom_calls(
             )
 
 
-def _check_count(where: str, what: str, found: int, expected: int) -> None:
+def _check_count(where: str, what: str, found: int, expected: int, source: str) -> None:
     if found != expected:
-        raise StructureError(f"{where} has {found} {what}, but its pytree has {expected} leaves.")
+        raise StructureError(f"{where} has {found} {what}, but {source} {expected}.")
 
 
 def _check_main(call: CallModule, main: Main) -> None:
     """The module's own signature must be what the Exported says, since the op trusts it blindly."""
-    _check_count(call.name, "kept arguments", len(call.kept), len(main.args))
-    _check_count(call.name, "results", len(call.results), len(main.results))
+    _check_count(call.name, "kept arguments", len(call.kept), len(main.args), "its module takes")
     if main.has_platform_index != call.has_platform_index:
         raise StructureError(
             f"{call.name} was exported for {len(call.platforms)} platform(s), but its module "

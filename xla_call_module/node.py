@@ -5,7 +5,7 @@ ignores attributes whose names begin with an underscore and keeps them when it s
 again, so a node carries its own description:
 
 - `_jax_call`: JSON, the flat arguments and results with their pytree paths and symbolic
-  dimensions, which can be read without JAX;
+  dimensions, which can be read without JAX, and a checksum of the module;
 - `_jax_exported`: the `Exported` without its module, for JAX.
 
 The functions take and make messages of any class with the fields of tensorflow.NodeDef: those of
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import operator
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -154,6 +155,8 @@ def _describe(call: CallModule) -> bytes:
         "results": [spec.to_json() for spec in call.results],
         "kept": list(call.kept),
         "nr_devices": call.nr_devices,
+        # A GraphDef has none, and MLIR's reader can end the process on damaged bytecode.
+        "module_crc32": zlib.crc32(call.module),
     }
     return json.dumps(description, sort_keys=True, separators=(",", ":")).encode()
 
@@ -165,6 +168,11 @@ def _read_description(node: Any) -> dict[str, Any]:
     text = node.attr[DESCRIPTION_ATTR].s
     try:
         fields = json.loads(text)
+        if fields["module_crc32"] != zlib.crc32(node.attr["module"].s):
+            raise FormatError(
+                f"Node {node.name}: the {len(node.attr['module'].s)} bytes of its module have "
+                "another checksum than those that were written. To do: write the file again."
+            )
         return {
             "name": str(fields["name"]),
             "args": tuple(TensorSpec.from_json(spec, where=where) for spec in fields["args"]),

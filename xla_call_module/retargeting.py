@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xla_call_module.call import CallModule
+from xla_call_module.composites import COMPOSITE, call_definitions
 from xla_call_module.errors import VersionError
 from xla_call_module.stablehlo import (
     describe_location,
@@ -32,6 +33,20 @@ _SHARDY_CONVENTION = 10
 _FIRST_WITH_COMPOSITES = (2, 18)
 # TensorFlow 2.18's XLA ends the process on a dot with an explicit algorithm.
 _FIRST_WITH_DOT_ALGORITHMS = (2, 19)
+# How JAX before 0.10 writes what StableHLO has no operation for: custom calls that XLA turns into
+# operations of its own dialect, MHLO. A release whose MHLO lacks the operation, or has another form
+# of it, reads the call and refuses it when it runs. Found by running each in each release.
+_FIRST_WITH_MHLO = {
+    "mhlo.acos": (2, 21),
+    "mhlo.acosh": (2, 21),
+    "mhlo.asin": (2, 21),
+    "mhlo.asinh": (2, 21),
+    "mhlo.atanh": (2, 21),
+    "mhlo.cosh": (2, 21),
+    "mhlo.erf": (2, 16),
+    "mhlo.sinh": (2, 21),
+    "mhlo.topk": (2, 16),
+}
 
 
 def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallModule:
@@ -58,34 +73,27 @@ def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallM
         >>> retarget(call, "2.18").stablehlo_version
         (1, 7, 3)
     """
-    if tensorflow is None:
-        wanted: tuple[Release, ...] = RELEASES
-    else:
-        wanted = (parse_release(tensorflow) if isinstance(tensorflow, str) else tensorflow,)
-    problem: VersionError | None = None
     with open_module(call.module) as module:
+        if call.symbols:
+            call_definitions(module)
         needs = _needs(module)
-        # From the oldest on: nearly every computation fits the first.
-        for release in wanted:
-            if tensorflow is None and call.uses_shardy and not release.shardy:
-                continue
-            try:
-                return _retarget_module(call, module, needs, release)
-            except VersionError as error:
-                problem = error
-    assert problem is not None, "some release takes Shardy"
-    raise problem
+        if tensorflow is None:
+            usable = [release for release in RELEASES if release.shardy or not call.uses_shardy]
+            if (found := _first_artifact(call, module, needs, usable)) is not None:
+                return _relabel(call, *found)
+            tensorflow = RELEASES[-1]
+        release = parse_release(tensorflow) if isinstance(tensorflow, str) else tensorflow
+        return _relabel(call, release, _artifact(call, module, needs, release))
 
 
 def oldest_release(call: CallModule) -> Release | None:
     """The oldest known release that reads a call as it stands; None if not even the newest does."""
+    first: tuple[int, int] | None = None
     for release in RELEASES:
-        if (
-            call.version <= release.convention
-            and call.stablehlo_version <= release.stablehlo
-            and release.tensorflow >= _first_release_for(call)
-        ):
-            return release
+        if call.version <= release.convention and call.stablehlo_version <= release.stablehlo:
+            first = first or _first_release_for(call)
+            if first <= release.tensorflow:
+                return release
     return None
 
 
@@ -94,17 +102,36 @@ def _first_release_for(call: CallModule) -> tuple[int, int]:
         return max((need.release for need in _needs(module)), default=RELEASES[0].tensorflow)
 
 
-def _retarget_module(
-    call: CallModule, module: Any, needs: Sequence[_Need], release: Release
-) -> CallModule:
-    for need in needs:
-        if release.tensorflow < need.release:
-            raise _too_old(call, release, need.reason, need.release)
+def _first_artifact(
+    call: CallModule, module: Any, needs: Sequence[_Need], releases: Sequence[Release]
+) -> tuple[Release, bytes] | None:
+    """The first release that meets the needs and has a form of every operation, with that form."""
+    for release in releases:
+        if not _unmet(needs, release):
+            with contextlib.suppress(RuntimeError, ValueError):
+                return release, _serialize(call, module, release)
+    return None
+
+
+def _artifact(call: CallModule, module: Any, needs: Sequence[_Need], release: Release) -> bytes:
+    if unmet := _unmet(needs, release):
+        hardest = max(unmet, key=lambda need: need.release)
+        raise _too_old(call, module, needs, release, hardest.reason)
     try:
-        artifact = serialize_module(module, min(release.stablehlo, call.stablehlo_version))
+        return _serialize(call, module, release)
     except (RuntimeError, ValueError) as error:
-        reason = _unexpressible(error)
-        raise _too_old(call, release, reason, _first_that_serializes(module)) from error
+        raise _too_old(call, module, needs, release, _unexpressible(error)) from error
+
+
+def _unmet(needs: Sequence[_Need], release: Release) -> list[_Need]:
+    return [need for need in needs if release.tensorflow < need.release]
+
+
+def _serialize(call: CallModule, module: Any, release: Release) -> bytes:
+    return serialize_module(module, min(release.stablehlo, call.stablehlo_version))
+
+
+def _relabel(call: CallModule, release: Release, artifact: bytes) -> CallModule:
     shardy = call.uses_shardy and release.shardy
     return dataclasses.replace(
         call,
@@ -123,24 +150,23 @@ class _Need:
 
 
 def _needs(module: Any) -> list[_Need]:
-    needs = []
-    for operation in walk(module):
-        if operation.name == "stablehlo.composite":
-            first, what = _FIRST_WITH_COMPOSITES, operation.name
-        elif operation.name == "stablehlo.dot_general" and "algorithm" in operation.attributes:
-            first, what = _FIRST_WITH_DOT_ALGORITHMS, f"{operation.name} with an explicit algorithm"
-        else:
-            continue
-        needs.append(_Need(first, f"{what} at {describe_location(operation)}"))
-    return needs
+    return [need for operation in walk(module) if (need := _need(operation)) is not None]
 
 
-def _first_that_serializes(module: Any) -> tuple[int, int] | None:
-    for release in RELEASES:
-        with contextlib.suppress(RuntimeError, ValueError):
-            serialize_module(module, release.stablehlo)
-            return release.tensorflow
-    return None
+def _need(operation: Any) -> _Need | None:
+    what = operation.name
+    if what == COMPOSITE:
+        first = _FIRST_WITH_COMPOSITES
+    elif what == "stablehlo.dot_general" and "algorithm" in operation.attributes:
+        first, what = _FIRST_WITH_DOT_ALGORITHMS, f"{what} with an explicit algorithm"
+    elif what == "stablehlo.custom_call":
+        what = str(operation.attributes["call_target_name"]).strip('"')
+        if not what.startswith("mhlo."):
+            return None
+        first = _FIRST_WITH_MHLO.get(what, RELEASES[-1].tensorflow)
+    else:
+        return None
+    return _Need(first, f"{what} at {describe_location(operation)}")
 
 
 def _unexpressible(error: Exception) -> str:
@@ -154,12 +180,13 @@ def _unexpressible(error: Exception) -> str:
 
 
 def _too_old(
-    call: CallModule, release: Release, reason: str, needed: tuple[int, int] | None
+    call: CallModule, module: Any, needs: Sequence[_Need], release: Release, reason: str
 ) -> VersionError:
+    found = _first_artifact(call, module, needs, RELEASES)
     cure = (
-        f"The oldest TensorFlow that runs it is {needed[0]}.{needed[1]}."
-        if needed
-        else f"No TensorFlow up to {RELEASES[-1].name} runs it."
+        f"No TensorFlow up to {RELEASES[-1].name} runs it."
+        if found is None
+        else f"The oldest TensorFlow that runs it is {found[0].name}."
     )
     return VersionError(
         f"{call.name} cannot be expressed for TensorFlow {release.name} (StableHLO "

@@ -11,6 +11,7 @@ from typing import Any
 from jax.extend import mlir
 from jax.interpreters.mlir import make_ir_context
 
+from xla_call_module.call import read_artifact_version
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.versions import StablehloVersion
 
@@ -78,10 +79,11 @@ def open_module(artifact: bytes) -> Iterator[Any]:
     Raises:
         FormatError: the bytes are damaged, or newer than this jaxlib reads.
     """
+    read_artifact_version(artifact)  # MLIR would take a text, too
     with make_ir_context():
         try:
             module = mlir.deserialize_portable_artifact(artifact)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, MemoryError) as error:
             raise FormatError(
                 f"The module's {len(artifact)} bytes are no StableHLO portable artifact that this "
                 f"jaxlib reads: {first_line(error)}. To do: write it again, or take a newer jaxlib."

@@ -62,6 +62,11 @@ class Case:
     differentiable: bool = True
     x64: bool = False
 
+    @property
+    def default(self) -> str:
+        """The key of the function that the root object calls."""
+        return next(iter(self.functions))
+
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """JAX's configuration while the case is exported or run."""
         return jax.enable_x64(self.x64)
@@ -151,6 +156,8 @@ def containers(params: Any, tree: Any, pair: Any, *, point: Any) -> Any:
         "point": Point(x=point.x - point.y, y=[point.y * params["point"].y]),
         "layer": Layer(weight=tree["layer"].bias, bias=tree["layer"].weight * 2),
         "ordered": OrderedDict(z=tree["ordered"]["z"] - 1, a=tree["ordered"]["a"] - 2),
+        "numbers": {10: tree["numbers"][10] * 10, 9: tree["numbers"][9] * 9},
+        "pair": (pair[1], pair[0] + params["numbers"][2] + params["ordered"]["z"]),
         "empty": ((), {}, [None]),
     }
 
@@ -162,6 +169,7 @@ def containers_params() -> Any:
         "pair": (np.float32(0.5), None),
         "point": Point(y=np.float32(3), x=np.float32(4)),
         "ordered": OrderedDict(z=np.float32(1), a=np.float32(2)),
+        "numbers": {2: np.float32(2), 10: np.float32(10)},
         "a/b.c": np.float32(7),
     }
 
@@ -193,7 +201,12 @@ def half(params: Any, x: Any) -> Any:
 
 def integers(params: Any, x: Any, y: Any) -> Any:
     """Everything that has no gradient."""
-    return x // params["n"], y ^ y[::-1], x > 0, lax.population_count(y)
+    return x // params["n"], y ^ y[::-1], x > 0, x.sum()
+
+
+def octets(params: Any, x: Any) -> Any:
+    """Unsigned arithmetic, which wraps."""
+    return x // params["n"], x * 100, lax.population_count(x)
 
 
 def symbolic(params: Any, x: Any, y: Any) -> Any:
@@ -224,10 +237,11 @@ def scan(params: Any, x: Any) -> Any:
 
 
 def many(params: Any, x: Any) -> Any:
-    """A long chain of parameters."""
-    for layer in params:
-        x = x * layer["scale"] + layer["shift"]
-    return x
+    """Every parameter matters in its own way."""
+    scale = jnp.stack([layer["scale"] for layer in params])
+    shift = jnp.stack([layer["shift"] for layer in params])
+    place = jnp.arange(1.0, len(params) + 1)
+    return ((scale * x[:, None] + shift) * place).sum(axis=1)
 
 
 def predict(params: Any, x: Any) -> Any:
@@ -295,6 +309,11 @@ def same(params: Any, x: Any) -> Any:
     }
 
 
+def passed(params: Any, x: Any) -> Any:
+    """Bits in, the same bits out."""
+    return {"args": x, "params": params}
+
+
 def bit_patterns(dtype: DType) -> Any:
     """512 values of a dtype: special ones, subnormals, NaNs with payloads, and random bits.
 
@@ -311,8 +330,16 @@ def bit_patterns(dtype: DType) -> Any:
     return bits.reshape(-1).view(dtype.numpy)
 
 
+def _dtypes(*, float8: bool) -> dict[str, Any]:
+    return {
+        dtype.name: bit_patterns(dtype)
+        for dtype in DTYPES
+        if dtype.name.startswith("float8") == float8
+    }
+
+
 def _all_dtypes() -> dict[str, Any]:
-    return {dtype.name: bit_patterns(dtype) for dtype in DTYPES}
+    return _dtypes(float8=False) | _dtypes(float8=True)
 
 
 def _weights() -> dict[str, Any]:
@@ -340,6 +367,7 @@ CASES = (
                 "a": [_range(2), (_range(2) + 1, None)],
                 "layer": Layer(weight=_range(1) + 5, bias=_range(2) + 6),
                 "ordered": OrderedDict(z=_range(2) + 7, a=_range(3) + 8),
+                "numbers": {10: _range(2) + 9, 9: _range(1) + 10},
             },
             (_range(2) + 11, _range(2) + 12),
         ),
@@ -370,9 +398,15 @@ CASES = (
     Case(
         "integers",
         _single(integers),
-        (_range(2, 3, dtype=np.int32), _range(4, dtype=np.uint8)),
+        (_range(2, 3, dtype=np.int32), _range(4, dtype=np.int32)),
         params=lambda: {"n": np.int32(2)},
         polymorphic=("b, 3", "4"),
+    ),
+    Case(
+        "bytes",
+        _single(octets),
+        (np.arange(256, dtype=np.uint8),),
+        params=lambda: {"n": np.uint8(3)},
     ),
     Case(
         "symbols",
@@ -431,6 +465,16 @@ CASES = (
     ),
     Case("two_platforms", _single(places), (_range(3),), platforms=("cpu", "cuda")),
     Case("all_dtypes", _single(same), (_all_dtypes(),), params=_all_dtypes, x64=True),
+    Case(
+        "passed_on",
+        _single(passed),
+        (_dtypes(float8=False),),
+        params=lambda: _dtypes(float8=False),
+        x64=True,
+    ),
+    Case(
+        "float8", _single(passed), (_dtypes(float8=True),), params=lambda: _dtypes(float8=True)
+    ),
 )  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}
 

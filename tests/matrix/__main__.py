@@ -1,0 +1,72 @@
+"""`python -m tests.matrix`: files for, and in, each TensorFlow; with `--jax` from other JAXs.
+
+Without options this JAX writes every case for each TensorFlow, and for none in particular, and
+each TensorFlow runs what is for it. With `--jax` each other JAX writes for the oldest and the newest
+TensorFlow and runs the tests of the packages. The environments are made under .matrix, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from tests.matrix.environments import CONSUMERS, WRITERS, EnvironmentFailedError
+from tests.matrix.grid import exit_status, show
+from tests.matrix.runs import Step, from_each_jax, in_each_tensorflow
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the matrix; 0 where every cell is as expected."""
+    options = _parse(arguments)
+    console = Console(highlight=False)
+    run = from_each_jax if options.jax else in_each_tensorflow
+    try:
+        with _folder(options.keep) as folder, _steps(console) as step:
+            cells = run(folder, only=options.only, names=options.cases, step=step)
+    except EnvironmentFailedError as failure:
+        console.print(f"An environment cannot be made: {failure}", markup=False)
+        return 1
+    show(cells, console)
+    return exit_status(cells)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
+    parser.add_argument("cases", nargs="*", help="names from tests/matrix/functions.py; all")
+    parser.add_argument("--jax", action="store_true", help="other JAXs instead of TensorFlows")
+    parser.add_argument("--only", metavar="VERSION", help="one TensorFlow, or one JAX")
+    parser.add_argument("--keep", metavar="FOLDER", type=Path, help="a new folder for the files")
+    options = parser.parse_args(arguments)
+    known = [environment.version for environment in (WRITERS if options.jax else CONSUMERS)]
+    if options.only not in (None, *known):
+        parser.error(f"--only takes one of {', '.join(known)}")
+    return options
+
+
+@contextlib.contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    if kept is not None:
+        kept.mkdir(parents=True)
+        yield kept.resolve()
+        return
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+@contextlib.contextmanager
+def _steps(console: Console) -> Iterator[Step]:
+    """Says what happens now, on a terminal."""
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda text: progress.update(task, description=text)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,155 @@
+"""The environments of the matrix: which versions, and how each one is made once."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = [
+    "CONSUMERS",
+    "WRITERS",
+    "Environment",
+    "EnvironmentFailedError",
+    "constraints",
+    "find_python",
+    "prepare",
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".matrix"
+_STAMP = ".installed"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One virtual environment.
+
+    Attributes:
+        name: of its folder, such as `tf-2.18.1`.
+        version: the framework's, as far as it is asked for: `2.18`, `0.7.1`.
+        requirements: what is installed into it.
+        pins: versions other than those of constraints.txt.
+        pythons: commands of interpreters that its wheels exist for; empty for the running one.
+    """
+
+    name: str
+    version: str
+    requirements: tuple[str, ...]
+    pins: Mapping[str, str] = field(default_factory=dict)
+    pythons: tuple[str, ...] = ()
+
+
+class EnvironmentFailedError(Exception):
+    """An environment cannot be made; the message has pip's last words."""
+
+
+def _tensorflow(version: str, **pins: str) -> Environment:
+    # As in pyproject.toml: the wheel without GPU kernels exists for Linux on x86-64 only.
+    requirements = (
+        "tensorflow-cpu; sys_platform == 'linux' and platform_machine == 'x86_64'",
+        "tensorflow; sys_platform != 'linux' or platform_machine != 'x86_64'",
+    )
+    return Environment(
+        name=f"tf-{version}",
+        version=version.rpartition(".")[0],
+        requirements=requirements,
+        pins={"tensorflow": version, "tensorflow-cpu": version, **pins},
+    )
+
+
+def _jax(version: str, *, pythons: tuple[str, ...] = ()) -> Environment:
+    return Environment(
+        name=f"jax-{version}",
+        version=version,
+        requirements=("--editable", ".[test]"),
+        pins={"jax": version, "jaxlib": version},
+        pythons=pythons,
+    )
+
+
+# TensorFlow 2.18 and 2.19 refuse newer numpy and protobuf than these.
+CONSUMERS = (
+    _tensorflow("2.18.1", numpy="2.0.2", protobuf="5.29.6"),
+    _tensorflow("2.19.1", numpy="2.1.3", protobuf="5.29.6"),
+    _tensorflow("2.20.0"),
+    _tensorflow("2.21.0"),
+)
+
+# The oldest that pyproject.toml allows, one in between, and the newest, which needs Python 3.12.
+WRITERS = (
+    _jax("0.7.1"),
+    _jax("0.8.3"),
+    _jax("0.12.0.1", pythons=("python3.13", "python3.12")),
+)
+
+
+def find_python(environment: Environment) -> str | None:
+    """The interpreter that an environment is made with; None if this machine has none."""
+    if not environment.pythons:
+        return sys.executable
+    running = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    if running in environment.pythons:
+        return sys.executable
+    found = filter(None, map(shutil.which, environment.pythons))
+    return next(filter(_runs, found), None)
+
+
+def _runs(python: str) -> bool:
+    """Version managers put commands on the path that only say that they are not installed."""
+    command = [python, "-c", "import ensurepip"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def prepare(environment: Environment, python: str, *, folder: Path = FOLDER) -> Path:
+    """The environment's own interpreter, after what is missing in it was installed.
+
+    Raises:
+        EnvironmentFailedError: it cannot be made. What was made stays, for the next time.
+    """
+    home = folder / environment.name
+    own = home / "bin" / "python"
+    pinned = constraints((ROOT / "constraints.txt").read_text(), environment.pins)
+    wanted = "\n".join([*environment.requirements, pinned])
+    stamp = home / _STAMP
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return own
+    _run([python, "-m", "venv", str(home)])
+    constrained = home / "constraints.txt"
+    constrained.write_text(pinned)
+    # Compiling all of TensorFlow takes longer than compiling what is imported.
+    install = [str(own), "-m", "pip", "install", "-qq", "--no-compile"]
+    _run([*install, "--disable-pip-version-check", *environment.requirements], constrained)
+    stamp.write_text(wanted)
+    return own
+
+
+def constraints(text: str, pins: Mapping[str, str]) -> str:
+    """The pins of a constraints file, some of them exchanged."""
+    kept = [line for line in _pin_lines(text) if _normal(line.partition("==")[0]) not in pins]
+    own = [f"{name}=={version}" for name, version in sorted(pins.items())]
+    return "\n".join([*kept, *own]) + "\n"
+
+
+def _pin_lines(text: str) -> Iterable[str]:
+    return (line for line in text.splitlines() if line and not line.startswith("#"))
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _run(command: list[str], constrained: Path | None = None) -> None:
+    # The variable reaches the environment that pip builds in, too; the option does not.
+    extra = {} if constrained is None else {"PIP_CONSTRAINT": str(constrained)}
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | extra, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        last = "\n".join((done.stdout + done.stderr).splitlines()[-5:])
+        raise EnvironmentFailedError(f"{' '.join(command[:4])} …: {last}")

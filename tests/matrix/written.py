@@ -1,0 +1,45 @@
+"""The list of files that one JAX wrote for the matrix, as a value and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+__all__ = ["DEFAULT", "Written", "read_written", "write_written"]
+
+DEFAULT = "default"
+_NAME = "written.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of one case for one target.
+
+    Attributes:
+        case: its name.
+        target: the `tensorflow=` of `bridge.save`, or `default` for None.
+        oldest: the oldest TensorFlow that reads the file; empty where there is none.
+        error: type and message of what was raised; empty where there is a file.
+    """
+
+    case: str
+    target: str
+    oldest: str = ""
+    error: str = ""
+
+    @property
+    def path(self) -> str:
+        """Of the SavedModel, below the folder with all of them."""
+        return f"{self.case}/{self.target}"
+
+
+def read_written(folder: Path) -> tuple[Written, ...]:
+    """What a process wrote into a folder."""
+    return tuple(Written(**fields) for fields in json.loads((folder / _NAME).read_text()))
+
+
+def write_written(folder: Path, written: Sequence[Written]) -> None:
+    """The list that `read_written` reads."""
+    (folder / _NAME).write_text(json.dumps([asdict(entry) for entry in written], indent=1))

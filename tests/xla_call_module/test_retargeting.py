@@ -1,0 +1,187 @@
+"""A call as an older TensorFlow reads it: still the same computation, or refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from jax import export, lax
+from jax.scipy import special
+
+from xla_call_module import from_exported, retarget
+from xla_call_module._tf import imported_release
+from xla_call_module.errors import FormatError, VersionError
+from xla_call_module.op import Op
+from xla_call_module.retargeting import oldest_release
+from xla_call_module.versions import RELEASES, parse_release
+
+# JAX 0.10 exports these at a StableHLO that TensorFlow 2.21 does not read, as composites.
+COMPOSITES = {
+    "erf": special.erf,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "top_k": functools.partial(lax.top_k, k=3),
+    "sinh": jnp.sinh,
+    "cosh": jnp.cosh,
+    "arcsin": jnp.arcsin,
+    "arccos": jnp.arccos,
+    "arcsinh": jnp.arcsinh,
+    "arccosh": lambda x: jnp.arccosh(1 + jnp.abs(x)),
+    "arctanh": jnp.arctanh,
+    "ndtr": special.ndtr,
+    "log_ndtr": special.log_ndtr,
+    "truncated_normal": lambda x: jax.random.truncated_normal(jax.random.key(0), -x[:5] - 2, 1 + x[:5]),
+}  # fmt: skip
+X = np.linspace(-0.9, 0.9, 11, dtype=np.float32)
+
+
+def _call(function, *args, **kwargs):
+    return from_exported(export.export(jax.jit(function), **kwargs)(*args))
+
+
+def _run(call, *args):
+    return [x.numpy() for x in Op(call).run([tf.constant(np.asarray(x)) for x in args])]
+
+
+@pytest.mark.parametrize("release", ["2.18", "2.21"])
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_what_jax_exports_too_new_runs(name, release):
+    """The two XLA versions approximate differently; a few units in the last place."""
+    call = retarget(_call(COMPOSITES[name], X), release)
+    want = jax.tree.leaves(jax.jit(COMPOSITES[name])(X))
+    for result, wanted in zip(_run(call, X), want, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=5e-6, atol=1e-6)
+
+
+def _two(x):
+    return jnp.sin(x) @ jnp.cos(x).T
+
+
+@pytest.fixture(scope="module")
+def call():
+    return _call(_two, np.ones((2, 3), np.float32))
+
+
+class TestVersions:
+    @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+    def test_what_a_release_reads(self, call, release):
+        for wanted in (release, release.name, f"{release.name}.1"):
+            made = retarget(call, wanted)
+            assert made.stablehlo_version == min(release.stablehlo, call.stablehlo_version)
+            assert made.version == min(release.convention, 9)
+        kept = ("name", "args", "results", "kept", "platforms", "disabled_checks", "exported")
+        assert all(getattr(made, field) == getattr(call, field) for field in kept)
+        assert retarget(made, release) == made
+
+    def test_the_result_is_the_same(self, call):
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        results = [_run(retarget(call, release), x)[0] for release in RELEASES[4:]]
+        np.testing.assert_allclose(results[0], jax.jit(_two)(x), rtol=1e-6)
+        for result in results[1:]:
+            np.testing.assert_array_equal(result, results[0])
+
+    def test_polymorphic_and_multi_platform_modules(self):
+        shape = jax.ShapeDtypeStruct(export.symbolic_shape("b, 3"), "float32")
+        call = retarget(_call(_two, shape, platforms=["tpu", "cpu"]), "2.18")
+        assert call.has_platform_index
+        np.testing.assert_allclose(
+            _run(call, np.ones((4, 3), np.float32))[0], _two(jnp.ones((4, 3))), rtol=1e-6
+        )
+
+    def test_an_artifact_is_never_made_newer(self, call):
+        old = retarget(call, "2.14")
+        assert retarget(old, "2.21").stablehlo_version == old.stablehlo_version
+        assert retarget(old, "2.21").version == 8
+
+    def test_a_release_to_come(self, call):
+        assert retarget(call, "2.99") == retarget(call, RELEASES[-1])
+
+    def test_the_oldest_by_default(self, call):
+        assert retarget(call) == retarget(call, "2.14")
+        assert oldest_release(retarget(call)) == RELEASES[0]
+        assert oldest_release(call) is None or oldest_release(call).tensorflow > (2, 20)
+        for release in RELEASES:
+            assert oldest_release(retarget(call, release)) == release
+
+    @pytest.mark.parametrize("version", ["2.13", "two", ""])
+    def test_no_release(self, call, version):
+        with pytest.raises(VersionError, match="TensorFlow"):
+            retarget(call, version)
+
+    def test_the_imported_release_is_in_the_range_that_is_promised(self):
+        assert (2, 18) <= imported_release().tensorflow <= (2, 21)
+
+
+class TestShardy:
+    """Calling convention 10 brought the flag, with TensorFlow 2.20."""
+
+    @pytest.fixture
+    def sharded(self, call):
+        return dataclasses.replace(call, uses_shardy=True, version=10, nr_devices=2)
+
+    @pytest.mark.parametrize("release", ["2.18", "2.19"])
+    def test_it_is_left_out_below(self, sharded, release):
+        made = retarget(sharded, release)
+        assert (made.uses_shardy, made.version) == (False, 9)
+
+    @pytest.mark.parametrize("release", ["2.20", "2.21"])
+    def test_it_is_kept_above(self, sharded, release):
+        made = retarget(sharded, release)
+        assert (made.uses_shardy, made.version) == (True, 10)
+
+    def test_by_default_it_is_kept(self, sharded):
+        assert retarget(sharded) == retarget(sharded, "2.20")
+
+
+def _erf(x):
+    return lax.erf(x)
+
+
+def _accurate(x):
+    return lax.exp(x, accuracy=lax.AccuracyMode.HIGHEST)
+
+
+def _algorithm(x):
+    return lax.dot(x, x, precision=lax.DotAlgorithmPreset.F32_F32_F32)
+
+
+class TestWhatCannotBeExpressed:
+    @pytest.mark.parametrize(
+        ("function", "operation", "first"),
+        [
+            (_erf, "stablehlo.composite", "2.18"),
+            (_accurate, "vhlo.exponential_v2", "2.19"),
+            (_algorithm, "stablehlo.dot_general with an explicit algorithm", "2.19"),
+        ],
+    )
+    def test_it_is_named_with_its_place(self, function, operation, first):
+        call = _call(function, np.ones((2, 2), np.float32))
+        line = function.__code__.co_firstlineno + 1
+        for release in RELEASES:
+            if release.tensorflow >= parse_release(first).tensorflow:
+                retarget(call, release)
+                continue
+            match = (
+                rf"{function.__name__} cannot be expressed for TensorFlow {release.name} .*: "
+                rf"{operation} at .*test_retargeting\.py:{line}.* that runs it is {first}\. To do"
+            )
+            with pytest.raises(VersionError, match=match):
+                retarget(call, release)
+        assert retarget(call) == retarget(call, first)
+        assert oldest_release(retarget(call)).name == first
+
+    def test_what_is_called_from_many_places_has_the_place_of_its_first_call(self):
+        def outer(x):
+            return jax.jit(lax.erf)(x)
+
+        with pytest.raises(VersionError, match=rf"py:{outer.__code__.co_firstlineno + 1}"):
+            retarget(_call(outer, X), "2.17")
+
+    def test_a_damaged_module(self, call):
+        damaged = dataclasses.replace(call, module=call.module[: len(call.module) // 2])
+        with pytest.raises(FormatError, match="bytes are no StableHLO portable artifact"):
+            retarget(damaged, "2.18")

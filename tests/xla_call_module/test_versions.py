@@ -1,0 +1,147 @@
+"""Versions, platforms and safety checks: what is known is understood, what is not is refused."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xla_call_module._tf import imported_release
+from xla_call_module.checks import DisabledCheck
+from xla_call_module.errors import PlatformError, StructureError, VersionError
+from xla_call_module.platforms import (
+    PLATFORMS,
+    parse_platforms,
+    platform_from_tensorflow,
+    platform_to_tensorflow,
+)
+from xla_call_module.versions import RELEASES, parse_release, parse_stablehlo_version
+
+numbers = st.integers(0, 999)
+
+
+@given(numbers, numbers, numbers)
+def test_a_stablehlo_version_round_trips(major, minor, patch):
+    assert parse_stablehlo_version(f"{major}.{minor}.{patch}") == (major, minor, patch)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1.2", "1.2.3.4", "1.2.x", "v1.2.3", "1.-2.3", " 1.2.3", "1.².3", "1.٣.3"]
+)
+def test_no_stablehlo_version(text):
+    with pytest.raises(VersionError, match=r"is no StableHLO version; expected one such as"):
+        parse_stablehlo_version(text)
+
+
+@given(st.text(alphabet="0123456789.-", max_size=12) | st.text(max_size=5))
+def test_any_text_is_a_version_or_refused(text):
+    try:
+        assert parse_stablehlo_version(text) == tuple(map(int, text.split(".")))
+    except VersionError as error:
+        assert repr(text) in str(error)  # noqa: PT017 - most texts are refused, some are not
+    try:
+        assert parse_release(text) in RELEASES
+    except VersionError as error:
+        assert repr(text) in str(error) or text in str(error)  # noqa: PT017
+
+
+@given(st.sampled_from(RELEASES), st.sampled_from(["", ".1", ".0rc2", "-dev20260101", "rc0"]))
+def test_a_release_is_found_by_its_version(release, suffix):
+    assert parse_release(release.name + suffix) is release
+
+
+@given(st.integers(RELEASES[-1].tensorflow[1], 9999))
+def test_a_newer_release_is_as_able_as_the_newest_known(minor):
+    assert parse_release(f"2.{minor}") is RELEASES[-1]
+    assert parse_release(f"3.{minor}.1") is RELEASES[-1]
+
+
+@pytest.mark.parametrize("text", ["2.13", "2.13.1", "1.15.0", "0.12"])
+def test_an_older_release_is_refused(text):
+    with pytest.raises(VersionError, match=rf"TensorFlow {text} is older than 2\.14"):
+        parse_release(text)
+
+
+@pytest.mark.parametrize("text", ["", "2", "2.", "two", "2_18", "2.18181818", "99999.1", ".18"])
+def test_no_release(text):
+    with pytest.raises(VersionError, match=r"is no TensorFlow version; expected one such as"):
+        parse_release(text)
+
+
+def test_releases_only_gain():
+    for older, newer in zip(RELEASES, RELEASES[1:], strict=False):
+        assert older.tensorflow < newer.tensorflow
+        assert older.convention <= newer.convention
+        assert older.stablehlo < newer.stablehlo
+
+
+def test_the_imported_release_is_the_one_in_the_table():
+    """TensorFlow is asked, so this compares the table with it."""
+    assert imported_release() == parse_release(tf.__version__)
+
+
+def test_a_release_that_cannot_be_asked_is_looked_up(monkeypatch):
+    from tensorflow.compiler.tf2xla.python import xla
+
+    monkeypatch.delattr(xla, "call_module_maximum_supported_version")
+    assert imported_release() is parse_release(tf.__version__)
+
+
+@pytest.mark.parametrize(
+    ("names", "platforms"),
+    [
+        (["cpu"], ("cpu",)),
+        ("cpu", ("cpu",)),
+        (["gpu"], ("cuda", "rocm")),
+        (["tpu", "CPU", "cpu"], ("tpu", "cpu")),
+        (["rocm", "gpu"], ("rocm", "cuda")),
+    ],
+)
+def test_platforms(names, platforms):
+    assert parse_platforms(names) == platforms
+
+
+@pytest.mark.parametrize("names", [["metal"], ["cpu", "xpu"], [""]])
+def test_an_unknown_platform(names):
+    with pytest.raises(PlatformError, match=r"is unknown; expected some of cpu, cuda, rocm, tpu"):
+        parse_platforms(names)
+
+
+def test_no_platform():
+    with pytest.raises(PlatformError, match="No platform is named"):
+        parse_platforms([])
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_platform_round_trips(platform):
+    name = platform_to_tensorflow(platform)
+    assert name.isupper()
+    assert platform_from_tensorflow(name) == platform
+
+
+@pytest.mark.parametrize("name", ["cpu", "Cuda", "tPU"])
+def test_a_platform_that_tensorflow_would_never_match(name):
+    with pytest.raises(PlatformError, match="not in upper case, so TensorFlow would never match"):
+        platform_from_tensorflow(name)
+
+
+@pytest.mark.parametrize("name", ["GPU", "METAL", ""])
+def test_a_platform_that_tensorflow_does_not_have(name):
+    with pytest.raises(PlatformError, match="is unknown"):
+        platform_from_tensorflow(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "custom_call"),
+    [("platform", None), ("shape_assertions", None), ("custom_call:my target", "my target")],
+)
+def test_a_check(name, custom_call):
+    check = DisabledCheck(name)
+    assert (str(check), check.custom_call) == (name, custom_call)
+
+
+@pytest.mark.parametrize("name", ["Platform", "platform ", "custom_call:", "custom_call", ""])
+def test_a_check_that_tensorflow_would_ignore(name):
+    with pytest.raises(StructureError, match="is unknown; expected 'platform', 'shape_assertions'"):
+        DisabledCheck(name)
