@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
@@ -30,6 +31,8 @@ _BIND_STATIC = (
     "To do: bind it first, as in bridge.convert(functools.partial(fun, name=value)), or leave it "
     "to its default."
 )
+
+_WIDE = ("int64", "uint64", "float64", "complex128")
 
 Check = export.DisabledSafetyCheck | DisabledCheck | str
 
@@ -132,6 +135,7 @@ class _Ready:
 
         self._exported = exported
         self._call = DifferentiableCall(exported, with_gradient=with_gradient)
+        self.is_wide = any(spec.dtype.name in _WIDE for spec in self._call.call.args)
 
     def resolve(
         self, arguments: Sequence[ArgumentSpec], tree: tree_util.PyTreeDef
@@ -241,9 +245,10 @@ class _Converted:
         from bridge.tensors import Arguments, read_arguments
 
         self._source = source
-        # What an Exported computes depends on no setting any more.
+        # What an Exported takes and computes depends on no setting any more.
         self._settings = _jax_settings if isinstance(source, _Tracer) else None
-        self._read = read_arguments
+        is_wide = isinstance(source, _Ready) and source.is_wide
+        self._read = partial(read_arguments, wide=True) if is_wide else read_arguments
         self._describe = Arguments
         self._bound: dict[Hashable, _Bound] = {}
         self._lock = threading.Lock()
@@ -298,14 +303,22 @@ def _check_dtype(argument: ArgumentSpec, expected: Any) -> None:
         fits = argument.dtype == np.dtype("bool")
     else:
         fits = _canonical_dtype(argument) == expected or argument.dtype == expected
-        if not fits and argument.is_weak:
-            fits = jax.dtypes.result_type(expected, argument.origin) == expected
+        fits = fits or (argument.is_weak and _category(argument.origin) <= _category(expected))
     if fits:
         return
     raise DtypeError(
         f"{argument.path} has dtype {argument.dtype}; it was exported for {expected}. To do: cast "
         "it with tf.cast, or export the function for that dtype."
     )
+
+
+def _category(dtype: Any) -> int:
+    """A Python number takes the dtype of what it meets, unless that is of a lower category.
+
+    https://docs.jax.dev/en/latest/type_promotion.html
+    """
+    categories = (np.bool_, np.integer, np.floating, np.complexfloating)
+    return next(i for i, kind in enumerate(categories) if jax.dtypes.issubdtype(dtype, kind))
 
 
 def _describe_mismatch(name: str, found: Any, expected: Any) -> str:

@@ -107,7 +107,14 @@ def specify(
 
 def _symbolic(argument: ArgumentSpec, text: str | None, scope: Any) -> tuple[Any, ...]:
     if text is None:
-        if argument.shape is None or None in argument.shape:
+        if argument.shape is None:
+            raise StructureError(
+                f"{argument.path} arrived as {argument}, and a JAX function needs the rank. "
+                "To do: give the tensor one with tf.ensure_shape, and then either "
+                "polymorphic_shapes='auto' or a name for each unknown dimension; or name all of "
+                "its dimensions, as in polymorphic_shapes='b, 3'."
+            )
+        if None in argument.shape:
             raise StructureError(
                 f"{argument.path} arrived as {argument}, and a JAX function needs a name for each "
                 "unknown dimension. To do: pass polymorphic_shapes='auto', or name them, as in "
@@ -133,10 +140,9 @@ def _symbolic(argument: ArgumentSpec, text: str | None, scope: Any) -> tuple[Any
 
 
 def _suggestion(argument: ArgumentSpec) -> str:
-    if argument.shape is None:
-        return "b, ..."
-    names = iter("bcdefghijklmnopqrstuvw")
-    return ", ".join("_" if size is not None else next(names, "x") for size in argument.shape)
+    names = iter("bcdefghijklmnopqrstuvwxyz")
+    sizes = argument.shape or ()
+    return ", ".join("_" if size is not None else next(names, "b") for size in sizes)
 
 
 def _automatic(arguments: Sequence[ArgumentSpec]) -> list[str | None]:

@@ -67,11 +67,16 @@ class Arguments:
 
 
 def read_arguments(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], *, wide: bool = False
 ) -> tuple[list[tf.Tensor], tuple[Any, ...]]:
     """The flat arguments of a call as tensors, and what two calls share that need the same module.
 
     Every call comes through here, after the last run of the op has cooled the processor's caches.
+
+    Args:
+        args: positional arguments.
+        kwargs: keyword arguments.
+        wide: whether Python numbers keep 64 bits, whatever JAX is set to.
 
     Returns:
         `Arguments.tensors`, and a key that begins with `Arguments.tree` and `Arguments.origins`.
@@ -83,7 +88,7 @@ def read_arguments(
     origins: tuple[Any, ...] = ()
     for leaf in leaves:
         if not isinstance(leaf, tf.Tensor):
-            leaves, tree, origins = _convert(args, kwargs)
+            leaves, tree, origins = _convert((args, kwargs), wide=wide)
             break
     key: list[Any] = [tree, origins]
     for tensor in leaves:
@@ -94,14 +99,14 @@ def read_arguments(
 
 
 def _convert(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    arguments: Any, *, wide: bool
 ) -> tuple[list[tf.Tensor], tree_util.PyTreeDef, tuple[Any, ...]]:
     """Tensors, their structure and their origins."""
-    leaves, tree = tree_util.tree_flatten(_plain((args, kwargs)))
+    leaves, tree = tree_util.tree_flatten(_plain(arguments))
     tensors, origins = [], []
     for index, leaf in enumerate(leaves):
         try:
-            tensor, origin = _to_tensor(leaf)
+            tensor, origin = _to_tensor(leaf, wide=wide)
         except (TypeError, ValueError, OverflowError, tf.errors.InvalidArgumentError) as error:
             if isinstance(error, InteropError):
                 raise
@@ -114,12 +119,13 @@ def _convert(
     return tensors, tree, tuple(origins)
 
 
-def _to_tensor(leaf: Any) -> tuple[tf.Tensor, Any]:
+def _to_tensor(leaf: Any, *, wide: bool) -> tuple[tf.Tensor, Any]:
     if isinstance(leaf, tf.Tensor):
         return leaf, None
     if type(leaf) in (bool, int, float, complex):
-        dtype = jax.dtypes.canonicalize_dtype(np.dtype(type(leaf)))
-        return tf.constant(np.asarray(leaf, dtype)), type(leaf)
+        dtype = np.dtype(type(leaf))
+        narrow = dtype if wide else jax.dtypes.canonicalize_dtype(dtype)
+        return tf.constant(np.asarray(leaf, narrow)), type(leaf)
     if isinstance(leaf, jax.Array):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return tf.constant(np.asarray(jax.random.key_data(leaf))), leaf.dtype

@@ -58,7 +58,9 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
     folder.mkdir()
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        # NFS has no such lock on a folder. What is left behind there is not removed by others.
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
         _sync_folders(folder)
         _put(folder, target, overwrite=overwrite)
@@ -170,5 +172,9 @@ def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems cannot do it for a folder (https://man7.org/linux/man-pages/man2/fsync.2.html).
+        if error.errno != errno.EINVAL:
+            raise
     finally:
         os.close(descriptor)

@@ -55,6 +55,15 @@ def encode_node(
 
     Raises:
         FormatError: the number of inputs is not that of the operands.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, tensorflow as tf
+        >>> from xla_call_module import encode_node, from_exported
+        >>> exported = jax.export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((3,), "float32"))
+        >>> node = encode_node(from_exported(exported), name="sin", inputs=["x"],
+        ...                    new_node=tf.compat.v1.NodeDef)
+        >>> node.op, list(node.input), list(node.attr["platforms"].list.s)
+        ('XlaCallModule', ['x'], [b'CPU'])
     """
     if len(inputs) != len(call.operands):
         raise FormatError(
@@ -96,7 +105,18 @@ def decode_node(node: Any) -> CallModule:
 
     Raises:
         FormatError: it is another op; an attribute is missing, unknown, or contradicts another.
-        DtypeError, PlatformError, StructureError: an attribute's value is not one that JAX has.
+        DtypeError, PlatformError, StructureError, VersionError: an attribute's value is not one
+            that JAX has.
+
+    Example:
+        >>> import bridge, jax.numpy as jnp, tensorflow as tf
+        >>> from xla_call_module import decode_node
+        >>> function = tf.function(bridge.convert(lambda image: jnp.sin(image)))
+        >>> graph = function.get_concrete_function(tf.TensorSpec([3])).graph.as_graph_def()
+        >>> nodes = [n for f in graph.library.function for n in f.node_def] + [*graph.node]
+        >>> call = next(decode_node(node) for node in nodes if node.op == "XlaCallModule")
+        >>> call.args[0].name, str(call.args[0])
+        ('image', 'float32[3]')
     """
     if node.op != OP:
         raise FormatError(f"Node {node.name} is a {node.op}, not an {OP}.")

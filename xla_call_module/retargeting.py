@@ -33,7 +33,7 @@ _SHARDY_CONVENTION = 10
 _FIRST_WITH_COMPOSITES = (2, 18)
 # TensorFlow 2.18's XLA ends the process on a dot with an explicit algorithm.
 _FIRST_WITH_DOT_ALGORITHMS = (2, 19)
-# How JAX before 0.10 writes what StableHLO has no operation for: custom calls that XLA turns into
+# How JAX before 0.9.1 writes what StableHLO has no operation for: custom calls that XLA turns into
 # operations of its own dialect, MHLO. A release whose MHLO lacks the operation, or has another form
 # of it, reads the call and refuses it when it runs. Found by running each in each release.
 _FIRST_WITH_MHLO = {

@@ -18,6 +18,7 @@ import tensorflow as tf
 from absl.testing import flagsaver
 from tensorflow.python.tools import saved_model_cli
 
+from tests.bridge.absence import run_without_tensorflow
 from tests.bridge.models import BY_NAME, CASES, ROUNDING
 from tests.bridge.pytrees import (
     by_path,
@@ -33,7 +34,6 @@ from xla_call_module.dtypes import dtype_from_name, dtype_from_tensorflow
 
 keras = pytest.importorskip("keras")
 
-ROOT = Path(__file__).parents[2]
 C_SOURCE = Path(__file__).parent / "c_api" / "load_and_run.c"
 KEYS = [(case.name, key) for case in CASES for key in case.functions]
 
@@ -52,9 +52,7 @@ def models(tmp_path_factory):
     """The folder with a SavedModel for each case."""
     folder = tmp_path_factory.mktemp("models")
     code = "import sys; from tests.bridge.models import write_all; write_all(sys.argv[1])"
-    command = [sys.executable, "-W", "error", "-c", code, str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_without_tensorflow(code, folder)
     return folder
 
 
@@ -167,7 +165,8 @@ def _structures_agree(case, got, want):
 
 def _traced(function, **options):
     """A tf.function that calls a loaded one with whatever arguments it gets."""
-    return tf.function(lambda *args, **kwargs: function(*args, **kwargs), **options)
+    call = lambda *args, **kwargs: function(*args, **kwargs)  # noqa: E731
+    return tf.function(call, autograph=False, **options)
 
 
 MODES = {
@@ -413,6 +412,17 @@ class TestKeras:
         (x,), _ = _arguments(case)
         layer = keras.layers.TFSMLayer(models / name, call_endpoint=case.default)
         assert len(layer.weights) == len(jax.tree.leaves(case.leading()))
+        _structures_agree(case, layer(x), structured(case.results()))
+
+    def test_keras_casts_to_the_dtype_of_the_layer(self, models):
+        case = BY_NAME["bfloat16"]
+        (x,), _ = _arguments(case)
+        layer = keras.layers.TFSMLayer(models / case.name, call_endpoint="serving_default")
+        with pytest.raises(ValueError, match="Could not find matching concrete function"):
+            layer(x)
+        layer = keras.layers.TFSMLayer(
+            models / case.name, call_endpoint="serving_default", dtype="bfloat16"
+        )
         _structures_agree(case, layer(x), structured(case.results()))
 
     def test_a_layer_has_one_argument(self, models):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
-import os
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +17,13 @@ import tensorflow as tf
 from jax import export
 
 import bridge
+import savedmodel
+from tests.bridge.absence import run_without_tensorflow
 from tests.bridge.models import BY_NAME, bit_patterns
 from tests.bridge.pytrees import read_meta_graph, read_paths
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError, FormatError, StructureError, VersionError
 
-ROOT = Path(__file__).parents[2]
 SPEC = jax.ShapeDtypeStruct((3,), np.float32)
 
 
@@ -320,7 +319,7 @@ for spec in (P("a", "b"), P("b"), P(None, "a"), P()):
     assert found.tobytes() == value.tobytes(), spec
 """
         flags = "--xla_force_host_platform_device_count=4"
-        _run_python(code, tmp_path / "m", XLA_FLAGS=flags)
+        run_without_tensorflow(code, tmp_path / "m", XLA_FLAGS=flags)
 
     @pytest.mark.parametrize(
         ("params", "error", "message"),
@@ -532,22 +531,18 @@ class TestRefused:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["fits", "m"]
 
 
-def _run_python(code, *arguments, **environment):
-    """A process of its own, in which TensorFlow cannot be imported; its output."""
-    blocked = (
-        "from tests.bridge.models import without_tensorflow\n"
-        f"with without_tensorflow():\n    exec({code!r})\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", blocked, *map(str, arguments)],
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_tensorflow_is_not_needed(tmp_path):
+    """Neither by the import nor by the saving, and nobody asks whether it is there."""
+    code = """
+import sys
+import jax
+import bridge
+bridge.save(jax.export.export(jax.jit(jax.numpy.sin))(1.0), sys.argv[1])
+bridge.inspect(sys.argv[1])
+assert not {"tensorflow", "keras", "tensorboard"} & sys.modules.keys()
+"""
+    run_without_tensorflow(code, tmp_path / "m")
+    assert tf.saved_model.load(tmp_path / "m")(tf.constant(0.0)).numpy() == 0
 
 
 class TestBytes:
@@ -562,7 +557,7 @@ for name in ("several", "containers", "symbols", "two_signatures", "composites",
     BY_NAME[name].save(Path(sys.argv[1], name))
 """
         for seed in ("0", "1"):
-            _run_python(code, tmp_path / seed, PYTHONHASHSEED=seed)
+            run_without_tensorflow(code, tmp_path / seed, PYTHONHASHSEED=seed)
         first, second = _files(tmp_path / "0"), _files(tmp_path / "1")
         assert first == second
         assert len(first) == 6 * 3
@@ -676,10 +671,25 @@ before = resident("VmRSS")
 bridge.save(exported, sys.argv[1] + "/m", params=params)
 print(resident("VmHWM") - before)
 """
-        over = int(_run_python(code, tmp_path, kind))
+        over = int(run_without_tensorflow(code, tmp_path, kind))
         size = (tmp_path / "m" / "variables" / "variables.data-00000-of-00001").stat().st_size
         assert size > 300_000_000
         assert 0 <= over < 64 << 20
+
+    @pytest.mark.slow
+    def test_a_module_that_protobuf_does_not_take(self, tmp_path):
+        """All but a few bytes of the limit, so that what is around the module is too much."""
+        bridge.save(_export(jnp.sin, SPEC), tmp_path / "m", gradient_order=0)
+        model = savedmodel.read(tmp_path / "m")
+        function = model.default.function
+        module = function.call.module
+        padded = dataclasses.replace(function.call, module=module.ljust(2**31 - 100, b"\0"))
+        signature = dataclasses.replace(
+            model.default, function=dataclasses.replace(function, chain=(padded,))
+        )
+        with pytest.raises(StructureError, match=r"saved_model\.pb would have more bytes"):
+            savedmodel.write(dataclasses.replace(model, signatures=(signature,)), tmp_path / "n")
+        assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
     @pytest.mark.slow
     @pytest.mark.parametrize("gigabytes", [2, 4])

@@ -75,8 +75,10 @@ def _cotangent(leaf):
     return (np.arange(array.size) % 5 - 1).reshape(array.shape).astype(array.dtype)
 
 
-def _jax_gradients(case, key):
+@functools.cache
+def _jax_gradients(name, key):
     """The gradients of the parameters in their order, and of the arguments by their paths."""
+    case = BY_NAME[name]
     cotangents = {
         path: _cotangent(result)
         for path, result in _floats(by_path("result", case.results(key))).items()
@@ -87,7 +89,7 @@ def _jax_gradients(case, key):
         return sum((found[path] * cotangent).sum() for path, cotangent in cotangents.items())
 
     primal = (case.leading(), case.args, dict(case.kwargs))
-    params, args, kwargs = jax.grad(loss, argnums=(0, 1, 2), allow_int=True)(*primal)
+    params, args, kwargs = jax.jit(jax.grad(loss, argnums=(0, 1, 2), allow_int=True))(*primal)
     padded = (*[None] * len(case.leading()), *args)
     return jax.tree.leaves(params), by_path("args", padded) | by_path("kwargs", kwargs)
 
@@ -120,8 +122,12 @@ def _call_signature(case, loaded, key, path):
 
 WAYS = {
     "eager": ("saved", _call_root, lambda run: run),
-    "graph": ("saved", _call_root, tf.function),
-    "compiled": ("saved", _call_root, functools.partial(tf.function, jit_compile=True)),
+    "graph": ("saved", _call_root, functools.partial(tf.function, autograph=False)),
+    "compiled": (
+        "saved",
+        _call_root,
+        functools.partial(tf.function, autograph=False, jit_compile=True),
+    ),
     "signature": ("saved", _call_signature, lambda run: run),
     "saved again": ("again", _call_root, lambda run: run),
     "signature, saved again": ("again", _call_signature, lambda run: run),
@@ -149,7 +155,7 @@ def test_gradients_are_those_of_jax(path_of, case, key, way):
         targets = [found[path] for path in cotangents]
         return tape.gradient(targets, sources, output_gradients=list(cotangents.values()))
 
-    by_variable, by_argument = _jax_gradients(case, key)
+    by_variable, by_argument = _jax_gradients(case.name, key)
     want = [slope for slope in by_variable if _is_float(slope)]
     want += [by_argument[path] for path in inputs]
     found = mode(run)()

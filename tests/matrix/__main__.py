@@ -1,8 +1,8 @@
 """`python -m tests.matrix`: files for, and in, each TensorFlow; with `--jax` from other JAXs.
 
 Without options this JAX writes every case for each TensorFlow, and for none in particular, and
-each TensorFlow runs what is for it. With `--jax` each other JAX writes for the oldest and the newest
-TensorFlow and runs the tests of the packages. The environments are made under .matrix, once.
+each TensorFlow runs what is for it. With `--jax` each other JAX writes for the oldest and the
+newest TensorFlow, and runs the tests of the packages. The environments are made once, in .matrix.
 """
 
 from __future__ import annotations

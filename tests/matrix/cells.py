@@ -77,17 +77,14 @@ def consume(command: Sequence[str], paths: Sequence[str], *, silence: float) -> 
     """The answer for each path, as they come."""
     pending = list(paths)
     while pending:
-        asked = len(pending)
-        for answer in _answers(command, pending, silence):
+        for answer in _answers(command, tuple(pending), silence):
             pending.remove(answer[0])
             yield answer
-        if len(pending) == asked:
-            raise RuntimeError(f"{' '.join(command)} answers nothing")
 
 
 def _answers(command: Sequence[str], paths: Sequence[str], silence: float) -> Iterator[Answer]:
-    """What one process answers; a path that it dies of is the last."""
-    begun = paths[0]  # TensorFlow itself may not start
+    """What one process answers, at least one; a path that it dies of is the last."""
+    begun: Sequence[str] = paths  # a process that begins nothing would not do better again
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(
@@ -96,13 +93,13 @@ def _answers(command: Sequence[str], paths: Sequence[str], silence: float) -> It
     ):
         assert process.stdout is not None
         for line in _lines(process, process.stdout, silence):
-            begun = line["cell"]
+            begun = (line["cell"],)
             if "outcome" in line:
-                yield begun, Outcome[line["outcome"].upper()], line["message"]
-                begun = ""
-        status = process.wait()
-        if begun:
-            yield begun, Outcome.DIED, f"{_describe(status)} {_last_words(errors)}"
+                yield line["cell"], Outcome[line["outcome"].upper()], line["message"]
+                begun = ()
+        message = f"{_describe(process.wait())} {_last_words(errors)}"
+    for path in begun:
+        yield path, Outcome.DIED, message
 
 
 def _lines(

@@ -94,7 +94,7 @@ def difference(tensor: Any, expected: np.ndarray[Any, Any], tolerance: float) ->
     if not np.array_equal(left[~finite], right[~finite], equal_nan=True):
         return f"{found}, expected {expected}"
     scale = np.abs(right[finite]).max(initial=0.0)
-    error = np.abs(left - right)[finite].max(initial=0.0)
+    error = np.abs(left[finite] - right[finite]).max(initial=0.0)
     within = error <= tolerance * scale
     return "" if within else f"off by {error:.3g} at a largest value of {scale:.3g}"
 

@@ -16,6 +16,7 @@ __all__ = [
     "WRITERS",
     "Environment",
     "EnvironmentFailedError",
+    "Ready",
     "constraints",
     "find_python",
     "prepare",
@@ -43,6 +44,14 @@ class Environment:
     requirements: tuple[str, ...]
     pins: Mapping[str, str] = field(default_factory=dict)
     pythons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An environment that exists: its framework's version and its own interpreter."""
+
+    version: str
+    python: Path
 
 
 class EnvironmentFailedError(Exception):
@@ -106,27 +115,27 @@ def _runs(python: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def prepare(environment: Environment, python: str, *, folder: Path = FOLDER) -> Path:
-    """The environment's own interpreter, after what is missing in it was installed.
+def prepare(environment: Environment, python: str, *, folder: Path = FOLDER) -> Ready:
+    """The environment, after what was missing in it was installed.
 
     Raises:
         EnvironmentFailedError: it cannot be made. What was made stays, for the next time.
     """
     home = folder / environment.name
-    own = home / "bin" / "python"
+    ready = Ready(environment.version, home / "bin" / "python")
     pinned = constraints((ROOT / "constraints.txt").read_text(), environment.pins)
     wanted = "\n".join([*environment.requirements, pinned])
     stamp = home / _STAMP
     if stamp.is_file() and stamp.read_text() == wanted:
-        return own
+        return ready
     _run([python, "-m", "venv", str(home)])
     constrained = home / "constraints.txt"
     constrained.write_text(pinned)
     # Compiling all of TensorFlow takes longer than compiling what is imported.
-    install = [str(own), "-m", "pip", "install", "-qq", "--no-compile"]
+    install = [str(ready.python), "-m", "pip", "install", "-qq", "--no-compile"]
     _run([*install, "--disable-pip-version-check", *environment.requirements], constrained)
     stamp.write_text(wanted)
-    return own
+    return ready
 
 
 def constraints(text: str, pins: Mapping[str, str]) -> str:

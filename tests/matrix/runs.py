@@ -15,6 +15,7 @@ from tests.matrix.environments import (
     ROOT,
     WRITERS,
     Environment,
+    Ready,
     find_python,
     prepare,
 )
@@ -44,10 +45,10 @@ def in_each_tensorflow(
     Raises:
         EnvironmentFailedError: an environment cannot be made.
     """
-    chosen = [consumer for consumer in CONSUMERS if only in (None, consumer.version)]
-    pythons = [_made(consumer, sys.executable, step) for consumer in chosen]
-    jax = metadata.version("jax")
-    return _in_each(chosen, pythons, Path(sys.executable), folder, jax, names, step)
+    consumers = [_made(consumer, sys.executable, step)
+                 for consumer in CONSUMERS if only in (None, consumer.version)]  # fmt: skip
+    writer = Ready(metadata.version("jax"), Path(sys.executable))
+    return _in_each(consumers, writer, folder, names, step)
 
 
 def from_each_jax(
@@ -58,75 +59,76 @@ def from_each_jax(
     Arguments and exceptions are those of `in_each_tensorflow`. Where `names` are given, the tests
     are left out. A JAX for which this machine has no Python is left out; its cell is absent.
     """
-    consumers = (CONSUMERS[0], CONSUMERS[-1])
-    pythons = [_made(consumer, sys.executable, step) for consumer in consumers]
+    consumers = [_made(consumer, sys.executable, step)
+                 for consumer in (CONSUMERS[0], CONSUMERS[-1])]  # fmt: skip
     cells: list[Cell] = []
-    for writer in (writer for writer in WRITERS if only in (None, writer.version)):
-        if (python := find_python(writer)) is None:
-            cells.append(_absent(writer))
+    for environment in (writer for writer in WRITERS if only in (None, writer.version)):
+        if (python := find_python(environment)) is None:
+            cells.append(_absent(environment))
             continue
-        own = _made(writer, python, step)
-        cells += _in_each(consumers, pythons, own, folder, writer.version, names, step)
+        writer = _made(environment, python, step)
+        cells += _in_each(consumers, writer, folder, names, step)
         if not names:
-            cells.append(_test_packages(own, writer.version, step))
+            cells.append(_test_packages(writer, step))
     return cells
 
 
 def _in_each(
-    consumers: Sequence[Environment],
-    pythons: Sequence[Path],
-    writer: Path,
-    folder: Path,
-    jax: str,
-    names: Sequence[str],
-    step: Step,
+    consumers: Sequence[Ready], writer: Ready, folder: Path, names: Sequence[str], step: Step
 ) -> list[Cell]:
     """One JAX writes for each TensorFlow, and for none in particular; each runs what is for it."""
-    targets = [DEFAULT, *(consumer.version for consumer in consumers)]
+    files = folder / writer.version
     try:
-        written = _write(writer, folder / jax, targets, jax, names, step)
+        written = _write(writer, files, [DEFAULT, *(c.version for c in consumers)], names, step)
     except subprocess.CalledProcessError as error:
-        return [_dead("writing", jax, error)]
+        return [_dead("writing", writer, error)]
 
-    def run(consumer: Environment, python: Path) -> list[Cell]:
+    def run(consumer: Ready) -> list[Cell]:
         mine = [entry for target in (consumer.version, DEFAULT)
                 for entry in written if entry.target == target]  # fmt: skip
         return run_files(
-            python, folder / jax, mine, jax=jax, tensorflow=consumer.version, step=step
+            consumer.python,
+            files,
+            mine,
+            jax=writer.version,
+            tensorflow=consumer.version,
+            step=step,
         )
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        return [cell for cells in threads.map(run, consumers, pythons) for cell in cells]
+        return [cell for cells in threads.map(run, consumers) for cell in cells]
 
 
-def _made(environment: Environment, python: str, step: Step) -> Path:
+def _made(environment: Environment, python: str, step: Step) -> Ready:
     step(f"the environment {environment.name}; where it is missing this takes a minute")
     return prepare(environment, python)
 
 
 def _write(
-    python: Path, folder: Path, targets: Sequence[str], jax: str, names: Sequence[str], step: Step
+    writer: Ready, folder: Path, targets: Sequence[str], names: Sequence[str], step: Step
 ) -> tuple[Written, ...]:
-    step(f"JAX {jax} writes")
+    step(f"JAX {writer.version} writes")
     folder.mkdir()
-    command = [str(python), "-m", "tests.matrix.files", str(folder), *targets, "--cases", *names]
-    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    command = [str(writer.python), "-m", "tests.matrix.files", str(folder), *targets]
+    subprocess.run(
+        [*command, "--cases", *names], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return read_written(folder)
 
 
-def _test_packages(python: Path, jax: str, step: Step) -> Cell:
-    step(f"the tests run with JAX {jax}")
-    command = [str(python), "-m", "pytest", "-q", "-n", str(_AT_ONCE), "--dist", "loadfile", *TESTS]
+def _test_packages(writer: Ready, step: Step) -> Cell:
+    step(f"the tests run with JAX {writer.version}")
+    command = [str(writer.python), "-m", "pytest", "-q", "-n", str(_AT_ONCE), "--dist", "loadfile"]
     try:
-        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        subprocess.run([*command, *TESTS], cwd=ROOT, capture_output=True, text=True, check=True)
     except subprocess.CalledProcessError as error:
-        return _dead("tests", jax, error)
-    return Cell(jax, "", CONSUMERS[-1].version, "tests", Outcome.PASSED)
+        return _dead("tests", writer, error)
+    return Cell(writer.version, "", CONSUMERS[-1].version, "tests", Outcome.PASSED)
 
 
-def _dead(what: str, jax: str, error: subprocess.CalledProcessError) -> Cell:
+def _dead(what: str, writer: Ready, error: subprocess.CalledProcessError) -> Cell:
     words = f"exit status {error.returncode}\n{(error.stdout + error.stderr)[-_LAST_WORDS:]}"
-    return Cell(jax, "", CONSUMERS[-1].version, what, Outcome.DIED, words)
+    return Cell(writer.version, "", CONSUMERS[-1].version, what, Outcome.DIED, words)
 
 
 def _absent(writer: Environment) -> Cell:

@@ -95,6 +95,12 @@ class TestWhole:
         assert (tmp_path / "m").stat().st_ino != inode
         assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
+    def test_an_empty_folder_is_replaced(self, tmp_path):
+        (tmp_path / "m").mkdir()
+        _write(tmp_path / "m", "1")
+        assert _files(tmp_path) == {f"m/{name}": "1" for name in _whole("1")}
+        assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
     @pytest.mark.parametrize("name", ["[1]", "a*", "?", "ü ", "-", "..a", "a\nb", "m.pb"])
     def test_any_name(self, tmp_path, name):
         left = tmp_path / f".{name}.jax-tf-bridge-00"
@@ -384,6 +390,34 @@ class TestOldFileSystems:
         with pytest.raises(FileNotFoundError, match="No such file"):
             _write(tmp_path / "m", "2", meanwhile=shutil.rmtree)
         assert _files(tmp_path) == {f"m/{name}": text for name, text in _whole("1").items()}
+
+
+@pytest.mark.parametrize("number", [errno.EBADF, errno.ENOSYS, errno.ENOLCK])
+def test_without_locks_a_folder_is_written_all_the_same(tmp_path, monkeypatch, number):
+    """And what cannot be locked is not taken for what a killed writer left."""
+    left = tmp_path / ".m.jax-tf-bridge-0123456789abcdef"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    monkeypatch.setattr(
+        folder_module.fcntl, "flock", lambda *_: _raise(OSError(number, os.strerror(number)))
+    )
+    _write(tmp_path / "m", "1")
+    _write(tmp_path / "m", "2")
+    assert _files(tmp_path / "m") == _whole("2")
+    assert left.is_dir()
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_a_folder_that_cannot_be_synced(tmp_path, monkeypatch, number):
+    error = OSError(number, os.strerror(number))
+    monkeypatch.setattr(folder_module.os, "fsync", lambda _: _raise(error))
+    if number == errno.EINVAL:
+        _write(tmp_path / "m", "1")
+        assert _files(tmp_path / "m") == _whole("1")
+        return
+    with pytest.raises(OSError, match="Input/output error"):
+        _write(tmp_path / "m", "1")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_errors_of_the_rename_are_passed_on(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
-from tensorflow.python.checkpoint import trackable_view  # noqa: F401 - registers the escapes
 from tensorflow.python.trackable import trackable_utils
 
 from savedmodel.functions import write_functions
@@ -91,29 +90,27 @@ class TestFunctions:
 
     def test_concrete_functions_take_their_arguments_and_captures(self, meta_graph):
         functions = {f.signature.name: f for f in meta_graph.graph_def.library.function}
-        concrete = meta_graph.object_graph_def.concrete_functions
-        for name, function in concrete.items():
-            arguments = functions[name].signature.input_arg
-            own = [argument for argument in arguments if argument.name in _feeds(function)]
-            assert len(arguments) >= len(function.bound_inputs)
-            assert len(own) <= len(arguments) - len(function.bound_inputs)
+        for name, concrete in meta_graph.object_graph_def.concrete_functions.items():
+            specs = _count_specs(concrete.canonicalized_input_signature)
+            results = _count_specs(concrete.output_signature)
+            assert len(functions[name].signature.input_arg) == specs + len(concrete.bound_inputs)
+            assert len(functions[name].signature.output_arg) == results
 
 
-def _feeds(function):
-    """Names that the structured signature of a concrete function gives its tensors."""
-    pending, names = [function.canonicalized_input_signature], set()
-    while pending:
-        value = pending.pop()
-        kind = value.WhichOneof("kind")
-        if kind == "tensor_spec_value":
-            names.add(value.tensor_spec_value.name)
-        elif kind in ("tuple_value", "list_value"):
-            pending += getattr(value, kind).values
-        elif kind == "dict_value":
-            pending += value.dict_value.fields.values()
-        elif kind == "named_tuple_value":
-            pending += [pair.value for pair in value.named_tuple_value.values]
-    return names
+def _count_specs(value):
+    """The tensors in a structured signature."""
+    match value.WhichOneof("kind"):
+        case "tensor_spec_value":
+            return 1
+        case "tuple_value":
+            return sum(map(_count_specs, value.tuple_value.values))
+        case "list_value":
+            return sum(map(_count_specs, value.list_value.values))
+        case "dict_value":
+            return sum(map(_count_specs, value.dict_value.fields.values()))
+        case "named_tuple_value":
+            return sum(_count_specs(pair.value) for pair in value.named_tuple_value.values)
+    return 0
 
 
 class TestObjects:

@@ -75,7 +75,7 @@ def _to_python(structure, leaf):
         case "tuple":
             return tuple(values)
         case "namedtuple":
-            return namedtuple(structure.name, keys)(*values)  # noqa: PYI024
+            return namedtuple(structure.name, keys)(*values)
     raise AssertionError(structure.kind)
 
 

@@ -47,7 +47,9 @@ def test_kept_arguments(call, kept):
 
 @pytest.mark.parametrize("platforms", [(), ("metal",), ("cpu", "CUDA")])
 def test_platforms(call, platforms):
-    with pytest.raises(PlatformError, match="expected some of cpu, cuda, rocm, tpu. To do: export"):
+    with pytest.raises(
+        PlatformError, match=r"expected some of cpu, cuda, rocm, tpu. To do: export"
+    ):
         dataclasses.replace(call, platforms=platforms)
 
 
@@ -69,8 +71,15 @@ def test_properties(call):
 
 @pytest.mark.parametrize(
     "module",
-    [b"", b"\x00", b"ML\xefR", b"func.func @main()", b"ML\xefR\rStableHLO_v1.2\x00"]
-    + [b"ML\xefR\rMLIR_v1.2.3\x00", b"ML\xefR\rStableHLO_v" + b"1" * 90 + b".2.3\x00"],
+    [
+        b"",
+        b"\x00",
+        b"ML\xefR",
+        b"func.func @main()",
+        b"ML\xefR\rStableHLO_v1.2\x00",
+        b"ML\xefR\rMLIR_v1.2.3\x00",
+        b"ML\xefR\rStableHLO_v" + b"1" * 90 + b".2.3\x00",
+    ],
 )
 def test_a_module_that_is_no_artifact(call, module):
     with pytest.raises(FormatError, match=rf"The module's {len(module)} bytes begin with"):
@@ -140,18 +149,33 @@ def test_symbols_are_bound(call, shapes, sizes, values):
 @pytest.mark.parametrize(
     ("shapes", "sizes", "message"),
     [
-        ([(2, 3)], [(2, 4)], "args[0]['x'] of f has shape (2, 4); expected float32[2,3], "
-         "whose dimension 1 is 3."),
-        ([("b", "2*b")], [(2, 5)], "args[0]['x'] of f has shape (2, 5); expected float32[b,2*b], "
-         "whose dimension 1 is 4 with b = 2."),
-        ([("b",), ("b",)], [(2,), (3,)], "args[1]['x'] of f has shape (3,); expected float32[b], "
-         "whose dimension 0 is 2 with b = 2."),
+        (
+            [(2, 3)],
+            [(2, 4)],
+            ("args[0]['x'] of f has shape (2, 4); expected float32[2,3], whose dimension 1 is 3."),
+        ),
+        (
+            [("b", "2*b")],
+            [(2, 5)],
+            (
+                "args[0]['x'] of f has shape (2, 5); expected float32[b,2*b], "
+                "whose dimension 1 is 4 with b = 2."
+            ),
+        ),
+        (
+            [("b",), ("b",)],
+            [(2,), (3,)],
+            (
+                "args[1]['x'] of f has shape (3,); expected float32[b], "
+                "whose dimension 0 is 2 with b = 2."
+            ),
+        ),
         ([("b",)], [(2, 3)], "args[0]['x'] of f has shape (2, 3), of rank 2; expected float32[b]."),
         ([()], [(1,)], "args[0]['x'] of f has shape (1,), of rank 1; expected float32[]."),
         ([("b", 3)], [(0, 3)], "the dimension variable b would be 0; jax.export takes"),
         ([("b + 3",)], [(2,)], "the dimension variable b would be -1"),
     ],
-)  # fmt: skip
+)
 def test_shapes_that_do_not_fit(call, shapes, sizes, message):
     with pytest.raises(StructureError, match=re.escape(message)):
         bind_symbols(_call(call.module, *shapes), sizes)

@@ -51,7 +51,9 @@ def _build(tree, leaves):
 
 def _symbolic(tree):
     scope = export.SymbolicScope()
-    return _build(tree, dict(zip(NAMES, export.symbolic_shape(", ".join(NAMES), scope=scope))))
+    return _build(
+        tree, dict(zip(NAMES, export.symbolic_shape(", ".join(NAMES), scope=scope), strict=False))
+    )
 
 
 def _text(dim):
@@ -151,12 +153,41 @@ def test_hostile_text_ends_at_once(text, values):
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "(b)", "b b", "2b", "b*", "*b", "b^c", "b^-1", "b**2", "b//2", "b%2", "1e5", "1.5"]
-    + ["max(b)", "max(b, 1, 2)", "max", "pow(b, 2)", "b,", "b;1", "--b", "2^", "b\x00", "²", "b.c"]
-    + ["__import__('os')", "lambda: b", "b if b else b", "'b'", "[b]"],
+    [
+        "",
+        " ",
+        "(b)",
+        "b b",
+        "2b",
+        "b*",
+        "*b",
+        "b^c",
+        "b^-1",
+        "b**2",
+        "b//2",
+        "b%2",
+        "1e5",
+        "1.5",
+        "max(b)",
+        "max(b, 1, 2)",
+        "max",
+        "pow(b, 2)",
+        "b,",
+        "b;1",
+        "--b",
+        "2^",
+        "b\x00",
+        "²",
+        "b.c",
+        "__import__('os')",
+        "lambda: b",
+        "b if b else b",
+        "'b'",
+        "[b]",
+    ],
 )
 def test_other_text_is_refused(text):
-    with pytest.raises(StructureError, match="is no dimension expression of jax.export"):
+    with pytest.raises(StructureError, match=r"is no dimension expression of jax.export"):
         evaluate(text, {"b": 3, "pow": 1})
 
 

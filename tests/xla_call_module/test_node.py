@@ -87,8 +87,9 @@ def test_a_call_round_trips(call, new_node):
 
 @given(call=calls())
 def test_both_pools_write_the_same_bytes(call):
-    ours, theirs = (_encode(call, new_node).SerializeToString(deterministic=True)
-                    for new_node in NODES)  # fmt: skip
+    ours, theirs = (
+        _encode(call, new_node).SerializeToString(deterministic=True) for new_node in NODES
+    )
     assert ours == theirs
 
 
@@ -183,20 +184,52 @@ def _describe(**fields):
 
 CHANGES = {
     "another op": (lambda node: setattr(node, "op", "AddV2"), FormatError, "is a AddV2, not an"),
-    "an unknown attribute": (_set("shape", "i", 1), FormatError, r"attributes \['shape'\] are unkn"),
+    "an unknown attribute": (
+        _set("shape", "i", 1),
+        FormatError,
+        r"attributes \['shape'\] are unkn",
+    ),
     "no module": (lambda node: node.attr.pop("module"), FormatError, r"\['module'\] are missing"),
-    "tokens": (_set("has_token_input_output", "b", True), FormatError, "passes tokens or dimension"),
+    "tokens": (
+        _set("has_token_input_output", "b", True),
+        FormatError,
+        "passes tokens or dimension",
+    ),
     "dimension arguments": (_extend("dim_args_spec", "s", b"0.1"), FormatError, "passes tokens or"),
-    "a convention to come": (_set("version", "i", 11), VersionError, "calling convention 11; under"),
-    "an old convention": (_set("version", "i", 3), VersionError, "calling convention 3; understood"),
+    "a convention to come": (
+        _set("version", "i", 11),
+        VersionError,
+        "calling convention 11; under",
+    ),
+    "an old convention": (
+        _set("version", "i", 3),
+        VersionError,
+        "calling convention 3; understood",
+    ),
     "a version of another type": (_set("version", "s", b"9"), VersionError, "calling convention 0"),
     "no platform": (_clear("platforms"), PlatformError, r"is for the platforms \[\]"),
-    "an unknown platform": (_extend("platforms", "s", b"METAL"), PlatformError, "'METAL' is unknown"),
-    "a lower-case platform": (_extend("platforms", "s", b"tpu"), PlatformError, "not in upper case"),
+    "an unknown platform": (
+        _extend("platforms", "s", b"METAL"),
+        PlatformError,
+        "'METAL' is unknown",
+    ),
+    "a lower-case platform": (
+        _extend("platforms", "s", b"tpu"),
+        PlatformError,
+        "not in upper case",
+    ),
     "a platform in no encoding": (_extend("platforms", "s", b"\xff"), FormatError, "no UTF-8 text"),
-    "an unknown check": (_extend("disabled_checks", "s", b"all"), StructureError, "'all' is unknown"),
+    "an unknown check": (
+        _extend("disabled_checks", "s", b"all"),
+        StructureError,
+        "'all' is unknown",
+    ),
     "more inputs": (_extend("Tin", "type", 1), FormatError, r"Tin is \[1, 3, 1\], but its descrip"),
-    "another dtype": (_extend("Tout", "type", 1), FormatError, r"Tout is \[1, 1\], but its descript"),
+    "another dtype": (
+        _extend("Tout", "type", 1),
+        FormatError,
+        r"Tout is \[1, 1\], but its descript",
+    ),
     "another shape": (
         lambda node: setattr(node.attr["Sout"].list.shape[0].dim[1], "size", 4),
         FormatError,
@@ -213,7 +246,7 @@ CHANGES = {
     "kept in fractions": (_describe(kept=[0.0, 1]), FormatError, "is damaged"),
     "kept in no order": (_describe(kept=[1, 0]), StructureError, "are not ascending indices"),
     "devices without end": (_describe(nr_devices=float("inf")), FormatError, "is damaged"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("change", "error", "match"), CHANGES.values(), ids=CHANGES.keys())

@@ -34,8 +34,10 @@ COMPOSITES = {
     "arctanh": jnp.arctanh,
     "ndtr": special.ndtr,
     "log_ndtr": special.log_ndtr,
-    "truncated_normal": lambda x: jax.random.truncated_normal(jax.random.key(0), -x[:5] - 2, 1 + x[:5]),
-}  # fmt: skip
+    "truncated_normal": lambda x: jax.random.truncated_normal(
+        jax.random.key(0), -x[:5] - 2, 1 + x[:5]
+    ),
+}
 X = np.linspace(-0.9, 0.9, 11, dtype=np.float32)
 
 

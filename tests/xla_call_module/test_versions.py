@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import tensorflow as tf
 from hypothesis import given
@@ -70,7 +72,7 @@ def test_no_release(text):
 
 
 def test_releases_only_gain():
-    for older, newer in zip(RELEASES, RELEASES[1:], strict=False):
+    for older, newer in itertools.pairwise(RELEASES):
         assert older.tensorflow < newer.tensorflow
         assert older.convention <= newer.convention
         assert older.stablehlo < newer.stablehlo

@@ -1,0 +1,67 @@
+"""A process in which TensorFlow is not installed.
+
+It imports nothing of ours, so that what is imported afterwards is watched, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+class _Blocker:
+    """An import hook: TensorFlow is not installed, and it is noted who looks for it."""
+
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Refuse TensorFlow."""
+        if name.partition(".")[0] in ("tensorflow", "keras"):
+            self.tried.append(name)
+            raise ModuleNotFoundError(f"{name} is not to be imported here")
+        return None
+
+
+@contextlib.contextmanager
+def without_tensorflow() -> Iterator[None]:
+    """No import of TensorFlow succeeds inside, and none is tried."""
+    assert "tensorflow" not in sys.modules
+    blocker = _Blocker()
+    sys.meta_path.insert(0, blocker)
+    yield
+    assert blocker.tried == []
+    assert "tensorflow" not in sys.modules
+
+
+def run_without_tensorflow(code: str, *arguments: Any, **environment: str) -> str:
+    """What code prints in a process of its own, where every warning is an error.
+
+    Args:
+        code: Python source.
+        arguments: its `sys.argv[1:]`.
+        environment: variables besides those of this process.
+    """
+    source = f"""
+from tests.bridge.absence import without_tensorflow
+with without_tensorflow():
+    exec({code!r})
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", source, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,430 @@
+"""A converted function inside what TensorFlow offers: loops, branches, threads, other functions."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bridge
+from xla_call_module.errors import InteropError
+
+X = np.linspace(-1, 1, 6).astype(np.float32).reshape(2, 3)
+
+
+def _double(x):
+    return x * 2
+
+
+def _while_loop(f, x):
+    return tf.while_loop(
+        lambda i, _: i < 3, lambda i, x: (i + 1, f(x)), (0, x), maximum_iterations=3
+    )[1]
+
+
+def _cond(f, x):
+    return tf.cond(tf.reduce_sum(x) > -100, lambda: f(x), lambda: x)
+
+
+def _autograph(f, x):
+    for _ in tf.range(3):
+        if tf.reduce_sum(x) > -100:
+            x = f(x)
+    return x
+
+
+def _switch(f, x):
+    return tf.switch_case(tf.constant(1), [lambda: x, lambda: f(x)])
+
+
+def _scan(f, x):
+    return tf.scan(lambda carry, row: f(carry) + row, x)
+
+
+PLACES = {
+    "while_loop": (_while_loop, 8 * X),
+    "cond": (_cond, 2 * X),
+    "map_fn": (tf.map_fn, 2 * X),
+    "AutoGraph": (_autograph, 8 * X),
+    "switch_case": (_switch, 2 * X),
+    "scan": (_scan, np.stack([X[0], 2 * X[0] + X[1]])),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+class TestPlaces:
+    def test_values(self, place, mode):
+        run, expected = PLACES[place]
+        converted = bridge.convert(_double)
+        result = mode(lambda x: run(converted, x))(tf.constant(X))
+        np.testing.assert_array_equal(result, expected)
+
+    def test_gradients(self, place, mode):
+        run, _ = PLACES[place]
+        converted = bridge.convert(lambda x: jnp.sin(x))
+
+        def gradient(f, x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = run(f, x)
+            return tape.gradient(y, x)
+
+        result = mode(lambda x: gradient(converted, x))(tf.constant(X))
+        # XLA's sine and cosine differ from Eigen's in the last places
+        np.testing.assert_allclose(result, gradient(tf.sin, tf.constant(X)), rtol=2e-6)
+
+
+def test_recomputed_gradients():
+    """TensorFlow cannot save what is inside a `recompute_grad`, so this is not reloaded."""
+    recomputed = tf.recompute_grad(bridge.convert(lambda x: jnp.sin(x)))
+    x = tf.constant(X)
+    for run in (recomputed, tf.function(recomputed)):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = run(x)
+        np.testing.assert_allclose(tape.gradient(y, x), np.cos(X), rtol=2e-6)
+
+
+def test_a_function_inside_a_function(mode):
+    inner = bridge.convert(lambda x: x + 1)
+    middle = tf.function(lambda x: inner(x) * 3)
+    outer = bridge.convert(lambda x: x - 2)
+    assert mode(lambda x: outer(middle(inner(x))))(tf.constant(1.0)).numpy() == 7
+
+
+def test_the_same_function_many_times(mode):
+    """Its module is in the graph as often, its export is made once."""
+    traces = []
+    converted = bridge.convert(lambda x: traces.append(1) or x + 1)
+
+    def run(x):
+        for _ in range(5):
+            x = converted(x)
+        return x
+
+    assert mode(run)(tf.constant(1.0)).numpy() == 6
+    assert len(traces) == 1
+
+
+def test_a_module_with_variables(tmp_path):
+    """What is trained in TensorFlow is seen by the function, before and after a reload."""
+
+    class Model(tf.Module):
+        def __init__(self):
+            self.params = {"w": tf.Variable([[1.0], [2.0]]), "b": tf.Variable([0.5])}
+            self.predict = bridge.convert(
+                lambda params, x: x @ params["w"] + params["b"], polymorphic_shapes=(None, "b, _")
+            )
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+        def __call__(self, x):
+            return self.predict(self.params, x)
+
+    model = Model()
+    model.params["w"].assign([[3.0], [4.0]])
+    tf.saved_model.save(model, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    for module in (model, loaded):
+        assert module(tf.ones((3, 2))).numpy().tolist() == [[7.5]] * 3
+        with tf.GradientTape() as tape:
+            y = module(tf.constant([[1.0, 2.0]]))
+        gradients = tape.gradient(y, [module.params["b"], module.params["w"]])
+        assert [g.numpy().tolist() for g in gradients] == [[1.0], [[1.0], [2.0]]]
+        module.params["b"].assign([10.0])
+        assert module(tf.ones((1, 2))).numpy().tolist() == [[17.0]]
+
+
+class TestTraces:
+    def test_equal_specs_are_exported_once(self):
+        traces = []
+        converted = bridge.convert(lambda x: traces.append(x.shape) or x + 1)
+        same = [tf.zeros(2), tf.Variable([0.0, 0.0]), np.zeros(2, np.float32), jnp.zeros(2)]
+        for value in same * 2:
+            converted(value)
+        graph = tf.function(converted)
+        for value in same:
+            graph(tf.convert_to_tensor(value))
+        assert traces == [(2,)]
+        converted(tf.zeros(3))
+        converted(tf.zeros(2, tf.int32))
+        assert traces == [(2,), (3,), (2,)]
+
+    def test_a_gradient_traces_nothing_again(self):
+        traces = []
+        converted = bridge.convert(lambda x: traces.append(x.shape) or jnp.sin(x).sum())
+        x = tf.constant([1.0, 2.0])
+        for _ in range(2):
+            with tf.GradientTape() as outer:
+                outer.watch(x)
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    y = converted(x)
+                first = inner.gradient(y, x)
+            second = outer.gradient(first, x)
+        assert len(traces) == 1
+        np.testing.assert_allclose(first, np.cos([1.0, 2.0]), rtol=1e-6)
+        np.testing.assert_allclose(second, -np.sin([1.0, 2.0]), rtol=1e-6)
+
+    def test_settings_of_jax_that_change_the_module(self):
+        traces = []
+        converted = bridge.convert(lambda x: traces.append(x.dtype) or x @ x)
+        converted(np.eye(2))
+        with jax.enable_x64(True):
+            assert converted(np.eye(2)).dtype == tf.float64
+        with jax.default_matmul_precision("highest"):
+            converted(np.eye(2))
+        assert traces == ["float32", "float64", "float32"]
+        converted(np.eye(2))
+        with jax.enable_x64(True):
+            converted(np.eye(2))
+        assert len(traces) == 3
+
+    def test_what_fails_is_tried_again(self):
+        attempts = []
+
+        def function(x):
+            attempts.append(1)
+            if len(attempts) == 1:
+                raise OSError("at first")
+            return x
+
+        converted = bridge.convert(function)
+        with pytest.raises(OSError, match="at first"):
+            converted(1.0)
+        assert converted(1.0).numpy() == 1
+
+    def test_it_goes_with_its_function(self):
+        """Nothing at module level keeps a converted function, or what it was made of."""
+
+        def function(x):
+            return x + 1
+
+        gone = weakref.ref(function)
+        converted = bridge.convert(function)
+        converted(tf.ones(2))
+        del function, converted
+        jax.clear_caches()
+        gc.collect()
+        assert gone() is None
+
+
+class TestThreads:
+    def _run(self, target, count):
+        errors = []
+
+        def guarded(index):
+            try:
+                target(index)
+            except Exception as error:  # noqa: BLE001 - shown by the assertion
+                errors.append(error)
+
+        threads = [threading.Thread(target=guarded, args=(index,)) for index in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+
+    def test_one_export_for_all(self):
+        traces, results = [], {}
+        converted = bridge.convert(lambda x: traces.append(x.shape) or x * 2)
+
+        def call(index):
+            for _ in range(5):
+                results[index] = converted(tf.constant([float(index)])).numpy().tolist()
+
+        self._run(call, 8)
+        assert results == {index: [2.0 * index] for index in range(8)}
+        assert traces == [(1,)]
+
+    def test_every_shape_and_its_gradient(self):
+        traces, results = [], {}
+        converted = bridge.convert(lambda x: traces.append(x.shape) or (x**2).sum())
+
+        def call(index):
+            x = tf.fill([index % 3 + 1], float(index))
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = converted(x)
+            # Gradients of functions in functions are not safe in threads: TensorFlow builds them in
+            # a graph that all share.
+            assert tf.function(converted)(x).numpy() == y.numpy()
+            results[index] = tape.gradient(y, x).numpy().tolist()
+
+        self._run(call, 9)
+        assert results == {index: [2.0 * index] * (index % 3 + 1) for index in range(9)}
+        assert sorted(traces) == [(1,), (2,), (3,)]
+
+
+class TestGradients:
+    def test_none_for_what_is_not_differentiated(self, mode):
+        def function(x, n, unused, mask):
+            return jnp.where(mask, x * n, 0.0)
+
+        converted = bridge.convert(function)
+        args = tf.constant([1.0, 2.0]), tf.constant(3), tf.constant(4.0), tf.constant([True, False])
+
+        def gradients(*args):
+            with tf.GradientTape() as tape:
+                tape.watch(args[0])
+                tape.watch(args[2])
+                y = converted(*args)
+            found = tape.gradient(y, [args[0], args[2]])
+            assert found[1] is None
+            return found[0]
+
+        assert mode(gradients)(*args).numpy().tolist() == [3, 0]
+
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64"])
+    def test_dtypes(self, dtype):
+        converted = bridge.convert(lambda x: x * x)
+        x = tf.cast([1.5, -2.0], dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = converted(x)
+        gradient = tape.gradient(y, x)
+        assert gradient.dtype == x.dtype
+        np.testing.assert_array_equal(tf.cast(gradient, tf.complex64), [3, -4])
+
+    def test_complex_ones_are_tensorflows(self, mode):
+        """They are the conjugates of JAX's."""
+
+        def native(z, w):
+            return tf.exp(z) * tf.math.conj(w) * z**2 + tf.cast(tf.abs(w), tf.complex64)
+
+        converted = bridge.convert(
+            lambda z, w: jnp.exp(z) * jnp.conj(w) * z**2 + jnp.abs(w).astype(jnp.complex64)
+        )
+        z, w, upstream = (
+            tf.constant(values, tf.complex64)
+            for values in ([1 + 2j, -0.3j], [0.5 - 1j, 2 + 1j], [1 - 1j, 2j])
+        )
+
+        def gradients(function, *args):
+            with tf.GradientTape() as tape:
+                tape.watch(args)
+                y = function(*args)
+            return tape.gradient(y, args, output_gradients=upstream)
+
+        ours = mode(lambda *args: gradients(converted, *args))(z, w)
+        for mine, theirs in zip(ours, gradients(native, z, w), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=2e-6)
+
+    def test_without(self, mode):
+        converted = bridge.convert(lambda x: (x * 2, x.astype(int)), with_gradient=False)
+        x = tf.constant(1.5)
+        run = mode(converted)
+        y, n = run(x)
+        assert (y.numpy(), n.numpy()) == (3, 1)
+
+        def gradient():
+            """A tf.function makes its gradient when it is called, a tape when it is asked."""
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y, _ = run(x)
+            return tape.gradient(y, x)
+
+        with pytest.raises(LookupError, match="with with_gradient=False, so it has no gradient"):
+            gradient()
+
+    def test_what_jax_cannot_differentiate(self):
+        """It is only an error where a gradient is asked for."""
+        converted = bridge.convert(
+            lambda x: jax.lax.while_loop(lambda y: y < 9, lambda y: y * 2, x)
+        )
+        x = tf.constant(1.0)
+        assert converted(x).numpy() == 16
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = converted(x)
+        with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+            tape.gradient(y, x)
+
+
+class TestPlatforms:
+    @pytest.mark.parametrize("platforms", [["cpu"], ["cpu", "cuda", "tpu"], ["tpu", "cuda", "cpu"]])
+    def test_the_branch_of_the_platform_that_runs(self, mode, platforms):
+        def function(x):
+            return jax.lax.platform_dependent(
+                x, cpu=lambda x: x + 1, cuda=lambda x: x + 2, tpu=lambda x: x + 3
+            )
+
+        run = mode(bridge.convert(function, platforms=platforms))
+        x = tf.constant(1.0)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = run(x)
+        assert (y.numpy(), tape.gradient(y, x).numpy()) == (2, 1)
+
+    def test_another_platform(self):
+        with pytest.raises(
+            tf.errors.NotFoundError, match="CPU is not among the platforms required"
+        ):
+            bridge.convert(_double, platforms="gpu")(tf.constant(1.0))
+
+    @pytest.mark.parametrize(
+        "check", ["platform", jax.export.DisabledSafetyCheck.platform()], ids=["text", "jax's"]
+    )
+    def test_the_check_is_disabled(self, mode, check):
+        converted = bridge.convert(_double, platforms=["tpu"], disabled_checks=[check])
+        assert mode(converted)(tf.constant(1.5)).numpy() == 3
+
+    def test_options_that_are_wrong(self):
+        with pytest.raises(InteropError, match=r"'metal' is unknown; expected some of cpu, cuda"):
+            bridge.convert(_double, platforms=["metal"])
+        with pytest.raises(InteropError, match="'all' is unknown; expected 'platform'"):
+            bridge.convert(_double, disabled_checks=["all"])
+        with pytest.raises(
+            InteropError, match=r"'shape_assertions' cannot be disabled at export.*TF_XL"
+        ):
+            bridge.convert(_double, disabled_checks=["shape_assertions"])
+
+    def test_a_custom_call_that_is_allowed(self):
+        """What it names is not there on the CPU, so it traces and fails when it runs."""
+        converted = bridge.convert(
+            lambda x: jax.ffi.ffi_call("made_up", x)(x), disabled_checks=["custom_call:made_up"]
+        )
+        concrete = tf.function(converted).get_concrete_function(tf.TensorSpec([2]))
+        assert concrete.structured_outputs.shape == (2,)
+
+
+class TestWhatCannotRun:
+    @pytest.mark.parametrize("ordered", [False, True])
+    def test_callbacks(self, ordered):
+        shape = jax.ShapeDtypeStruct((2,), "float32")
+
+        def printing(x):
+            jax.debug.print("{}", x, ordered=ordered)
+            return x
+
+        functions = [
+            printing,
+            lambda x: jax.experimental.io_callback(np.sin, shape, x, ordered=ordered),
+            lambda x: jax.pure_callback(np.sin, shape, x),
+        ]
+        for function in functions:
+            with pytest.raises(
+                InteropError, match=r"calls back to Python.* To do: leave pure_callback"
+            ):
+                bridge.convert(function)(tf.ones(2))
+
+    @pytest.mark.parametrize(
+        "function",
+        [jnp.linalg.cholesky, jnp.linalg.qr, jnp.linalg.svd, jnp.linalg.eigh, jnp.linalg.inv],
+        ids=lambda function: function.__name__,
+    )
+    def test_linear_algebra(self, function):
+        with pytest.raises(
+            InteropError, match=r"calls lapack_\w+ at .*, a library that JAX links and"
+        ):
+            bridge.convert(lambda x: function(x))(tf.eye(2))
+
+    def test_what_jax_says_is_passed_on(self):
+        with pytest.raises(TypeError, match="incompatible shapes for broadcasting"):
+            bridge.convert(lambda x, y: x + y)(tf.ones(2), tf.ones(3))
