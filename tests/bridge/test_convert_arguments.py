@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import functools
 import sys
-import warnings
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
@@ -299,6 +298,26 @@ class TestDefaults:
             assert call(tf.constant(1.0)).numpy() == 1
             assert call(tf.constant(1.0), z=tf.constant(2.0)).numpy() == 3
 
+    def test_a_default_before_what_has_no_name(self):
+        """It cannot be left out, so it arrives as what it is."""
+
+        def function(x, n=1, y=0.0, /, *rest):
+            return x * n + y + sum(rest)
+
+        converted = bridge.convert(function)
+        assert converted(2.0, 1, 3.0).numpy() == 5
+        assert converted(2.0, 1, 3.0, 4.0).numpy() == 9
+        assert converted(2.0, 1).numpy() == 2
+
+    def test_a_function_that_does_not_tell_its_parameters(self):
+        class Callable:
+            __signature__ = "none"
+
+            def __call__(self, x):
+                return x + 1
+
+        assert bridge.convert(Callable())(1.0).numpy() == 2
+
     def test_parameters_that_are_bound(self, mode):
         bound = functools.partial(lambda x, kind: x * (2 if kind == "double" else 3), kind="double")
         assert mode(bridge.convert(bound))(tf.constant(2.0)).numpy() == 4
@@ -365,13 +384,41 @@ def test_inputs_are_named_after_the_arguments(tmp_path):
     assert signature.structured_outputs.keys() == {"y"}
 
 
-def test_nothing_warns():
-    """AutoGraph, which is on by default, has nothing to convert."""
-    converted = bridge.convert(lambda x: x * 2)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        tf.function(converted, autograph=True)(tf.ones(2))
-    assert caught == []
+def test_autograph_has_nothing_to_convert(caplog):
+    """It is on by default, and complains of what it cannot read."""
+    converted = bridge.convert(_activate)
+
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = converted(x)
+        return tape.gradient(y, x)
+
+    tf.get_logger().addHandler(caplog.handler)
+    try:
+        assert gradient(tf.ones(2)).numpy().tolist() == [2, 2]
+        assert tf.function(converted)(tf.ones(2)).numpy().tolist() == [2, 2]
+    finally:
+        tf.get_logger().removeHandler(caplog.handler)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    "module", ["tensorflow.python.autograph.impl.api", "tensorflow.python.eager.record"]
+)
+def test_without_a_gate(module, monkeypatch):
+    """What TensorFlow keeps private makes it fast; without it, the public way does the same."""
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, module, None)
+        converted = bridge.convert(lambda x: jnp.sin(x))
+        converted(tf.zeros(2))
+    x = tf.zeros(2)
+    for run in (converted, tf.function(converted)):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = run(x)
+        assert tape.gradient(y, x).numpy().tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("fun", [3, "text", None, export])

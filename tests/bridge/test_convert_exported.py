@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from jax import export
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import bridge
 from xla_call_module.errors import DtypeError, InteropError, StructureError, VersionError
@@ -191,6 +192,20 @@ def test_jax_refuses_the_same(exported):
     ]:
         with pytest.raises(ValueError, match=r"."):
             exported.call(*args, scale=1.0)
+
+
+def test_a_sharded_one(mode):
+    """One device ignores the shardings."""
+    sharding = NamedSharding(AbstractMesh((2,), ("x",)), PartitionSpec("x"))
+    spec = jax.ShapeDtypeStruct((4,), "float32", sharding=sharding)
+    run = mode(bridge.convert(export.export(jax.jit(lambda x: jnp.sin(x) + 1))(spec)))
+    x = tf.range(4.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = run(x)
+    # XLA's two versions of sine and cosine differ in the last place
+    np.testing.assert_allclose(y, np.sin(np.arange(4)) + 1, rtol=1e-6)
+    np.testing.assert_allclose(tape.gradient(y, x), np.cos(np.arange(4)), rtol=1e-6)
 
 
 class TestX64:

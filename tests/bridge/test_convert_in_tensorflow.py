@@ -426,5 +426,10 @@ class TestWhatCannotRun:
             bridge.convert(lambda x: function(x))(tf.eye(2))
 
     def test_what_jax_says_is_passed_on(self):
+        def missing(x):
+            raise NotImplementedError("for later")
+
+        with pytest.raises(NotImplementedError, match="for later"):
+            bridge.convert(missing)(1.0)
         with pytest.raises(TypeError, match="incompatible shapes for broadcasting"):
             bridge.convert(lambda x, y: x + y)(tf.ones(2), tf.ones(3))

@@ -58,7 +58,7 @@ class EnvironmentFailedError(Exception):
     """An environment cannot be made; the message has pip's last words."""
 
 
-def _tensorflow(version: str, **pins: str) -> Environment:
+def _tensorflow(version: str, *, pythons: tuple[str, ...] = (), **pins: str) -> Environment:
     # As in pyproject.toml: the wheel without GPU kernels exists for Linux on x86-64 only.
     requirements = (
         "tensorflow-cpu; sys_platform == 'linux' and platform_machine == 'x86_64'",
@@ -69,6 +69,7 @@ def _tensorflow(version: str, **pins: str) -> Environment:
         version=version.rpartition(".")[0],
         requirements=requirements,
         pins={"tensorflow": version, "tensorflow-cpu": version, **pins},
+        pythons=pythons,
     )
 
 
@@ -82,10 +83,12 @@ def _jax(version: str, *, pythons: tuple[str, ...] = ()) -> Environment:
     )
 
 
-# TensorFlow 2.18 and 2.19 refuse newer numpy and protobuf than these.
+# TensorFlow 2.18 and 2.19 refuse newer numpy and protobuf than these, and have no wheels for Python
+# 3.13.
+_UNTIL_3_12 = ("python3.12", "python3.11")
 CONSUMERS = (
-    _tensorflow("2.18.1", numpy="2.0.2", protobuf="5.29.6"),
-    _tensorflow("2.19.1", numpy="2.1.3", protobuf="5.29.6"),
+    _tensorflow("2.18.1", numpy="2.0.2", protobuf="5.29.6", pythons=_UNTIL_3_12),
+    _tensorflow("2.19.1", numpy="2.1.3", protobuf="5.29.6", pythons=_UNTIL_3_12),
     _tensorflow("2.20.0"),
     _tensorflow("2.21.0"),
 )

@@ -28,10 +28,10 @@ class Cell:
     """One file, or other work, of one JAX in one TensorFlow.
 
     Attributes:
-        jax: the version that wrote the file.
+        jax: the version that wrote the file; empty for an environment.
         target: the TensorFlow that it was written for, or `default`; empty for other work.
         tensorflow: the release that runs it.
-        case: of tests/matrix/functions.py, or the name of other work.
+        case: of tests/matrix/functions.py, or the name of other work or of an environment.
         outcome: refused where `bridge.save` raised a VersionError or wrote for a newer TensorFlow;
             absent where this machine lacks the interpreter.
         message: what is wrong, or the refusal.
@@ -48,7 +48,7 @@ class Cell:
     def row(self) -> str:
         """The line of the grid that it is in."""
         if not self.target:
-            return f"JAX {self.jax}, {self.case}"
+            return f"JAX {self.jax}, {self.case}" if self.jax else self.case
         return f"JAX {self.jax} for {self.target}, in TensorFlow {self.tensorflow}"
 
 

@@ -36,6 +36,8 @@ def in_each_tensorflow(
 ) -> list[Cell]:
     """This JAX writes, each TensorFlow runs.
 
+    What this machine has no Python for is left out; its cell is absent.
+
     Args:
         folder: for the files.
         only: the version of one environment, or None for all.
@@ -45,10 +47,10 @@ def in_each_tensorflow(
     Raises:
         EnvironmentFailedError: an environment cannot be made.
     """
-    consumers = [_made(consumer, sys.executable, step)
-                 for consumer in CONSUMERS if only in (None, consumer.version)]  # fmt: skip
+    chosen = [consumer for consumer in CONSUMERS if only in (None, consumer.version)]
+    consumers, absent = _make(chosen, step)
     writer = Ready(metadata.version("jax"), Path(sys.executable))
-    return _in_each(consumers, writer, folder, names, step)
+    return [*_in_each(consumers, writer, folder, names, step), *absent]
 
 
 def from_each_jax(
@@ -57,20 +59,30 @@ def from_each_jax(
     """Each other JAX writes, the oldest and the newest TensorFlow run; then the tests run.
 
     Arguments and exceptions are those of `in_each_tensorflow`. Where `names` are given, the tests
-    are left out. A JAX for which this machine has no Python is left out; its cell is absent.
+    are left out.
     """
-    consumers = [_made(consumer, sys.executable, step)
-                 for consumer in (CONSUMERS[0], CONSUMERS[-1])]  # fmt: skip
+    consumers, absent = _make((CONSUMERS[0], CONSUMERS[-1]), step)
+    chosen = [writer for writer in WRITERS if only in (None, writer.version)]
+    writers, others = _make(chosen, step)
     cells: list[Cell] = []
-    for environment in (writer for writer in WRITERS if only in (None, writer.version)):
-        if (python := find_python(environment)) is None:
-            cells.append(_absent(environment))
-            continue
-        writer = _made(environment, python, step)
+    for writer in writers:
         cells += _in_each(consumers, writer, folder, names, step)
         if not names:
             cells.append(_test_packages(writer, step))
-    return cells
+    return [*cells, *absent, *others]
+
+
+def _make(wanted: Sequence[Environment], step: Step) -> tuple[list[Ready], list[Cell]]:
+    """The environments, and a cell for each that this machine has no Python for."""
+    ready, absent = [], []
+    for environment in wanted:
+        step(f"the environment {environment.name}; where it is missing this takes a minute")
+        if (python := find_python(environment)) is not None:
+            ready.append(prepare(environment, python))
+        else:
+            message = f"no {' or '.join(environment.pythons)} is on the path"
+            absent.append(Cell("", "", "", environment.name, Outcome.ABSENT, message))
+    return ready, absent
 
 
 def _in_each(
@@ -99,11 +111,6 @@ def _in_each(
         return [cell for cells in threads.map(run, consumers) for cell in cells]
 
 
-def _made(environment: Environment, python: str, step: Step) -> Ready:
-    step(f"the environment {environment.name}; where it is missing this takes a minute")
-    return prepare(environment, python)
-
-
 def _write(
     writer: Ready, folder: Path, targets: Sequence[str], names: Sequence[str], step: Step
 ) -> tuple[Written, ...]:
@@ -129,9 +136,3 @@ def _test_packages(writer: Ready, step: Step) -> Cell:
 def _dead(what: str, writer: Ready, error: subprocess.CalledProcessError) -> Cell:
     words = f"exit status {error.returncode}\n{(error.stdout + error.stderr)[-_LAST_WORDS:]}"
     return Cell(writer.version, "", CONSUMERS[-1].version, what, Outcome.DIED, words)
-
-
-def _absent(writer: Environment) -> Cell:
-    pythons = " or ".join(writer.pythons)
-    return Cell(writer.version, "", CONSUMERS[-1].version, "all", Outcome.ABSENT,
-                f"no {pythons} is on the path")  # fmt: skip

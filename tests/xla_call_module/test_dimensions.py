@@ -86,6 +86,24 @@ def test_symbols(dim, names):
     assert symbols(dim) == names
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7),
+        ("-2*b + 9", 3),
+        ("b*-2 + -1", -7),
+        ("+b^2*b^1*b^0", 27),
+        ("mod(-b, 2)", 1),
+        ("floordiv(-b, 2)", -2),
+        (" max ( b,\t-1 * b ) ", 3),
+    ],
+)
+def test_the_language_of_symbolic_shape(text, value):
+    assert evaluate(text, {"b": 3}) == value
+    (dim,) = export.symbolic_shape(text)
+    assert evaluate(_text(dim), {"b": 3}) == value
+
+
 def test_a_shape():
     assert evaluate_shape((3, "b", "2*b", "c"), {"b": 5}) == (3, 5, 10, None)
     assert evaluate_shape((), {}) == ()
@@ -130,7 +148,7 @@ def test_solve(shapes, sizes, found):
 
 
 HOSTILE = {
-    "nested deeply": "mod(" * 2000 + "b" + ", 2)" * 2000,
+    "nested deeply": "mod(" * 1000 + "b" + ", 2)" * 1000,
     "parentheses": "(" * 9000 + "b" + ")" * 900,
     "a tower of powers": "b^64" + "^64" * 3000,
     "a product of powers": "*".join(["b^64"] * 2000),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax import export
 from jax.experimental import io_callback
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from xla_call_module import DisabledCheck, InteropError, from_exported
 from xla_call_module.errors import (
@@ -120,6 +121,14 @@ class TestWhatItSays:
             ("", "float32[]"),
         ]
         assert [spec.is_zero for spec in call.results] == [True, False, False, False]
+
+    @pytest.mark.parametrize(("devices", "shardy"), [(1, False), (2, True)])
+    def test_shardings(self, devices, shardy):
+        """On one device every sharding is replication, whatever the partitioner."""
+        sharding = NamedSharding(AbstractMesh((devices,), ("x",)), PartitionSpec("x"))
+        exported = _export(jnp.sin, jax.ShapeDtypeStruct((4,), "float32", sharding=sharding))
+        call = from_exported(exported)
+        assert (call.nr_devices, call.uses_shardy) == (devices, shardy)
 
     def test_typed_keys(self):
         call = from_exported(_export(jax.random.split, jax.random.key(0)))

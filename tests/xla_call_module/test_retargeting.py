@@ -135,6 +135,12 @@ class TestShardy:
         made = retarget(sharded, release)
         assert (made.uses_shardy, made.version) == (True, 10)
 
+    def test_the_op_takes_it(self, sharded):
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        np.testing.assert_allclose(
+            _run(retarget(sharded, "2.21"), x)[0], jax.jit(_two)(x), rtol=1e-6
+        )
+
     def test_by_default_it_is_kept(self, sharded):
         assert retarget(sharded) == retarget(sharded, "2.20")
 

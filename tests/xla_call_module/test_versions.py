@@ -9,6 +9,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+import xla_call_module
 from xla_call_module._tf import imported_release
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import PlatformError, StructureError, VersionError
@@ -147,3 +148,8 @@ def test_a_check(name, custom_call):
 def test_a_check_that_tensorflow_would_ignore(name):
     with pytest.raises(StructureError, match="is unknown; expected 'platform', 'shape_assertions'"):
         DisabledCheck(name)
+
+
+def test_a_name_that_the_package_lacks():
+    with pytest.raises(AttributeError, match="'xla_call_module' has no attribute 'missing'"):
+        getattr(xla_call_module, "missing")  # noqa: B009 - mypy knows that it is missing
