@@ -54,7 +54,9 @@ def convert(
     `tf.saved_model.save` writes. `fun` is exported once for each set of argument shapes and dtypes.
 
     Args:
-        fun: a Python function of JAX arrays, a `jax.jit`-ed one, or a `jax.export.Exported`.
+        fun: a Python function of JAX arrays, a `jax.jit`-ed one, or a `jax.export.Exported`. What
+            it reads as a Python value, such as `training=False`, stays one where it is left to its
+            default or bound with `functools.partial`; whatever is passed arrives as an array.
         polymorphic_shapes: how unknown dimensions are named. A string such as `"b, _"` or
             `"b, ..."` for every argument, or a pytree of strings and None that is a prefix of the
             positional arguments, in the language of `jax.export.symbolic_args_specs`; or

@@ -17,7 +17,11 @@ from xla_call_module.errors import StructureError
 __all__ = ["Function", "SavedModel", "Signature", "Variable"]
 
 # Children of the root object that are not functions.
-RESERVED_NAMES = frozenset({"params", "signatures", "trainable_variables", "variables"})
+RESERVED_NAMES = frozenset({
+    "params", "signatures", "trainable_variables", "variables",
+    # set by tf.saved_model.load itself
+    "graph_debug_info", "tensorflow_git_version", "tensorflow_version",
+})  # fmt: skip
 DEFAULT_SIGNATURE = "serving_default"
 
 

@@ -110,7 +110,7 @@ def strip_exported(exported: export.Exported, *, allow_flat_trees: bool) -> byte
     bare = dataclasses.replace(exported, mlir_module_serialized=b"")
     try:
         return bytes(bare.serialize())
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         if not allow_flat_trees:
             raise StructureError(
                 f"{exported.fun_name}: a pytree type of its arguments or results cannot be "

@@ -19,7 +19,7 @@ from jax import export
 import bridge
 from tests.bridge.models import bit_patterns
 from xla_call_module.dtypes import DTYPES
-from xla_call_module.errors import DtypeError, InteropError, StructureError
+from xla_call_module.errors import DtypeError, InteropError, MissingDependencyError, StructureError
 
 
 class Point(NamedTuple):
@@ -419,6 +419,13 @@ def test_without_a_gate(module, monkeypatch):
             tape.watch(x)
             y = run(x)
         assert tape.gradient(y, x).numpy().tolist() == [1, 1]
+
+
+def test_without_tensorflow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    wanted = r"TensorFlow is not installed\. To do: pip install 'jax-tf-bridge\[tensorflow\]'"
+    with pytest.raises(MissingDependencyError, match=wanted):
+        bridge.convert(jnp.sin)
 
 
 @pytest.mark.parametrize("fun", [3, "text", None, export])

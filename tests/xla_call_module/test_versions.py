@@ -152,4 +152,4 @@ def test_a_check_that_tensorflow_would_ignore(name):
 
 def test_a_name_that_the_package_lacks():
     with pytest.raises(AttributeError, match="'xla_call_module' has no attribute 'missing'"):
-        getattr(xla_call_module, "missing")  # noqa: B009 - mypy knows that it is missing
+        getattr(xla_call_module, "missing")  # noqa: B009 - an expression, not a statement
