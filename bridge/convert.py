@@ -22,7 +22,7 @@ from xla_call_module.errors import DtypeError, MissingDependencyError, Structure
 from xla_call_module.platforms import parse_platforms
 
 if TYPE_CHECKING:
-    from bridge.gradient import DifferentiableCall
+    from bridge.gradient import DifferentiableCall, GradientOptions
     from bridge.tensors import Arguments
 
 __all__ = ["convert"]
@@ -45,6 +45,8 @@ def convert(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[Check] = (),
     with_gradient: bool = True,
+    gradient_order: int = 1,
+    residuals: bool = False,
 ) -> Callable[..., Any]:
     """A TensorFlow callable that computes what `fun` computes.
 
@@ -66,7 +68,12 @@ def convert(
         platforms: what to lower for: some of `cpu`, `cuda`, `rocm`, `tpu`, `gpu`; by default
             JAX's current one.
         disabled_checks: safety checks to leave out, as in `jax.export.export`.
-        with_gradient: whether TensorFlow can differentiate the result.
+        with_gradient: whether TensorFlow can differentiate the result, which it then can any number
+            of times.
+        gradient_order: how many times what `tf.saved_model.save` has written can be differentiated.
+            From 2 on, each order is exported when a `tf.function` is traced.
+        residuals: whether the function keeps what its gradient needs, for less time and more memory
+            than computing the forward pass again takes. The results are the same.
 
     Returns:
         A callable. Typed PRNG keys cross as their key data (uint32); 64-bit tensors as the 32-bit
@@ -83,8 +90,10 @@ def convert(
         array([0.       , 1.6829419], dtype=float32)
     """
     _import_tensorflow()
+    from bridge.gradient import GradientOptions
     from xla_call_module._tf import exempt_from_autograph
 
+    options = GradientOptions(with_gradient, gradient_order, residuals)
     source: _Source
     if isinstance(fun, export.Exported):
         if polymorphic_shapes or polymorphic_constraints or platforms or disabled_checks:
@@ -93,7 +102,7 @@ def convert(
                 "platforms and disabled_checks are fixed in it. To do: leave them out, or export "
                 "it again with them."
             )
-        source = _Ready(fun, with_gradient=with_gradient)
+        source = _Ready(fun, options)
     elif not callable(fun):
         raise StructureError(
             f"Expected a Python function or a jax.export.Exported, got {type(fun).__name__}."
@@ -105,7 +114,7 @@ def convert(
             constraints=parse_constraints(polymorphic_constraints),
             platforms=None if platforms is None else parse_platforms(platforms),
             checks=tuple(_to_jax_check(check) for check in disabled_checks),
-            with_gradient=with_gradient,
+            options=options,
         )
     call = _to_function(_Converted(source), read_defaults(fun))
     adopt_metadata(call, fun)
@@ -132,11 +141,11 @@ class _Source(Protocol):
 class _Ready:
     """An `Exported`: one call, whatever arrives."""
 
-    def __init__(self, exported: export.Exported, *, with_gradient: bool) -> None:
+    def __init__(self, exported: export.Exported, options: GradientOptions) -> None:
         from bridge.gradient import DifferentiableCall
 
         self._exported = exported
-        self._call = DifferentiableCall(exported, with_gradient=with_gradient)
+        self._call = DifferentiableCall(exported, options)
         self.is_wide = any(spec.dtype.name in _WIDE for spec in self._call.call.args)
 
     def resolve(
@@ -161,14 +170,14 @@ class _Tracer:
         constraints: tuple[str, ...],
         platforms: tuple[str, ...] | None,
         checks: tuple[export.DisabledSafetyCheck, ...],
-        with_gradient: bool,
+        options: GradientOptions,
     ) -> None:
         self._fun = fun
         self._polymorphic_shapes = polymorphic_shapes
         self._constraints = constraints
         self._platforms = platforms
         self._checks = checks
-        self._with_gradient = with_gradient
+        self._options = options
         self._calls: dict[Hashable, tuple[DifferentiableCall, tree_util.PyTreeDef]] = {}
 
     def resolve(
@@ -209,7 +218,7 @@ class _Tracer:
                 f"{_name_of(self._fun)} was called with the structure {tree}, and JAX exported it "
                 f"for {exported.in_tree}: some of its arguments are static. {_BIND_STATIC}"
             )
-        return DifferentiableCall(exported, with_gradient=self._with_gradient), exported.out_tree
+        return DifferentiableCall(exported, self._options), exported.out_tree
 
     def _refuse_static(self, tree: tree_util.PyTreeDef) -> None:
         """Refuse arguments that `jax.jit` was told to take as Python values."""

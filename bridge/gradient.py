@@ -1,37 +1,93 @@
 """A chain of calls as one differentiable TensorFlow function.
 
 Order 0 of the chain is the function, order k+1 the VJP of order k, which `Exported.vjp()` makes
-without tracing the user's function again. Each order is a `tf.custom_gradient` whose gradient is
-the next one, so tapes can be nested.
+without tracing the user's function again. The gradient of each order is the next one, so tapes can
+be nested.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 from jax import export
 
-from xla_call_module._tf import imported_release, recording_query, stop_recording
-from xla_call_module.call import TensorSpec
+from xla_call_module._tf import (
+    exempt_from_autograph,
+    imported_release,
+    recording_query,
+    stop_recording,
+)
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import evaluate_shape, solve
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.op import Op
+from xla_call_module.residuals import split_residuals
 from xla_call_module.retargeting import retarget
 
-__all__ = ["DifferentiableCall"]
+__all__ = ["DifferentiableCall", "GradientOptions"]
 
 Tensors = list[tf.Tensor]
+Gradients = list[tf.Tensor | None]
+
+# What JAX raises for a loop without a known number of steps, and what this package raises.
+_NOT_DIFFERENTIABLE = (InteropError, ValueError, NotImplementedError, TypeError)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientOptions:
+    """What is asked of the gradients of a chain.
+
+    Attributes:
+        with_gradient: whether there are any.
+        order_in_file: how many orders `tf.saved_model.save` writes.
+        residuals: whether the function hands values on to its gradient, which otherwise computes
+            them again.
+    """
+
+    with_gradient: bool = True
+    order_in_file: int = 1
+    residuals: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a file without gradients; it is asked for in another way."""
+        if self.order_in_file < 1:
+            raise StructureError(
+                f"gradient_order is {self.order_in_file}; expected 1 or more. To do: for a "
+                "function without gradients pass with_gradient=False."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Handed:
+    """What a forward pass hands on: the backward pass, and the residuals that it takes."""
+
+    backward: Op
+    residuals: Sequence[tf.Tensor]
 
 
 class DifferentiableCall:
     """One order of the chain, on flat tensors."""
 
-    def __init__(self, exported: export.Exported, *, with_gradient: bool) -> None:
+    def __init__(
+        self,
+        exported: export.Exported,
+        options: GradientOptions,
+        *,
+        below: DifferentiableCall | None = None,
+    ) -> None:
         """Check and retarget the `Exported` for the imported TensorFlow; its VJP waits for need.
+
+        Args:
+            exported: this order of the chain.
+            options: what is asked of all of them.
+            below: the call that this is the VJP of.
 
         Raises:
             InteropError: it cannot be called from the imported TensorFlow.
@@ -39,83 +95,227 @@ class DifferentiableCall:
         call = from_exported(exported, allow_flat_trees=True)
         self._op = Op(retarget(call, imported_release()))
         self._exported = exported
-        self._with_gradient = with_gradient
+        self._options = options
+        self._order: int = 0 if below is None else below._order + 1
+        self._name: str = self._op.call.name if below is None else below._name
         self._vjp: DifferentiableCall | None = None
-        self._lock = threading.Lock()
+        self._passes: tuple[Op, Op] | None = None
+        self._function: Any = None
+        self._lock = threading.RLock()
         self._may_record = recording_query()
-        # A forward accumulator inside a graph sees nothing of a `tf.custom_gradient` there, and
-        # takes the tangents for zero; a function's gradient it transposes.
-        self._function = tf.function(self._attach_gradient, autograph=False)
         self.call = self._op.call
 
-    def __call__(self, tensors: Sequence[tf.Tensor]) -> Tensors:
+    def __call__(self, tensors: Sequence[tf.Tensor], handed: _Handed | None = None) -> Tensors:
         """The flat results.
 
         Args:
             tensors: one for each of `call.args`, of their dtypes and of fitting shapes.
+            handed: what computes the same from what the order below has computed already.
         """
         if tf.executing_eagerly() and not self._may_record():
-            return self._op.run([tensors[index] for index in self.call.kept])
+            return self._apply(tensors, handed)
         if not tensors:
             return self._apply(tensors)
-        if not self._with_gradient:
-            return [_prevent_gradient(result, self.call.name) for result in self._apply(tensors)]
-        if tf.executing_eagerly() or not self._may_record():
-            return self._attach_gradient(*tensors)
-        return list(self._function(*tensors))
+        if not self._options.with_gradient:
+            message = f"{self._name} was converted with with_gradient=False: it has no gradient."
+            return [_prevent_gradient(result, message) for result in self._apply(tensors)]
+        if tf.executing_eagerly():
+            recorded = tf.custom_gradient(lambda *taken: self._differentiable(taken, handed))
+            return list(recorded(*tensors))
+        if self._may_record():
+            return self._apply_as_function(tensors)
+        return self._attach_gradient(*tensors, handed=handed)
 
-    def _attach_gradient(self, *tensors: tf.Tensor) -> Tensors:
-        return list(tf.custom_gradient(self._differentiable)(*tensors))
-
-    def _differentiable(self, *tensors: tf.Tensor) -> tuple[Tensors, Any]:
+    def _differentiable(
+        self, tensors: Sequence[tf.Tensor], handed: _Handed | None
+    ) -> tuple[Tensors, Any]:
+        """What `tf.custom_gradient` asks for: the results, and the function of their gradients."""
         with stop_recording():
-            results = self._apply(tensors)
+            results, residuals = self._apply_forward(tensors, handed)
 
-        def gradient(*cotangents: tf.Tensor | None) -> list[tf.Tensor | None]:
-            return self._pull_back(tensors, results, cotangents)
+        def gradient(*cotangents: tf.Tensor | None) -> Gradients:
+            return self._pull_back(tensors, results, cotangents, residuals)
 
         return results, gradient
 
-    def _apply(self, tensors: Sequence[tf.Tensor]) -> Tensors:
-        operands = [tensors[index] for index in self.call.kept]
+    def _attach_gradient(self, *tensors: tf.Tensor, handed: _Handed | None = None) -> Tensors:
+        """The results in a graph, where an IdentityN leads from them to their gradients.
+
+        This is what `tf.custom_gradient` does in a graph, too; only this way can the gradient tell
+        that `tf.saved_model.save` traces it, which passes None for the operation
+        (tensorflow/python/saved_model/save.py, `_trace_gradient_functions`).
+        """
+        results, residuals = self._apply_forward(tensors, handed)
+        count = len(results)
+
+        def gradient(operation: tf.Operation | None, *cotangents: tf.Tensor | None) -> Gradients:
+            pull_back = self._pull_back if operation is not None else self._pull_back_for_file
+            return [None] * count + pull_back(tensors, results, cotangents[:count], residuals)
+
+        op_type = f"{self.call.name}-{uuid.uuid4().hex}"
+        tf.RegisterGradient(op_type)(exempt_from_autograph(gradient))
+        graph = tf.compat.v1.get_default_graph()
+        with graph.gradient_override_map({"IdentityN": op_type}):
+            outputs = tf.identity_n([*results, *tensors])
+        if self._order == 0:
+            for level in self._levels_in_file():
+                level._as_function().add_to_graph(graph)
+        return list(outputs[:count])
+
+    def _apply_as_function(self, tensors: Sequence[tf.Tensor]) -> Tensors:
+        """The results of a function that makes the call, and whose only inputs are `tensors`.
+
+        A forward accumulator inside a graph sees nothing of a gradient that is attached there, and
+        takes the tangents for zero; a function's gradient it transposes. And of what is in the
+        gradients that it writes, `tf.saved_model.save` knows only functions that it knew before.
+        """
+        results = list(self._as_function()(*tensors))
+        for result, shape in zip(results, _result_shapes(self.call, tensors), strict=True):
+            result.set_shape(shape)
+        return results
+
+    def _as_function(self) -> Any:
+        """The concrete function, which is traced once, outside of whatever runs it."""
+        with self._lock:
+            if self._function is None:
+                signature = [
+                    tf.TensorSpec(spec.static_shape, tf.as_dtype(spec.dtype.enum), f"arg_{index}")
+                    for index, spec in enumerate(self.call.args)
+                ]
+                with tf.init_scope(), tf.device(None):
+                    function = tf.function(
+                        self._attach_gradient, input_signature=signature, autograph=False
+                    )
+                    self._function = function.get_concrete_function()
+            return self._function
+
+    def _apply_forward(
+        self, tensors: Sequence[tf.Tensor], handed: _Handed | None
+    ) -> tuple[Tensors, _Handed | None]:
+        """The results, and what the gradient is handed."""
+        passes = self._forward_and_backward() if handed is None else None
+        if passes is None:
+            return self._apply(tensors, handed), None
+        forward, backward = passes
+        found = self._run(forward, tensors)
+        count = len(self.call.results)
+        results, residuals = found[:count], found[count:]
+        if not tf.executing_eagerly():
+            # The gradient of what is handed on is in the next order already.
+            residuals = [tf.stop_gradient(residual) for residual in residuals]
+        return results, _Handed(backward, residuals)
+
+    def _apply(self, tensors: Sequence[tf.Tensor], handed: _Handed | None = None) -> Tensors:
+        if handed is None:
+            return self._run(self._op, tensors)
+        return self._run(handed.backward, [*tensors, *handed.residuals])
+
+    def _run(self, op: Op, tensors: Sequence[tf.Tensor]) -> Tensors:
+        operands = [tensors[index] for index in op.call.kept]
         if tf.executing_eagerly():
-            return self._op.run(operands)
-        sizes = [_known_shape(tensor) for tensor in tensors]
-        symbols = solve([spec.shape or () for spec in self.call.args], sizes)
-        shapes = [evaluate_shape(spec.shape or (), symbols) for spec in self.call.results]
-        return self._op.add_to_graph(operands, shapes)
+            return op.run(operands)
+        return op.add_to_graph(operands, _result_shapes(op.call, tensors))
 
     def _pull_back(
         self,
         tensors: Sequence[tf.Tensor],
         results: Sequence[tf.Tensor],
         cotangents: Sequence[tf.Tensor | None],
-    ) -> list[tf.Tensor | None]:
-        """TensorFlow's gradients from JAX's: conjugated, and None where nothing depends on it."""
+        handed: _Handed | None,
+    ) -> Gradients:
         vjp = self._order_above()
-        filled = [
-            _cotangent(spec, cotangent, result)
-            for spec, cotangent, result in zip(
-                vjp.call.args[len(tensors) :], cotangents, results, strict=True
-            )
-        ]
-        gradients = vjp([*tensors, *filled])
+        return self._to_tensorflow(vjp([*tensors, *self._to_jax(results, cotangents)], handed))
+
+    def _pull_back_for_file(
+        self,
+        tensors: Sequence[tf.Tensor],
+        results: Sequence[tf.Tensor],
+        cotangents: Sequence[tf.Tensor | None],
+        handed: _Handed | None,
+    ) -> Gradients:
+        """The gradients as a file holds them, which ends with the last order."""
+        try:
+            vjp = self._order_above()
+        except _NOT_DIFFERENTIABLE as error:
+            return self._refuse_in_file(tensors, error)
+        arguments = [*tensors, *self._to_jax(results, cotangents)]
+        if vjp._order < self._options.order_in_file:
+            return self._to_tensorflow(vjp._apply_as_function(arguments))
+        message = (
+            f"{self._name} was saved with gradients up to order {vjp._order}. To do: convert "
+            f"it with bridge.convert(..., gradient_order={vjp._order + 1}) or more; forward mode "
+            "needs one order more than reverse mode."
+        )
+        pulled = vjp._apply(arguments, handed)
+        return self._to_tensorflow([_prevent_gradient(gradient, message) for gradient in pulled])
+
+    def _refuse_in_file(self, tensors: Sequence[tf.Tensor], error: Exception) -> Gradients:
+        """Gradients that fail when they run, because what is loaded cannot fail earlier."""
+        message = f"{self._name} is saved without a gradient of order {self._order + 1}: "
+        message += f"{error}"
+        warnings.warn(message, UserWarning, stacklevel=2)
+        with tf.control_dependencies([tf.debugging.Assert(False, [message])]):
+            return [
+                tf.fill(tf.shape(tensor), tf.cast(float("nan"), tensor.dtype))
+                if spec.dtype.differentiable
+                else None
+                for spec, tensor in zip(self.call.args, tensors, strict=True)
+            ]
+
+    def _to_jax(
+        self, results: Sequence[tf.Tensor], cotangents: Sequence[tf.Tensor | None]
+    ) -> Tensors:
+        """The cotangents that the VJP takes."""
+        specs = self._order_above().call.args[len(self.call.args) :]
         return [
-            None if pulled.is_zero or not spec.dtype.differentiable else _conjugate(spec, gradient)
-            for spec, pulled, gradient in zip(
-                self.call.args, vjp.call.results, gradients, strict=True
-            )
+            _cotangent(spec, cotangent, result)
+            for spec, cotangent, result in zip(specs, cotangents, results, strict=True)
         ]
+
+    def _to_tensorflow(self, gradients: Sequence[tf.Tensor]) -> Gradients:
+        """TensorFlow's gradients: conjugated, and None where no result depends on the argument."""
+        pulled = self._order_above().call.results
+        return [
+            None if zero.is_zero or not spec.dtype.differentiable else _conjugate(spec, gradient)
+            for spec, zero, gradient in zip(self.call.args, pulled, gradients, strict=True)
+        ]
+
+    def _levels_in_file(self) -> Iterator[DifferentiableCall]:
+        """The orders that have a gradient in a file, but for this one."""
+        level = self
+        while level._order + 1 < self._options.order_in_file and level._is_differentiable():
+            try:
+                level = level._order_above()
+            except _NOT_DIFFERENTIABLE:
+                return  # the gradient warns of it when it is saved
+            yield level
+
+    def _is_differentiable(self) -> bool:
+        return all(
+            any(spec.dtype.differentiable for spec in specs)
+            for specs in (self.call.operands, self.call.results)
+        )
+
+    def _forward_and_backward(self) -> tuple[Op, Op] | None:
+        """The two passes where residuals are handed on, which they are to the first gradient."""
+        if not self._options.residuals or self._order > 0 or not self._is_differentiable():
+            return None
+        with self._lock:
+            if self._passes is None:
+                split = split_residuals(self.call, self._order_above().call)
+                self._passes = None if split is None else (Op(split[0]), Op(split[1]))
+            return self._passes
 
     def _order_above(self) -> DifferentiableCall:
         with self._lock:
             if self._vjp is None:
                 if not self._exported.has_vjp():
                     raise StructureError(
-                        f"{self.call.name} was serialized without its VJP, so it has no gradient. "
+                        f"{self._name} was serialized without its VJP, so it has no gradient. "
                         "To do: serialize it with Exported.serialize(vjp_order=1) or more."
                     )
-                self._vjp = DifferentiableCall(self._exported.vjp(), with_gradient=True)
+                vjp = self._exported.vjp()
+                self._vjp = DifferentiableCall(vjp, self._options, below=self)
             return self._vjp
 
 
@@ -137,12 +337,19 @@ def _conjugate(spec: TensorSpec, tensor: tf.Tensor) -> tf.Tensor:
     return tf.math.conj(tensor) if spec.dtype.is_complex else tensor
 
 
+def _result_shapes(call: CallModule, tensors: Sequence[tf.Tensor]) -> list[Any]:
+    """What is known of the results' shapes where those of the arguments are known."""
+    sizes = [_known_shape(tensor) for tensor in tensors]
+    symbols = solve([spec.shape or () for spec in call.args], sizes)
+    return [evaluate_shape(spec.shape or (), symbols) for spec in call.results]
+
+
 def _known_shape(tensor: tf.Tensor) -> tuple[int | None, ...] | None:
     return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 
-def _prevent_gradient(tensor: tf.Tensor, name: str) -> tf.Tensor:
+def _prevent_gradient(tensor: tf.Tensor, message: str) -> tf.Tensor:
+    """A tensor of which TensorFlow refuses the gradient with a LookupError that says why."""
     if not tensor.dtype.is_floating and not tensor.dtype.is_complex:
         return tensor
-    message = f"{name} was converted with with_gradient=False, so it has no gradient."
     return tf.raw_ops.PreventGradient(input=tensor, message=message)

@@ -23,6 +23,7 @@ from xla_call_module.constants import largest_constants
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import argument_paths, from_exported, result_paths
 from xla_call_module.locations import strip_locations
+from xla_call_module.residuals import split_residuals
 from xla_call_module.retargeting import oldest_release, retarget
 
 __all__ = ["save"]
@@ -40,6 +41,7 @@ def save(
     inputs: Names | Mapping[str, Names] | None = None,
     outputs: Names | Mapping[str, Names] | None = None,
     gradient_order: int = 1,
+    residuals: bool = False,
     tensorflow: str | None = None,
     overwrite: bool = False,
 ) -> None:
@@ -66,6 +68,8 @@ def save(
             one without.
         gradient_order: how many times TensorFlow can differentiate what it has loaded, with respect
             to inputs and variables. 0 writes no gradients. Forward mode needs one order more.
+        residuals: whether each function keeps what its first gradient needs, for less time and more
+            memory than computing the forward pass again takes. The results are the same.
         tensorflow: the oldest TensorFlow that must read the file, such as `"2.18"`; by default as
             old as the computation allows unchanged.
         overwrite: whether a SavedModel at `path` is replaced.
@@ -105,6 +109,7 @@ def save(
             chains[key],
             exported,
             variables,
+            residuals=residuals,
             has_params=tree is not None,
             inputs=names_of_signature(key, inputs, exporteds),
             outputs=names_of_signature(key, outputs, exporteds),
@@ -149,6 +154,12 @@ def _to_chain(
         exported = vjp
         chain.append(strip_locations(retarget(from_exported(vjp), tensorflow)))
     return tuple(chain)
+
+
+def _hand_on_residuals(chain: tuple[CallModule, ...]) -> tuple[CallModule, ...]:
+    """The chain with its first two calls as a forward and a backward pass."""
+    split = split_residuals(*chain[:2]) if len(chain) > 1 else None
+    return chain if split is None else (*split, *chain[2:])
 
 
 def _differentiate(
@@ -230,6 +241,7 @@ def _to_signature(
     exported: export.Exported,
     variables: Sequence[Variable],
     *,
+    residuals: bool,
     has_params: bool,
     inputs: Names | None,
     outputs: Names | None,
@@ -248,7 +260,7 @@ def _to_signature(
         bound = {index: index for index in range(len(variables))}
     function = Function(
         name=key,
-        chain=chain,
+        chain=_hand_on_residuals(chain) if residuals else chain,
         bound=bound,
         arguments=arguments,
         parameters=parameter_names(call, arguments, first=int(has_params)),

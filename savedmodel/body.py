@@ -161,6 +161,13 @@ class Body:
         node.attr["T"].type = spec.dtype.enum
         return Tensor(node.name, "output")
 
+    def stop_gradient(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
+        """A tensor on which TensorFlow takes nothing to depend."""
+        node = self.add_node("StopGradient", "StopGradient")
+        node.input.append(tensor.in_function)
+        node.attr["T"].type = spec.dtype.enum
+        return Tensor(node.name, "output")
+
     def prevent_gradient(self, tensor: Tensor, spec: TensorSpec, message: str) -> Tensor:
         """A tensor of which TensorFlow refuses the gradient with a LookupError that says why."""
         if not message or not spec.dtype.differentiable:

@@ -24,11 +24,12 @@ def write_call(
     argument: Callable[[int], Tensor],
     no_gradient: str,
 ) -> list[Tensor]:
-    """The call with its gradients; the tensors of its results.
+    """The call with its gradients; the tensors of its own results.
 
     Args:
         body: the FunctionDef that makes the call.
-        chain: the call and those of its gradients that are written.
+        chain: the call and those of its gradients that are written. Residuals of the first are
+            handed on to the second.
         argument: makes an argument of the call available in the body.
         no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
     """
@@ -41,18 +42,24 @@ def write_call(
         inputs=[tensor.in_function for tensor in operands],
         new_node=body.new_node,
     )
-    results = [Tensor(name, "output", index) for index in range(len(call.results))]
+    found = [Tensor(name, "output", index) for index in range(len(call.results))]
+    results, residuals = found[: len(call.own_results)], found[len(call.own_results) :]
     if len(chain) == 1:
         return [
             body.prevent_gradient(result, spec, no_gradient)
-            for result, spec in zip(results, call.results, strict=True)
+            for result, spec in zip(results, call.own_results, strict=True)
         ]
     identity = body.add_node("IdentityN", "IdentityN")
     identity.input.extend(tensor.in_function for tensor in [*results, *operands])
-    specs = [*call.results, *call.operands]
+    specs = [*call.own_results, *call.operands]
     identity.attr["T"].list.type.extend(spec.dtype.enum for spec in specs)
     outputs = [Tensor(identity.name, "output", index) for index in range(len(results))]
-    gradient = _write_gradient(body, chain, argument, outputs, no_gradient)
+    # The gradient of what is handed on is in the next order already.
+    handed = [
+        body.stop_gradient(residual, spec)
+        for residual, spec in zip(residuals, call.results[len(results) :], strict=True)
+    ]
+    gradient = _write_gradient(body, chain, argument, [*outputs, *handed], no_gradient)
     op_type = f"CustomGradient-{gradient}"
     identity.attr["_gradient_op_type"].s = op_type.encode()
     body.library.proto.registered_gradients.add(gradient_func=gradient, registered_op_type=op_type)
@@ -70,18 +77,27 @@ def _write_gradient(
 
     TensorFlow calls it with a gradient for each output of the IdentityN: the results, then the
     operands. It returns one for each, None for the results.
+
+    Args:
+        below: the function that makes the call.
+        chain: the call and its gradients.
+        argument_below: makes an argument of the call available there.
+        outputs: the results, as the IdentityN returns them, and the residuals.
+        no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
     """
     primal, vjp = chain[0], chain[1]
+    upstream_specs = [*primal.own_results, *primal.operands]
     body = Body(below.library, f"gradient_{below.base}")
     upstream = [
-        body.add_input(f"result_grads_{index}", spec)
-        for index, spec in enumerate([*primal.results, *primal.operands])
+        body.add_input(f"result_grads_{index}", spec) for index, spec in enumerate(upstream_specs)
     ]
 
     def argument(index: int) -> Tensor:
-        position = index - len(primal.args)
+        position = index - len(primal.own_args)
         if position < 0:
             return body.capture(below, argument_below(index), primal.args[index])
+        if position >= len(primal.own_results):
+            return body.capture(below, outputs[position], primal.results[position])
         if vjp.args[index].element != "float0":
             return body.conjugate(upstream[position], vjp.args[index])
         # For an integer's missing gradient TensorFlow passes zeros with ones for unknown sizes
@@ -90,16 +106,20 @@ def _write_gradient(
         return body.add_false(f"float0_{position}", source, primal.results[position])
 
     results = _write_order(body, chain[1:], argument, no_gradient)
-    returned: list[TensorSpec | None] = [None] * len(primal.results)
+    returned: list[TensorSpec | None] = [None] * len(primal.own_results)
     for index in primal.kept:
         spec = primal.args[index]
         # TensorFlow's gradient of what a result does not depend on is None, not zero.
-        depends = spec.dtype.differentiable and not vjp.results[index].is_zero
+        depends = (
+            index < len(primal.own_args)
+            and spec.dtype.differentiable
+            and not vjp.results[index].is_zero
+        )
         returned.append(spec if depends else None)
         if depends:
             body.add_output(f"grad_{index}", spec, body.conjugate(results[index], spec))
     concrete = body.finish(
-        input_signature=_gradient_signature([*primal.results, *primal.operands]),
+        input_signature=_gradient_signature(upstream_specs),
         output_signature=_optional_list(returned),
     )
     return concrete.name
@@ -138,7 +158,7 @@ def _needed_arguments(chain: Sequence[CallModule]) -> list[int]:
     """Arguments of `chain[0]` that it or one of its gradients takes."""
     needed = set(chain[0].kept)
     if len(chain) > 1:
-        count = len(chain[0].args)
+        count = len(chain[0].own_args)
         needed.update(index for index in _needed_arguments(chain[1:]) if index < count)
     return sorted(needed)
 

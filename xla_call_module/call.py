@@ -105,6 +105,9 @@ class CallModule:
         function_list: names of TensorFlow functions that the module calls by `tf.call_tf_function`.
         exported: the serialized `Exported` without its module, which `jax.export.deserialize`
             reads; empty where there is none.
+        residual_results: how many of the last results are kept for the backward pass of the same
+            function, and are none of its own.
+        residual_args: how many of the last arguments come from the forward pass in that way.
     """
 
     name: str
@@ -119,6 +122,8 @@ class CallModule:
     nr_devices: int = 1
     function_list: tuple[str, ...] = ()
     exported: bytes = b""
+    residual_results: int = 0
+    residual_args: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no node can say."""
@@ -128,6 +133,14 @@ class CallModule:
             raise StructureError(
                 f"{self.name}: kept arguments {list(self.kept)} are not ascending indices "
                 f"of its {len(self.args)} arguments."
+            )
+        if not (
+            0 <= self.residual_results <= len(self.results)
+            and 0 <= self.residual_args <= len(self.args)
+        ):
+            raise StructureError(
+                f"{self.name}: {self.residual_results} of its {len(self.results)} results and "
+                f"{self.residual_args} of its {len(self.args)} arguments cannot be residuals."
             )
         if not self.platforms or not set(self.platforms) <= set(PLATFORMS):
             raise PlatformError(
@@ -146,6 +159,16 @@ class CallModule:
     def operands(self) -> tuple[TensorSpec, ...]:
         """The arguments that the node takes, in its order."""
         return tuple(self.args[index] for index in self.kept)
+
+    @property
+    def own_args(self) -> tuple[TensorSpec, ...]:
+        """The arguments but for residuals."""
+        return self.args[: len(self.args) - self.residual_args]
+
+    @property
+    def own_results(self) -> tuple[TensorSpec, ...]:
+        """The results but for residuals."""
+        return self.results[: len(self.results) - self.residual_results]
 
     @property
     def has_platform_index(self) -> bool:

@@ -178,6 +178,8 @@ def _describe(call: CallModule) -> bytes:
         # A GraphDef has none, and MLIR's reader can end the process on damaged bytecode.
         "module_crc32": zlib.crc32(call.module),
     }
+    if call.residual_results or call.residual_args:
+        description["residuals"] = [call.residual_results, call.residual_args]
     return json.dumps(description, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -193,12 +195,15 @@ def _read_description(node: Any) -> dict[str, Any]:
                 f"Node {node.name}: the {len(node.attr['module'].s)} bytes of its module have "
                 "another checksum than those that were written. To do: write the file again."
             )
+        residual_results, residual_args = map(operator.index, fields.get("residuals", (0, 0)))
         return {
             "name": str(fields["name"]),
             "args": tuple(TensorSpec.from_json(spec, where=where) for spec in fields["args"]),
             "results": tuple(TensorSpec.from_json(spec, where=where) for spec in fields["results"]),
             "kept": tuple(map(operator.index, fields["kept"])),
             "nr_devices": operator.index(fields["nr_devices"]),
+            "residual_results": residual_results,
+            "residual_args": residual_args,
         }
     except InteropError:
         raise

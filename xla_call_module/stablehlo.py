@@ -21,8 +21,11 @@ __all__ = [
     "TensorType",
     "custom_calls",
     "describe_location",
+    "find_main",
     "first_line",
+    "functions_of",
     "open_module",
+    "parse_module",
     "read_main",
     "serialize_module",
     "splat",
@@ -79,16 +82,24 @@ def open_module(artifact: bytes) -> Iterator[Any]:
     Raises:
         FormatError: the bytes are damaged, or newer than this jaxlib reads.
     """
-    read_artifact_version(artifact)  # MLIR would take a text, too
     with make_ir_context():
-        try:
-            module = mlir.deserialize_portable_artifact(artifact)
-        except (RuntimeError, ValueError, MemoryError) as error:
-            raise FormatError(
-                f"The module's {len(artifact)} bytes are no StableHLO portable artifact that this "
-                f"jaxlib reads: {first_line(error)}. To do: write it again, or take a newer jaxlib."
-            ) from error
-        yield module
+        yield parse_module(artifact)
+
+
+def parse_module(artifact: bytes) -> Any:
+    """The parsed MLIR module, in the context that is entered.
+
+    Raises:
+        FormatError: the bytes are damaged, or newer than this jaxlib reads.
+    """
+    read_artifact_version(artifact)  # MLIR would take a text, too
+    try:
+        return mlir.deserialize_portable_artifact(artifact)
+    except (RuntimeError, ValueError, MemoryError) as error:
+        raise FormatError(
+            f"The module's {len(artifact)} bytes are no StableHLO portable artifact that this "
+            f"jaxlib reads: {first_line(error)}. To do: write it again, or take a newer jaxlib."
+        ) from error
 
 
 def serialize_module(module: Any, version: StablehloVersion) -> bytes:
@@ -111,9 +122,7 @@ def read_main(module: Any) -> Main:
     Raises:
         StructureError: there is no `main`, or it takes something that is no tensor.
     """
-    functions = _functions(module)
-    if (main := functions.get("main")) is None:
-        raise StructureError(f"The module has no function 'main', only {sorted(functions)}.")
+    functions, main = functions_of(module), find_main(module)
     arguments = list(main.regions[0].blocks[0].arguments)
     attributes = list(main.attributes["arg_attrs"]) if "arg_attrs" in main.attributes else []
     has_platform_index = bool(attributes) and "_platform_index" in str(attributes[0])
@@ -125,6 +134,18 @@ def read_main(module: Any) -> Main:
         zeros=tuple(_is_zero(value, functions) for value in _returned(main)),
         has_platform_index=has_platform_index,
     )
+
+
+def find_main(module: Any) -> Any:
+    """The public function of a parsed module.
+
+    Raises:
+        StructureError: there is none.
+    """
+    functions = functions_of(module)
+    if "main" not in functions:
+        raise StructureError(f"The module has no function 'main', only {sorted(functions)}.")
+    return functions["main"]
 
 
 def custom_calls(module: Any) -> tuple[CustomCall, ...]:
@@ -182,7 +203,8 @@ def _returned(function: Any) -> list[Any]:
     return list(list(blocks[0].operations)[-1].operands)
 
 
-def _functions(module: Any) -> dict[str, Any]:
+def functions_of(module: Any) -> dict[str, Any]:
+    """The functions of a parsed module by name."""
     return {
         str(op.attributes["sym_name"]).strip('"'): op
         for op in module.body.operations
@@ -191,7 +213,7 @@ def _functions(module: Any) -> dict[str, Any]:
 
 
 def walk(module: Any) -> Iterator[Any]:
-    """Every operation of a parsed module, outer ones first."""
+    """Every operation of a parsed module or function, outer ones first."""
     pending = [module.operation]
     while pending:
         operation = pending.pop()

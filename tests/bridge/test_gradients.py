@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 
 import bridge
+import savedmodel
+from xla_call_module import decode_node
 
 PARAMS = {"w": np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)}
 X = np.linspace(0.1, 1.3, 12).astype(np.float32).reshape(4, 3)
@@ -27,9 +29,27 @@ def exported():
     return jax.export.export(jax.jit(network))(PARAMS, jax.ShapeDtypeStruct((b, 3), np.float32))
 
 
+class Converted(tf.Module):
+    """What is saved by TensorFlow."""
+
+    def __init__(self, source, **options):
+        super().__init__()
+        self.params = {"w": tf.Variable(PARAMS["w"])}
+        self._converted = bridge.convert(source, **options)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 3], tf.float32)])
+    def __call__(self, x):
+        return self._converted({"w": self.params["w"]}, x)
+
+
+def save_by_tensorflow(module, path):
+    tf.saved_model.save(module, str(path))
+    return tf.saved_model.load(str(path))
+
+
 @pytest.fixture(scope="module")
 def saved(exported, tmp_path_factory):
-    """Loaded models by the order of their gradients."""
+    """Loaded models by the order of their gradients, or by how they came to be."""
     folder = tmp_path_factory.mktemp("gradients")
     models = {}
     for order in range(4):
@@ -37,6 +57,15 @@ def saved(exported, tmp_path_factory):
         models[order] = tf.saved_model.load(str(folder / f"{order}"))
     tf.saved_model.save(models[3], str(folder / "again"), signatures=models[3].signatures)
     models["again"] = tf.saved_model.load(str(folder / "again"))
+    bridge.save(exported, folder / "residuals", params=PARAMS, gradient_order=3, residuals=True)
+    models["residuals"] = tf.saved_model.load(str(folder / "residuals"))
+    models["residuals again"] = save_by_tensorflow(models["residuals"], folder / "residuals again")
+    for order in (1, 2, 3):
+        module = Converted(exported, gradient_order=order, residuals=order == 2)
+        models[f"converted {order}"] = save_by_tensorflow(module, folder / f"converted {order}")
+    models["converted again"] = save_by_tensorflow(
+        models["converted 3"], folder / "converted again"
+    )
     return models
 
 
@@ -48,14 +77,20 @@ def mode(request):
     return lambda f: tf.function(f, jit_compile=request.param == "jit", autograph=False)()
 
 
-@pytest.fixture(params=["live", "saved", "signature", "again"])
+MODELS = (
+    "live", "live residuals", 3, "signature", "again", "residuals", "residuals again",
+    "converted 3", "converted again",
+)  # fmt: skip
+
+
+@pytest.fixture(params=MODELS)
 def model(request, exported, saved):
     """A variable, and a function of `x` that depends on it."""
-    if request.param == "live":
+    if str(request.param).startswith("live"):
         variable = tf.Variable(PARAMS["w"])
-        converted = bridge.convert(exported)
+        converted = bridge.convert(exported, residuals=request.param == "live residuals")
         return variable, lambda x: converted({"w": variable}, x)["y"]
-    loaded = saved["again" if request.param == "again" else 3]
+    loaded = saved[3 if request.param == "signature" else request.param]
     if request.param == "signature":
         return loaded.params["w"], lambda x: loaded.signatures["serving_default"](x=x)["y"]
     return loaded.params["w"], lambda x: loaded(x)["y"]
@@ -269,3 +304,86 @@ def test_an_exported_with_fewer_orders(exported, tmp_path):
     x = tf.constant(X)
     with pytest.raises(LookupError, match=r"order 0.*serialized with"):
         tf_nested(lambda: model(x)["y"], x, 1)
+
+
+class TestSavedByTensorFlow:
+    """`bridge.convert` inside a `tf.Module` that `tf.saved_model.save` writes."""
+
+    @pytest.mark.parametrize("order", [1, 2])
+    def test_the_first_order_that_is_missing(self, saved, order):
+        model = saved[f"converted {order}"]
+        x = tf.constant(X)
+        wanted = rf"network was saved.*up to order {order}.*gradient_order={order + 1}\)"
+        with pytest.raises(LookupError, match=wanted):
+            tf_nested(lambda: model(x)["y"], x, order + 1)
+
+    def test_a_function_without_a_gradient(self, tmp_path):
+        """It is saved with a warning, and the gradient fails when it runs."""
+        module = tf.Module()
+        loop = bridge.convert(
+            lambda x: jax.lax.while_loop(lambda c: c.sum() < 9, lambda c: c * 2, x)
+        )
+        module.f = tf.function(loop, input_signature=[tf.TensorSpec([2])], autograph=False)
+        with pytest.warns(UserWarning, match="without a gradient of order 1: .*while_loop"):
+            loaded = save_by_tensorflow(module, tmp_path / "m")
+        x = tf.constant([1.0, 2.0])
+        np.testing.assert_array_equal(loaded.f(x), [4.0, 8.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = loaded.f(x)
+            with pytest.raises(tf.errors.InvalidArgumentError, match="without a gradient"):
+                tape.gradient(y, x)
+
+    def test_an_exported_with_fewer_orders(self, exported, tmp_path):
+        once = jax.export.deserialize(exported.serialize(vjp_order=1))
+        with pytest.warns(UserWarning, match="gradient of order 2.*serialize.vjp_order=1"):
+            loaded = save_by_tensorflow(Converted(once, gradient_order=3), tmp_path / "m")
+        x = tf.constant(X)
+        expected = jax_nested(lambda x: network(PARAMS, x)["y"], 1)(X)
+        found = tf_nested(lambda: loaded(x)["y"], x, 1)
+        np.testing.assert_allclose(found, tf.reduce_sum(expected), rtol=RTOL)
+
+    def test_a_training_step_with_a_gradient_in_it(self, exported, tmp_path):
+        module = Converted(exported)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 3])], autograph=False)
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(module(x)["y"])
+            return tape.gradient(loss, module.params["w"])
+
+        module.step = step
+        loaded = save_by_tensorflow(module, tmp_path / "m")
+        expected = jax.grad(lambda w: network({"w": w}, X)["y"].sum())(PARAMS["w"])
+        np.testing.assert_allclose(loaded.step(X), expected, rtol=RTOL)
+
+    def test_an_order_below_one(self, exported):
+        with pytest.raises(bridge.InteropError, match=r"gradient_order is 0.*with_gradient=False"):
+            bridge.convert(exported, gradient_order=0)
+
+
+def test_residuals_that_the_forward_pass_hands_on(exported):
+    """In a function the backward pass has none of the forward pass's operations."""
+    converted = bridge.convert(exported, residuals=True)
+
+    @tf.function(autograph=False)
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = converted(PARAMS, x)["y"]
+        return tape.gradient(y, x)
+
+    graph = gradient.get_concrete_function(tf.TensorSpec([4, 3])).graph.as_graph_def()
+    nodes = [n for f in graph.library.function for n in f.node_def] + [*graph.node]
+    calls = [decode_node(node) for node in nodes if node.op == "XlaCallModule"]
+    handed = {(call.residual_results, call.residual_args) for call in calls}
+    assert {(1, 0), (0, 1)} <= handed
+    expected = jax.grad(lambda x: network(PARAMS, x)["y"].sum())(X)
+    np.testing.assert_allclose(gradient(tf.constant(X)), expected, rtol=RTOL)
+
+
+def test_residuals_in_a_file(exported, tmp_path):
+    bridge.save(exported, tmp_path / "m", params=PARAMS, residuals=True)
+    forward, backward = savedmodel.read(tmp_path / "m").default.function.chain
+    assert forward.residual_results == backward.residual_args == 1
+    assert len(forward.own_results) == 2

@@ -1,0 +1,122 @@
+"""A call and its VJP as a forward and a backward pass."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from xla_call_module.errors import StructureError
+from xla_call_module.exported import from_exported
+from xla_call_module.op import Op
+from xla_call_module.residuals import split_residuals
+from xla_call_module.retargeting import retarget
+from xla_call_module.stablehlo import open_module, walk
+
+W = np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)
+X = np.linspace(0.1, 1.3, 12).astype(np.float32).reshape(4, 3)
+
+
+def layers(w, x):
+    hidden = jnp.tanh(x @ w)
+    return jax.nn.softmax(hidden * 2) @ w.T
+
+
+def scanned(w, x):
+    return jax.lax.scan(lambda c, _: (jnp.sin(c @ w) @ w.T, c.sum()), x, None, length=3)
+
+
+def by_platform(w, x):
+    y = jax.lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
+    return jnp.exp(y) @ w
+
+
+def narrow(w, x):
+    """What is handed on has a dtype that TensorFlow lacks."""
+    return (x.astype(jnp.float8_e4m3b11fnuz).astype(jnp.float32) * x) @ w
+
+
+def counted(w, x):
+    return jnp.exp(x @ w), x.shape[0] + jnp.arange(x.shape[0])
+
+
+FUNCTIONS = {f.__name__: f for f in (layers, scanned, by_platform, narrow, counted)}
+
+
+def export(function, dims, platforms=("cpu",)):
+    x = jax.ShapeDtypeStruct(jax.export.symbolic_shape(f"{dims}, 3"), np.float32)
+    return jax.export.export(jax.jit(function), platforms=platforms)(W, x)
+
+
+def run(call, arrays):
+    """The results, by TensorFlow."""
+    operands = [tf.constant(arrays[index]) for index in call.kept]
+    with tf.device("/CPU:0"):
+        return [result.numpy() for result in Op(retarget(call, "2.21")).run(operands)]
+
+
+def count_operations(call):
+    with open_module(call.module) as module:
+        return collections.Counter(operation.name for operation in walk(module))
+
+
+@pytest.mark.parametrize("dims", ["4", "b"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_two_passes_compute_what_the_two_calls_do(name, dims):
+    exported = export(FUNCTIONS[name], dims, ("cuda", "cpu"))
+    primal, vjp = from_exported(exported), from_exported(exported.vjp())
+    forward, backward = split_residuals(primal, vjp)
+    cotangents = [
+        np.ones([4 if isinstance(dim, str) else dim for dim in spec.shape], spec.dtype.numpy)
+        for spec in vjp.args[2:]
+    ]
+    results = run(primal, [W, X])
+    found = run(forward, [W, X])
+    assert len(found) == len(results) + forward.residual_results
+    for one, other in zip(found, results, strict=False):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    pulled = run(backward, [W, X, *cotangents, *found[len(results) :]])
+    for one, other in zip(pulled, run(vjp, [W, X, *cotangents]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_is_computed_twice():
+    exported = export(layers, "b")
+    primal, vjp = from_exported(exported), from_exported(exported.vjp())
+    forward, backward = split_residuals(primal, vjp)
+    ours, theirs = (count_operations(call) for call in (forward, primal))
+    for operation in ("dot_general", "tanh", "exponential"):
+        assert ours[f"stablehlo.{operation}"] == theirs[f"stablehlo.{operation}"]
+    left = count_operations(backward)
+    assert left["stablehlo.tanh"] == left["stablehlo.exponential"] == 0
+    all_of_it = count_operations(vjp)["stablehlo.dot_general"]
+    assert left["stablehlo.dot_general"] == all_of_it - theirs["stablehlo.dot_general"] + 1
+
+
+def test_what_is_cheap_is_computed_again():
+    exported = export(lambda w, x: ((x - x.mean()) * 2 + 1) ** 2 @ w, "4")
+    forward, _ = split_residuals(from_exported(exported), from_exported(exported.vjp()))
+    assert [spec.shape for spec in forward.results[1:]] == [()]
+
+
+def test_a_linear_function_has_no_residuals():
+    exported = export(lambda w, x: x * 2, "b")
+    forward, backward = split_residuals(from_exported(exported), from_exported(exported.vjp()))
+    assert forward.residual_results == backward.residual_args == 0
+
+
+def test_another_functions_vjp():
+    one, other = export(layers, "b"), export(counted, "b")
+    with pytest.raises(StructureError, match=r"takes 4 arguments; the VJP of layers takes its 2"):
+        split_residuals(from_exported(one), from_exported(other.vjp()))
+
+
+def test_more_residuals_than_results():
+    call = from_exported(export(layers, "b"))
+    with pytest.raises(StructureError, match="2 of its 1 results"):
+        dataclasses.replace(call, residual_results=2)

@@ -1,0 +1,60 @@
+"""Functions of a module written out where they are called.
+
+MLIR's own pass does it in contexts with an extension that those of JAX do not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jax.extend.mlir import ir, passmanager
+
+from xla_call_module.stablehlo import functions_of, walk
+
+__all__ = ["inline_calls", "rewire"]
+
+_CALL = "func.call"
+
+
+def inline_calls(module: Any) -> None:
+    """Write out every call of a parsed module, in place; private functions without use go."""
+    functions = functions_of(module)
+    done: set[str] = set()
+
+    def inline_into(name: str) -> None:
+        if name in done:
+            return
+        done.add(name)
+        for call in [op for op in walk(functions[name]) if op.name == _CALL]:
+            callee = str(call.attributes["callee"]).strip('@"')
+            inline_into(callee)
+            _write_out(call, functions[callee])
+
+    for name in functions:
+        inline_into(name)
+    passmanager.PassManager.parse("builtin.module(symbol-dce)").run(module.operation)
+
+
+def _write_out(call: Any, callee: Any) -> None:
+    block = callee.regions[0].blocks[0]
+    *operations, last = [op.operation for op in block.operations]
+    values = dict(zip(block.arguments, call.operands, strict=True))
+    for operation in operations:
+        copied = operation.clone(ip=ir.InsertionPoint(call)).operation
+        rewire(copied, values)
+        values.update(zip(operation.results, copied.results, strict=True))
+    for old, new in zip(call.results, last.operands, strict=True):
+        old.replace_all_uses_with(values[new])
+    call.erase()
+
+
+def rewire(operation: Any, values: Mapping[Any, Any]) -> None:
+    """Make an operation, and those in its regions, take new values for old ones."""
+    for index, operand in enumerate(operation.operands):
+        if operand in values:
+            operation.operands[index] = values[operand]
+    for region in operation.regions:
+        for block in region:
+            for inner in block:
+                rewire(inner.operation, values)
