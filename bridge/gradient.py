@@ -242,9 +242,9 @@ class DifferentiableCall:
         if vjp._order < self._options.order_in_file:
             return self._to_tensorflow(vjp._apply_as_function(arguments))
         message = (
-            f"{self._name} was saved with gradients up to order {vjp._order}. To do: convert "
-            f"it with bridge.convert(..., gradient_order={vjp._order + 1}) or more; forward mode "
-            "needs one order more than reverse mode."
+            f"{self._name} was saved with gradients up to order {vjp._order}. To do: convert it "
+            f"with gradient_order={vjp._order + 1} or more (forward mode needs one more than "
+            "reverse mode)."
         )
         pulled = vjp._apply(arguments, handed)
         return self._to_tensorflow([_prevent_gradient(gradient, message) for gradient in pulled])

@@ -194,9 +194,8 @@ def _no_gradient(name: str, order: int) -> str:
     """What TensorFlow says of the first order that is missing."""
     return (
         f"{name} was saved with gradients up to order {order}. To do: save it with "
-        f"bridge.save(..., gradient_order={order + 1}) or more; forward mode needs one order more "
-        "than reverse mode. An Exported that was deserialized has the gradients that it was "
-        "serialized with (vjp_order)."
+        f"gradient_order={order + 1} or more (forward mode needs one more than reverse mode), or "
+        "export it again if it was serialized with fewer."
     )
 
 

@@ -8,6 +8,8 @@ again, so a node carries its own description:
   dimensions, which can be read without JAX, and a checksum of the module;
 - `_jax_exported`: the `Exported` without its module, for JAX.
 
+Both are compressed with zlib; with many parameters they are most of a small model's file.
+
 The functions take and make messages of any class with the fields of tensorflow.NodeDef: those of
 TensorFlow and those of a private descriptor pool alike.
 """
@@ -38,6 +40,9 @@ _KNOWN = frozenset({
     "Tin", "Tout", "Sout", "module", "version", "platforms", "disabled_checks", "dim_args_spec",
     "use_shardy_partitioner", "function_list", "has_token_input_output",
 })  # fmt: skip
+
+# No description that was written comes near; a damaged one must not fill the memory.
+_MAX_DESCRIPTION_BYTES = 2**28
 
 Node = TypeVar("Node")
 
@@ -90,9 +95,9 @@ def encode_node(
         attr["function_list"].list.func.add().name = function
     if call.uses_shardy:
         attr["use_shardy_partitioner"].b = True
-    attr[DESCRIPTION_ATTR].s = _describe(call)
+    attr[DESCRIPTION_ATTR].s = zlib.compress(_describe(call), 9)
     if call.exported:
-        attr[EXPORTED_ATTR].s = call.exported
+        attr[EXPORTED_ATTR].s = zlib.compress(call.exported, 9)
     return node  # type: ignore[no-any-return]  # it was made as Any to reach its fields
 
 
@@ -143,7 +148,7 @@ def decode_node(node: Any) -> CallModule:
         disabled_checks=tuple(map(DisabledCheck, _texts(optional, "disabled_checks"))),
         uses_shardy=_flag(optional, "use_shardy_partitioner"),
         function_list=tuple(function.name for function in functions),
-        exported=optional[EXPORTED_ATTR].s if EXPORTED_ATTR in optional else b"",
+        exported=_decompress(node, EXPORTED_ATTR) if EXPORTED_ATTR in optional else b"",
         **described,
     )
     _check_types(call, node)
@@ -187,7 +192,7 @@ def _read_description(node: Any) -> dict[str, Any]:
     where = f"node {node.name}, attribute {DESCRIPTION_ATTR}"
     if DESCRIPTION_ATTR not in node.attr:
         return _infer_description(node)
-    text = node.attr[DESCRIPTION_ATTR].s
+    text = _decompress(node, DESCRIPTION_ATTR)
     try:
         fields = json.loads(text)
         if fields["module_crc32"] != zlib.crc32(node.attr["module"].s):
@@ -209,6 +214,21 @@ def _read_description(node: Any) -> dict[str, Any]:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"The {where}, is damaged: {text[:80]!s}…") from error
+
+
+def _decompress(node: Any, key: str) -> bytes:
+    data = node.attr[key].s
+    reader = zlib.decompressobj()
+    try:
+        text = reader.decompress(data, _MAX_DESCRIPTION_BYTES)
+    except zlib.error as error:
+        raise FormatError(f"Node {node.name}: the attribute {key} is damaged: {error}.") from error
+    if not reader.eof:
+        raise FormatError(
+            f"Node {node.name}: the attribute {key} is damaged: {len(data)} bytes are cut off, or "
+            f"hold more than {_MAX_DESCRIPTION_BYTES}."
+        )
+    return text
 
 
 def _infer_description(node: Any) -> dict[str, Any]:

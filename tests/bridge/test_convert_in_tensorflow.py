@@ -330,7 +330,7 @@ class TestGradients:
                 y, _ = run(x)
             return tape.gradient(y, x)
 
-        with pytest.raises(LookupError, match="with with_gradient=False, so it has no gradient"):
+        with pytest.raises(LookupError, match="with_gradient=False: it has no gradient"):
             gradient()
 
     def test_what_jax_cannot_differentiate(self):
