@@ -124,7 +124,7 @@ class DifferentiableCall:
             return list(recorded(*tensors))
         if self._may_record():
             return self._apply_as_function(tensors)
-        return self._attach_gradient(*tensors, handed=handed)
+        return self._attach_gradient(tensors, handed)
 
     def _differentiable(
         self, tensors: Sequence[tf.Tensor], handed: _Handed | None
@@ -138,7 +138,9 @@ class DifferentiableCall:
 
         return results, gradient
 
-    def _attach_gradient(self, *tensors: tf.Tensor, handed: _Handed | None = None) -> Tensors:
+    def _attach_gradient(
+        self, tensors: Sequence[tf.Tensor], handed: _Handed | None = None
+    ) -> Tensors:
         """The results in a graph, where an IdentityN leads from them to their gradients.
 
         This is what `tf.custom_gradient` does in a graph, too; only this way can the gradient tell
@@ -184,7 +186,9 @@ class DifferentiableCall:
                 ]
                 with tf.init_scope(), tf.device(None):
                     function = tf.function(
-                        self._attach_gradient, input_signature=signature, autograph=False
+                        lambda *tensors: self._attach_gradient(tensors),
+                        input_signature=signature,
+                        autograph=False,
                     )
                     self._function = function.get_concrete_function()
             return self._function
