@@ -18,6 +18,7 @@ from bridge.signature import Defaults, adopt_metadata, read_defaults
 from bridge.specifications import ArgumentSpec, parse_constraints, specify
 from xla_call_module.call import TensorSpec, bind_symbols
 from xla_call_module.checks import DisabledCheck
+from xla_call_module.constants import HOISTED_FROM
 from xla_call_module.errors import DtypeError, MissingDependencyError, StructureError
 from xla_call_module.platforms import parse_platforms
 
@@ -47,6 +48,7 @@ def convert(
     with_gradient: bool = True,
     gradient_order: int = 1,
     residuals: bool = False,
+    hoist_constants: int | None = HOISTED_FROM,
 ) -> Callable[..., Any]:
     """A TensorFlow callable that computes what `fun` computes.
 
@@ -74,6 +76,9 @@ def convert(
             From 2 on, each order is exported when a `tf.function` is traced.
         residuals: whether the function keeps what its gradient needs, for less time and more memory
             than computing the forward pass again takes. The results are the same.
+        hoist_constants: from how many bytes on an array that `fun` closes over is kept once,
+            outside of the modules of the function and its gradients, where it would cost time at
+            each eager call; None for never.
 
     Returns:
         A callable. Typed PRNG keys cross as their key data (uint32); 64-bit tensors as the 32-bit
@@ -93,7 +98,7 @@ def convert(
     from bridge.gradient import GradientOptions
     from xla_call_module._tf import exempt_from_autograph
 
-    options = GradientOptions(with_gradient, gradient_order, residuals)
+    options = GradientOptions(with_gradient, gradient_order, residuals, hoist_constants)
     source: _Source
     if isinstance(fun, export.Exported):
         if polymorphic_shapes or polymorphic_constraints or platforms or disabled_checks:

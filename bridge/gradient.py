@@ -24,6 +24,7 @@ from xla_call_module._tf import (
     stop_recording,
 )
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.constants import HOISTED_FROM, hoist_constants
 from xla_call_module.dimensions import evaluate_shape, solve
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
@@ -49,11 +50,13 @@ class GradientOptions:
         order_in_file: how many orders `tf.saved_model.save` writes.
         residuals: whether the function hands values on to its gradient, which otherwise computes
             them again.
+        hoisted_from: from how many bytes on a constant is taken out of the modules.
     """
 
     with_gradient: bool = True
     order_in_file: int = 1
     residuals: bool = False
+    hoisted_from: int | None = HOISTED_FROM
 
     def __post_init__(self) -> None:
         """Refuse a file without gradients; it is asked for in another way."""
@@ -65,10 +68,27 @@ class GradientOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class _Runnable:
+    """An op, and the constants that it takes after its arguments."""
+
+    op: Op
+    constants: tuple[tf.Tensor, ...]
+
+    def __call__(self, tensors: Sequence[tf.Tensor]) -> Tensors:
+        """The results, eagerly or in a graph."""
+        taken = [*tensors, *self.constants]
+        call = self.op.call
+        operands = [taken[index] for index in call.kept]
+        if tf.executing_eagerly():
+            return self.op.run(operands)
+        return self.op.add_to_graph(operands, _result_shapes(call, taken))
+
+
+@dataclass(frozen=True, slots=True)
 class _Handed:
     """What a forward pass hands on: the backward pass, and the residuals that it takes."""
 
-    backward: Op
+    backward: _Runnable
     residuals: Sequence[tf.Tensor]
 
 
@@ -92,18 +112,18 @@ class DifferentiableCall:
         Raises:
             InteropError: it cannot be called from the imported TensorFlow.
         """
-        call = from_exported(exported, allow_flat_trees=True)
-        self._op = Op(retarget(call, imported_release()))
+        self.call = from_exported(exported, allow_flat_trees=True)
         self._exported = exported
         self._options = options
         self._order: int = 0 if below is None else below._order + 1
-        self._name: str = self._op.call.name if below is None else below._name
+        self._name: str = self.call.name if below is None else below._name
+        self._constants: dict[str, tf.Tensor] = {} if below is None else below._constants
+        self._run = self._prepare(self.call)
         self._vjp: DifferentiableCall | None = None
-        self._passes: tuple[Op, Op] | None = None
+        self._passes: tuple[_Runnable, _Runnable] | None = None
         self._function: Any = None
         self._lock = threading.RLock()
         self._may_record = recording_query()
-        self.call = self._op.call
 
     def __call__(self, tensors: Sequence[tf.Tensor], handed: _Handed | None = None) -> Tensors:
         """The flat results.
@@ -201,7 +221,7 @@ class DifferentiableCall:
         if passes is None:
             return self._apply(tensors, handed), None
         forward, backward = passes
-        found = self._run(forward, tensors)
+        found = forward(tensors)
         count = len(self.call.results)
         results, residuals = found[:count], found[count:]
         if not tf.executing_eagerly():
@@ -211,14 +231,18 @@ class DifferentiableCall:
 
     def _apply(self, tensors: Sequence[tf.Tensor], handed: _Handed | None = None) -> Tensors:
         if handed is None:
-            return self._run(self._op, tensors)
-        return self._run(handed.backward, [*tensors, *handed.residuals])
+            return self._run(tensors)
+        return handed.backward([*tensors, *handed.residuals])
 
-    def _run(self, op: Op, tensors: Sequence[tf.Tensor]) -> Tensors:
-        operands = [tensors[index] for index in op.call.kept]
-        if tf.executing_eagerly():
-            return op.run(operands)
-        return op.add_to_graph(operands, _result_shapes(op.call, tensors))
+    def _prepare(self, call: CallModule) -> _Runnable:
+        """A call as the imported TensorFlow runs it; its constants are shared by all orders."""
+        values: dict[str, Any] = {}
+        if self._options.hoisted_from is not None:
+            call, values = hoist_constants(call, self._options.hoisted_from, known=self._constants)
+        with tf.init_scope():
+            self._constants.update((key, tf.constant(value)) for key, value in values.items())
+        constants = tuple(self._constants[key] for key in call.hoisted)
+        return _Runnable(Op(retarget(call, imported_release())), constants)
 
     def _pull_back(
         self,
@@ -300,14 +324,15 @@ class DifferentiableCall:
             for specs in (self.call.operands, self.call.results)
         )
 
-    def _forward_and_backward(self) -> tuple[Op, Op] | None:
+    def _forward_and_backward(self) -> tuple[_Runnable, _Runnable] | None:
         """The two passes where residuals are handed on, which they are to the first gradient."""
         if not self._options.residuals or self._order > 0 or not self._is_differentiable():
             return None
         with self._lock:
             if self._passes is None:
                 split = split_residuals(self.call, self._order_above().call)
-                self._passes = None if split is None else (Op(split[0]), Op(split[1]))
+                if split is not None:
+                    self._passes = self._prepare(split[0]), self._prepare(split[1])
             return self._passes
 
     def _order_above(self) -> DifferentiableCall:

@@ -76,7 +76,7 @@ def output_names(key: str, call: CallModule, names: Names | None) -> list[str]:
     Raises:
         StructureError: a name is invalid, unknown or there twice, or their number is wrong.
     """
-    defaults = unique_names(map(_output_name, call.results))
+    defaults = unique_names(map(_output_name, call.own_results))
     return _choose(defaults, names, f"outputs of {key}", ignore_case=False)
 
 
@@ -99,7 +99,7 @@ def _argument_names(call: CallModule) -> dict[str, str]:
     A module has names for the leaves that it takes; each names the whole argument that it is in.
     """
     names: dict[str, str] = {}
-    for spec in call.args:
+    for spec in call.own_args:
         argument, path = _split_path(spec)
         if spec.name.endswith(path) and spec.name != path:
             names.setdefault(argument, spec.name.removesuffix(path))

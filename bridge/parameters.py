@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["check_parameters", "to_variables"]
+__all__ = ["check_parameters", "to_constants", "to_variables"]
 
 _PIECE_BYTES = 8 << 20
 
@@ -56,6 +56,21 @@ def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tu
             )
         )
     return tuple(variables)
+
+
+def to_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Variable, ...]:
+    """One variable for each constant that was taken out of a module, named by its key."""
+    return tuple(
+        Variable(
+            name=f"constants/{key}",
+            dtype=(dtype := dtype_from_name(str(value.dtype), where=f"The constant {key}")),
+            shape=value.shape,
+            trainable=False,
+            constant=True,
+            chunks=_streamer(value, dtype),
+        )
+        for key, value in constants.items()
+    )
 
 
 def check_parameters(

@@ -10,16 +10,18 @@ from importlib import metadata
 from typing import Any
 
 import jax
+import numpy as np
 from jax import export, tree_util
 
 from bridge.names import Names, input_names, names_of_signature, output_names, parameter_names
-from bridge.parameters import check_parameters, to_variables
+from bridge.parameters import check_parameters, to_constants, to_variables
 from bridge.trees import to_structure, with_text_keys
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
 from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.constants import largest_constants
+from xla_call_module.constants import HOISTED_FROM, largest_constants
+from xla_call_module.constants import hoist_constants as hoist
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import argument_paths, from_exported, result_paths
 from xla_call_module.locations import strip_locations
@@ -42,6 +44,7 @@ def save(
     outputs: Names | Mapping[str, Names] | None = None,
     gradient_order: int = 1,
     residuals: bool = False,
+    hoist_constants: int | None = HOISTED_FROM,
     tensorflow: str | None = None,
     overwrite: bool = False,
 ) -> None:
@@ -70,6 +73,9 @@ def save(
             to inputs and variables. 0 writes no gradients. Forward mode needs one order more.
         residuals: whether each function keeps what its first gradient needs, for less time and more
             memory than computing the forward pass again takes. The results are the same.
+        hoist_constants: from how many bytes on an array that the function closes over is stored
+            once, as a variable under `.constants`, instead of in the module of the function and of
+            each of its gradients; None for never.
         tensorflow: the oldest TensorFlow that must read the file, such as `"2.18"`; by default as
             old as the computation allows unchanged.
         overwrite: whether a SavedModel at `path` is replaced.
@@ -93,9 +99,11 @@ def save(
     exporteds = dict(model) if isinstance(model, Mapping) else {DEFAULT_SIGNATURE: model}
     if not exporteds:
         raise StructureError("model is an empty mapping; expected at least one signature.")
+    options = _Options(tensorflow, gradient_order, residuals, hoist_constants)
+    constants: dict[str, np.ndarray[Any, Any]] = {}
     chains: dict[str, tuple[CallModule, ...]] = {}
     for key, exported in exporteds.items():
-        chains[key] = _to_chain(exported, tensorflow, gradient_order)
+        chains[key] = _to_chain(exported, options, constants)
     tree: Any = None if params is None else tree_util.tree_structure(params)
     variables: tuple[Variable, ...] = ()
     if tree is not None:
@@ -109,7 +117,7 @@ def save(
             chains[key],
             exported,
             variables,
-            residuals=residuals,
+            constants=tuple(constants),
             has_params=tree is not None,
             inputs=names_of_signature(key, inputs, exporteds),
             outputs=names_of_signature(key, outputs, exporteds),
@@ -118,7 +126,7 @@ def save(
     )
     saved = SavedModel(
         signatures=signatures,
-        variables=variables,
+        variables=(*variables, *to_constants(constants)),
         params=NONE if tree is None else to_structure(tree),
         metadata=_describe(signatures),
     )
@@ -141,25 +149,54 @@ def _too_large(saved: SavedModel) -> StructureError:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Options:
+    """What `save` is asked to make of each chain; the fields are its arguments."""
+
+    tensorflow: str | None
+    gradient_order: int
+    residuals: bool
+    hoist_constants: int | None
+
+
 def _to_chain(
-    exported: export.Exported, tensorflow: str | None, gradient_order: int
+    exported: export.Exported, options: _Options, constants: dict[str, np.ndarray[Any, Any]]
 ) -> tuple[CallModule, ...]:
-    """The call, its VJP and so on, all as the wanted TensorFlow reads them."""
-    chain = [retarget(_to_call(exported), tensorflow)]
-    _warn_of_devices(chain[0])
-    for order in range(1, gradient_order + 1):
-        vjp = _differentiate(exported, chain[-1], order)
+    """The call, its VJP and so on, all as the wanted TensorFlow reads them.
+
+    What is taken out of them is added to `constants`.
+    """
+
+    def hoisted(call: CallModule) -> CallModule:
+        if options.hoist_constants is None:
+            return call
+        call, values = hoist(call, options.hoist_constants, known=constants)
+        constants.update(values)
+        return call
+
+    # The two passes are made of whole modules, and whole modules are large.
+    early, late = (_same, hoisted) if options.residuals else (hoisted, _same)
+    calls = [early(_to_call(exported))]
+    _warn_of_devices(calls[0])
+    for order in range(1, options.gradient_order + 1):
+        vjp = _differentiate(exported, calls[-1], order)
         if vjp is None:
             break
         exported = vjp
-        chain.append(strip_locations(retarget(from_exported(vjp), tensorflow)))
-    return tuple(chain)
+        calls.append(strip_locations(early(from_exported(vjp))))
+    if options.residuals:
+        calls = _hand_on_residuals(calls)
+    return tuple(retarget(late(call), options.tensorflow) for call in calls)
 
 
-def _hand_on_residuals(chain: tuple[CallModule, ...]) -> tuple[CallModule, ...]:
+def _same(call: CallModule) -> CallModule:
+    return call
+
+
+def _hand_on_residuals(chain: list[CallModule]) -> list[CallModule]:
     """The chain with its first two calls as a forward and a backward pass."""
     split = split_residuals(*chain[:2]) if len(chain) > 1 else None
-    return chain if split is None else (*split, *chain[2:])
+    return chain if split is None else [*split, *chain[2:]]
 
 
 def _differentiate(
@@ -240,13 +277,13 @@ def _to_signature(
     exported: export.Exported,
     variables: Sequence[Variable],
     *,
-    residuals: bool,
+    constants: Sequence[str],
     has_params: bool,
     inputs: Names | None,
     outputs: Names | None,
 ) -> Signature:
     call = chain[0]
-    if not call.results:
+    if not call.own_results:
         raise StructureError(
             f"{call.name} returns no array, and a signature has at least one output. To do: "
             "return something."
@@ -259,12 +296,13 @@ def _to_signature(
         bound = {index: index for index in range(len(variables))}
     function = Function(
         name=key,
-        chain=_hand_on_residuals(chain) if residuals else chain,
+        chain=chain,
         bound=bound,
         arguments=arguments,
         parameters=parameter_names(call, arguments, first=int(has_params)),
         results=to_structure(exported.out_tree),
         no_gradient=_no_gradient(call.name, len(chain) - 1),
+        constants={key: len(variables) + position for position, key in enumerate(constants)},
     )
     free = sorted(leaves(arguments))
     return Signature(

@@ -19,7 +19,7 @@ from savedmodel.body import (
     Tensor,
     set_function_call,
 )
-from savedmodel.gradients import write_call
+from savedmodel.gradients import Sources, write_call
 from savedmodel.model import Function, SavedModel, Signature, Variable
 from savedmodel.schema import Proto, StructuredValue
 from savedmodel.structures import encode_structure, encode_tensor_spec, leaves
@@ -106,7 +106,10 @@ def _write_structured(
             return inputs[index]
         return body.read_variable(function.bound[index], variables[function.bound[index]])
 
-    outputs = write_call(body, function.chain, argument, function.no_gradient)
+    def constant(key: str) -> Tensor:
+        return body.read_variable(function.constants[key], variables[function.constants[key]])
+
+    outputs = write_call(body, function.chain, Sources(argument, constant), function.no_gradient)
     for position, index in enumerate(results):
         body.add_output(f"output_{position}", call.results[index], outputs[index])
     concrete = body.finish(

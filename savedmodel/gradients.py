@@ -8,6 +8,7 @@ tensorflow/python/saved_model/function_deserialization.py, `load_function_def_li
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from savedmodel.body import Body, Tensor, set_function_call
 from savedmodel.schema import Proto, StructuredValue
@@ -15,14 +16,32 @@ from savedmodel.structures import encode_tensor_spec
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.node import OP, encode_node
 
-__all__ = ["write_call"]
+__all__ = ["Sources", "write_call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a call in some body gets what it takes.
+
+    Attributes:
+        argument: makes an argument of the call available there.
+        constant: makes a constant available there, by its key.
+    """
+
+    argument: Callable[[int], Tensor]
+    constant: Callable[[str], Tensor]
+
+    def operands(self, call: CallModule) -> list[Tensor]:
+        """What the node takes, in its order."""
+        keys = call.constants
+        return [
+            self.constant(keys[index]) if index in keys else self.argument(index)
+            for index in call.kept
+        ]
 
 
 def write_call(
-    body: Body,
-    chain: Sequence[CallModule],
-    argument: Callable[[int], Tensor],
-    no_gradient: str,
+    body: Body, chain: Sequence[CallModule], sources: Sources, no_gradient: str
 ) -> list[Tensor]:
     """The call with its gradients; the tensors of its own results.
 
@@ -30,16 +49,15 @@ def write_call(
         body: the FunctionDef that makes the call.
         chain: the call and those of its gradients that are written. Residuals of the first are
             handed on to the second.
-        argument: makes an argument of the call available in the body.
+        sources: where the call gets what it takes.
         no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
     """
     call = chain[0]
-    operands = [argument(index) for index in call.kept]
     name = body.reserve(OP)
     encode_node(
         call,
         name=name,
-        inputs=[tensor.in_function for tensor in operands],
+        inputs=[tensor.in_function for tensor in sources.operands(call)],
         new_node=body.new_node,
     )
     found = [Tensor(name, "output", index) for index in range(len(call.results))]
@@ -50,8 +68,10 @@ def write_call(
             for result, spec in zip(results, call.own_results, strict=True)
         ]
     identity = body.add_node("IdentityN", "IdentityN")
-    identity.input.extend(tensor.in_function for tensor in [*results, *operands])
-    specs = [*call.own_results, *call.operands]
+    own = [index for index in call.kept if index not in call.constants]
+    passed = [*results, *map(sources.argument, own)]
+    identity.input.extend(tensor.in_function for tensor in passed)
+    specs = [*call.own_results, *(call.args[index] for index in own)]
     identity.attr["T"].list.type.extend(spec.dtype.enum for spec in specs)
     outputs = [Tensor(identity.name, "output", index) for index in range(len(results))]
     # The gradient of what is handed on is in the next order already.
@@ -59,7 +79,7 @@ def write_call(
         body.stop_gradient(residual, spec)
         for residual, spec in zip(residuals, call.results[len(results) :], strict=True)
     ]
-    gradient = _write_gradient(body, chain, argument, [*outputs, *handed], no_gradient)
+    gradient = _write_gradient(body, chain, sources, [*outputs, *handed], no_gradient)
     op_type = f"CustomGradient-{gradient}"
     identity.attr["_gradient_op_type"].s = op_type.encode()
     body.library.proto.registered_gradients.add(gradient_func=gradient, registered_op_type=op_type)
@@ -69,7 +89,7 @@ def write_call(
 def _write_gradient(
     below: Body,
     chain: Sequence[CallModule],
-    argument_below: Callable[[int], Tensor],
+    sources: Sources,
     outputs: Sequence[Tensor],
     no_gradient: str,
 ) -> str:
@@ -81,12 +101,13 @@ def _write_gradient(
     Args:
         below: the function that makes the call.
         chain: the call and its gradients.
-        argument_below: makes an argument of the call available there.
+        sources: where the call gets what it takes there.
         outputs: the results, as the IdentityN returns them, and the residuals.
         no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
     """
     primal, vjp = chain[0], chain[1]
-    upstream_specs = [*primal.own_results, *primal.operands]
+    passed = [index for index in primal.kept if index not in primal.constants]
+    upstream_specs = [*primal.own_results, *(primal.args[index] for index in passed)]
     body = Body(below.library, f"gradient_{below.base}")
     upstream = [
         body.add_input(f"result_grads_{index}", spec) for index, spec in enumerate(upstream_specs)
@@ -95,7 +116,7 @@ def _write_gradient(
     def argument(index: int) -> Tensor:
         position = index - len(primal.own_args)
         if position < 0:
-            return body.capture(below, argument_below(index), primal.args[index])
+            return body.capture(below, sources.argument(index), primal.args[index])
         if position >= len(primal.own_results):
             return body.capture(below, outputs[position], primal.results[position])
         if vjp.args[index].element != "float0":
@@ -105,9 +126,11 @@ def _write_gradient(
         source = body.capture(below, outputs[position], primal.results[position])
         return body.add_false(f"float0_{position}", source, primal.results[position])
 
-    results = _write_order(body, chain[1:], argument, no_gradient)
+    specs = _constant_specs(chain[1:])
+    captured = Sources(argument, lambda key: body.capture(below, sources.constant(key), specs[key]))
+    results = _write_order(body, chain[1:], captured, no_gradient)
     returned: list[TensorSpec | None] = [None] * len(primal.own_results)
-    for index in primal.kept:
+    for index in passed:
         spec = primal.args[index]
         # TensorFlow's gradient of what a result does not depend on is None, not zero.
         depends = (
@@ -126,10 +149,7 @@ def _write_gradient(
 
 
 def _write_order(
-    body: Body,
-    chain: Sequence[CallModule],
-    argument: Callable[[int], Tensor],
-    no_gradient: str,
+    body: Body, chain: Sequence[CallModule], sources: Sources, no_gradient: str
 ) -> list[Tensor]:
     """The call of a higher order; the tensors of its results.
 
@@ -139,28 +159,39 @@ def _write_order(
     tensorflow/python/saved_model/save.py).
     """
     if len(chain) == 1:
-        return write_call(body, chain, argument, no_gradient)
+        return write_call(body, chain, sources, no_gradient)
     call, needed = chain[0], _needed_arguments(chain)
     inner = Body(body.library, f"order_{body.base}")
     inputs = {index: inner.add_input(f"arg_{index}", call.args[index]) for index in needed}
-    results = write_call(inner, chain, inputs.__getitem__, no_gradient)
+    constants = {
+        key: inner.add_input("constant", spec) for key, spec in _constant_specs(chain).items()
+    }
+    taken = Sources(inputs.__getitem__, constants.__getitem__)
+    results = write_call(inner, chain, taken, no_gradient)
     for index, (result, spec) in enumerate(zip(results, call.results, strict=True)):
         inner.add_output(f"output_{index}", spec, result)
     inner.finish_shapes()
     node = body.add_node("StatefulPartitionedCall", "StatefulPartitionedCall")
-    node.input.extend(argument(index).in_function for index in needed)
-    types = [call.args[index].dtype.enum for index in needed]
+    node.input.extend(sources.argument(index).in_function for index in needed)
+    node.input.extend(sources.constant(key).in_function for key in constants)
+    specs = [*(call.args[index] for index in needed), *_constant_specs(chain).values()]
+    types = [spec.dtype.enum for spec in specs]
     set_function_call(node, inner.name, types, [spec.dtype.enum for spec in call.results])
     return [Tensor(node.name, "output", index) for index in range(len(call.results))]
 
 
 def _needed_arguments(chain: Sequence[CallModule]) -> list[int]:
     """Arguments of `chain[0]` that it or one of its gradients takes."""
-    needed = set(chain[0].kept)
+    needed = set(chain[0].kept) - set(chain[0].constants)
     if len(chain) > 1:
         count = len(chain[0].own_args)
         needed.update(index for index in _needed_arguments(chain[1:]) if index < count)
     return sorted(needed)
+
+
+def _constant_specs(chain: Sequence[CallModule]) -> dict[str, TensorSpec]:
+    """The constants that some call of a chain takes, by their keys."""
+    return {key: call.args[index] for call in chain for index, key in call.constants.items()}
 
 
 def _gradient_signature(specs: Sequence[TensorSpec]) -> Proto:

@@ -18,7 +18,7 @@ __all__ = ["Function", "SavedModel", "Signature", "Variable"]
 
 # Children of the root object that are not functions.
 RESERVED_NAMES = frozenset({
-    "params", "signatures", "trainable_variables", "variables",
+    "constants", "params", "signatures", "trainable_variables", "variables",
     # set by tf.saved_model.load itself
     "graph_debug_info", "tensorflow_git_version", "tensorflow_version",
 })  # fmt: skip
@@ -34,6 +34,7 @@ class Variable:
         dtype: the element type.
         shape: the shape.
         trainable: whether TensorFlow counts it among the trainable ones.
+        constant: whether it is a constant of the computation, and no parameter of the model.
         chunks: a function that yields its bytes in C order, in contiguous buffers of any size;
             None in a model that was read.
     """
@@ -42,6 +43,7 @@ class Variable:
     dtype: DType
     shape: tuple[int, ...]
     trainable: bool = True
+    constant: bool = False
     chunks: Callable[[], Iterator[Any]] | None = field(default=None, compare=False)
 
     @property
@@ -85,6 +87,7 @@ class Function:
         parameters: names of the positional arguments.
         results: the result; the leaves are indices into `chain[0].results`.
         no_gradient: what TensorFlow says when a gradient is asked for that the chain does not have.
+        constants: for the keys of the chain's constants the index of the variable that holds it.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Function:
     parameters: tuple[str, ...]
     results: Structure
     no_gradient: str = ""
+    constants: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def call(self) -> CallModule:
@@ -132,7 +136,7 @@ class SavedModel:
 
     Attributes:
         signatures: at least one.
-        variables: shared by all signatures, in their pytree's order.
+        variables: shared by all signatures, in their pytree's order; then the constants.
         params: the pytree of the variables; the leaves are indices into `variables`.
         metadata: JSON values that `inspect` shows and no loader needs.
     """

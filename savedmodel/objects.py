@@ -61,17 +61,20 @@ def write_objects(
     """The object graph of a file.
 
     The root has the attributes `params` (the pytree of variables), `variables`,
-    `trainable_variables`, a function for each signature under its key, and is itself callable as
-    the default one.
+    `trainable_variables`, `constants` where the file has any, a function for each signature under
+    its key, and is itself callable as the default one.
     """
     writer = _Writer(model.variables)
     root = writer.add_user_object(_USER_OBJECT)
-    if model.variables:
+    parameters = [i for i, variable in enumerate(model.variables) if not variable.constant]
+    if parameters:
         writer.link(root, "params", writer.add_tree(model.params, ("params",)))
-    for name, chosen in (
-        ("variables", range(len(model.variables))),
-        ("trainable_variables", [i for i, v in enumerate(model.variables) if v.trainable]),
-    ):
+    constants = [i for i, variable in enumerate(model.variables) if variable.constant]
+    lists = {
+        "variables": parameters,
+        "trainable_variables": [i for i in parameters if model.variables[i].trainable],
+    }
+    for name, chosen in (lists | ({"constants": constants} if constants else {})).items():
         container = writer.add_user_object(_CONTAINERS["list"])
         for position, index in enumerate(chosen):
             writer.link(

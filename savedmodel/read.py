@@ -127,6 +127,9 @@ def _read_signature(
             arguments=as_tuple([as_tuple([]), as_dict({n: Leaf(i) for n, i in inputs.items()})]),
             parameters=(),
             results=as_dict({name: Leaf(index) for name, index in outputs.items()}),
+            constants={
+                key: bound.pop(index) for index, key in main.constants.items() if index in bound
+            },
         ),
         inputs=inputs,
         outputs=outputs,
@@ -202,8 +205,7 @@ class _Objects:
         return self._indices[node]
 
     def _ordered(self, nodes: Sequence[int]) -> list[int]:
-        root = self._children(0)
-        listed = list(self._children(root["variables"]).values()) if "variables" in root else []
+        listed = list(self._listed("variables"))
         first = [node for node in listed if node in nodes]
         return [*dict.fromkeys([*first, *nodes])]
 
@@ -221,7 +223,15 @@ class _Objects:
                 tensor_bundle.read_index(folder / VARIABLES), keys[node]
             )
 
-        return Variable(proto.name, dtype, shape, trainable=proto.trainable, chunks=chunks)
+        constant = node in self._listed("constants")
+        return Variable(
+            proto.name, dtype, shape, trainable=proto.trainable, constant=constant, chunks=chunks
+        )
+
+    def _listed(self, name: str) -> tuple[int, ...]:
+        """The nodes in one of the root's lists of variables."""
+        root = self._children(0)
+        return tuple(self._children(root[name]).values()) if name in root else ()
 
     def _structure(self, index: int, depth: int) -> Structure:
         node = self._node(index)

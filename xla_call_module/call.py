@@ -108,6 +108,7 @@ class CallModule:
         residual_results: how many of the last results are kept for the backward pass of the same
             function, and are none of its own.
         residual_args: how many of the last arguments come from the forward pass in that way.
+        hoisted: the keys of the constants that are arguments after all others.
     """
 
     name: str
@@ -124,6 +125,7 @@ class CallModule:
     exported: bytes = b""
     residual_results: int = 0
     residual_args: int = 0
+    hoisted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no node can say."""
@@ -136,7 +138,7 @@ class CallModule:
             )
         if not (
             0 <= self.residual_results <= len(self.results)
-            and 0 <= self.residual_args <= len(self.args)
+            and 0 <= self.residual_args <= len(self.args) - len(self.hoisted)
         ):
             raise StructureError(
                 f"{self.name}: {self.residual_results} of its {len(self.results)} results and "
@@ -162,8 +164,19 @@ class CallModule:
 
     @property
     def own_args(self) -> tuple[TensorSpec, ...]:
-        """The arguments but for residuals."""
-        return self.args[: len(self.args) - self.residual_args]
+        """The arguments but for residuals and constants."""
+        return self.args[: len(self.args) - self.residual_args - len(self.hoisted)]
+
+    @property
+    def own_kept(self) -> tuple[int, ...]:
+        """Those of `kept` that are the function's own."""
+        return tuple(index for index in self.kept if index < len(self.own_args))
+
+    @property
+    def constants(self) -> dict[int, str]:
+        """The keys of the constants by their index in `args`."""
+        first = len(self.args) - len(self.hoisted)
+        return {first + position: key for position, key in enumerate(self.hoisted)}
 
     @property
     def own_results(self) -> tuple[TensorSpec, ...]:
@@ -192,7 +205,7 @@ def bind_symbols(call: CallModule, sizes: Sequence[Sequence[int | None] | None])
 
     Args:
         call: what will be called.
-        sizes: for each of `call.args` the shape that arrived; None where unknown, or unknown in
+        sizes: for each of `call.own_args` the shape that arrived; None where unknown, or unknown in
             all.
 
     Returns:
@@ -202,8 +215,8 @@ def bind_symbols(call: CallModule, sizes: Sequence[Sequence[int | None] | None])
         StructureError: the shapes contradict the specification; the message names argument and
             dimension.
     """
-    values = solve([spec.shape or () for spec in call.args], sizes)
-    for spec, arrived in zip(call.args, sizes, strict=True):
+    values = solve([spec.shape or () for spec in call.own_args], sizes)
+    for spec, arrived in zip(call.own_args, sizes, strict=True):
         if spec.shape is None or arrived is None:
             continue
         if len(spec.shape) != len(arrived):

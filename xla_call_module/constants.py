@@ -1,13 +1,40 @@
-"""The constants in a module: what makes it large."""
+"""The constants in a module, and the pass that takes the large ones out.
+
+An eager call of the op costs more the larger its module is, and every order of a VJP chain has its
+own copy of what the function closes over. Taken out, an array is one more argument.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import math
+import re
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from jax.extend.mlir import ir
+
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES
-from xla_call_module.stablehlo import describe_location, open_module, splat, tensor_type, walk
+from xla_call_module.inlining import inline_calls
+from xla_call_module.stablehlo import (
+    describe_location,
+    find_main,
+    open_module,
+    serialize_module,
+    splat,
+    tensor_type,
+    walk,
+)
 
-__all__ = ["Constant", "largest_constants"]
+__all__ = ["HOISTED_FROM", "Constant", "hoist_constants", "largest_constants"]
+
+HOISTED_FROM = 64 * 1024
+_CONSTANT = "stablehlo.constant"
+_DTYPES = {dtype.mlir: dtype for dtype in DTYPES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +66,126 @@ def largest_constants(artifact: bytes, count: int) -> list[Constant]:
     Raises:
         FormatError: it is no portable artifact.
     """
-    itemsizes = {dtype.mlir: dtype.itemsize for dtype in DTYPES}
-    constants = []
     with open_module(artifact) as module:
-        for operation in walk(module):
-            # A splat is stored once, however large the tensor is.
-            if operation.name != "stablehlo.constant" or splat(operation) is not None:
-                continue
-            found = tensor_type(str(operation.results[0].type))
-            size = itemsizes.get(found.element, 1)
-            for dim in found.shape:
-                size *= dim or 1
-            constants.append(Constant(str(found), size, describe_location(operation)))
+        constants = [
+            Constant(str(operation.results[0].type), _bytes_of(operation), where)
+            for operation in walk(module)
+            if _is_stored_in_full(operation)
+            for where in [describe_location(operation)]
+        ]
     return sorted(constants, key=lambda constant: -constant.size)[:count]
+
+
+def hoist_constants(
+    call: CallModule, from_bytes: int = HOISTED_FROM, *, known: Container[str] = ()
+) -> tuple[CallModule, dict[str, np.ndarray[Any, Any]]]:
+    """The call with its large constants as arguments, and the constants.
+
+    Args:
+        call: any call.
+        from_bytes: how many bytes the elements of a large one have at least.
+        known: keys of constants whose values are at hand already.
+
+    Returns:
+        A call whose last arguments are the constants, `hoisted` says which, and by the keys that
+        are there the values that are not known. Equal constants of any call have one key.
+
+    Raises:
+        FormatError: the module is damaged.
+    """
+    if len(call.module) < from_bytes:
+        return call, {}
+    with open_module(call.module) as module:
+        if not _large_constants(walk(module), from_bytes):
+            return call, {}
+        inline_calls(module)
+        main = find_main(module)
+        values: dict[str, np.ndarray[Any, Any]] = {}
+        arguments: dict[str, Any] = {}
+        for operation in _large_constants(walk(main), from_bytes):
+            value = _read(operation)
+            key = _key_of(value)
+            if key not in arguments:
+                block = main.regions[0].blocks[0]
+                kind = operation.results[0].type
+                arguments[key] = block.add_argument(kind, operation.location)
+                if key not in known:
+                    values[key] = value.copy()
+            operation.results[0].replace_all_uses_with(arguments[key])
+            operation.erase()
+        _declare(main, arguments.values())
+        specs = tuple(_spec(argument, index) for index, argument in enumerate(arguments.values()))
+        count = len(call.args)
+        hoisted = dataclasses.replace(
+            call,
+            module=serialize_module(module, call.stablehlo_version),
+            args=(*call.args, *specs),
+            kept=(*call.kept, *range(count, count + len(specs))),
+            hoisted=tuple(arguments),
+        )
+        return hoisted, values
+
+
+def _spec(argument: Any, index: int) -> TensorSpec:
+    found = tensor_type(str(argument.type))
+    shape = tuple(dim or 0 for dim in found.shape)
+    return TensorSpec(shape, _DTYPES[found.element], f"constants[{index}]")
+
+
+def _declare(main: Any, arguments: Iterable[Any]) -> None:
+    """Bring the type of a function, and its arguments' attributes, up to its arguments."""
+    kinds = [argument.type for argument in main.regions[0].blocks[0].arguments]
+    with main.operation.context:
+        kind = ir.FunctionType.get(kinds, list(main.type.results))
+        main.attributes["function_type"] = ir.TypeAttr.get(kind)
+        if "arg_attrs" in main.attributes:
+            added = [ir.DictAttr.get({}) for _ in arguments]
+            attributes = [*main.attributes["arg_attrs"], *added]
+            main.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
+
+
+def _large_constants(operations: Iterable[Any], from_bytes: int) -> list[Any]:
+    return [
+        operation
+        for operation in operations
+        if operation.name == _CONSTANT
+        and _element(operation.results[0]) in _DTYPES
+        and _bytes_of(operation) >= from_bytes
+        and _is_stored_in_full(operation)
+    ]
+
+
+def _is_stored_in_full(operation: Any) -> bool:
+    """Whether it is a constant that is no splat; that is stored once, however large it is."""
+    return operation.name == _CONSTANT and splat(operation) is None
+
+
+def _element(value: Any) -> str:
+    return tensor_type(str(value.type)).element
+
+
+def _bytes_of(operation: Any) -> int:
+    found = tensor_type(str(operation.results[0].type))
+    itemsize = _DTYPES[found.element].itemsize if found.element in _DTYPES else 1
+    return math.prod(dim or 0 for dim in found.shape) * itemsize
+
+
+def _read(operation: Any) -> np.ndarray[Any, Any]:
+    """The value of a large constant, where MLIR has it while the module lives.
+
+    jaxlib has no Python class for the elements of some dtypes; MLIR prints more than 100 elements
+    as the hexadecimal digits of their bytes.
+    """
+    found = tensor_type(str(operation.results[0].type))
+    dtype = _DTYPES[found.element].numpy
+    if (dtype.kind in "biuf" and dtype.itemsize > 1) or found.element in ("i1", "i8", "ui8"):
+        return np.asarray(operation.attributes["value"])
+    digits = re.search(r'dense<"0x([0-9A-F]*)">', operation.get_asm())
+    assert digits is not None
+    return np.frombuffer(bytes.fromhex(digits[1]), dtype).reshape(found.shape)
+
+
+def _key_of(value: np.ndarray[Any, Any]) -> str:
+    digest = hashlib.sha256(f"{value.dtype}{value.shape}".encode())
+    digest.update(np.ascontiguousarray(value).view(np.uint8).data)
+    return digest.hexdigest()

@@ -185,6 +185,8 @@ def _describe(call: CallModule) -> bytes:
     }
     if call.residual_results or call.residual_args:
         description["residuals"] = [call.residual_results, call.residual_args]
+    if call.hoisted:
+        description["hoisted"] = list(call.hoisted)
     return json.dumps(description, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -209,6 +211,7 @@ def _read_description(node: Any) -> dict[str, Any]:
             "nr_devices": operator.index(fields["nr_devices"]),
             "residual_results": residual_results,
             "residual_args": residual_args,
+            "hoisted": tuple(map(str, fields.get("hoisted", ()))),
         }
     except InteropError:
         raise

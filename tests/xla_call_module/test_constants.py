@@ -1,4 +1,4 @@
-"""What makes a module large is named."""
+"""What makes a module large is named, and taken out."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import bridge
-from xla_call_module.constants import largest_constants
+from xla_call_module.constants import hoist_constants, largest_constants
 from xla_call_module.errors import StructureError
+from xla_call_module.exported import from_exported
+from xla_call_module.op import Op
+from xla_call_module.retargeting import retarget
 
 LARGE = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32)
 SMALL = np.arange(8, dtype=np.int8)
@@ -37,3 +42,62 @@ def test_a_file_that_would_be_too_large(exported, tmp_path, monkeypatch):
     with pytest.raises(StructureError, match=r"tensor<40x30xf32> \(4,800 bytes\).*as params"):
         bridge.save(exported, tmp_path / "model")
     assert not list(tmp_path.iterdir())
+
+
+DTYPES = (
+    "bool", "int8", "uint8", "int16", "int32", "uint32", "int64", "float16", "bfloat16", "float32",
+    "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_hoisting_keeps_every_bit(name):
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    value = (np.arange(240) % 7 - 3).reshape(12, 20).astype(dtype)
+    with jax.enable_x64(True):
+        exported = jax.export.export(jax.jit(lambda x: (x, jnp.asarray(value))))(np.float32(1))
+        call = from_exported(exported)
+    hoisted, values = hoist_constants(call, from_bytes=200)
+    (found,) = values.values()
+    assert found.dtype == dtype
+    assert found.tobytes() == value.tobytes()
+    assert hoisted.args[-1].shape == (12, 20)
+    assert hoisted.constants == {1: next(iter(values))}
+    assert hoisted.own_args == call.args
+    assert len(largest_constants(hoisted.module, 1)) == 0
+
+
+def test_hoisting_out_of_loops_and_functions():
+    @jax.jit
+    def inner(x):
+        return x @ LARGE.T
+
+    def function(x):
+        looped = jax.lax.fori_loop(0, 3, lambda i, c: jnp.sin(inner(c) @ LARGE), x @ LARGE)
+        return looped + jax.lax.platform_dependent(
+            x, cpu=lambda x: x @ LARGE, default=lambda x: x @ LARGE * 2
+        )
+
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 40"), np.float32)
+    exported = jax.export.export(jax.jit(function), platforms=("cuda", "cpu"))(spec)
+    hoisted, values = hoist_constants(from_exported(exported), from_bytes=1000)
+    assert sorted(value.shape for value in values.values()) == [(30, 40), (40, 30)]
+    assert not [c for c in largest_constants(hoisted.module, 9) if c.size >= 1000]
+    x = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32)
+    with tf.device("/CPU:0"):
+        operands = [tf.constant(x), *map(tf.constant, values.values())]
+        (found,) = Op(retarget(hoisted, "2.21")).run(operands)
+    np.testing.assert_allclose(found, jax.jit(function)(x), rtol=1e-5)
+
+
+def test_small_constants_stay(exported):
+    call = from_exported(exported)
+    assert hoist_constants(call) == (call, {})
+    assert hoist_constants(call, from_bytes=4801) == (call, {})
+
+
+def test_values_that_are_known_are_not_read_again(exported):
+    call = from_exported(exported)
+    first, values = hoist_constants(call, from_bytes=4800)
+    second, none = hoist_constants(call, from_bytes=4800, known=values)
+    assert (second, none) == (first, {})
