@@ -11,12 +11,13 @@ import threading
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 from jax import export
 
+from bridge.vjp import vjp_of
 from xla_call_module._tf import (
     exempt_from_autograph,
     imported_release,
@@ -74,7 +75,7 @@ class _Runnable:
     op: Op
     constants: tuple[tf.Tensor, ...]
 
-    def __call__(self, tensors: Sequence[tf.Tensor]) -> Tensors:
+    def __call__(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
         """The results, eagerly or in a graph."""
         taken = [*tensors, *self.constants]
         call = self.op.call
@@ -125,11 +126,14 @@ class DifferentiableCall:
         self._lock = threading.RLock()
         self._may_record = recording_query()
 
-    def __call__(self, tensors: Sequence[tf.Tensor], handed: _Handed | None = None) -> Tensors:
+    def __call__(
+        self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None = None
+    ) -> Tensors:
         """The flat results.
 
         Args:
-            tensors: one for each of `call.args`, of their dtypes and of fitting shapes.
+            tensors: one for each of `call.args`, of their dtypes and of fitting shapes; in a graph
+                None for some of those that neither the call nor its gradient takes.
             handed: what computes the same from what the order below has computed already.
         """
         if tf.executing_eagerly() and not self._may_record():
@@ -140,81 +144,131 @@ class DifferentiableCall:
             message = f"{self._name} was converted with with_gradient=False: it has no gradient."
             return [_prevent_gradient(result, message) for result in self._apply(tensors)]
         if tf.executing_eagerly():
-            recorded = tf.custom_gradient(lambda *taken: self._differentiable(taken, handed))
-            return list(recorded(*tensors))
+            return self._record(tensors, handed)
         if self._may_record():
             return self._apply_as_function(tensors)
         return self._attach_gradient(tensors, handed)
 
-    def _differentiable(
-        self, tensors: Sequence[tf.Tensor], handed: _Handed | None
-    ) -> tuple[Tensors, Any]:
-        """What `tf.custom_gradient` asks for: the results, and the function of their gradients."""
-        with stop_recording():
-            results, residuals = self._apply_forward(tensors, handed)
+    def _record(self, tensors: Sequence[tf.Tensor], handed: _Handed | None) -> Tensors:
+        """The results in eager mode, with their gradient on the tapes.
 
-        def gradient(*cotangents: tf.Tensor | None) -> Gradients:
-            return self._pull_back(tensors, results, cotangents, residuals)
+        A tape makes zeros for what it has no cotangent of, which TensorFlow cannot for float8, so
+        it hears only of results that have a gradient.
+        """
+        results: Tensors = []
+        recorded = [i for i, spec in enumerate(self.call.results) if spec.dtype.differentiable]
 
-        return results, gradient
+        def differentiable(*tensors: tf.Tensor) -> tuple[Tensors, Any]:
+            with stop_recording():
+                found, residuals = self._apply_forward(tensors, handed)
+            results.extend(found)
+
+            def gradient(*cotangents: tf.Tensor | None) -> Gradients:
+                upstream: Gradients = [None] * len(found)
+                for index, cotangent in zip(recorded, cotangents, strict=True):
+                    upstream[index] = cotangent
+                return self._pull_back(tensors, found, upstream, residuals)
+
+            return [found[index] for index in recorded], gradient
+
+        if not recorded:
+            with stop_recording():
+                return self._apply(tensors, handed)
+        watched = tf.custom_gradient(differentiable)(*tensors)
+        for index, result in zip(recorded, watched, strict=True):
+            results[index] = result
+        return results
 
     def _attach_gradient(
-        self, tensors: Sequence[tf.Tensor], handed: _Handed | None = None
+        self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None = None
     ) -> Tensors:
         """The results in a graph, where an IdentityN leads from them to their gradients.
 
         This is what `tf.custom_gradient` does in a graph, too; only this way can the gradient tell
         that `tf.saved_model.save` traces it, which passes None for the operation
-        (tensorflow/python/saved_model/save.py, `_trace_gradient_functions`).
+        (tensorflow/python/saved_model/save.py, `_trace_gradient_functions`). TensorFlow may have
+        copied the operation into another graph, so all that the gradient takes are its inputs.
         """
-        results, residuals = self._apply_forward(tensors, handed)
-        count = len(results)
+        results, handed_on = self._apply_forward(tensors, handed)
+        residuals = () if handed_on is None else handed_on.residuals
+        given = [index for index, tensor in enumerate(tensors) if tensor is not None]
+        inputs = [*results, *(tensors[index] for index in given), *residuals]
+        first, last = len(results), len(results) + len(given)
 
         def gradient(operation: tf.Operation | None, *cotangents: tf.Tensor | None) -> Gradients:
-            pull_back = self._pull_back if operation is not None else self._pull_back_for_file
-            return [None] * count + pull_back(tensors, results, cotangents[:count], residuals)
+            sources = inputs if operation is None else list(operation.inputs)
+            pull_back = self._pull_back_for_file if operation is None else self._pull_back
+            taken: Gradients = [None] * len(tensors)
+            for index, source in zip(given, sources[first:last], strict=True):
+                taken[index] = source
+            again = None if handed_on is None else replace(handed_on, residuals=sources[last:])
+            pulled = pull_back(taken, sources[:first], cotangents[:first], again)
+            return [None] * first + [pulled[index] for index in given] + [None] * len(residuals)
 
         op_type = f"{self.call.name}-{uuid.uuid4().hex}"
         tf.RegisterGradient(op_type)(exempt_from_autograph(gradient))
         graph = tf.compat.v1.get_default_graph()
         with graph.gradient_override_map({"IdentityN": op_type}):
-            outputs = tf.identity_n([*results, *tensors])
+            outputs = tf.identity_n(inputs)
         if self._order == 0:
             for level in self._levels_in_file():
                 level._as_function().add_to_graph(graph)
-        return list(outputs[:count])
+        return list(outputs[:first])
 
-    def _apply_as_function(self, tensors: Sequence[tf.Tensor]) -> Tensors:
+    def _apply_as_function(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
         """The results of a function that makes the call, and whose only inputs are `tensors`.
 
         A forward accumulator inside a graph sees nothing of a gradient that is attached there, and
         takes the tangents for zero; a function's gradient it transposes. And of what is in the
         gradients that it writes, `tf.saved_model.save` knows only functions that it knew before.
         """
-        results = list(self._as_function()(*tensors))
+        function = self._as_function()
+        results = list(function(*(tensors[index] for index in self._needed())))
         for result, shape in zip(results, _result_shapes(self.call, tensors), strict=True):
             result.set_shape(shape)
         return results
 
     def _as_function(self) -> Any:
-        """The concrete function, which is traced once, outside of whatever runs it."""
+        """The concrete function of the needed arguments.
+
+        It is traced once, outside of whatever runs it.
+        """
         with self._lock:
             if self._function is None:
+                needed = self._needed()
                 signature = [
                     tf.TensorSpec(spec.static_shape, tf.as_dtype(spec.dtype.enum), f"arg_{index}")
-                    for index, spec in enumerate(self.call.args)
+                    for index in needed
+                    for spec in [self.call.args[index]]
                 ]
+
+                def call(*given: tf.Tensor) -> Tensors:
+                    tensors: Gradients = [None] * len(self.call.args)
+                    for index, tensor in zip(needed, given, strict=True):
+                        tensors[index] = tensor
+                    return self._attach_gradient(tensors)
+
                 with tf.init_scope(), tf.device(None):
-                    function = tf.function(
-                        lambda *tensors: self._attach_gradient(tensors),
-                        input_signature=signature,
-                        autograph=False,
-                    )
+                    function = tf.function(call, input_signature=signature, autograph=False)
                     self._function = function.get_concrete_function()
             return self._function
 
+    def _needed(self) -> tuple[int, ...]:
+        """The arguments of the call and of its gradient.
+
+        Of any other the gradient is None, which TensorFlow takes for zeros where it goes through
+        a function.
+        """
+        needed = set(self.call.kept)
+        if self._is_differentiable():
+            try:
+                needed.update(self._order_above().call.kept)
+            except _NOT_DIFFERENTIABLE:
+                return tuple(range(len(self.call.args)))
+        return tuple(sorted(needed & set(range(len(self.call.args)))))
+
     def _apply_forward(
-        self, tensors: Sequence[tf.Tensor], handed: _Handed | None
+        self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None
     ) -> tuple[Tensors, _Handed | None]:
         """The results, and what the gradient is handed."""
         passes = self._forward_and_backward() if handed is None else None
@@ -229,7 +283,7 @@ class DifferentiableCall:
             residuals = [tf.stop_gradient(residual) for residual in residuals]
         return results, _Handed(backward, residuals)
 
-    def _apply(self, tensors: Sequence[tf.Tensor], handed: _Handed | None = None) -> Tensors:
+    def _apply(self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None = None) -> Tensors:
         if handed is None:
             return self._run(tensors)
         return handed.backward([*tensors, *handed.residuals])
@@ -246,7 +300,7 @@ class DifferentiableCall:
 
     def _pull_back(
         self,
-        tensors: Sequence[tf.Tensor],
+        tensors: Sequence[tf.Tensor | None],
         results: Sequence[tf.Tensor],
         cotangents: Sequence[tf.Tensor | None],
         handed: _Handed | None,
@@ -256,7 +310,7 @@ class DifferentiableCall:
 
     def _pull_back_for_file(
         self,
-        tensors: Sequence[tf.Tensor],
+        tensors: Sequence[tf.Tensor | None],
         results: Sequence[tf.Tensor],
         cotangents: Sequence[tf.Tensor | None],
         handed: _Handed | None,
@@ -277,7 +331,7 @@ class DifferentiableCall:
         pulled = vjp._apply(arguments, handed)
         return self._to_tensorflow([_prevent_gradient(gradient, message) for gradient in pulled])
 
-    def _refuse_in_file(self, tensors: Sequence[tf.Tensor], error: Exception) -> Gradients:
+    def _refuse_in_file(self, tensors: Sequence[tf.Tensor | None], error: Exception) -> Gradients:
         """Gradients that fail when they run, because what is loaded cannot fail earlier."""
         message = f"{self._name} is saved without a gradient of order {self._order + 1}: "
         message += f"{error}"
@@ -285,7 +339,7 @@ class DifferentiableCall:
         with tf.control_dependencies([tf.debugging.Assert(False, [message])]):
             return [
                 tf.fill(tf.shape(tensor), tf.cast(float("nan"), tensor.dtype))
-                if spec.dtype.differentiable
+                if spec.dtype.differentiable and tensor is not None
                 else None
                 for spec, tensor in zip(self.call.args, tensors, strict=True)
             ]
@@ -343,7 +397,7 @@ class DifferentiableCall:
                         f"{self._name} was serialized without its VJP, so it has no gradient. "
                         "To do: serialize it with Exported.serialize(vjp_order=1) or more."
                     )
-                vjp = self._exported.vjp()
+                vjp = vjp_of(self._exported)
                 self._vjp = DifferentiableCall(vjp, self._options, below=self)
             return self._vjp
 
@@ -353,7 +407,8 @@ def _cotangent(spec: TensorSpec, cotangent: tf.Tensor | None, result: tf.Tensor)
     if spec.element == "float0":
         return tf.zeros(tf.shape(result), tf.bool)
     if cotangent is None:
-        return tf.zeros_like(result)
+        # ZerosLike has no kernel for float8.
+        return tf.cast(tf.zeros(tf.shape(result)), result.dtype)
     return _conjugate(spec, tf.convert_to_tensor(cotangent))
 
 
@@ -366,15 +421,17 @@ def _conjugate(spec: TensorSpec, tensor: tf.Tensor) -> tf.Tensor:
     return tf.math.conj(tensor) if spec.dtype.is_complex else tensor
 
 
-def _result_shapes(call: CallModule, tensors: Sequence[tf.Tensor]) -> list[Any]:
+def _result_shapes(call: CallModule, tensors: Sequence[tf.Tensor | None]) -> list[Any]:
     """What is known of the results' shapes where those of the arguments are known."""
     sizes = [_known_shape(tensor) for tensor in tensors]
     symbols = solve([spec.shape or () for spec in call.args], sizes)
     return [evaluate_shape(spec.shape or (), symbols) for spec in call.results]
 
 
-def _known_shape(tensor: tf.Tensor) -> tuple[int | None, ...] | None:
-    return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+def _known_shape(tensor: tf.Tensor | None) -> tuple[int | None, ...] | None:
+    if tensor is None or tensor.shape.rank is None:
+        return None
+    return tuple(tensor.shape.as_list())
 
 
 def _prevent_gradient(tensor: tf.Tensor, message: str) -> tf.Tensor:

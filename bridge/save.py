@@ -16,6 +16,7 @@ from jax import export, tree_util
 from bridge.names import Names, input_names, names_of_signature, output_names, parameter_names
 from bridge.parameters import check_parameters, to_constants, to_variables
 from bridge.trees import to_structure, with_text_keys
+from bridge.vjp import vjp_of
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
 from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
@@ -214,7 +215,7 @@ def _differentiate(
             _warn_of_missing_gradient(call.name, order, reason)
         return None
     try:
-        return exported.vjp()
+        return vjp_of(exported)
     except (ValueError, NotImplementedError, TypeError) as error:
         _warn_of_missing_gradient(
             call.name, order, f"JAX cannot differentiate it in reverse mode: {error}"

@@ -1,0 +1,42 @@
+"""The VJP of an `Exported`, whatever JAX is set to by now."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import jax
+from jax import experimental, export
+
+__all__ = ["vjp_of"]
+
+
+def vjp_of(exported: export.Exported) -> export.Exported:
+    """What `Exported.vjp()` returned when the function was exported.
+
+    JAX traces the VJP of a function of this process when it is asked for, under the settings of
+    that moment (jax/_src/export/_export.py, `_get_exported_vjp`). While x64 is off, what is wide in
+    the function would be narrow in its VJP, and the two would not fit.
+
+    Raises:
+        ValueError: it has no VJP, or JAX cannot differentiate it in reverse mode.
+        NotImplementedError, TypeError: the same.
+    """
+    avals = [*exported.in_avals, *exported.out_avals]
+    if not any(_is_wide(aval.dtype) for aval in avals):
+        return exported.vjp()
+    with _enable_x64():
+        return exported.vjp()
+
+
+def _is_wide(dtype: Any) -> bool:
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or dtype == jax.dtypes.float0:
+        return False
+    return bool(dtype.name in ("int64", "uint64", "float64", "complex128"))
+
+
+def _enable_x64() -> contextlib.AbstractContextManager[Any]:
+    """Releases before `jax.enable_x64` have it in `jax.experimental`."""
+    module: Any = jax if hasattr(jax, "enable_x64") else experimental
+    context: contextlib.AbstractContextManager[Any] = module.enable_x64(True)
+    return context
