@@ -14,13 +14,15 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge._jax import static_parameters
+from bridge.lowering import export_for
 from bridge.signature import Defaults, adopt_metadata, read_defaults
 from bridge.specifications import ArgumentSpec, parse_constraints, specify
 from xla_call_module.call import TensorSpec, bind_symbols
-from xla_call_module.checks import DisabledCheck
+from xla_call_module.checks import parse_checks
 from xla_call_module.constants import HOISTED_FROM
 from xla_call_module.errors import DtypeError, MissingDependencyError, StructureError
-from xla_call_module.platforms import parse_platforms
+from xla_call_module.exported import Check
+from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 
 if TYPE_CHECKING:
     from bridge.gradient import DifferentiableCall, GradientOptions
@@ -34,8 +36,6 @@ _BIND_STATIC = (
 )
 
 _WIDE = ("int64", "uint64", "float64", "complex128")
-
-Check = export.DisabledSafetyCheck | DisabledCheck | str
 
 
 def convert(
@@ -67,9 +67,11 @@ def convert(
             `"auto"`: dimension 0 of all arguments that lack it is one symbol, any other unknown
             one its own.
         polymorphic_constraints: constraints between the symbols, such as `"b >= 2"`.
-        platforms: what to lower for: some of `cpu`, `cuda`, `rocm`, `tpu`, `gpu`; by default
-            JAX's current one.
-        disabled_checks: safety checks to leave out, as in `jax.export.export`.
+        platforms: what to lower for: some of `cpu`, `cuda`, `rocm`, `tpu`, `gpu`; by default cpu,
+            cuda and tpu together.
+        disabled_checks: safety checks to leave out, on every order of the gradient: `platform`,
+            `shape_assertions`, `custom_call:TARGET`, or JAX's `DisabledSafetyCheck` values. With an
+            `Exported`, besides those that it leaves out itself.
         with_gradient: whether TensorFlow can differentiate the result, which it then can any number
             of times.
         gradient_order: how many times what `tf.saved_model.save` has written can be differentiated.
@@ -98,14 +100,16 @@ def convert(
     from bridge.gradient import GradientOptions
     from xla_call_module._tf import exempt_from_autograph
 
-    options = GradientOptions(with_gradient, gradient_order, residuals, hoist_constants)
+    options = GradientOptions(
+        with_gradient, gradient_order, residuals, hoist_constants, parse_checks(disabled_checks)
+    )
     source: _Source
     if isinstance(fun, export.Exported):
-        if polymorphic_shapes or polymorphic_constraints or platforms or disabled_checks:
+        if polymorphic_shapes or polymorphic_constraints or platforms:
             raise StructureError(
-                f"{fun.fun_name} is already exported: polymorphic_shapes, polymorphic_constraints, "
-                "platforms and disabled_checks are fixed in it. To do: leave them out, or export "
-                "it again with them."
+                f"{fun.fun_name} is already exported: polymorphic_shapes, polymorphic_constraints "
+                "and platforms are fixed in it. To do: leave them out, or export it again with "
+                "them."
             )
         source = _Ready(fun, options)
     elif not callable(fun):
@@ -117,8 +121,7 @@ def convert(
             fun if isinstance(fun, jax.stages.Wrapped) else jax.jit(fun),
             polymorphic_shapes=polymorphic_shapes,
             constraints=parse_constraints(polymorphic_constraints),
-            platforms=None if platforms is None else parse_platforms(platforms),
-            checks=tuple(_to_jax_check(check) for check in disabled_checks),
+            platforms=DEFAULT_PLATFORMS if platforms is None else parse_platforms(platforms),
             options=options,
         )
     call = _to_function(_Converted(source), read_defaults(fun))
@@ -173,15 +176,13 @@ class _Tracer:
         *,
         polymorphic_shapes: Any,
         constraints: tuple[str, ...],
-        platforms: tuple[str, ...] | None,
-        checks: tuple[export.DisabledSafetyCheck, ...],
+        platforms: tuple[str, ...],
         options: GradientOptions,
     ) -> None:
         self._fun = fun
         self._polymorphic_shapes = polymorphic_shapes
         self._constraints = constraints
         self._platforms = platforms
-        self._checks = checks
         self._options = options
         self._calls: dict[Hashable, tuple[DifferentiableCall, tree_util.PyTreeDef]] = {}
 
@@ -207,9 +208,15 @@ class _Tracer:
         from bridge.gradient import DifferentiableCall
 
         args, kwargs = tree_util.tree_unflatten(tree, specs)
-        exporter = export.export(self._fun, platforms=self._platforms, disabled_checks=self._checks)
         try:
-            exported = exporter(*args, **kwargs)
+            exported = export_for(
+                self._fun,
+                args,
+                kwargs,
+                name=_name_of(self._fun),
+                platforms=self._platforms,
+                disabled_checks=self._options.disabled_checks,
+            )
         except NotImplementedError as error:
             if "callback" not in str(error):
                 raise
@@ -283,7 +290,7 @@ class _Converted:
     def _bind(self, arguments: Arguments) -> _Bound:
         described = arguments.describe()
         call, out_tree = self._source.resolve(described, arguments.tree)
-        bind_symbols(call.call, arguments.shapes)
+        bind_symbols(call.call, arguments.shapes, disabled_checks=call.disabled_checks)
         casts = []
         for index, (argument, spec) in enumerate(zip(described, call.call.args, strict=True)):
             if arguments.tensors[index].dtype.as_datatype_enum != spec.dtype.enum:
@@ -366,21 +373,6 @@ def _jax_settings() -> tuple[Hashable, ...]:
 
 def _name_of(fun: Any) -> str:
     return str(getattr(fun, "__name__", fun))
-
-
-def _to_jax_check(check: Check) -> export.DisabledSafetyCheck:
-    if isinstance(check, export.DisabledSafetyCheck):
-        return check
-    parsed = DisabledCheck(str(check))
-    if (target := parsed.custom_call) is not None:
-        return export.DisabledSafetyCheck.custom_call(target)
-    if parsed.name == "platform":
-        return export.DisabledSafetyCheck.platform()
-    raise StructureError(
-        f"The safety check {parsed.name!r} cannot be disabled at export: JAX has 'platform' and "
-        "'custom_call:TARGET'. To do: set TF_XLA_FLAGS=--tf_xla_call_module_disabled_checks="
-        f"{parsed.name} where TensorFlow runs it."
-    )
 
 
 def _import_tensorflow() -> Any:

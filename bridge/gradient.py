@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 from jax import export
 
+from bridge.lowering import explain_gradient
 from bridge.vjp import vjp_of
 from xla_call_module._tf import (
     exempt_from_autograph,
@@ -25,6 +26,7 @@ from xla_call_module._tf import (
     stop_recording,
 )
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
 from xla_call_module.constants import HOISTED_FROM, hoist_constants
 from xla_call_module.dimensions import evaluate_shape, solve
 from xla_call_module.errors import InteropError, StructureError
@@ -52,12 +54,14 @@ class GradientOptions:
         residuals: whether the function hands values on to its gradient, which otherwise computes
             them again.
         hoisted_from: from how many bytes on a constant is taken out of the modules.
+        disabled_checks: what every order leaves out besides the checks of the `Exported`.
     """
 
     with_gradient: bool = True
     order_in_file: int = 1
     residuals: bool = False
     hoisted_from: int | None = HOISTED_FROM
+    disabled_checks: tuple[DisabledCheck, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a file without gradients; it is asked for in another way."""
@@ -70,19 +74,32 @@ class GradientOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Runnable:
-    """An op, and the constants that it takes after its arguments."""
+    """An op, and the constants that it takes after its arguments.
+
+    Attributes:
+        op: of one module.
+        constants: what was taken out of the module.
+        assert_shapes: whether a graph asserts what it does not know of shapes. What calls a VJP has
+            run the function with them.
+    """
 
     op: Op
     constants: tuple[tf.Tensor, ...]
+    assert_shapes: bool
 
     def __call__(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
         """The results, eagerly or in a graph."""
-        taken = [*tensors, *self.constants]
-        call = self.op.call
-        operands = [taken[index] for index in call.kept]
+        operands = self.operands(tensors)
         if tf.executing_eagerly():
             return self.op.run(operands)
-        return self.op.add_to_graph(operands, _result_shapes(call, taken))
+        taken = [*tensors, *self.constants]
+        shapes = _result_shapes(self.op.call, taken, self.op.disabled_checks)
+        return self.op.add_to_graph(operands, shapes, assert_shapes=self.assert_shapes)
+
+    def operands(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
+        """What the op takes of the arguments and the constants."""
+        taken = [*tensors, *self.constants]
+        return [taken[index] for index in self.op.call.kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +130,16 @@ class DifferentiableCall:
         Raises:
             InteropError: it cannot be called from the imported TensorFlow.
         """
-        self.call = from_exported(exported, allow_flat_trees=True)
+        self.call = from_exported(
+            exported, allow_flat_trees=True, disabled_checks=options.disabled_checks
+        )
         self._exported = exported
         self._options = options
         self._order: int = 0 if below is None else below._order + 1
         self._name: str = self.call.name if below is None else below._name
         self._constants: dict[str, tf.Tensor] = {} if below is None else below._constants
         self._run = self._prepare(self.call)
+        self.disabled_checks = self._run.op.disabled_checks
         self._vjp: DifferentiableCall | None = None
         self._passes: tuple[_Runnable, _Runnable] | None = None
         self._function: Any = None
@@ -222,9 +242,16 @@ class DifferentiableCall:
         takes the tangents for zero; a function's gradient it transposes. And of what is in the
         gradients that it writes, `tf.saved_model.save` knows only functions that it knew before.
         """
-        function = self._as_function()
-        results = list(function(*(tensors[index] for index in self._needed())))
-        for result, shape in zip(results, _result_shapes(self.call, tensors), strict=True):
+        # Inside the function all static sizes are known.
+        run = self._run
+        static = run.assert_shapes and run.op.shape_assertions(
+            run.operands(tensors), of_variables=False
+        )
+        needed = [tensors[index] for index in self._needed()]
+        with tf.control_dependencies(static or []):
+            results = list(self._as_function()(*needed))
+        shapes = _result_shapes(self.call, tensors, self.disabled_checks)
+        for result, shape in zip(results, shapes, strict=True):
             result.set_shape(shape)
         return results
 
@@ -296,7 +323,7 @@ class DifferentiableCall:
         with tf.init_scope():
             self._constants.update((key, tf.constant(value)) for key, value in values.items())
         constants = tuple(self._constants[key] for key in call.hoisted)
-        return _Runnable(Op(retarget(call, imported_release())), constants)
+        return _Runnable(Op(retarget(call, imported_release())), constants, self._order == 0)
 
     def _pull_back(
         self,
@@ -397,7 +424,11 @@ class DifferentiableCall:
                         f"{self._name} was serialized without its VJP, so it has no gradient. "
                         "To do: serialize it with Exported.serialize(vjp_order=1) or more."
                     )
-                vjp = vjp_of(self._exported)
+                try:
+                    vjp = vjp_of(self._exported)
+                except NotImplementedError as error:
+                    explained = explain_gradient(self.call.name, self.call.platforms, error)
+                    raise (explained or error) from error
                 self._vjp = DifferentiableCall(vjp, self._options, below=self)
             return self._vjp
 
@@ -421,10 +452,17 @@ def _conjugate(spec: TensorSpec, tensor: tf.Tensor) -> tf.Tensor:
     return tf.math.conj(tensor) if spec.dtype.is_complex else tensor
 
 
-def _result_shapes(call: CallModule, tensors: Sequence[tf.Tensor | None]) -> list[Any]:
-    """What is known of the results' shapes where those of the arguments are known."""
+def _result_shapes(
+    call: CallModule, tensors: Sequence[tf.Tensor | None], disabled_checks: Sequence[DisabledCheck]
+) -> list[Any]:
+    """What is known of the results' shapes where those of the arguments are known.
+
+    Without the check of shapes TensorFlow takes some that contradict one another, and what follows
+    from them is known when they are there.
+    """
     sizes = [_known_shape(tensor) for tensor in tensors]
-    symbols = solve([spec.shape or () for spec in call.args], sizes)
+    unchecked = SHAPE_ASSERTIONS in disabled_checks
+    symbols = {} if unchecked else solve([spec.shape or () for spec in call.args], sizes)
     return [evaluate_shape(spec.shape or (), symbols) for spec in call.results]
 
 

@@ -21,10 +21,11 @@ from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature,
 from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.constants import HOISTED_FROM, largest_constants
 from xla_call_module.constants import hoist_constants as hoist
 from xla_call_module.errors import StructureError
-from xla_call_module.exported import argument_paths, from_exported, result_paths
+from xla_call_module.exported import Check, argument_paths, from_exported, result_paths
 from xla_call_module.locations import strip_locations
 from xla_call_module.residuals import split_residuals
 from xla_call_module.retargeting import oldest_release, retarget
@@ -47,6 +48,7 @@ def save(
     residuals: bool = False,
     hoist_constants: int | None = HOISTED_FROM,
     tensorflow: str | None = None,
+    disabled_checks: Sequence[Check] = (),
     overwrite: bool = False,
 ) -> None:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
@@ -79,6 +81,8 @@ def save(
             each of its gradients; None for never.
         tensorflow: the oldest TensorFlow that must read the file, such as `"2.18"`; by default as
             old as the computation allows unchanged.
+        disabled_checks: safety checks that TensorFlow leaves out, besides those of each `Exported`:
+            `platform`, `shape_assertions`, `custom_call:TARGET`. They hold for gradients, too.
         overwrite: whether a SavedModel at `path` is replaced.
 
     Raises:
@@ -100,7 +104,9 @@ def save(
     exporteds = dict(model) if isinstance(model, Mapping) else {DEFAULT_SIGNATURE: model}
     if not exporteds:
         raise StructureError("model is an empty mapping; expected at least one signature.")
-    options = _Options(tensorflow, gradient_order, residuals, hoist_constants)
+    options = _Options(
+        tensorflow, gradient_order, residuals, hoist_constants, parse_checks(disabled_checks)
+    )
     constants: dict[str, np.ndarray[Any, Any]] = {}
     chains: dict[str, tuple[CallModule, ...]] = {}
     for key, exported in exporteds.items():
@@ -158,6 +164,7 @@ class _Options:
     gradient_order: int
     residuals: bool
     hoist_constants: int | None
+    disabled_checks: tuple[DisabledCheck, ...]
 
 
 def _to_chain(
@@ -177,14 +184,15 @@ def _to_chain(
 
     # The two passes are made of whole modules, and whole modules are large.
     early, late = (_same, hoisted) if options.residuals else (hoisted, _same)
-    calls = [early(_to_call(exported))]
+    calls = [early(_to_call(exported, options.disabled_checks))]
     _warn_of_devices(calls[0])
     for order in range(1, options.gradient_order + 1):
         vjp = _differentiate(exported, calls[-1], order)
         if vjp is None:
             break
         exported = vjp
-        calls.append(strip_locations(early(from_exported(vjp))))
+        call = from_exported(vjp, disabled_checks=options.disabled_checks)
+        calls.append(strip_locations(early(call)))
     if options.residuals:
         calls = _hand_on_residuals(calls)
     return tuple(retarget(late(call), options.tensorflow) for call in calls)
@@ -237,7 +245,7 @@ def _no_gradient(name: str, order: int) -> str:
     )
 
 
-def _to_call(exported: export.Exported) -> CallModule:
+def _to_call(exported: export.Exported, checks: Sequence[DisabledCheck]) -> CallModule:
     """The call; the `Exported` in it has pytrees that JAX can serialize."""
     if not isinstance(exported, export.Exported):
         raise StructureError(
@@ -249,7 +257,7 @@ def _to_call(exported: export.Exported) -> CallModule:
         in_tree=with_text_keys(exported.in_tree),
         out_tree=with_text_keys(exported.out_tree),
     )
-    call = from_exported(portable)
+    call = from_exported(portable, disabled_checks=checks)
     return dataclasses.replace(
         call,
         args=_with_paths(call.args, argument_paths(exported.in_tree)),

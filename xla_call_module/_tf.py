@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
+from xla_call_module.flags import XlaFlags, read_flags
 from xla_call_module.versions import Release, parse_release, parse_stablehlo_version
 
 __all__ = [
+    "device_query",
     "eager_call_module",
     "exempt_from_autograph",
+    "flags_in_force",
     "imported_release",
     "recording_query",
     "stop_recording",
@@ -49,6 +54,33 @@ def imported_release() -> Release:
     except (ImportError, AttributeError):
         return known
     return Release(known.tensorflow, convention, version)
+
+
+@functools.cache
+def flags_in_force() -> XlaFlags:
+    """What the imported TensorFlow makes of TF_XLA_FLAGS, with one warning of what it passes over.
+
+    TensorFlow reads the variable when it first looks for its devices and does not tell what it has
+    read, so it is read once here, too, when the first call is made ready. The cache can go when
+    TensorFlow can be asked.
+    """
+    flags = read_flags()
+    for sentence in flags.ignored:
+        warnings.warn(sentence, UserWarning, stacklevel=2)
+    return flags
+
+
+def device_query() -> Callable[[], str | None]:
+    """A function that says which device `tf.device` asks for here; None or empty for none.
+
+    No public one tells it in eager mode without making a tensor, at the cost of a whole call
+    (tensorflow/python/eager/context.py). Without the gate no device is ever asked for.
+    """
+    try:
+        from tensorflow.python.eager.context import context
+    except ImportError:
+        return lambda: None
+    return lambda: context().device_name
 
 
 def recording_query() -> Callable[[], bool]:

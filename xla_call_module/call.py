@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xla_call_module.checks import DisabledCheck
+from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
 from xla_call_module.dimensions import Shape, evaluate, evaluate_shape, solve, symbols
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import FormatError, PlatformError, StructureError, VersionError
@@ -200,22 +200,31 @@ class CallModule:
         return read_artifact_version(self.module)
 
 
-def bind_symbols(call: CallModule, sizes: Sequence[Sequence[int | None] | None]) -> dict[str, int]:
+def bind_symbols(
+    call: CallModule,
+    sizes: Sequence[Sequence[int | None] | None],
+    *,
+    disabled_checks: Collection[DisabledCheck] = (),
+) -> dict[str, int]:
     """The dimension variables that follow from the shapes of arguments.
 
     Args:
         call: what will be called.
         sizes: for each of `call.own_args` the shape that arrived; None where unknown, or unknown in
             all.
+        disabled_checks: the checks that are not in force. Without `shape_assertions` only ranks
+            and static dimensions are compared, since the module takes no others.
 
     Returns:
-        The value of each variable that the known sizes determine.
+        The value of each variable that the known sizes determine; without `shape_assertions` none.
 
     Raises:
         StructureError: the shapes contradict the specification; the message names argument and
             dimension.
     """
-    values = solve([spec.shape or () for spec in call.own_args], sizes)
+    values: dict[str, int] = {}
+    if SHAPE_ASSERTIONS not in disabled_checks:
+        values = solve([spec.shape or () for spec in call.own_args], sizes)
     for spec, arrived in zip(call.own_args, sizes, strict=True):
         if spec.shape is None or arrived is None:
             continue

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["DisabledCheck"]
+__all__ = ["PLATFORM", "SHAPE_ASSERTIONS", "DisabledCheck", "parse_checks", "unite"]
 
 _CUSTOM_CALL = "custom_call:"
+_PLAIN = ("platform", "shape_assertions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +31,15 @@ class DisabledCheck:
 
     def __post_init__(self) -> None:
         """Refuse a name that would have no effect."""
-        if self.name in ("platform", "shape_assertions"):
+        if self.name in _PLAIN:
             return
         if self.name.startswith(_CUSTOM_CALL) and self.name != _CUSTOM_CALL:
             return
+        near = get_close_matches(self.name.strip().lower(), (*_PLAIN, f"{_CUSTOM_CALL}TARGET"), n=1)
+        cure = f" Did you mean {near[0]!r}?" if near else ""
         raise StructureError(
             f"The safety check {self.name!r} is unknown; expected 'platform', "
-            "'shape_assertions' or 'custom_call:TARGET'."
+            f"'shape_assertions' or 'custom_call:TARGET'.{cure}"
         )
 
     @property
@@ -45,3 +50,39 @@ class DisabledCheck:
     def __str__(self) -> str:
         """The entry as TensorFlow spells it."""
         return self.name
+
+
+PLATFORM = DisabledCheck("platform")
+SHAPE_ASSERTIONS = DisabledCheck("shape_assertions")
+
+
+def parse_checks(checks: Iterable[object]) -> tuple[DisabledCheck, ...]:
+    """The checks that a user names, without repeats, in their order.
+
+    Args:
+        checks: `DisabledCheck`s, `jax.export.DisabledSafetyCheck`s, or their text.
+
+    Raises:
+        StructureError: one of them is unknown; the message has the nearest name.
+
+    Example:
+        >>> parse_checks(["platform", "custom_call:my_target"])[1].custom_call
+        'my_target'
+    """
+    if isinstance(checks, str):
+        checks = (checks,)
+    return tuple(
+        dict.fromkeys(
+            check if isinstance(check, DisabledCheck) else DisabledCheck(str(check))
+            for check in checks
+        )
+    )
+
+
+def unite(*groups: Iterable[DisabledCheck]) -> tuple[DisabledCheck, ...]:
+    """The checks that any of several parties switches off: a node, TF_XLA_FLAGS, a caller.
+
+    That is what TensorFlow does: a flag can only disable more than the node does
+    (tensorflow/compiler/tf2xla/kernels/xla_call_module_loader.cc).
+    """
+    return tuple(dict.fromkeys(check for group in groups for check in group))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["Dim", "Shape", "evaluate", "evaluate_shape", "solve", "symbols"]
+__all__ = ["Dim", "Shape", "evaluate", "evaluate_shape", "linear_form", "solve", "symbols"]
 
 Dim = int | str
 Shape = tuple[Dim, ...]
@@ -67,6 +67,24 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
 def evaluate_shape(shape: Shape, values: Mapping[str, int]) -> tuple[int | None, ...]:
     """`evaluate` for each dimension."""
     return tuple(evaluate(dim, values) for dim in shape)
+
+
+def linear_form(dim: str) -> tuple[str, int, int] | None:
+    """The variable, slope and constant of an expression such as `2*b + 1`; None for any other form.
+
+    Raises:
+        StructureError: the text is no dimension expression.
+
+    Example:
+        >>> linear_form("2*b + 1")
+        ('b', 2, 1)
+    """
+    names = symbols(dim)
+    if len(names) != 1:
+        return None
+    (name,) = names
+    form = _Reader(dim, {}, unknown=name).read()
+    return None if form is None else (name, form[1], form[0])
 
 
 def solve(shapes: Sequence[Shape], sizes: Sequence[Sequence[int | None] | None]) -> dict[str, int]:

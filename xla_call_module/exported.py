@@ -10,35 +10,39 @@ import jax
 from jax import export, tree_util
 
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.checks import DisabledCheck
+from xla_call_module.checks import PLATFORM, DisabledCheck, parse_checks
+from xla_call_module.custom_calls import check_custom_calls
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import DType, dtype_from_name
-from xla_call_module.errors import InteropError, PlatformError, StructureError
+from xla_call_module.errors import PlatformError, StructureError
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.stablehlo import (
-    CustomCall,
     Main,
     TensorType,
-    custom_calls,
     open_module,
     read_main,
     uses_shardy,
 )
 
-__all__ = ["argument_paths", "from_exported", "result_paths", "strip_exported"]
+__all__ = [
+    "Check",
+    "argument_paths",
+    "from_exported",
+    "result_paths",
+    "strip_exported",
+    "to_jax_checks",
+]
 
-# What these targets name is a Python function of the process that exported, or a library that is
-# linked into jaxlib and not into TensorFlow.
-_HOST_CALLBACKS = (
-    "xla_python_",
-    "xla_ffi_python_",
-    "xla_ffi_partitioned_python_",
-    "xla_buffer_python_",
-)
-_ABSENT = ("lapack_", "cusolver", "hipsolver", "cu_", "hip_")
+# How a user may name a safety check.
+Check = export.DisabledSafetyCheck | DisabledCheck | str
 
 
-def from_exported(exported: export.Exported, *, allow_flat_trees: bool = False) -> CallModule:
+def from_exported(
+    exported: export.Exported,
+    *,
+    allow_flat_trees: bool = False,
+    disabled_checks: Sequence[Check] = (),
+) -> CallModule:
     """The call that an `Exported` describes.
 
     Args:
@@ -46,6 +50,8 @@ def from_exported(exported: export.Exported, *, allow_flat_trees: bool = False) 
             their `vjp()`.
         allow_flat_trees: where a pytree node type is not registered for serialization, carry the
             `Exported` with flat arguments and results instead of refusing it.
+        disabled_checks: safety checks that the call leaves out besides those of the `Exported`.
+            `shape_assertions`, which TensorFlow has and JAX not any more, can only be named here.
 
     Raises:
         StructureError: arity, shapes or kept arguments contradict the module; the function has
@@ -71,10 +77,11 @@ def from_exported(exported: export.Exported, *, allow_flat_trees: bool = False) 
     in_paths, out_paths = argument_paths(exported.in_tree), result_paths(exported.out_tree)
     _check_count(where, "arguments", len(exported.in_avals), len(in_paths), "its pytree has")
     _check_count(where, "results", len(exported.out_avals), len(out_paths), "its pytree has")
-    checks = tuple(DisabledCheck(str(check)) for check in exported.disabled_safety_checks)
+    platforms = _platforms(exported)
+    checks = parse_checks([*exported.disabled_safety_checks, *disabled_checks])
     with open_module(exported.mlir_module_serialized) as module:
         main = read_main(module)
-        _check_custom_calls(where, custom_calls(module), checks)
+        check_custom_calls(where, module, platforms, checks)
         # On one device every sharding is replication, whichever partitioner wrote it.
         shardy = exported.nr_devices > 1 and uses_shardy(module)
     _check_count(where, "results", len(exported.out_avals), len(main.results), "its module returns")
@@ -88,7 +95,7 @@ def from_exported(exported: export.Exported, *, allow_flat_trees: bool = False) 
         name=exported.fun_name,
         module=bytes(exported.mlir_module_serialized),
         version=exported.calling_convention_version,
-        platforms=_platforms(exported),
+        platforms=platforms,
         args=args,
         results=results,
         kept=kept,
@@ -99,6 +106,20 @@ def from_exported(exported: export.Exported, *, allow_flat_trees: bool = False) 
     )
     _check_main(call, main)
     return call
+
+
+def to_jax_checks(checks: Sequence[DisabledCheck]) -> tuple[export.DisabledSafetyCheck, ...]:
+    """Those of the checks that `jax.export` has, which is all but `shape_assertions`.
+
+    JAX took that one out, and TensorFlow still makes it: the call carries it in JAX's place.
+    """
+    found = []
+    for check in checks:
+        if (target := check.custom_call) is not None:
+            found.append(export.DisabledSafetyCheck.custom_call(target))
+        elif check == PLATFORM:
+            found.append(export.DisabledSafetyCheck.platform())
+    return tuple(found)
 
 
 def strip_exported(exported: export.Exported, *, allow_flat_trees: bool) -> bytes:
@@ -183,27 +204,6 @@ def _check_effects(exported: export.Exported) -> None:
             "tokens, which the XlaCallModule op does not carry. To do: leave the ordered "
             "io_callback or print out of what is exported."
         )
-
-
-def _check_custom_calls(
-    where: str, calls: Sequence[CustomCall], checks: Sequence[DisabledCheck]
-) -> None:
-    allowed = {check.custom_call for check in checks}
-    for call in calls:
-        if call.target.startswith(_HOST_CALLBACKS):
-            raise StructureError(
-                f"{where} calls back to Python at {call.location} (custom call {call.target}); the "
-                "function lives in the process that exported. To do: leave pure_callback, "
-                "io_callback and debug.print out of what is exported."
-            )
-        if call.target.startswith(_ABSENT) and call.target not in allowed:
-            raise InteropError(
-                f"{where} calls {call.target} at {call.location}, a library that JAX links and "
-                "TensorFlow does not, so the call would fail when it runs. To do: compute this "
-                "part outside the exported function, or, if the TensorFlow that will run it has "
-                "the target, export with disabled_checks=[jax.export.DisabledSafetyCheck."
-                f"custom_call({call.target!r})]."
-            )
 
 
 def _check_count(where: str, what: str, found: int, expected: int, source: str) -> None:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from xla_call_module._tf import eager_call_module
+from xla_call_module._tf import device_query, eager_call_module, flags_in_force
+from xla_call_module.assertions import open_assertions
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.checks import PLATFORM, SHAPE_ASSERTIONS, unite
+from xla_call_module.errors import PlatformError
+from xla_call_module.flags import VARIABLE
 from xla_call_module.node import OP, encode_node
 from xla_call_module.platforms import platform_to_tensorflow
 
 __all__ = ["Op"]
+
+_GPU = "rocm" if tf.test.is_built_with_rocm() else "cuda"
+# What runs on TensorFlow's kinds of device; on any other, TensorFlow decides.
+_PLATFORM_OF_DEVICE = {"CPU": "cpu", "GPU": _GPU, "TPU": "tpu"}
+_REFUSAL = re.compile(
+    r"The current platform (\S+) is not among the platforms required by the module"
+)
 
 
 class Op:
@@ -23,11 +35,22 @@ class Op:
     taken apart at every eager call, at a tenth of its cost.
     """
 
-    __slots__ = ("_attributes", "_endpoint", "call")
+    __slots__ = (
+        "_admitted",
+        "_asked_device",
+        "_attributes",
+        "_endpoint",
+        "call",
+        "disabled_checks",
+    )
 
     def __init__(self, call: CallModule) -> None:
         """Prepare `call`, which must already be retargeted to the imported TensorFlow."""
         self.call = call
+        self.disabled_checks = unite(call.disabled_checks, flags_in_force().disabled_checks)
+        self._asked_device = device_query()
+        # The devices, as `tf.device` names them, of which it is known that the call may run there.
+        self._admitted: set[str | None] = set()
         self._endpoint = eager_call_module()
         self._attributes: dict[str, Any] = {
             "version": call.version,
@@ -48,32 +71,134 @@ class Op:
 
         Args:
             operands: eager tensors, one for each of `call.operands`.
+
+        Raises:
+            PlatformError: the module is not for the platform of the device that would run it.
         """
-        results = self._endpoint(list(operands), **self._attributes)
+        device = self._asked_device()
+        if device not in self._admitted:
+            self._admit(device)
+        try:
+            results = self._endpoint(list(operands), **self._attributes)
+        except tf.errors.NotFoundError as error:
+            # Device or flags were not what they seemed to be.
+            if (refusal := _REFUSAL.search(str(error))) is not None:
+                found = f"TensorFlow says: {refusal[0]}"
+                raise self._refuse(found, refusal[1].lower()) from error
+            raise
         return list(results) if isinstance(results, (list, tuple)) else []
 
+    def _admit(self, device: str | None) -> None:
+        """Decide once for a device whether the module may run there."""
+        kind = _device_kind(device)
+        platform = _PLATFORM_OF_DEVICE.get(kind)
+        foreign = platform not in self.call.platforms
+        if platform is not None and foreign and PLATFORM not in self.disabled_checks:
+            found = f"it would run on {device or kind}, whose platform is {platform}"
+            raise self._refuse(found, platform)
+        self._admitted.add(device)
+
+    def _warn_of_platforms(self) -> None:
+        kinds = {device.device_type for device in tf.config.list_logical_devices()}
+        here = sorted(_PLATFORM_OF_DEVICE.get(kind, kind) for kind in kinds)
+        foreign = kinds <= _PLATFORM_OF_DEVICE.keys() and not {*here} & {*self.call.platforms}
+        if foreign and PLATFORM not in self.disabled_checks:
+            found = f"the devices of this process are of the platform {here[0]}"
+            refusal = self._refuse(found, here[0])
+            warnings.warn(f"A graph that cannot run here: {refusal}", UserWarning, stacklevel=2)
+
+    def _refuse(self, found: str, platform: str) -> PlatformError:
+        return PlatformError(
+            f"{self.call.name} was exported for {', '.join(self.call.platforms)}, and {found}. To "
+            f"do: export it again with platforms={[*self.call.platforms, platform]}; or, if all "
+            f"that it computes exists on {platform}, disable the check: "
+            f"disabled_checks=['platform'], or {VARIABLE}=--tf_xla_call_module_disabled_checks="
+            "platform before the process first uses TensorFlow."
+        )
+
     def add_to_graph(
-        self, operands: Sequence[tf.Tensor], result_shapes: Sequence[Sequence[int | None] | None]
+        self,
+        operands: Sequence[tf.Tensor],
+        result_shapes: Sequence[Sequence[int | None] | None],
+        *,
+        assert_shapes: bool = True,
     ) -> list[tf.Tensor]:
         """The results as tensors of the current graph.
 
         Args:
             operands: symbolic tensors, one for each of `call.operands`.
             result_shapes: what is known of the results' shapes here, where the operands' are known.
+            assert_shapes: whether sizes that are unknown here are compared with the specification
+                when the graph runs, unless that check is disabled.
+
+        Warns:
+            UserWarning: no device of this process may run the module. The graph may be made for
+                another machine; run here it ends in TensorFlow's error, which says no cure.
         """
+        self._warn_of_platforms()
         node = encode_node(
             self.call, name=OP, inputs=[""] * len(operands), new_node=tf.compat.v1.NodeDef
         )
-        operation = tf.compat.v1.get_default_graph().create_op(
-            OP,
-            list(operands),
-            [tf.as_dtype(enum) for enum in self._attributes["Tout"]],
-            attrs=dict(node.attr),
-            name=_scope_name(self.call.name),
-        )
+        with tf.control_dependencies(self.shape_assertions(operands) if assert_shapes else []):
+            operation = tf.compat.v1.get_default_graph().create_op(
+                OP,
+                list(operands),
+                [tf.as_dtype(enum) for enum in self._attributes["Tout"]],
+                attrs=dict(node.attr),
+                name=_scope_name(self.call.name),
+            )
         for tensor, shape in zip(operation.outputs, result_shapes, strict=True):
             tensor.set_shape(shape)
         return list(operation.outputs)
+
+    def shape_assertions(
+        self, operands: Sequence[tf.Tensor], *, of_variables: bool = True
+    ) -> list[tf.Operation]:
+        """Operations of the current graph that fail with what was specified and what arrived.
+
+        Args:
+            operands: symbolic tensors, one for each of `call.operands`.
+            of_variables: whether sizes are among them that follow from other sizes.
+        """
+        if SHAPE_ASSERTIONS in self.disabled_checks:
+            return []
+        sizes = [None if x.shape.rank is None else tuple(x.shape.as_list()) for x in operands]
+        made = []
+        for wanted in open_assertions(self.call, sizes):
+            if wanted.variable and not of_variables:
+                continue
+            spec = self.call.operands[wanted.operand]
+            shape = tf.shape(operands[wanted.operand])
+            size, known = tf.constant(wanted.constant), []
+            if wanted.variable:
+                operand, axis = wanted.source
+                variable = tf.shape(operands[operand])[axis]
+                size += wanted.slope * variable
+                known = [f"with {wanted.variable} =", variable]
+            if wanted.axis is None:
+                arrived, what = tf.size(shape), "rank"
+            else:
+                arrived, what = shape[wanted.axis], f"dimension {wanted.axis}"
+            found = f"{spec.path} of {self.call.name} has the shape"
+            said = [found, shape, f"expected {spec}, whose {what} is", size, *known]
+            made.append(
+                tf.raw_ops.Assert(condition=tf.equal(arrived, size), data=said, summarize=64)
+            )
+        return made
+
+
+def _device_kind(asked: str | None) -> str:
+    """The kind of device on which TensorFlow runs an eager op; empty where only it knows.
+
+    Unless a device is asked for, and has been found, that is a GPU where there is one.
+    """
+    wanted = tf.DeviceSpec.from_string(asked).device_type if asked else None
+    kinds = {device.device_type for device in tf.config.list_logical_devices()}
+    if wanted in kinds:
+        return str(wanted)
+    if not kinds <= {"CPU", "GPU"}:
+        return ""
+    return "GPU" if "GPU" in kinds else "CPU"
 
 
 def _plain_shape(spec: TensorSpec) -> list[int] | None:

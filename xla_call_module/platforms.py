@@ -6,9 +6,19 @@ from collections.abc import Iterable
 
 from xla_call_module.errors import PlatformError
 
-__all__ = ["PLATFORMS", "parse_platforms", "platform_from_tensorflow", "platform_to_tensorflow"]
+__all__ = [
+    "DEFAULT_PLATFORMS",
+    "PLATFORMS",
+    "parse_platforms",
+    "platform_from_tensorflow",
+    "platform_to_tensorflow",
+]
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+# What a function is lowered for when nobody says otherwise: what TensorFlow's wheels and TPU hosts
+# run on, with the one first that a check-free call takes elsewhere.
+DEFAULT_PLATFORMS = ("cpu", "cuda", "tpu")
 
 # `gpu` means both kinds, as in jax.default_backend() and jax.lax.platform_dependent.
 _ALIASES = {"gpu": ("cuda", "rocm")}

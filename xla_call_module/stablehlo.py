@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ __all__ = [
     "Main",
     "TensorType",
     "custom_calls",
+    "custom_calls_among",
     "describe_location",
     "find_main",
     "first_line",
@@ -27,6 +28,7 @@ __all__ = [
     "open_module",
     "parse_module",
     "read_main",
+    "result_number",
     "serialize_module",
     "splat",
     "tensor_type",
@@ -69,10 +71,17 @@ class Main:
 
 @dataclass(frozen=True, slots=True)
 class CustomCall:
-    """One `stablehlo.custom_call`: its target and where in the Python source it comes from."""
+    """One `stablehlo.custom_call`.
+
+    Attributes:
+        target: what it calls.
+        location: where in the Python source it comes from.
+        primitive: the JAX primitive that was lowered to it; empty where unknown.
+    """
 
     target: str
     location: str
+    primitive: str
 
 
 @contextmanager
@@ -150,11 +159,27 @@ def find_main(module: Any) -> Any:
 
 def custom_calls(module: Any) -> tuple[CustomCall, ...]:
     """Every custom call of a parsed module, in its order, nested regions included."""
+    return custom_calls_among(walk(module))
+
+
+def custom_calls_among(operations: Iterable[Any]) -> tuple[CustomCall, ...]:
+    """The custom calls among operations, in their order."""
     return tuple(
-        CustomCall(str(op.attributes["call_target_name"]).strip('"'), describe_location(op))
-        for op in walk(module)
+        CustomCall(
+            str(op.attributes["call_target_name"]).strip('"'), describe_location(op), _primitive(op)
+        )
+        for op in operations
         if op.name == "stablehlo.custom_call"
     )
+
+
+def _primitive(operation: Any) -> str:
+    """The last part of the scope in an operation's location, such as `jit(f)/jit(g)/cholesky`.
+
+    In what JAX lowers once and calls from many places it is all that there is: `cholesky`.
+    """
+    found = re.match(r'loc\("(?:[^"]*/(\w+)"|(\w+)"\)$)', str(operation.location))
+    return (found[1] or found[2]) if found else ""
 
 
 # Operations of which the result is zero where operand 0 is.
@@ -171,7 +196,7 @@ def _is_zero(value: Any, functions: dict[str, Any]) -> bool:
             return False
         if owner.name == "func.call":
             callee = functions[str(owner.attributes["callee"]).strip('@"')]
-            value = _returned(callee)[_result_number(value)]
+            value = _returned(callee)[result_number(value)]
         elif owner.name in _KEEP_ZERO:
             value = owner.operands[0]
         else:
@@ -194,7 +219,8 @@ def _is_zero_splat(constant: Any) -> bool:
     return bool(parts) and all(part in ("0", "false", "0.000000e+00") for part in parts)
 
 
-def _result_number(value: Any) -> int:
+def result_number(value: Any) -> int:
+    """Which of its operation's results a value is."""
     return next(i for i, result in enumerate(value.owner.results) if result == value)
 
 

@@ -347,43 +347,12 @@ class TestGradients:
             tape.gradient(y, x)
 
 
-class TestPlatforms:
-    @pytest.mark.parametrize("platforms", [["cpu"], ["cpu", "cuda", "tpu"], ["tpu", "cuda", "cpu"]])
-    def test_the_branch_of_the_platform_that_runs(self, mode, platforms):
-        def function(x):
-            return jax.lax.platform_dependent(
-                x, cpu=lambda x: x + 1, cuda=lambda x: x + 2, tpu=lambda x: x + 3
-            )
-
-        run = mode(bridge.convert(function, platforms=platforms))
-        x = tf.constant(1.0)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = run(x)
-        assert (y.numpy(), tape.gradient(y, x).numpy()) == (2, 1)
-
-    def test_another_platform(self):
-        with pytest.raises(
-            tf.errors.NotFoundError, match="CPU is not among the platforms required"
-        ):
-            bridge.convert(_double, platforms="gpu")(tf.constant(1.0))
-
-    @pytest.mark.parametrize(
-        "check", ["platform", jax.export.DisabledSafetyCheck.platform()], ids=["text", "jax's"]
-    )
-    def test_the_check_is_disabled(self, mode, check):
-        converted = bridge.convert(_double, platforms=["tpu"], disabled_checks=[check])
-        assert mode(converted)(tf.constant(1.5)).numpy() == 3
-
+class TestOptions:
     def test_options_that_are_wrong(self):
         with pytest.raises(InteropError, match=r"'metal' is unknown; expected some of cpu, cuda"):
             bridge.convert(_double, platforms=["metal"])
         with pytest.raises(InteropError, match="'all' is unknown; expected 'platform'"):
             bridge.convert(_double, disabled_checks=["all"])
-        with pytest.raises(
-            InteropError, match=r"'shape_assertions' cannot be disabled at export.*TF_XL"
-        ):
-            bridge.convert(_double, disabled_checks=["shape_assertions"])
 
     def test_a_custom_call_that_is_allowed(self):
         """What it names is not there on the CPU, so it traces and fails when it runs."""

@@ -1,4 +1,4 @@
-"""Versions, platforms and safety checks: what is known is understood, what is not is refused."""
+"""Versions: what is known is understood, what is not is refused."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 import xla_call_module
 from xla_call_module._tf import imported_release
-from xla_call_module.checks import DisabledCheck
-from xla_call_module.errors import PlatformError, StructureError, VersionError
-from xla_call_module.platforms import (
-    PLATFORMS,
-    parse_platforms,
-    platform_from_tensorflow,
-    platform_to_tensorflow,
-)
+from xla_call_module.errors import VersionError
 from xla_call_module.versions import RELEASES, parse_release, parse_stablehlo_version
 
 numbers = st.integers(0, 999)
@@ -89,65 +82,6 @@ def test_a_release_that_cannot_be_asked_is_looked_up(monkeypatch):
 
     monkeypatch.delattr(xla, "call_module_maximum_supported_version")
     assert imported_release() is parse_release(tf.__version__)
-
-
-@pytest.mark.parametrize(
-    ("names", "platforms"),
-    [
-        (["cpu"], ("cpu",)),
-        ("cpu", ("cpu",)),
-        (["gpu"], ("cuda", "rocm")),
-        (["tpu", "CPU", "cpu"], ("tpu", "cpu")),
-        (["rocm", "gpu"], ("rocm", "cuda")),
-    ],
-)
-def test_platforms(names, platforms):
-    assert parse_platforms(names) == platforms
-
-
-@pytest.mark.parametrize("names", [["metal"], ["cpu", "xpu"], [""]])
-def test_an_unknown_platform(names):
-    with pytest.raises(PlatformError, match=r"is unknown; expected some of cpu, cuda, rocm, tpu"):
-        parse_platforms(names)
-
-
-def test_no_platform():
-    with pytest.raises(PlatformError, match="No platform is named"):
-        parse_platforms([])
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_platform_round_trips(platform):
-    name = platform_to_tensorflow(platform)
-    assert name.isupper()
-    assert platform_from_tensorflow(name) == platform
-
-
-@pytest.mark.parametrize("name", ["cpu", "Cuda", "tPU"])
-def test_a_platform_that_tensorflow_would_never_match(name):
-    with pytest.raises(PlatformError, match="not in upper case, so TensorFlow would never match"):
-        platform_from_tensorflow(name)
-
-
-@pytest.mark.parametrize("name", ["GPU", "METAL", ""])
-def test_a_platform_that_tensorflow_does_not_have(name):
-    with pytest.raises(PlatformError, match="is unknown"):
-        platform_from_tensorflow(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "custom_call"),
-    [("platform", None), ("shape_assertions", None), ("custom_call:my target", "my target")],
-)
-def test_a_check(name, custom_call):
-    check = DisabledCheck(name)
-    assert (str(check), check.custom_call) == (name, custom_call)
-
-
-@pytest.mark.parametrize("name", ["Platform", "platform ", "custom_call:", "custom_call", ""])
-def test_a_check_that_tensorflow_would_ignore(name):
-    with pytest.raises(StructureError, match="is unknown; expected 'platform', 'shape_assertions'"):
-        DisabledCheck(name)
 
 
 def test_a_name_that_the_package_lacks():

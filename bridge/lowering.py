@@ -1,0 +1,147 @@
+"""A function is exported for several platforms, and what to say where one of them cannot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax import export
+
+from xla_call_module.checks import DisabledCheck
+from xla_call_module.errors import InteropError, PlatformError
+from xla_call_module.exported import to_jax_checks
+
+__all__ = ["explain_gradient", "export_for"]
+
+# What JAX raises where it cannot lower; its own rule for `debug.print` ends in a `TypeError` with
+# several platforms.
+_REFUSALS = (NotImplementedError, ValueError, TypeError)
+_NO_RULE = re.compile(r"MLIR translation rule for primitive '(\w+)' not found")
+# How JAX shows a custom call whose meaning it does not guarantee:
+# `%0 = stablehlo.custom_call @made_up(%arg0) {…} : … at loc("jit(f)/ffi_call"(… "f.py":4:11 …))`.
+_UNSTABLE = re.compile(r"custom_call @([^\s(]+)\(.* at loc\((.*)\)", re.DOTALL)
+_PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
+
+
+def export_for(
+    fun: jax.stages.Wrapped,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    name: str,
+    platforms: Sequence[str],
+    disabled_checks: Sequence[DisabledCheck],
+) -> export.Exported:
+    """What `jax.export` makes of a function, for all of the platforms.
+
+    Args:
+        fun: the function.
+        args: specs of its positional arguments.
+        kwargs: specs of its keyword arguments.
+        name: of the function, for messages.
+        platforms: what it is lowered for, in the order of the platform index.
+        disabled_checks: safety checks to leave out; those that JAX does not have are ignored.
+
+    Raises:
+        PlatformError: it cannot be lowered for some of the platforms; the message names the
+            primitive, and the platforms for which it can.
+        InteropError: it calls a target that has no meaning outside this process, with its place.
+        Exception: what tracing the function raises.
+    """
+    checks = to_jax_checks(disabled_checks)
+
+    def export_on(names: Sequence[str]) -> export.Exported:
+        return export.export(fun, platforms=names, disabled_checks=checks)(*args, **kwargs)
+
+    try:
+        return export_on(platforms)
+    except _REFUSALS as error:
+        if not _is_traced(fun, args, kwargs):
+            raise
+        reasons = {}
+        for platform in platforms:
+            try:
+                export_on([platform])
+            except _REFUSALS as reason:
+                if "callback" in str(reason):  # which is what is wrong, on every platform
+                    raise reason from error
+                reasons[platform] = str(reason)
+        explained = _explain(name, platforms, reasons)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def explain_gradient(name: str, platforms: Sequence[str], error: Exception) -> PlatformError | None:
+    """What to say of a VJP that cannot be lowered; None where that is not the reason."""
+    if (primitive := _NO_RULE.search(str(error))) is None:
+        return None
+    where = re.search(r"not found for platforms? \[?([^\]]*)", str(error))
+    missing = re.findall(r"\w+", where[1]) if where else []
+    usable = [platform for platform in platforms if platform not in missing]
+    reason = _without_rule(primitive[1])
+    return _unlowered(f"The gradient of {name}", usable, dict.fromkeys(missing, reason))
+
+
+def _is_traced(fun: jax.stages.Wrapped, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the function itself is in order, so that the error is one of lowering it."""
+    try:
+        fun.trace(*args, **kwargs)
+    except _REFUSALS:
+        return False
+    return True
+
+
+def _explain(
+    name: str, platforms: Sequence[str], reasons: Mapping[str, str]
+) -> InteropError | None:
+    """The error for what each platform says, or None where they say nothing of platforms."""
+    usable = [platform for platform in platforms if platform not in reasons]
+    found = {platform: _UNSTABLE.search(text) for platform, text in reasons.items()}
+    calls = {platform: call for platform, call in found.items() if call is not None}
+    if calls.keys() == set(platforms):
+        return _unstable(name, next(iter(calls.values())))
+    if usable or calls or any(_NO_RULE.search(text) for text in reasons.values()):
+        return _unlowered(
+            name,
+            usable,
+            {platform: _reason(text, calls.get(platform)) for platform, text in reasons.items()},
+        )
+    return None
+
+
+def _unstable(name: str, call: re.Match[str]) -> InteropError:
+    target, location = call.groups()
+    place = _PLACE.search(location)
+    return InteropError(
+        f"{name} calls {target} at {f'{place[1]}:{place[2]}' if place else location}, and JAX does "
+        "not guarantee what that target means outside this process. To do: compute this part "
+        "outside the exported function, or, if the TensorFlow that will run it has the target, "
+        f"pass disabled_checks=['custom_call:{target}']."
+    )
+
+
+def _reason(text: str, call: re.Match[str] | None) -> str:
+    if (primitive := _NO_RULE.search(text)) is not None:
+        return _without_rule(primitive[1])
+    if call is not None:
+        return f"it is lowered to the custom call {call[1]}, whose meaning JAX does not guarantee"
+    return text.partition("\n")[0]
+
+
+def _without_rule(primitive: str) -> str:
+    return f"JAX has no rule for the primitive {primitive} there"
+
+
+def _unlowered(what: str, usable: Sequence[str], reasons: Mapping[str, str]) -> PlatformError:
+    said = "; ".join(f"{platform}: {reason}" for platform, reason in reasons.items())
+    cure = (
+        f"export it for the others, platforms={list(usable)}"
+        if usable
+        else "leave the primitive out of what is exported"
+    )
+    return PlatformError(
+        f"{what} cannot be lowered for {' and '.join(reasons)} ({said}). To do: {cure}."
+    )
