@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bridge.convert import convert
 from bridge.inspect import inspect
+from bridge.retarget import retarget
 from bridge.save import save
 from xla_call_module.errors import InteropError
 
-__all__ = ["InteropError", "convert", "inspect", "save"]
+__all__ = ["InteropError", "convert", "inspect", "retarget", "save"]

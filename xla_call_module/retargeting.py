@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from xla_call_module.call import CallModule
 from xla_call_module.composites import COMPOSITE, call_definitions
 from xla_call_module.errors import VersionError
+from xla_call_module.gspmd import is_only_shardy, to_gspmd
+from xla_call_module.mhlo import expand_custom_calls, first_release_with
 from xla_call_module.stablehlo import (
     describe_location,
     first_line,
@@ -33,20 +35,14 @@ _SHARDY_CONVENTION = 10
 _FIRST_WITH_COMPOSITES = (2, 18)
 # TensorFlow 2.18's XLA ends the process on a dot with an explicit algorithm.
 _FIRST_WITH_DOT_ALGORITHMS = (2, 19)
-# How JAX before 0.9.1 writes what StableHLO has no operation for: custom calls that XLA turns into
-# operations of its own dialect, MHLO. A release whose MHLO lacks the operation, or has another form
-# of it, reads the call and refuses it when it runs. Found by running each in each release.
-_FIRST_WITH_MHLO = {
-    "mhlo.acos": (2, 21),
-    "mhlo.acosh": (2, 21),
-    "mhlo.asin": (2, 21),
-    "mhlo.asinh": (2, 21),
-    "mhlo.atanh": (2, 21),
-    "mhlo.cosh": (2, 21),
-    "mhlo.erf": (2, 16),
-    "mhlo.sinh": (2, 21),
-    "mhlo.topk": (2, 16),
-}
+# TensorFlow 2.17 reads a gather or scatter with batching dimensions, new in StableHLO 1.1, and then
+# refuses it. In an older artifact it has another form, where the shapes of its indices are static.
+_FIRST_WITH_BATCHING = (2, 18)
+_BEFORE_BATCHING = (1, 0, 0)
+_FIRST_WITH_SHARDY = next(known.tensorflow for known in RELEASES if known.shardy)
+# What is written for no release in particular keeps what this one runs: a composite may have a
+# faster form in the consumer than its definition.
+_UNCHANGED = (2, 18)
 
 
 def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallModule:
@@ -55,7 +51,7 @@ def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallM
     Args:
         call: any call.
         tensorflow: the consumer, for example `"2.18"`; None for the oldest one that can run the
-            computation unchanged.
+            computation without another form of its composites.
 
     Returns:
         A call whose artifact, calling convention and Shardy flag that consumer reads. Arguments
@@ -73,17 +69,37 @@ def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallM
         >>> retarget(call, "2.18").stablehlo_version
         (1, 7, 3)
     """
-    with open_module(call.module) as module:
-        if call.symbols:
-            call_definitions(module)
+    release = parse_release(tensorflow) if isinstance(tensorflow, str) else tensorflow
+    with _open(call, release) as module:
+        _rewrite(call, module, release)
         needs = _needs(module)
-        if tensorflow is None:
-            usable = [release for release in RELEASES if release.shardy or not call.uses_shardy]
+        if release is None:
+            usable = [known for known in RELEASES if known.shardy or not call.uses_shardy]
             if (found := _first_artifact(call, module, needs, usable)) is not None:
                 return _relabel(call, *found)
-            tensorflow = RELEASES[-1]
-        release = parse_release(tensorflow) if isinstance(tensorflow, str) else tensorflow
+            release = RELEASES[-1]
         return _relabel(call, release, _artifact(call, module, needs, release))
+
+
+def _rewrite(call: CallModule, module: Any, release: Release | None) -> None:
+    """Give, in place, another form to what the release does not run, as far as there is one."""
+    able = _UNCHANGED if release is None else release.tensorflow
+    if call.symbols or able < _FIRST_WITH_COMPOSITES:
+        call_definitions(module)
+    expand_custom_calls(module, able)
+
+
+@contextlib.contextmanager
+def _open(call: CallModule, release: Release | None) -> Iterator[Any]:
+    """The parsed module, with GSPMD's shardings alone where the release has no other.
+
+    On one device both partitioners have nothing to do, so any release takes that form.
+    """
+    artifact = call.module
+    if not call.uses_shardy or (release is not None and not release.shardy):
+        artifact = to_gspmd(artifact)
+    with open_module(artifact) as module:
+        yield module
 
 
 def oldest_release(call: CallModule) -> Release | None:
@@ -120,7 +136,7 @@ def _artifact(call: CallModule, module: Any, needs: Sequence[_Need], release: Re
     try:
         return _serialize(call, module, release)
     except (RuntimeError, ValueError) as error:
-        raise _too_old(call, module, needs, release, _unexpressible(error)) from error
+        raise _too_old(call, module, needs, release, _unexpressible(module, error)) from error
 
 
 def _unmet(needs: Sequence[_Need], release: Release) -> list[_Need]:
@@ -128,7 +144,10 @@ def _unmet(needs: Sequence[_Need], release: Release) -> list[_Need]:
 
 
 def _serialize(call: CallModule, module: Any, release: Release) -> bytes:
-    return serialize_module(module, min(release.stablehlo, call.stablehlo_version))
+    version = min(release.stablehlo, call.stablehlo_version)
+    if release.tensorflow < _FIRST_WITH_BATCHING:
+        version = min(version, _BEFORE_BATCHING)
+    return serialize_module(module, version)
 
 
 def _relabel(call: CallModule, release: Release, artifact: bytes) -> CallModule:
@@ -154,29 +173,34 @@ def _needs(module: Any) -> list[_Need]:
 
 
 def _need(operation: Any) -> _Need | None:
-    what = operation.name
+    first, what = first_release_with(operation), operation.name
     if what == COMPOSITE:
         first = _FIRST_WITH_COMPOSITES
     elif what == "stablehlo.dot_general" and "algorithm" in operation.attributes:
         first, what = _FIRST_WITH_DOT_ALGORITHMS, f"{what} with an explicit algorithm"
-    elif what == "stablehlo.custom_call":
+    elif is_only_shardy(operation):
+        first, what = _FIRST_WITH_SHARDY, f"{what} with a sharding that only Shardy has"
+    elif first is not None:
         what = str(operation.attributes["call_target_name"]).strip('"')
-        if not what.startswith("mhlo."):
-            return None
-        first = _FIRST_WITH_MHLO.get(what, RELEASES[-1].tensorflow)
-    else:
-        return None
-    return _Need(first, f"{what} at {describe_location(operation)}")
+    return None if first is None else _Need(first, f"{what} at {describe_location(operation)}")
 
 
-def _unexpressible(error: Exception) -> str:
-    """The operation and place that an MLIR legalization error names.
+def _unexpressible(module: Any, error: Exception) -> str:
+    """The operation that an MLIR legalization error names, and its place.
 
-    It reads `f.py:3:9: error: failed to legalize operation 'vhlo.composite_v2' that was …`.
+    The error reads `f.py:3:9: error: failed to legalize operation 'vhlo.composite_v2' that was …`,
+    or has a scope where the operation has no file of its own.
     """
     text = str(error)
-    found = re.search(r"(\S+): error: failed to legalize operation '([^']+)'", text)
-    return f"{found[2]} at {found[1]}" if found else first_line(error)
+    found = re.search(r"(\S+): error: (.*)failed to legalize operation '([^']+)'", text)
+    if found is None:
+        return first_line(error)
+    place, scope, name = found.groups()
+    if scope:
+        same = re.sub(r"vhlo\.(\w+)_v\d+", r"stablehlo.\1", name)
+        first = next((op for op in walk(module) if op.name == same), None)
+        place = place if first is None else describe_location(first)
+    return f"{name} at {place}"
 
 
 def _too_old(

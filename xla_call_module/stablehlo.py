@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from jax.extend import mlir
 from jax.interpreters.mlir import make_ir_context
 
+from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.call import read_artifact_version
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.versions import StablehloVersion
@@ -103,7 +103,7 @@ def parse_module(artifact: bytes) -> Any:
     """
     read_artifact_version(artifact)  # MLIR would take a text, too
     try:
-        return mlir.deserialize_portable_artifact(artifact)
+        return parse_artifact(artifact)
     except (RuntimeError, ValueError, MemoryError) as error:
         raise FormatError(
             f"The module's {len(artifact)} bytes are no StableHLO portable artifact that this "
@@ -117,7 +117,7 @@ def serialize_module(module: Any, version: StablehloVersion) -> bytes:
     Raises:
         RuntimeError, ValueError: an operation has no form in that version of StableHLO.
     """
-    return bytes(mlir.serialize_portable_artifact(module, ".".join(map(str, version)), False))
+    return serialize_artifact(module, ".".join(map(str, version)))
 
 
 def first_line(error: Exception) -> str:

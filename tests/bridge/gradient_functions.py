@@ -17,6 +17,8 @@ import numpy as np
 from jax import export, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from tests.x64 import enable_x64
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -52,7 +54,7 @@ class Case:
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """JAX's configuration while the case is exported or run."""
-        return jax.enable_x64(self.x64)
+        return enable_x64(self.x64)
 
     def exported(self) -> Callable[..., Any] | export.Exported:
         """The function, exported where it takes more than a call to say how."""

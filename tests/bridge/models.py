@@ -21,6 +21,7 @@ from jax import export, lax
 
 import bridge
 from savedmodel.model import DEFAULT_SIGNATURE
+from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES, DType
 
 # What two XLA versions, or one with different flags, may differ by.
@@ -67,7 +68,7 @@ class Case:
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """JAX's configuration while the case is exported or run."""
-        return jax.enable_x64(self.x64)
+        return enable_x64(self.x64)
 
     def leading(self) -> tuple[Any, ...]:
         """The parameters, as the first arguments."""

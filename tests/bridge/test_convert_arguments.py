@@ -18,6 +18,7 @@ from jax import export
 
 import bridge
 from tests.bridge.models import bit_patterns
+from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError, InteropError, MissingDependencyError, StructureError
 
@@ -44,7 +45,7 @@ class TestDtypes:
             for dtype in DTYPES
             if dtype.name.startswith("float8") == float8
         }
-        with jax.enable_x64(True):
+        with enable_x64(True):
             converted = bridge.convert(lambda tree: {name: x[::-1] for name, x in tree.items()})
             results = mode(converted)(tf.nest.map_structure(tf.constant, values))
         assert results.keys() == values.keys()

@@ -15,6 +15,7 @@ from jax import export
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import bridge
+from tests.x64 import enable_x64
 from xla_call_module.errors import DtypeError, InteropError, StructureError, VersionError
 
 FLOAT = jax.ShapeDtypeStruct((), "float32")
@@ -38,7 +39,7 @@ def converted(exported):
 
 @pytest.fixture(scope="module")
 def wide():
-    with jax.enable_x64(True):
+    with enable_x64(True):
         return export.export(jax.jit(lambda x, n: (jnp.sin(x) * n, n)))(
             jax.ShapeDtypeStruct((2,), "float64"), jax.ShapeDtypeStruct((), "int64")
         )
@@ -238,7 +239,7 @@ class TestX64:
         narrow = bridge.convert(export.export(jax.jit(jnp.sin))(FLOAT))
         wide = tf.constant(1.0, tf.float64)
         with (
-            jax.enable_x64(True),
+            enable_x64(True),
             pytest.raises(
                 DtypeError, match=r"args\[0\] has dtype float64; it was exported for float32"
             ),
@@ -297,7 +298,7 @@ class TestWideTensors:
 
     def test_x64_on(self, mode):
         x = tf.constant([1.0, 2.0], tf.float64)
-        with jax.enable_x64(True):
+        with enable_x64(True):
             run = mode(bridge.convert(lambda x, n: jnp.sin(x) * n))
             with tf.GradientTape() as tape:
                 tape.watch(x)
@@ -309,7 +310,7 @@ class TestWideTensors:
     def test_python_numbers_are_wide_and_weak_while_x64_is_on(self):
         converted = bridge.convert(lambda x: x)
         product = bridge.convert(lambda x, y: x * y)
-        with jax.enable_x64(True):
+        with enable_x64(True):
             assert [converted(value).dtype.name for value in (1, 1.0, 1j, True)] == [
                 "int64",
                 "float64",

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import bridge
+from tests.x64 import enable_x64
 from xla_call_module.errors import InteropError
 
 X = np.linspace(-1, 1, 6).astype(np.float32).reshape(2, 3)
@@ -175,13 +176,13 @@ class TestTraces:
         traces = []
         converted = bridge.convert(lambda x: traces.append(x.dtype) or x @ x)
         converted(np.eye(2))
-        with jax.enable_x64(True):
+        with enable_x64(True):
             assert converted(np.eye(2)).dtype == tf.float64
         with jax.default_matmul_precision("highest"):
             converted(np.eye(2))
         assert traces == ["float32", "float64", "float32"]
         converted(np.eye(2))
-        with jax.enable_x64(True):
+        with enable_x64(True):
             converted(np.eye(2))
         assert len(traces) == 3
 

@@ -21,6 +21,7 @@ import savedmodel
 from tests.bridge.absence import run_without_tensorflow
 from tests.bridge.models import BY_NAME, bit_patterns
 from tests.bridge.pytrees import read_meta_graph, read_paths
+from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError, FormatError, StructureError, VersionError
 
@@ -415,7 +416,7 @@ class TestDtypes:
                 jnp.where(jnp.arange(512) % 2 == 0, p, x),
             ),
         }
-        with jax.enable_x64(True):
+        with enable_x64(True):
             models = {key: _export(function, bits, bits) for key, function in functions.items()}
             bridge.save(models, tmp_path / "m", params=bits)
             # On NaNs of two dtypes XLA joins by way of float32, which keeps no payloads.
@@ -441,7 +442,7 @@ class TestDtypes:
     def test_extremes_of_64_bits(self, tmp_path):
         p = np.array([0, 1, 2**63, 2**64 - 1], np.uint64)
         x = np.array([-(2**63), -1, 0, 2**63 - 1], np.int64)
-        with jax.enable_x64(True):
+        with enable_x64(True):
             exported = _export(lambda p, x: (p + 1, x - 1, p // 3), p, x)
             bridge.save(exported, tmp_path / "m", params=p)
         found = tf.saved_model.load(tmp_path / "m")(tf.constant(x))

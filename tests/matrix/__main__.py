@@ -1,8 +1,9 @@
 """`python -m tests.matrix`: files for, and in, each TensorFlow; with `--jax` from other JAXs.
 
-Without options this JAX writes every case for each TensorFlow, and for none in particular, and
-each TensorFlow runs what is for it. With `--jax` each other JAX writes for the oldest and the
-newest TensorFlow, and runs the tests of the packages. The environments are made once, in .matrix.
+Without options this JAX writes every case for each usual TensorFlow, for the oldest of all, and for
+none in particular; each TensorFlow runs what is for it, and the other two. With `--jax` each other
+JAX writes for the oldest and the newest TensorFlow, and runs the tests of the packages. The
+environments are made once, in .matrix, and what passed in one, byte for byte, is not run again.
 """
 
 from __future__ import annotations
@@ -17,8 +18,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from tests.matrix.environments import CONSUMERS, WRITERS, EnvironmentFailedError
+from tests.matrix.environments import (
+    CONSUMERS,
+    ROOT,
+    USUAL,
+    WRITERS,
+    EnvironmentFailedError,
+)
+from tests.matrix.functions import FAMILIES
 from tests.matrix.grid import exit_status, show
+from tests.matrix.report import table, write_table
 from tests.matrix.runs import Step, from_each_jax, in_each_tensorflow
 
 
@@ -29,11 +38,14 @@ def main(arguments: Sequence[str]) -> int:
     run = from_each_jax if options.jax else in_each_tensorflow
     try:
         with _folder(options.keep) as folder, _steps(console) as step:
-            cells = run(folder, only=options.only, names=options.cases, step=step)
+            cells = run(folder, only=_chosen(options), names=options.cases, step=step)
     except EnvironmentFailedError as failure:
         console.print(f"An environment cannot be made: {failure}", markup=False)
         return 1
     show(cells, console)
+    if options.readme:
+        families = {name: [case.name for case in cases] for name, cases in FAMILIES.items()}
+        write_table(ROOT / "README.md", table(cells, families))
     return exit_status(cells)
 
 
@@ -42,12 +54,24 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("cases", nargs="*", help="names from tests/matrix/functions.py; all")
     parser.add_argument("--jax", action="store_true", help="other JAXs instead of TensorFlows")
     parser.add_argument("--only", metavar="VERSION", help="one TensorFlow, or one JAX")
+    parser.add_argument("--all", action="store_true", help="every TensorFlow, not the usual ones")
+    parser.add_argument("--readme", action="store_true", help="write the table of the README")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="a new folder for the files")
     options = parser.parse_args(arguments)
-    known = [environment.version for environment in (WRITERS if options.jax else CONSUMERS)]
+    known = _known(options)
     if options.only not in (None, *known):
         parser.error(f"--only takes one of {', '.join(known)}")
     return options
+
+
+def _known(options: argparse.Namespace) -> list[str]:
+    return [environment.version for environment in (WRITERS if options.jax else CONSUMERS)]
+
+
+def _chosen(options: argparse.Namespace) -> Sequence[str]:
+    if options.only is not None:
+        return [options.only]
+    return _known(options) if options.jax or options.all else USUAL
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.matrix.grid import Cell, Outcome
-from tests.matrix.written import DEFAULT, Written
+from tests.matrix.written import DEFAULT, VALUES, Written, release_of
 
 __all__ = ["run_files"]
 
@@ -30,11 +31,12 @@ def run_files(
     *,
     jax: str,
     tensorflow: str,
+    passed: Path | None = None,
     step: Callable[[str], None] = lambda _: None,
     consumer: Path = CONSUMER,
     silence: float = SILENCE,
 ) -> list[Cell]:
-    """A cell for each of the files, in their order.
+    """A cell for each of the files, in their order. Files of the same bytes are run once.
 
     Args:
         python: the interpreter of an environment with TensorFlow.
@@ -42,19 +44,49 @@ def run_files(
         written: those that this TensorFlow is to run.
         jax: the version that wrote them.
         tensorflow: the release, such as `2.18`.
+        passed: the list of what passed in this environment before, and need not run again; what
+            passes now is added to it.
         step: is told what happens.
         consumer: the script that runs there.
         silence: after how many seconds without an answer the process is ended.
     """
     answers = {entry.path: answer for entry in written if (answer := unreadable(entry, tensorflow))}
+    same: dict[str, list[str]] = {}
+    for entry in written:
+        if entry.path not in answers:
+            same.setdefault(fingerprint(folder, entry.path, consumer), []).append(entry.path)
+    before = frozenset() if passed is None or not passed.exists() else _read_passed(passed)
+    for digest in before & same.keys():
+        answers |= dict.fromkeys(same.pop(digest), (Outcome.PASSED, ""))
+    digests = {paths[0]: digest for digest, paths in same.items()}
     command = [str(python), str(consumer), str(folder)]
-    paths = [entry.path for entry in written if entry.path not in answers]
-    for path, outcome, message in consume(command, paths, silence=silence):
-        answers[path] = outcome, message
+    for path, outcome, message in consume(command, list(digests), silence=silence):
+        answers |= dict.fromkeys(same[digests[path]], (outcome, message))
+        if passed is not None and outcome is Outcome.PASSED:
+            _add_passed(passed, digests[path])
         step(f"TensorFlow {tensorflow}: {len(answers)} of {len(written)} files")
     return [
         Cell(jax, entry.target, tensorflow, entry.case, *answers[entry.path]) for entry in written
     ]
+
+
+def fingerprint(folder: Path, path: str, consumer: Path) -> str:
+    """A digest of all that the outcome depends on beside the environment."""
+    saved = (file for file in (folder / path).rglob("*") if file.is_file())
+    digest = hashlib.sha256()
+    for file in (consumer, (folder / path).parent / VALUES, *sorted(saved)):
+        if file.is_file():
+            digest.update(file.name.encode() + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _read_passed(path: Path) -> frozenset[str]:
+    return frozenset(path.read_text().split())
+
+
+def _add_passed(path: Path, digest: str) -> None:
+    with path.open("a") as file:
+        file.write(digest + "\n")
 
 
 def unreadable(entry: Written, tensorflow: str) -> tuple[Outcome, str] | None:
@@ -63,14 +95,10 @@ def unreadable(entry: Written, tensorflow: str) -> tuple[Outcome, str] | None:
         return Outcome.REFUSED, entry.error
     if entry.error:
         return Outcome.FAILED, f"at save: {entry.error}"
-    if _release(entry.oldest) <= _release(tensorflow):
+    if release_of(entry.oldest) <= release_of(tensorflow):
         return None
     outcome = Outcome.REFUSED if entry.target == DEFAULT else Outcome.FAILED
     return outcome, f"written for {entry.oldest}"
-
-
-def _release(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(".")))
 
 
 def consume(command: Sequence[str], paths: Sequence[str], *, silence: float) -> Iterator[Answer]:

@@ -13,6 +13,9 @@ from pathlib import Path
 
 __all__ = [
     "CONSUMERS",
+    "FOLDER",
+    "ROOT",
+    "USUAL",
     "WRITERS",
     "Environment",
     "EnvironmentFailedError",
@@ -53,12 +56,22 @@ class Ready:
     version: str
     python: Path
 
+    @property
+    def passed(self) -> Path:
+        """The list of files that have passed in it."""
+        return self.python.parents[1] / ".passed"
+
+
+_NONE: Mapping[str, str] = {}
+
 
 class EnvironmentFailedError(Exception):
     """An environment cannot be made; the message has pip's last words."""
 
 
-def _tensorflow(version: str, *, pythons: tuple[str, ...] = (), **pins: str) -> Environment:
+def _tensorflow(
+    version: str, pins: Mapping[str, str] = _NONE, pythons: tuple[str, ...] = ()
+) -> Environment:
     # As in pyproject.toml: the wheel without GPU kernels exists for Linux on x86-64 only.
     requirements = (
         "tensorflow-cpu; sys_platform == 'linux' and platform_machine == 'x86_64'",
@@ -83,15 +96,24 @@ def _jax(version: str, *, pythons: tuple[str, ...] = ()) -> Environment:
     )
 
 
-# TensorFlow 2.18 and 2.19 refuse newer numpy and protobuf than these, and have no wheels for Python
-# 3.13.
+# Older releases refuse newer versions of what they stand on than these, and have no wheels for
+# newer interpreters.
+_UNTIL_3_11 = ("python3.11",)
 _UNTIL_3_12 = ("python3.12", "python3.11")
+_OLD = {"numpy": "1.26.4", "protobuf": "4.25.9"}
+_OLDER = _OLD | {"wrapt": "1.14.2"}
 CONSUMERS = (
-    _tensorflow("2.18.1", numpy="2.0.2", protobuf="5.29.6", pythons=_UNTIL_3_12),
-    _tensorflow("2.19.1", numpy="2.1.3", protobuf="5.29.6", pythons=_UNTIL_3_12),
+    _tensorflow("2.14.1", {**_OLDER, "ml-dtypes": "0.2.0", "keras": "2.14.0"}, _UNTIL_3_11),
+    _tensorflow("2.15.1", {**_OLDER, "ml-dtypes": "0.3.2", "keras": "2.15.0"}, _UNTIL_3_11),
+    _tensorflow("2.16.2", {**_OLD, "ml-dtypes": "0.3.2"}, _UNTIL_3_12),
+    _tensorflow("2.17.1", {**_OLD, "ml-dtypes": "0.4.1"}, _UNTIL_3_12),
+    _tensorflow("2.18.1", {"numpy": "2.0.2", "protobuf": "5.29.6"}, _UNTIL_3_12),
+    _tensorflow("2.19.1", {"numpy": "2.1.3", "protobuf": "5.29.6"}, _UNTIL_3_12),
     _tensorflow("2.20.0"),
     _tensorflow("2.21.0"),
 )
+# Every other release, so that a run stays short; the ones between run where they are asked for.
+USUAL = ("2.14", "2.16", "2.18", "2.20", "2.21")
 
 # The oldest that pyproject.toml allows, one in between, and the newest, which needs Python 3.12.
 WRITERS = (
@@ -137,6 +159,7 @@ def prepare(environment: Environment, python: str, *, folder: Path = FOLDER) -> 
     # Compiling all of TensorFlow takes longer than compiling what is imported.
     install = [str(ready.python), "-m", "pip", "install", "-qq", "--no-compile"]
     _run([*install, "--disable-pip-version-check", *environment.requirements], constrained)
+    ready.passed.unlink(missing_ok=True)
     stamp.write_text(wanted)
     return ready
 

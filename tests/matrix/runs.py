@@ -32,7 +32,7 @@ Step = Callable[[str], None]
 
 
 def in_each_tensorflow(
-    folder: Path, *, only: str | None, names: Sequence[str], step: Step
+    folder: Path, *, only: Sequence[str], names: Sequence[str], step: Step
 ) -> list[Cell]:
     """This JAX writes, each TensorFlow runs.
 
@@ -40,36 +40,32 @@ def in_each_tensorflow(
 
     Args:
         folder: for the files.
-        only: the version of one environment, or None for all.
+        only: the releases to run.
         names: of cases, or none for all.
         step: is told what happens.
 
     Raises:
         EnvironmentFailedError: an environment cannot be made.
     """
-    chosen = [consumer for consumer in CONSUMERS if only in (None, consumer.version)]
-    consumers, absent = _make(chosen, step)
+    chosen = [consumer for consumer in CONSUMERS if consumer.version in only]
     writer = Ready(metadata.version("jax"), Path(sys.executable))
-    return [*_in_each(consumers, writer, folder, names, step), *absent]
+    return _in_each(chosen, writer, folder, names, step)
 
 
 def from_each_jax(
-    folder: Path, *, only: str | None, names: Sequence[str], step: Step
+    folder: Path, *, only: Sequence[str], names: Sequence[str], step: Step
 ) -> list[Cell]:
     """Each other JAX writes, the oldest and the newest TensorFlow run; then the tests run.
 
     Arguments and exceptions are those of `in_each_tensorflow`. Where `names` are given, the tests
     are left out.
     """
-    consumers, absent = _make((CONSUMERS[0], CONSUMERS[-1]), step)
-    chosen = [writer for writer in WRITERS if only in (None, writer.version)]
-    writers, others = _make(chosen, step)
-    cells: list[Cell] = []
+    writers, cells = _make([writer for writer in WRITERS if writer.version in only], step)
     for writer in writers:
-        cells += _in_each(consumers, writer, folder, names, step)
+        cells += _in_each((CONSUMERS[0], CONSUMERS[-1]), writer, folder, names, step)
         if not names:
             cells.append(_test_packages(writer, step))
-    return [*cells, *absent, *others]
+    return cells
 
 
 def _make(wanted: Sequence[Environment], step: Step) -> tuple[list[Ready], list[Cell]]:
@@ -86,29 +82,37 @@ def _make(wanted: Sequence[Environment], step: Step) -> tuple[list[Ready], list[
 
 
 def _in_each(
-    consumers: Sequence[Ready], writer: Ready, folder: Path, names: Sequence[str], step: Step
+    chosen: Sequence[Environment], writer: Ready, folder: Path, names: Sequence[str], step: Step
 ) -> list[Cell]:
-    """One JAX writes for each TensorFlow, and for none in particular; each runs what is for it."""
+    """One JAX writes for each TensorFlow, for the oldest of all, and for none in particular.
+
+    Each TensorFlow runs what is for it, and the other two. Environments are made meanwhile.
+    """
     files = folder / writer.version
-    try:
-        written = _write(writer, files, [DEFAULT, *(c.version for c in consumers)], names, step)
-    except subprocess.CalledProcessError as error:
-        return [_dead("writing", writer, error)]
+    targets = dict.fromkeys([CONSUMERS[0].version, *(c.version for c in chosen), DEFAULT])
+    with ThreadPoolExecutor(1) as thread:
+        made = thread.submit(_make, chosen, step)
+        try:
+            written = _write(writer, files, list(targets), names, step)
+        except subprocess.CalledProcessError as error:
+            made.result()
+            return [_dead("writing", writer, error)]
+        consumers, absent = made.result()
 
     def run(consumer: Ready) -> list[Cell]:
-        mine = [entry for target in (consumer.version, DEFAULT)
-                for entry in written if entry.target == target]  # fmt: skip
+        mine = dict.fromkeys([consumer.version, CONSUMERS[0].version, DEFAULT])
         return run_files(
             consumer.python,
             files,
-            mine,
+            [entry for target in mine for entry in written if entry.target == target],
             jax=writer.version,
             tensorflow=consumer.version,
+            passed=consumer.passed,
             step=step,
         )
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        return [cell for cells in threads.map(run, consumers) for cell in cells]
+        return [*(cell for cells in threads.map(run, consumers) for cell in cells), *absent]
 
 
 def _write(

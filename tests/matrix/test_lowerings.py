@@ -5,11 +5,11 @@ Only the lowering is checked: of the platforms, the CPU alone is where these tes
 
 import dataclasses
 
-import jax
 import pytest
 
 from tests.matrix import files
 from tests.matrix.functions import CASES
+from tests.x64 import enable_x64
 from xla_call_module.custom_calls import check_custom_calls
 from xla_call_module.platforms import PLATFORMS
 from xla_call_module.stablehlo import open_module, read_main
@@ -19,7 +19,7 @@ from xla_call_module.stablehlo import open_module, read_main
 @pytest.mark.parametrize("case", CASES, ids=lambda case: getattr(case, "name", case))
 def test_each_function_on_each_platform(case):
     case = CASES[case] if isinstance(case, str) else case
-    with jax.enable_x64(case.x64):
+    with enable_x64(case.x64):
         exported = files._export(dataclasses.replace(case, platforms=PLATFORMS))
         chain = [exported, exported.vjp()] if case.gradient else [exported]
     for order in chain:

@@ -15,15 +15,33 @@ from rich.console import Console
 
 from tests.matrix import consumer, environments
 from tests.matrix.__main__ import main
+from tests.matrix.case import EXACT, Case
 from tests.matrix.cells import CONSUMER, consume, run_files, unreadable
-from tests.matrix.environments import CONSUMERS, Environment, constraints, find_python, prepare
+from tests.matrix.environments import (
+    CONSUMERS,
+    USUAL,
+    Environment,
+    constraints,
+    find_python,
+    prepare,
+)
 from tests.matrix.files import write_case, write_cases
-from tests.matrix.functions import CASES, EXACT, Case
-from tests.matrix.grid import REFUSALS, Cell, Outcome, Refusal, exit_status, problem, show
-from tests.matrix.written import DEFAULT, Written, read_written
+from tests.matrix.functions import CASES, FAMILIES
+from tests.matrix.grid import (
+    DEVIATIONS,
+    REFUSALS,
+    Cell,
+    Outcome,
+    Refusal,
+    exit_status,
+    problem,
+    show,
+)
+from tests.matrix.report import BEGIN, END, table, write_table
+from tests.matrix.written import DEFAULT, VALUES, Written, read_written
 from xla_call_module.versions import RELEASES
 
-REFUSAL = Refusal("2.18", "dot", r"runs it is 2\.19", jax="0.10")
+REFUSAL = Refusal("dot", "2.19", r"runs it is 2\.19", jax="0.10")
 PASSED = Cell("0.10.2", "2.18", "2.18", "erf", Outcome.PASSED)
 REFUSED = Cell("0.10.2", "2.18", "2.18", "dot", Outcome.REFUSED, "What runs it is 2.19.")
 ABSENT = Cell("", "", "", "jax-0.12.0", Outcome.ABSENT, "no python3.13")
@@ -86,14 +104,49 @@ def test_the_grid_shows_counts_and_what_fails():
     assert lines[-1] == "3 passed, 1 failed"
 
 
-def test_refusals_are_about_cases_and_releases_that_exist():
-    assert {refusal.case for refusal in REFUSALS} <= {case.name for case in CASES}
-    assert {refusal.tensorflow for refusal in REFUSALS} <= {c.version for c in CONSUMERS}
+def test_what_is_written_for_the_oldest_is_refused_in_each():
+    for tensorflow in ("2.14", "2.18", "2.21"):
+        cell = Cell("0.10.2", "2.14", tensorflow, "dot", Outcome.REFUSED, "What runs it is 2.19.")
+        assert problem(cell, [REFUSAL]) == ""
 
 
-def test_every_release_since_2_18_is_run():
-    wanted = [release.name for release in RELEASES if release.tensorflow >= (2, 18)]
-    assert [environment.version for environment in CONSUMERS] == wanted
+@pytest.mark.parametrize(
+    ("target", "written_for", "expected"),
+    [(DEFAULT, "2.18", True), (DEFAULT, "2.21", False), ("2.16", "2.18", False)],
+)
+def test_by_default_a_file_may_be_for_2_18(target, written_for, expected):
+    message = f"written for {written_for}"
+    cell = Cell("0.10.2", target, "2.16", "erf", Outcome.REFUSED, message)
+    assert (problem(cell) == "") == expected
+
+
+def test_a_known_deviation_is_expected_where_it_is_known():
+    known = DEVIATIONS[0]
+    for tensorflow, message, expected in [
+        (known.tensorflow[0], f"signature: {known.match}", True),
+        (known.tensorflow[0], "another", False),
+        ("2.21", known.match, False),
+    ]:
+        cell = Cell("0.10.2", tensorflow, tensorflow, known.case, Outcome.FAILED, message)
+        assert (problem(cell) == "") == expected
+
+
+def test_exceptions_are_about_cases_and_releases_that_exist():
+    names = {case.name for case in CASES}
+    assert {known.case for known in (*REFUSALS, *DEVIATIONS)} <= names
+    releases = {c.version for c in CONSUMERS}
+    assert {refusal.first for refusal in REFUSALS} <= releases
+    assert {release for known in DEVIATIONS for release in known.tensorflow} <= releases
+
+
+def test_every_release_can_be_run():
+    assert [environment.version for environment in CONSUMERS] == [r.name for r in RELEASES]
+    assert set(USUAL) <= {environment.version for environment in CONSUMERS}
+
+
+def test_every_family_has_cases():
+    assert len(CASES) >= 180
+    assert [name for name, cases in FAMILIES.items() if not cases] in ([], ["linear algebra"])
 
 
 def test_cases_have_names_of_their_own_and_reasons():
@@ -116,14 +169,35 @@ def test_what_cannot_be_run(entry, answer):
     assert unreadable(entry, "2.18") == answer
 
 
-def _fake_run(folder, names, *, silence=60.0):
+def _fake_run(folder, names, *, silence=60.0, same=(), passed=None):
     script = folder / "fake.py"
     script.write_text(SCRIPT)
+    for name in names:
+        (folder / name / DEFAULT).mkdir(parents=True, exist_ok=True)
+        content = "same" if name in same else name
+        (folder / name / DEFAULT / "saved_model.pb").write_text(content)
     written = [Written(name, DEFAULT, oldest="2.14") for name in names]
     return run_files(
         Path(sys.executable), folder, written, jax="1", tensorflow="2.18", consumer=script,
-        silence=silence,
+        silence=silence, passed=passed,
     )  # fmt: skip
+
+
+def test_files_of_the_same_bytes_are_run_once(tmp_path):
+    cells = _fake_run(tmp_path, ["a", "b", "fails", "c"], same=["a", "c"])
+    # the script answers with the name of what it ran
+    assert [cell.message for cell in cells] == ["a", "b", "fails", "a"]
+
+
+def test_what_passed_is_not_run_again(tmp_path):
+    passed = tmp_path / "passed"
+    _fake_run(tmp_path, ["a", "fails", "dies"], passed=passed)
+    assert len(passed.read_text().split()) == 1
+    cells = _fake_run(tmp_path, ["a", "fails", "b"], passed=passed)
+    assert [cell.message for cell in cells] == ["", "fails", "b"]
+    assert [cell.outcome for cell in cells] == [Outcome.PASSED, Outcome.FAILED, Outcome.PASSED]
+    (tmp_path / "a" / VALUES).write_text("other values")
+    assert [cell.message for cell in _fake_run(tmp_path, ["a"], passed=passed)] == ["a"]
 
 
 def test_a_process_that_dies_loses_only_its_cell(tmp_path):
@@ -322,4 +396,41 @@ def test_an_environment_that_cannot_be_made_fails_the_run(monkeypatch, capsys):
 def test_an_unknown_version_is_refused(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["--only", "1.15"])
-    assert "--only takes one of 2.18, 2.19, 2.20, 2.21" in capsys.readouterr().err
+    assert "--only takes one of 2.14, 2.15, 2.16" in capsys.readouterr().err
+
+
+FAMILY = {"numbers": ["erf", "dot"], "rows": ["sum"], "none": []}
+TABLE = """\
+| Functions | | 2.16 | 2.18 |
+| --- | --: | --: | --: |
+| numbers | 2 | 1, 1 refused | 1, 1 failed |
+| rows | 1 | 1 | 1 |
+| one file, for 2.16 | 3 | 2, 1 refused | 3 |
+| one file, by default | 1 | 1 | 1 |
+
+- failed for 2.18: `dot`
+- refused for 2.16: `dot`"""
+
+
+def _cells():
+    outcome = {("2.16", "dot", "2.16"): Outcome.REFUSED, ("2.18", "dot", "2.18"): Outcome.FAILED}
+    for tensorflow in ("2.18", "2.16"):
+        for case in ("erf", "dot", "sum"):
+            for target in {tensorflow, "2.16"}:
+                found = outcome.get((target, case, tensorflow), Outcome.PASSED)
+                yield Cell("1", target, tensorflow, case, found)
+        yield Cell("1", DEFAULT, tensorflow, "erf", Outcome.PASSED)
+
+
+def test_the_table_of_the_readme():
+    assert table([*_cells(), ABSENT], FAMILY).replace("|  |", "| |") == TABLE
+
+
+def test_the_table_is_put_between_the_markers(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_table(readme, "new")
+    assert readme.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    readme.write_text("nothing")
+    with pytest.raises(ValueError, match="has no <!-- matrix -->"):
+        write_table(readme, "new")

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["DEFAULT", "Written", "read_written", "write_written"]
+__all__ = ["DEFAULT", "VALUES", "Written", "read_written", "release_of", "write_written"]
 
 DEFAULT = "default"
+VALUES = "values.npz"
 _NAME = "written.json"
 
 
@@ -43,3 +44,8 @@ def read_written(folder: Path) -> tuple[Written, ...]:
 def write_written(folder: Path, written: Sequence[Written]) -> None:
     """The list that `read_written` reads."""
     (folder / _NAME).write_text(json.dumps([asdict(entry) for entry in written], indent=1))
+
+
+def release_of(text: str) -> tuple[int, ...]:
+    """A release such as `2.18` as numbers, which can be compared."""
+    return tuple(map(int, text.split(".")))

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import bridge
+from tests.x64 import enable_x64
 from xla_call_module.constants import hoist_constants, largest_constants
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
@@ -54,7 +55,7 @@ DTYPES = (
 def test_hoisting_keeps_every_bit(name):
     dtype = np.dtype(getattr(ml_dtypes, name, name))
     value = (np.arange(240) % 7 - 3).reshape(12, 20).astype(dtype)
-    with jax.enable_x64(True):
+    with enable_x64(True):
         exported = jax.export.export(jax.jit(lambda x: (x, jnp.asarray(value))))(np.float32(1))
         call = from_exported(exported)
     hoisted, values = hoist_constants(call, from_bytes=200)

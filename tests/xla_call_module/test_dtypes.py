@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from jax import export
 
+from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES, dtype_from_name, dtype_from_tensorflow
 from xla_call_module.errors import DtypeError
 from xla_call_module.stablehlo import open_module, read_main
@@ -19,7 +20,7 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.na
 
 @pytest.fixture(autouse=True)
 def _x64():
-    with jax.enable_x64(True):
+    with enable_x64(True):
         yield
 
 

@@ -1,0 +1,84 @@
+"""Modules with Shardy's shardings for a TensorFlow that has GSPMD alone."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from jax import export, lax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from xla_call_module import from_exported, retarget
+from xla_call_module.errors import VersionError
+from xla_call_module.gspmd import to_gspmd
+from xla_call_module.op import Op
+from xla_call_module.stablehlo import open_module
+
+MESH = AbstractMesh((2,), ("d",), axis_types=(AxisType.Auto,))
+SPLIT = NamedSharding(MESH, PartitionSpec("d"))
+WHOLE = NamedSharding(MESH, PartitionSpec())
+X = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def _constrained(x):
+    return lax.with_sharding_constraint(jnp.sin(x) * 2, WHOLE).sum(0)
+
+
+def _export(function):
+    return export.export(jax.jit(function, in_shardings=SPLIT))(X)
+
+
+@pytest.fixture(scope="module")
+def call():
+    return from_exported(_export(_constrained))
+
+
+def _text(call):
+    with open_module(call.module) as module:
+        return str(module)
+
+
+@pytest.mark.parametrize("release", ["2.14", "2.17", "2.19"])
+def test_only_the_shardings_of_gspmd_are_left(call, release):
+    old = retarget(call, release)
+    text = _text(old)
+    assert "sdy" not in text
+    assert text.count("mhlo.sharding") >= 2
+    assert (old.uses_shardy, old.version <= 9) == (False, True)
+    np.testing.assert_allclose(Op(old).run([tf.constant(X)])[0], _function(X), rtol=2e-6)
+
+
+def _function(x):
+    return (np.sin(x) * 2).sum(0)
+
+
+def test_both_are_there_for_a_release_with_shardy(call):
+    text = _text(retarget(call, "2.21"))
+    assert "xla.sdy.meshes" in text
+    assert "mhlo.sharding" in text
+
+
+def test_the_gradient_too():
+    vjp = from_exported(_export(_constrained).vjp())
+    assert "sdy" not in _text(retarget(vjp, "2.16"))
+
+
+def test_a_module_without_shardings_stays_as_it_is():
+    call = from_exported(export.export(jax.jit(jnp.sin))(X))
+    assert to_gspmd(call.module) == call.module
+
+
+def test_what_only_shardy_has_is_refused():
+    def manual(x):
+        spec = PartitionSpec("d")
+        return jax.shard_map(
+            lambda x: lax.psum(x, "d"), mesh=MESH, in_specs=spec, out_specs=PartitionSpec()
+        )(x)
+
+    call = from_exported(_export(manual))
+    match = r"a sharding that only Shardy has at .*test_gspmd\.py.* that runs it is 2\.20"
+    with pytest.raises(VersionError, match=match):
+        retarget(call, "2.17")
+    assert retarget(call).uses_shardy
