@@ -22,6 +22,7 @@ from xla_call_module.checks import parse_checks
 from xla_call_module.constants import HOISTED_FROM
 from xla_call_module.errors import DtypeError, MissingDependencyError, StructureError
 from xla_call_module.exported import Check
+from xla_call_module.linalg import parse_linalg
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def convert(
     gradient_order: int = 1,
     residuals: bool = False,
     hoist_constants: int | None = HOISTED_FROM,
+    linalg: str = "portable",
 ) -> Callable[..., Any]:
     """A TensorFlow callable that computes what `fun` computes.
 
@@ -81,6 +83,8 @@ def convert(
         hoist_constants: from how many bytes on an array that `fun` closes over is kept once,
             outside of the modules of the function and its gradients, where it would cost time at
             each eager call; None for never.
+        linalg: `portable` replaces calls of LAPACK, cuSOLVER and the like by operations that run
+            everywhere, in gradients too; `lapack` leaves them for a TensorFlow that has them.
 
     Returns:
         A callable. Typed PRNG keys cross as their key data (uint32); 64-bit tensors as the 32-bit
@@ -101,7 +105,12 @@ def convert(
     from xla_call_module._tf import exempt_from_autograph
 
     options = GradientOptions(
-        with_gradient, gradient_order, residuals, hoist_constants, parse_checks(disabled_checks)
+        with_gradient=with_gradient,
+        order_in_file=gradient_order,
+        residuals=residuals,
+        hoisted_from=hoist_constants,
+        disabled_checks=parse_checks(disabled_checks),
+        portable_linalg=parse_linalg(linalg),
     )
     source: _Source
     if isinstance(fun, export.Exported):

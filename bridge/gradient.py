@@ -31,6 +31,7 @@ from xla_call_module.constants import HOISTED_FROM, hoist_constants
 from xla_call_module.dimensions import evaluate_shape, solve
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.linalg import lower_linalg
 from xla_call_module.op import Op
 from xla_call_module.residuals import split_residuals
 from xla_call_module.retargeting import retarget
@@ -55,6 +56,7 @@ class GradientOptions:
             them again.
         hoisted_from: from how many bytes on a constant is taken out of the modules.
         disabled_checks: what every order leaves out besides the checks of the `Exported`.
+        portable_linalg: whether calls of linear algebra libraries are replaced.
     """
 
     with_gradient: bool = True
@@ -62,6 +64,7 @@ class GradientOptions:
     residuals: bool = False
     hoisted_from: int | None = HOISTED_FROM
     disabled_checks: tuple[DisabledCheck, ...] = ()
+    portable_linalg: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a file without gradients; it is asked for in another way."""
@@ -130,9 +133,10 @@ class DifferentiableCall:
         Raises:
             InteropError: it cannot be called from the imported TensorFlow.
         """
-        self.call = from_exported(
+        call = from_exported(
             exported, allow_flat_trees=True, disabled_checks=options.disabled_checks
         )
+        self.call = lower_linalg(call) if options.portable_linalg else call
         self._exported = exported
         self._options = options
         self._order: int = 0 if below is None else below._order + 1

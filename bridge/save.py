@@ -26,6 +26,7 @@ from xla_call_module.constants import HOISTED_FROM, largest_constants
 from xla_call_module.constants import hoist_constants as hoist
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import Check, argument_paths, from_exported, result_paths
+from xla_call_module.linalg import lower_linalg, parse_linalg
 from xla_call_module.locations import strip_locations
 from xla_call_module.residuals import split_residuals
 from xla_call_module.retargeting import oldest_release, retarget
@@ -49,6 +50,7 @@ def save(
     hoist_constants: int | None = HOISTED_FROM,
     tensorflow: str | None = None,
     disabled_checks: Sequence[Check] = (),
+    linalg: str = "portable",
     overwrite: bool = False,
 ) -> None:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
@@ -83,6 +85,8 @@ def save(
             old as the computation allows unchanged.
         disabled_checks: safety checks that TensorFlow leaves out, besides those of each `Exported`:
             `platform`, `shape_assertions`, `custom_call:TARGET`. They hold for gradients, too.
+        linalg: `portable` replaces calls of LAPACK, cuSOLVER and the like by operations that run
+            everywhere, in gradients too; `lapack` leaves them for a TensorFlow that has them.
         overwrite: whether a SavedModel at `path` is replaced.
 
     Raises:
@@ -105,7 +109,12 @@ def save(
     if not exporteds:
         raise StructureError("model is an empty mapping; expected at least one signature.")
     options = _Options(
-        tensorflow, gradient_order, residuals, hoist_constants, parse_checks(disabled_checks)
+        tensorflow=tensorflow,
+        gradient_order=gradient_order,
+        residuals=residuals,
+        hoist_constants=hoist_constants,
+        disabled_checks=parse_checks(disabled_checks),
+        portable_linalg=parse_linalg(linalg),
     )
     constants: dict[str, np.ndarray[Any, Any]] = {}
     chains: dict[str, tuple[CallModule, ...]] = {}
@@ -165,6 +174,7 @@ class _Options:
     residuals: bool
     hoist_constants: int | None
     disabled_checks: tuple[DisabledCheck, ...]
+    portable_linalg: bool
 
 
 def _to_chain(
@@ -182,9 +192,10 @@ def _to_chain(
         constants.update(values)
         return call
 
+    lowered = lower_linalg if options.portable_linalg else _same
     # The two passes are made of whole modules, and whole modules are large.
     early, late = (_same, hoisted) if options.residuals else (hoisted, _same)
-    calls = [early(_to_call(exported, options.disabled_checks))]
+    calls = [early(lowered(_to_call(exported, options.disabled_checks)))]
     _warn_of_devices(calls[0])
     for order in range(1, options.gradient_order + 1):
         vjp = _differentiate(exported, calls[-1], order)
@@ -192,7 +203,7 @@ def _to_chain(
             break
         exported = vjp
         call = from_exported(vjp, disabled_checks=options.disabled_checks)
-        calls.append(strip_locations(early(call)))
+        calls.append(strip_locations(early(lowered(call))))
     if options.residuals:
         calls = _hand_on_residuals(calls)
     return tuple(retarget(late(call), options.tensorflow) for call in calls)

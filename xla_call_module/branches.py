@@ -82,6 +82,8 @@ def _evaluate(value: Any, known: _Known) -> int | None:
         return known[value]
     owner = value.owner
     name = getattr(owner, "name", "")  # a block, of which it is an argument, has none
+    if name == "stablehlo.convert":  # with x64 on the platform index has 64 bits
+        return _evaluate(owner.operands[0], known)
     if name == "stablehlo.constant":
         element = splat(owner) or ""
         return int(element) if re.fullmatch(r"-?[0-9]+", element) else None

@@ -18,6 +18,7 @@ from typing import Any
 from xla_call_module.branches import operations_on
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.lapack import is_portable
 from xla_call_module.platforms import PLATFORMS
 from xla_call_module.stablehlo import CustomCall, custom_calls, custom_calls_among
 
@@ -178,7 +179,10 @@ def check_custom_calls(
     for index, platform in enumerate(platforms):
         operations = operations_on(module, index if len(platforms) > 1 else None)
         for call in custom_calls_among(operations):
-            if call.target not in allowed and platform not in classify(call.target).platforms:
+            # What is portable is replaced by `lower_linalg`, unless the user wants the library.
+            if call.target in allowed or is_portable(call.target):
+                continue
+            if platform not in classify(call.target).platforms:
                 raise _absent(where, call, platform)
 
 

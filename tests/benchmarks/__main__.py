@@ -13,7 +13,7 @@ warnings.simplefilter("ignore")
 from rich.console import Console  # noqa: E402 - TensorFlow reads the environment when imported
 from rich.table import Table  # noqa: E402
 
-from tests.benchmarks import calls, constants, files, gradients  # noqa: E402
+from tests.benchmarks import calls, constants, files, gradients, linalg  # noqa: E402
 from tests.benchmarks.measure import Ratio  # noqa: E402
 
 BENCHMARKS = {
@@ -24,6 +24,7 @@ BENCHMARKS = {
     "in_function": calls.in_function,
     "gradients_eager": gradients.gradients_eager,
     "gradients_in_function": gradients.gradients_in_function,
+    "linalg": linalg.linalg,
     "large_constant": constants.large_constant,
     "saved_size": gradients.saved_size,
 }

@@ -384,17 +384,6 @@ class TestWhatCannotRun:
             ):
                 bridge.convert(function)(tf.ones(2))
 
-    @pytest.mark.parametrize(
-        "function",
-        [jnp.linalg.cholesky, jnp.linalg.qr, jnp.linalg.svd, jnp.linalg.eigh, jnp.linalg.inv],
-        ids=lambda function: function.__name__,
-    )
-    def test_linear_algebra(self, function):
-        with pytest.raises(
-            InteropError, match=r"calls lapack_\w+ at .*, a library that JAX links and"
-        ):
-            bridge.convert(lambda x: function(x))(tf.eye(2))
-
     def test_what_jax_says_is_passed_on(self):
         def missing(x):
             raise NotImplementedError("for later")

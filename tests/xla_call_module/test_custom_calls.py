@@ -184,38 +184,52 @@ def _check(exported, checks=()):
         check_custom_calls(exported.fun_name, module, exported.platforms, parse_checks(checks))
 
 
+def _export_absent(platforms):
+    """A function that calls something else on each platform but `tpu`."""
+    targets = {"cpu": "on_the_cpu", "cuda": "on_cuda", "rocm": "on_rocm"}
+
+    def function(x):
+        branches = {platform: _call(target) for platform, target in targets.items()}
+        return lax.platform_dependent(x, **branches, default=jnp.sin)
+
+    return _export(function, platforms=platforms, checks=list(targets.values()))
+
+
 class TestWhatIsRefused:
     def test_an_absent_target(self):
         def solve(x):
-            return lax.linalg.cholesky(x)
+            return lax.linalg.eig(x)[0]
 
         line = solve.__code__.co_firstlineno + 1
         with pytest.raises(
             InteropError,
-            match=rf"^solve calls lapack_spotrf_ffi at \S*test_custom_calls\.py:{line}, a library "
-            r"that JAX links and TensorFlow does not, for the primitive cholesky on cpu: .* To do: "
-            r".*custom_call\('lapack_spotrf_ffi'\)\]\.$",
+            match=rf"^solve calls lapack_sgeev_ffi at \S*test_custom_calls\.py:{line}, a library "
+            r"that JAX links and TensorFlow does not, for the primitive eig on cpu: .* To do: "
+            r".*custom_call\('lapack_sgeev_ffi'\)\]\.$",
         ):
             _check(_export(solve))
 
     @pytest.mark.parametrize(
         ("platforms", "refused"),
         [
-            (("tpu", "cuda"), "cusolver_potrf_ffi .* on cuda:"),
-            (("cpu", "cuda", "tpu"), "lapack_spotrf_ffi .* on cpu:"),
-            (("rocm", "cpu"), "hipsolver_potrf_ffi .* on rocm:"),
+            (("tpu", "cuda"), "on_cuda at .* on cuda:"),
+            (("cpu", "cuda", "tpu"), "on_the_cpu at .* on cpu:"),
+            (("rocm", "cpu"), "on_rocm at .* on rocm:"),
         ],
     )
     def test_on_each_platform(self, platforms, refused):
         with pytest.raises(InteropError, match=refused):
-            _check(_export(lax.linalg.cholesky, platforms=platforms))
-        _check(_export(lax.linalg.cholesky, platforms=["tpu"]))
+            _check(_export_absent(platforms))
+        _check(_export_absent(["tpu"]))
 
     def test_every_platform_has_to_be_allowed(self):
-        exported = _export(lax.linalg.cholesky, platforms=["cpu", "cuda"])
-        with pytest.raises(InteropError, match=r"cusolver_potrf_ffi .* on cuda:"):
-            _check(exported, ["custom_call:lapack_spotrf_ffi"])
-        _check(exported, ["custom_call:lapack_spotrf_ffi", "custom_call:cusolver_potrf_ffi"])
+        exported = _export_absent(["cpu", "cuda"])
+        with pytest.raises(InteropError, match=r"on_cuda at .* on cuda:"):
+            _check(exported, ["custom_call:on_the_cpu"])
+        _check(exported, ["custom_call:on_the_cpu", "custom_call:on_cuda"])
+
+    def test_what_has_a_portable_form_passes(self):
+        _check(_export(lax.linalg.cholesky, platforms=["cpu", "cuda", "rocm", "tpu"]))
 
     def test_an_exported(self):
         exported = _export(_call("mosaic_gpu_v2"))

@@ -176,16 +176,23 @@ class TestWhatCannotRun:
             _export(lambda x: io_callback(np.sin, X, x), X)
 
     def test_a_library_that_tensorflow_lacks(self):
-        def solve(x):
-            return jnp.linalg.cholesky(x)
+        def spectrum(x):
+            return jnp.linalg.eigvals(x)
 
-        line = solve.__code__.co_firstlineno + 1
+        line = spectrum.__code__.co_firstlineno + 1
         with pytest.raises(
             InteropError,
-            match=rf"solve calls lapack_spotrf_ffi at .*test_exported\.py:{line}, a library that "
-            r".*To do: compute .*custom_call\('lapack_spotrf_ffi'\)\]",
+            match=rf"spectrum calls lapack_sgeev_ffi at .*test_exported\.py:{line}, a library that "
+            r".*for the primitive eig on cpu.*To do: compute .*custom_call\('lapack_sgeev_ffi'\)\]",
         ):
-            from_exported(_export(solve, jnp.eye(2)))
+            from_exported(_export(spectrum, jnp.eye(2)))
+        checks = _allowing("lapack_sgeev_ffi")
+        assert from_exported(_export(spectrum, jnp.eye(2), checks=checks)).name == "spectrum"
+
+    def test_a_library_call_with_a_portable_form_is_not_refused(self):
+        assert (
+            b"lapack_spotrf_ffi" in from_exported(_export(jnp.linalg.cholesky, jnp.eye(2))).module
+        )
 
     def test_a_type_that_cannot_be_written(self):
         class Pair(NamedTuple):
