@@ -142,7 +142,7 @@ class DifferentiableCall:
         self._order: int = 0 if below is None else below._order + 1
         self._name: str = self.call.name if below is None else below._name
         self._constants: dict[str, tf.Tensor] = {} if below is None else below._constants
-        self._run = self._prepare(self.call)
+        self._run = self._prepare(self.call, assert_shapes=self._order == 0)
         self.disabled_checks = self._run.op.disabled_checks
         self._vjp: DifferentiableCall | None = None
         self._passes: tuple[_Runnable, _Runnable] | None = None
@@ -319,15 +319,16 @@ class DifferentiableCall:
             return self._run(tensors)
         return handed.backward([*tensors, *handed.residuals])
 
-    def _prepare(self, call: CallModule) -> _Runnable:
+    def _prepare(self, call: CallModule, *, assert_shapes: bool) -> _Runnable:
         """A call as the imported TensorFlow runs it; its constants are shared by all orders."""
-        values: dict[str, Any] = {}
-        if self._options.hoisted_from is not None:
-            call, values = hoist_constants(call, self._options.hoisted_from, known=self._constants)
         with tf.init_scope():
-            self._constants.update((key, tf.constant(value)) for key, value in values.items())
+            # In a session's graph a constant would be one of that graph alone.
+            if self._options.hoisted_from is not None and tf.executing_eagerly():
+                size = self._options.hoisted_from
+                call, values = hoist_constants(call, size, known=self._constants)
+                self._constants.update((key, tf.constant(value)) for key, value in values.items())
         constants = tuple(self._constants[key] for key in call.hoisted)
-        return _Runnable(Op(retarget(call, imported_release())), constants, self._order == 0)
+        return _Runnable(Op(retarget(call, imported_release())), constants, assert_shapes)
 
     def _pull_back(
         self,
@@ -417,7 +418,10 @@ class DifferentiableCall:
             if self._passes is None:
                 split = split_residuals(self.call, self._order_above().call)
                 if split is not None:
-                    self._passes = self._prepare(split[0]), self._prepare(split[1])
+                    self._passes = (
+                        self._prepare(split[0], assert_shapes=True),
+                        self._prepare(split[1], assert_shapes=False),
+                    )
             return self._passes
 
     def _order_above(self) -> DifferentiableCall:

@@ -139,6 +139,19 @@ def test_a_converted_function_shares_them(exported):
     assert concrete.graph.as_graph_def().ByteSize() < W.nbytes
 
 
+def test_in_graphs_of_sessions():
+    """What one graph made does not reach the next one."""
+    converted = bridge.convert(function)
+    for _ in range(2):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.constant(X)
+            y = converted(x)
+            found = session.run([y, *tf.gradients(y, x)])
+        np.testing.assert_allclose(found[0], function(X), rtol=1e-5, atol=1e-5)
+        expected = jax.grad(lambda x: function(x).sum())(X)
+        np.testing.assert_allclose(found[1], expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_more_than_a_module_can_hold(tmp_path):
     """3 GB of weights that are closed over."""
