@@ -99,6 +99,15 @@ class _Runnable:
         shapes = _result_shapes(self.op.call, taken, self.op.disabled_checks)
         return self.op.add_to_graph(operands, shapes, assert_shapes=self.assert_shapes)
 
+    def with_constants_of(self, other: _Runnable) -> _Runnable:
+        """The same in a graph that a file holds: what `other` does not take is written into it.
+
+        `tf.saved_model.save` knows the constants of functions, and no others of their gradients.
+        """
+        known = {id(constant) for constant in other.constants}
+        constants = (c if id(c) in known else tf.constant(c.numpy()) for c in self.constants)
+        return replace(self, constants=tuple(constants))
+
     def operands(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
         """What the op takes of the arguments and the constants."""
         taken = [*tensors, *self.constants]
@@ -237,6 +246,8 @@ class DifferentiableCall:
         if self._order == 0:
             for level in self._levels_in_file():
                 level._as_function().add_to_graph(graph)
+                for constant in level._run.constants:
+                    tf.identity(constant)  # so that this function has it, too
         return list(outputs[:first])
 
     def _apply_as_function(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
@@ -360,7 +371,11 @@ class DifferentiableCall:
             f"with gradient_order={vjp._order + 1} or more (forward mode needs one more than "
             "reverse mode)."
         )
-        pulled = vjp._apply(arguments, handed)
+        if handed is None:
+            pulled = vjp._run.with_constants_of(self._run)(arguments)
+        else:
+            backward = handed.backward.with_constants_of(self._run)
+            pulled = backward([*arguments, *handed.residuals])
         return self._to_tensorflow([_prevent_gradient(gradient, message) for gradient in pulled])
 
     def _refuse_in_file(self, tensors: Sequence[tf.Tensor | None], error: Exception) -> Gradients:

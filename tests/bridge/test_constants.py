@@ -139,6 +139,28 @@ def test_a_converted_function_shares_them(exported):
     assert concrete.graph.as_graph_def().ByteSize() < W.nbytes
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_constant_of_the_gradient_alone(order, tmp_path):
+    @jax.custom_vjp
+    def sine(x):
+        return jnp.sin(x)
+
+    sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (ct @ W,))
+    module = tf.Module()
+    module.call = tf.function(
+        bridge.convert(lambda x: sine(x), gradient_order=order),
+        input_signature=[tf.TensorSpec([3, 160])],
+        autograph=False,
+    )
+    loaded = _again(module, tmp_path / "m").call
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded(x)
+    expected = np.ones_like(X) @ W
+    np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_in_graphs_of_sessions():
     """What one graph made does not reach the next one."""
     converted = bridge.convert(function)
