@@ -18,14 +18,6 @@ from tests.bridge.gradient_functions import CASES
 MODES = ("eager", "graph", "jit", "saved", "tf_saved", "resaved")
 ORDER = 3
 BY_NAME = {case.name: case for case in CASES}
-# The compiled mode takes as long as any other and runs the same modules, so it is left to those
-# cases that have something for the compiler: dynamic shapes, branches, loops, unusual dtypes.
-COMPILED = (
-    "elementwise", "special functions", "conv", "sort", "indexing", "scan", "cond", "fori_loop",
-    "custom_vjp", "variables", "results that are inputs", "empty", "integers and booleans", "keys",
-    "half precision", "float8", "float8 results", "complex products", "fft",
-    "dimensions 2*b and b-1", "argument of 2*b", "several platforms", "shardings",
-)  # fmt: skip
 REFUSED = [(case, mode) for case in CASES for mode in case.refused]
 
 
@@ -52,7 +44,6 @@ def _compare(case, order, modes):
 def test_gradients_are_those_of_jax(case):
     """In one test, because JAX's side and the exports are the same for all modes."""
     modes = [mode for mode in MODES if mode not in case.refused]
-    modes = [mode for mode in modes if mode != "jit" or case.name in COMPILED]
     _compare(case, ORDER, modes)
 
 
@@ -65,10 +56,6 @@ def test_what_does_not_go(case, mode):
     _compare(case, order, [mode])
     with pytest.raises((AssertionError, SystemError), match=message):
         _compare(case, order + 1, [mode])
-
-
-def test_the_list_of_compiled_ones():
-    assert set(COMPILED) <= set(BY_NAME)
 
 
 def _double(x):
