@@ -1,14 +1,27 @@
-"""The only places that touch what JAX keeps private, each as a named gate."""
+"""What JAX keeps private, or has under another name in some version, each as a named gate."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import jax
-from jax import export
+from jax import experimental, export
 
-__all__ = ["replace_vjp", "static_parameters"]
+__all__ = ["enable_x64", "replace_vjp", "static_parameters"]
+
+
+def enable_x64() -> AbstractContextManager[Any]:
+    """A context in which JAX has 64-bit dtypes.
+
+    It is `jax.enable_x64` now and was `jax.experimental.enable_x64` in JAX 0.7. The gate can go
+    when that is no longer supported.
+    """
+    module: Any = jax if hasattr(jax, "enable_x64") else experimental
+    context: AbstractContextManager[Any] = module.enable_x64(True)
+    return context
 
 
 def replace_vjp(exported: export.Exported, vjp: Callable[[], export.Exported]) -> export.Exported:

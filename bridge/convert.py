@@ -20,6 +20,7 @@ from bridge.specifications import ArgumentSpec, parse_constraints, specify
 from xla_call_module.call import TensorSpec, bind_symbols
 from xla_call_module.checks import parse_checks
 from xla_call_module.constants import HOISTED_FROM
+from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, MissingDependencyError, StructureError
 from xla_call_module.exported import Check
 from xla_call_module.linalg import parse_linalg
@@ -35,8 +36,6 @@ _BIND_STATIC = (
     "To do: bind it first, as in bridge.convert(functools.partial(fun, name=value)), or leave it "
     "to its default."
 )
-
-_WIDE = ("int64", "uint64", "float64", "complex128")
 
 
 def convert(
@@ -163,7 +162,7 @@ class _Ready:
 
         self._exported = exported
         self._call = DifferentiableCall(exported, options)
-        self.is_wide = any(spec.dtype.name in _WIDE for spec in self._call.call.args)
+        self.is_wide = any(spec.dtype.name in WIDE for spec in self._call.call.args)
 
     def resolve(
         self, arguments: Sequence[ArgumentSpec], tree: tree_util.PyTreeDef

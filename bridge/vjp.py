@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import jax
-from jax import experimental, export
+from jax import export
+
+from bridge._jax import enable_x64
+from xla_call_module.dtypes import WIDE
 
 __all__ = ["vjp_of"]
 
@@ -25,18 +27,11 @@ def vjp_of(exported: export.Exported) -> export.Exported:
     avals = [*exported.in_avals, *exported.out_avals]
     if not any(_is_wide(aval.dtype) for aval in avals):
         return exported.vjp()
-    with _enable_x64():
+    with enable_x64():
         return exported.vjp()
 
 
 def _is_wide(dtype: Any) -> bool:
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or dtype == jax.dtypes.float0:
         return False
-    return bool(dtype.name in ("int64", "uint64", "float64", "complex128"))
-
-
-def _enable_x64() -> contextlib.AbstractContextManager[Any]:
-    """Releases before `jax.enable_x64` have it in `jax.experimental`."""
-    module: Any = jax if hasattr(jax, "enable_x64") else experimental
-    context: contextlib.AbstractContextManager[Any] = module.enable_x64(True)
-    return context
+    return dtype.name in WIDE

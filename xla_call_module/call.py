@@ -168,11 +168,6 @@ class CallModule:
         return self.args[: len(self.args) - self.residual_args - len(self.hoisted)]
 
     @property
-    def own_kept(self) -> tuple[int, ...]:
-        """Those of `kept` that are the function's own."""
-        return tuple(index for index in self.kept if index < len(self.own_args))
-
-    @property
     def constants(self) -> dict[int, str]:
         """The keys of the constants by their index in `args`."""
         first = len(self.args) - len(self.hoisted)

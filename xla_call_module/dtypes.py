@@ -10,7 +10,7 @@ import numpy as np
 
 from xla_call_module.errors import DtypeError
 
-__all__ = ["DTYPES", "DType", "dtype_from_name", "dtype_from_tensorflow"]
+__all__ = ["DTYPES", "WIDE", "DType", "dtype_from_name", "dtype_from_tensorflow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,9 @@ DTYPES = (
     DType("float8_e4m3fn", 25, "f8E4M3FN"),
     DType("float8_e5m2", 24, "f8E5M2"),
 )
+
+# What JAX has only while jax_enable_x64 is on.
+WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
 
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
 _BY_ENUM = {dtype.enum: dtype for dtype in DTYPES}

@@ -35,8 +35,7 @@ def gradients_eager() -> Iterator[Ratio]:
             f"forward and gradient, eager, {name}: convert / jax2tf",
             lambda f=ours, n=ours_repeat: seconds(f, repeat=n),
             lambda f=peer, n=peer_repeat: seconds(f, repeat=n),
-            # A block's own arithmetic is most of either.
-            limit=0.1 if name == "tiny" else None,
+            limit=0.1,
             unit="ms",
             scale=1e3,
         )
@@ -62,7 +61,7 @@ def gradients_in_function() -> Iterator[Ratio]:
                 f"{' with residuals' if residuals else ''} / jax2tf",
                 lambda f=ours, n=repeat: seconds(f, repeat=n),
                 lambda f=peer, n=repeat: seconds(f, repeat=n),
-                limit=0.9 if residuals else 1.1,
+                limit=0.9 if residuals else 1.0,
                 unit="ms",
                 scale=1e3,
                 rounds=15,
