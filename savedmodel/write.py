@@ -16,7 +16,7 @@ from savedmodel.folder import new_folder
 from savedmodel.functions import write_functions
 from savedmodel.graph import INIT_OP, write_graph
 from savedmodel.model import SavedModel
-from savedmodel.objects import ObjectGraph, write_objects
+from savedmodel.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objects
 from savedmodel.remote import is_remote, upload
 from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
@@ -27,7 +27,6 @@ __all__ = ["encode", "write"]
 PROTO_FILE = "saved_model.pb"
 VARIABLES = "variables/variables"
 METADATA_COLLECTION = "jax_tf_bridge"
-OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/.
 MAX_PROTO_BYTES = 2**31 - 1
 _SERVE_TAG = "serve"
