@@ -11,6 +11,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from savedmodel import checksum
 from savedmodel.dataflow import Argument, Call, Result, gradient_nodes, trace
 from savedmodel.model import Function, SavedModel, Signature, Variable
 from savedmodel.schema import Proto
@@ -69,13 +70,21 @@ def _read_meta_graph(folder: Path) -> Proto:
             f"{folder} has no {PROTO_FILE}, so it is no SavedModel. To do: pass the folder that "
             "holds that file; TensorFlow Serving's versions are folders below the model's."
         )
+    data = file.read_bytes()
+    checked = checksum.check(file, data)
     proto: Any = SavedModelProto()
     try:
-        proto.ParseFromString(file.read_bytes())
+        proto.ParseFromString(data)
     except DecodeError as error:
         raise FormatError(f"{file} is no SavedModel message: {error}") from error
     for meta_graph in proto.meta_graphs:
         if _SERVE_TAG in meta_graph.meta_info_def.tags and meta_graph.HasField("object_graph_def"):
+            ours = METADATA_COLLECTION in meta_graph.collection_def
+            if ours and not checked and not checksum.has_known_beginning(data):
+                raise FormatError(
+                    f"{file}, byte 0: the file begins with {data[:5].hex()}, and neither with a "
+                    "checksum nor as a SavedModel. To do: copy it again, or write it again."
+                )
             return meta_graph  # type: ignore[no-any-return]
     raise FormatError(f"{file} has no graph with the tag {_SERVE_TAG!r} and an object graph.")
 
