@@ -24,6 +24,7 @@ from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature,
 from savedmodel.read_wiring import Described, Source, read_wiring
 from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
+from savedmodel.session import read_session
 from savedmodel.stored_variables import StoredVariables
 from savedmodel.structures import NONE, Branch, Leaf, Structure, as_dict, as_list, as_tuple
 from savedmodel.wiring import Input, Output, Parameter, Wiring
@@ -63,6 +64,8 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
     """
     folder = Path(path)
     meta_graph = _read_meta_graph(folder)
+    if not meta_graph.HasField("object_graph_def"):
+        return _from_session(folder, meta_graph)
     objects = _Objects(folder, meta_graph)
     metadata = _read_metadata(meta_graph)
     functions = _Functions.of(meta_graph)
@@ -88,7 +91,7 @@ def _read_meta_graph(folder: Path) -> Proto:
     except DecodeError as error:
         raise FormatError(f"{file} is no SavedModel message: {error}") from error
     for meta_graph in proto.meta_graphs:
-        if _SERVE_TAG in meta_graph.meta_info_def.tags and meta_graph.HasField("object_graph_def"):
+        if _SERVE_TAG in meta_graph.meta_info_def.tags:
             ours = METADATA_COLLECTION in meta_graph.collection_def
             if ours and not checked and not checksum.has_known_beginning(data):
                 raise FormatError(
@@ -96,7 +99,15 @@ def _read_meta_graph(folder: Path) -> Proto:
                     "checksum nor as a SavedModel. To do: copy it again, or write it again."
                 )
             return meta_graph  # type: ignore[no-any-return]
-    raise FormatError(f"{file} has no graph with the tag {_SERVE_TAG!r} and an object graph.")
+    raise FormatError(f"{file} has no graph with the tag {_SERVE_TAG!r}.")
+
+
+def _from_session(folder: Path, meta_graph: Proto) -> SavedModel:
+    file = read_session(folder / VARIABLES, meta_graph)
+    if not file.signatures:
+        raise FormatError(f"{folder / PROTO_FILE} has no signatures and no object graph.")
+    signatures = tuple(_to_signature(key, wiring, {}) for key, wiring in file.signatures.items())
+    return SavedModel(signatures, file.variables)
 
 
 def _read_metadata(meta_graph: Proto) -> Mapping[str, Any]:
