@@ -12,21 +12,56 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from savedmodel import checksum
-from savedmodel.dataflow import Argument, Call, Result, gradient_nodes, trace
+from savedmodel.dataflow import (
+    Argument,
+    Call,
+    Result,
+    gradient_nodes,
+    index_functions,
+    steps_allowance,
+    trace,
+)
 from savedmodel.model import Function, SavedModel, Signature, Variable
+from savedmodel.regular_file import read_file
 from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
 from savedmodel.stored_variables import StoredVariables
 from savedmodel.structures import NONE, Branch, Leaf, Structure, as_dict, as_list, as_tuple
+from savedmodel.wire import check_wire
 from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, VARIABLES
+from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule
-from xla_call_module.errors import FormatError
-from xla_call_module.node import decode_node
+from xla_call_module.errors import FormatError, refusing_damage
+from xla_call_module.node import decode_node, description_allowance
 
 __all__ = ["read"]
 
 _SERVE_TAG = "serve"
 _MAX_DEPTH = 200
+_MAX_METADATA_BYTES = 2**22
+
+
+@dataclass(frozen=True, slots=True)
+class _Functions:
+    """The functions of a file, and how far they may still be followed."""
+
+    library: Proto
+    by_name: Mapping[str, Proto]
+    concrete: Mapping[str, Proto]
+    steps: Allowance
+    descriptions: Allowance
+
+    @classmethod
+    def of(cls, meta_graph: Proto) -> _Functions:
+        library = meta_graph.graph_def.library
+        concrete = dict(meta_graph.object_graph_def.concrete_functions)
+        by_name = index_functions(library)
+        return cls(library, by_name, concrete, steps_allowance(), description_allowance())
+
+    def chain(self, call: Call) -> tuple[CallModule, ...]:
+        """A call and its gradients."""
+        nodes = [call.node, *gradient_nodes(call, self.library, self.by_name)]
+        return tuple(decode_node(node, allowance=self.descriptions) for node in nodes)
 
 
 def read(path: str | os.PathLike[str]) -> SavedModel:
@@ -51,11 +86,17 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
         {'x': 0}
     """
     folder = Path(path)
+    with refusing_damage(str(folder / PROTO_FILE)):
+        return _read(folder)
+
+
+def _read(folder: Path) -> SavedModel:
     meta_graph = _read_meta_graph(folder)
     objects = _Objects(folder, meta_graph)
     metadata = _read_metadata(meta_graph)
+    functions = _Functions.of(meta_graph)
     signatures = tuple(
-        _read_signature(key, node, meta_graph, objects, metadata)
+        _read_signature(key, node, functions, objects, metadata)
         for key, node in objects.signature_nodes()
     )
     if not signatures:
@@ -70,7 +111,8 @@ def _read_meta_graph(folder: Path) -> Proto:
             f"{folder} has no {PROTO_FILE}, so it is no SavedModel. To do: pass the folder that "
             "holds that file; TensorFlow Serving's versions are folders below the model's."
         )
-    data = file.read_bytes()
+    data = read_file(folder, PROTO_FILE)
+    check_wire(file, data)
     checked = checksum.check(file, data)
     proto: Any = SavedModelProto()
     try:
@@ -92,6 +134,8 @@ def _read_meta_graph(folder: Path) -> Proto:
 def _read_metadata(meta_graph: Proto) -> Mapping[str, Any]:
     """What `write` put in; empty for other writers, and after TensorFlow saved the file again."""
     values = meta_graph.collection_def[METADATA_COLLECTION].bytes_list.value
+    if values and len(values[0]) > _MAX_METADATA_BYTES:
+        raise FormatError(f"The metadata of the SavedModel have {len(values[0]):,} bytes.")
     try:
         metadata = json.loads(values[0]) if values else {}
     except (ValueError, RecursionError) as error:
@@ -102,20 +146,20 @@ def _read_metadata(meta_graph: Proto) -> Mapping[str, Any]:
 
 
 def _read_signature(
-    key: str, node: Proto, meta_graph: Proto, objects: _Objects, metadata: Mapping[str, Any]
+    key: str, node: Proto, functions: _Functions, objects: _Objects, metadata: Mapping[str, Any]
 ) -> Signature:
     name = node.bare_concrete_function.concrete_function_name
-    library = meta_graph.graph_def.library
-    functions = {function.signature.name: function for function in library.function}
-    captures = meta_graph.object_graph_def.concrete_functions[name].bound_inputs
-    origins = trace(name, functions)
+    if name not in functions.by_name or name not in functions.concrete:
+        raise FormatError(f"The signature {key} is the function {name!r}, which is not there.")
+    concrete = functions.concrete[name]
+    captures = concrete.bound_inputs
+    origins = trace(name, functions.by_name, allowance=functions.steps)
     call = _only_call(key, origins)
-    operands = [decode_node(call.node), *map(decode_node, gradient_nodes(call, library))]
+    operands = functions.chain(call)
     main = operands[0]
-    wrapper = functions[name].signature
+    wrapper = functions.by_name[name].signature
     count = len(wrapper.input_arg) - len(captures)
     # The wrapper's flat arguments and results are in the order of their sorted names.
-    concrete = meta_graph.object_graph_def.concrete_functions[name]
     names = sorted(concrete.canonicalized_input_signature.tuple_value.values[1].dict_value.fields)
     by_input, bound = _bind(main, call, count, list(captures), objects)
     inputs = {names[position]: index for position, index in by_input.items()}
@@ -131,7 +175,7 @@ def _read_signature(
         key=key,
         function=Function(
             name=key,
-            chain=tuple(operands),
+            chain=operands,
             bound=bound,
             arguments=as_tuple([as_tuple([]), as_dict({n: Leaf(i) for n, i in inputs.items()})]),
             parameters=(),
@@ -190,17 +234,20 @@ class _Objects:
     params: Structure
     _graph: Proto
     _indices: dict[int, int]
+    _visits: Allowance
 
     def __init__(self, folder: Path, meta_graph: Proto) -> None:
         self._graph = meta_graph.object_graph_def
         nodes = [i for i, node in enumerate(self._graph.nodes) if node.HasField("variable")]
         self._indices = {node: index for index, node in enumerate(self._ordered(nodes))}
-        stored = StoredVariables(folder / VARIABLES, self._graph) if nodes else None
+        stored = StoredVariables(folder, VARIABLES, self._graph) if nodes else None
         constants = frozenset(self._listed("constants"))
         self.variables = tuple(
             stored.variable(node, constant=node in constants) for node in self._indices if stored
         )
         root = self._children(0)
+        # An object that is there many times is shared; without a limit, 200 pairs make 2^200.
+        self._visits = Allowance(1000 + 4 * len(self._graph.nodes), what="objects in its params")
         self.params = self._structure(root["params"], 0) if "params" in root else NONE
 
     def signature_nodes(self) -> Iterator[tuple[str, Proto]]:
@@ -218,7 +265,8 @@ class _Objects:
 
     def _ordered(self, nodes: Sequence[int]) -> list[int]:
         listed = list(self._listed("variables"))
-        first = [node for node in listed if node in nodes]
+        known = frozenset(nodes)
+        first = [node for node in listed if node in known]
         return [*dict.fromkeys([*first, *nodes])]
 
     def _listed(self, name: str) -> tuple[int, ...]:
@@ -228,6 +276,7 @@ class _Objects:
 
     def _structure(self, index: int, depth: int) -> Structure:
         node = self._node(index)
+        self._visits.spend()
         if depth > _MAX_DEPTH:
             raise FormatError(f"The object graph is nested more than {_MAX_DEPTH} deep.")
         if node.HasField("variable"):
@@ -242,7 +291,11 @@ class _Objects:
         return Branch("dict", tuple(children.items()))
 
     def _children(self, index: int) -> dict[str, int]:
-        return {child.local_name: child.node_id for child in self._node(index).children}
+        listed = self._node(index).children
+        children = {child.local_name: child.node_id for child in listed}
+        if len(children) < len(listed):
+            raise FormatError(f"Object {index} of the object graph has two children of one name.")
+        return children
 
     def _node(self, index: int) -> Proto:
         if not 0 <= index < len(self._graph.nodes):
