@@ -55,7 +55,9 @@ def _files_below(folder: Path, name: str, depth: int = 0) -> list[str]:
     if not path.is_dir() or depth > _MAX_DEPTH:
         raise FormatError(f"{path} is no folder, or one more than {_MAX_DEPTH} deep.")
     files: list[str] = []
-    for entry in os.scandir(path):
+    with os.scandir(path) as scanned:
+        entries = list(scanned)
+    for entry in entries:
         below = f"{name}/{entry.name}"
         if entry.is_dir(follow_symlinks=False):
             files += _files_below(folder, below, depth + 1)

@@ -53,13 +53,17 @@ class Unknown:
 Origin = Argument | Result | Unknown
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call:
     """An XlaCallModule node, the function that holds it, and where its operands come from."""
 
     node: Proto
     function: Proto
     operands: tuple[Origin, ...]
+
+    def __repr__(self) -> str:
+        """Its names; operands that are results of calls would make a text without end."""
+        return f"Call({self.node.name!r} of {self.function.signature.name!r})"
 
 
 def steps_allowance() -> Allowance:

@@ -397,7 +397,7 @@ def _read_index_file(path: Path) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > _MAX_INDEX_SIZE:
             raise damage(path, 0, f"{size} bytes are more than any index has")
-        return file.read(_MAX_INDEX_SIZE)
+        return file.read(size)
 
 
 def _decode_header(path: Path, record: Record | None) -> int:
