@@ -11,6 +11,7 @@ from savedmodel.model import SavedModel, Signature, Variable
 from savedmodel.read import read
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import Shape
+from xla_call_module.errors import refusing_damage
 from xla_call_module.retargeting import oldest_release
 from xla_call_module.stablehlo import custom_calls, open_module
 from xla_call_module.versions import RELEASES
@@ -127,12 +128,17 @@ def inspect(path: str | os.PathLike[str]) -> FileReport:
         ('cpu', 'tpu')
     """
     folder = Path(path)
+    with refusing_damage(str(path)):
+        return _inspect(folder)
+
+
+def _inspect(folder: Path) -> FileReport:
     model = read(folder)
     default = model.default.key
     signatures = sorted(model.signatures, key=lambda s: (s.key != default, s.key))
     reports = tuple(map(_report_signature, signatures))
     return FileReport(
-        path=str(path),
+        path=str(folder),
         bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
         tensorflow=_newest([report.tensorflow for report in reports]),
         signatures=reports,
