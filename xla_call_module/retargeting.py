@@ -28,7 +28,7 @@ from xla_call_module.stablehlo import (
 )
 from xla_call_module.versions import RELEASES, Release, parse_release
 
-__all__ = ["oldest_release", "retarget"]
+__all__ = ["Obstacle", "find_obstacles", "oldest_release", "retarget"]
 
 _SHARDY_CONVENTION = 10
 # TensorFlow 2.17 and older read a composite and then refuse it; see `_needs`.
@@ -116,6 +116,76 @@ def oldest_release(call: CallModule) -> Release | None:
 def _first_release_for(call: CallModule) -> tuple[int, int]:
     with open_module(call.module) as module:
         return max((need.release for need in _needs(module)), default=RELEASES[0].tensorflow)
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a release does not run a call as it stands.
+
+    Attributes:
+        release: the release.
+        reason: what it does not take: an operation, a version of StableHLO, a calling convention.
+        operation: the operation that has no older form or that the release refuses, with its source
+            line; empty where only a version is in the way, and where that was not looked for.
+        removable: whether `retarget` finds another form for the release; None where that was not
+            tried.
+    """
+
+    release: Release
+    reason: str
+    operation: str = ""
+    removable: bool | None = None
+
+
+def find_obstacles(call: CallModule, module: Any) -> tuple[Obstacle, ...]:
+    """Why each release that does not run a call as it stands does not, the oldest release first.
+
+    All of the last one is found out, which is the release just below the oldest that runs it.
+
+    Args:
+        call: any call.
+        module: its parsed module, which stays as it is.
+    """
+    needs = _needs(module)
+    found = [
+        Obstacle(release, reason, operation)
+        for release in RELEASES
+        for reason, operation in [_obstacle(call, needs, release)]
+        if reason
+    ]
+    if not found:
+        return ()
+    last = found[-1]
+    operation = last.operation or _operation_without_form(call, module, last.release)
+    try:
+        retarget(call, last.release)
+        removable = True
+    except VersionError:
+        removable = False
+    known = dataclasses.replace(last, operation=operation, removable=removable)
+    return (*found[:-1], known)
+
+
+def _obstacle(call: CallModule, needs: Sequence[_Need], release: Release) -> tuple[str, str]:
+    """What a release does not take and the operation behind it; empty texts where it runs."""
+    if unmet := _unmet(needs, release):
+        hardest = max(unmet, key=lambda need: need.release)
+        first = ".".join(map(str, hardest.release))
+        return f"{hardest.reason} runs from TensorFlow {first} on", hardest.reason
+    if call.stablehlo_version > release.stablehlo:
+        ours, theirs = (".".join(map(str, v)) for v in (call.stablehlo_version, release.stablehlo))
+        return f"it reads StableHLO up to {theirs}, and the module is {ours}", ""
+    if call.version > release.convention:
+        return f"it takes calling conventions up to {release.convention}, not {call.version}", ""
+    return "", ""
+
+
+def _operation_without_form(call: CallModule, module: Any, release: Release) -> str:
+    try:
+        _serialize(call, module, release)
+    except (RuntimeError, ValueError) as error:
+        return _unexpressible(module, error)
+    return ""
 
 
 def _first_artifact(
