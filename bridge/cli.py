@@ -13,6 +13,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bridge.cost import CostReport, costs_of_model, parse_sizes
+from bridge.diff import diff
+from bridge.diff_text import print_diff
 from bridge.inspect import inspect
 from bridge.module_text import module_text
 from bridge.report_html import to_html
@@ -49,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the command's name; by default those of the process.
 
     Returns:
-        0, or 1 where the file cannot be read; wrong arguments end the process with 2.
+        0, or 1 where the file cannot be read; of `diff` 1 where the files differ, and 2 where one
+        cannot be read. Wrong arguments end the process with 2.
 
     Example:
         >>> main(["inspect", "nowhere"])
@@ -132,4 +135,23 @@ def _costs(options: argparse.Namespace) -> tuple[CostReport, ...]:
     )
 
 
-_COMMANDS = (_Command("inspect", "show what is in a SavedModel", _add_inspect, _run_inspect),)
+def _add_diff(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("first", metavar="A", help="the folder of a SavedModel")
+    parser.add_argument("second", metavar="B", help="the folder of another")
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def _run_diff(options: argparse.Namespace) -> int:
+    """The status is that of the program `diff`: 0 equal, 1 different, 2 trouble."""
+    report = diff(options.first, options.second)
+    if options.json:
+        print(json.dumps(report.to_json(), indent=2, allow_nan=False))
+    else:
+        print_diff(report, Console(highlight=False))
+    return 0 if report.equal else 1
+
+
+_COMMANDS = (
+    _Command("diff", "show in what two SavedModels differ", _add_diff, _run_diff, trouble=2),
+    _Command("inspect", "show what is in a SavedModel", _add_inspect, _run_inspect),
+)

@@ -37,6 +37,8 @@ __all__ = [
     "TensorReport",
     "WarmupReport",
     "inspect",
+    "newest",
+    "report_of",
 ]
 
 # Where TensorFlow Serving looks (tensorflow_serving/servables/tensorflow/saved_model_warmup.cc).
@@ -290,8 +292,19 @@ def inspect(path: str | os.PathLike[str]) -> FileReport:
         >>> bridge.inspect("my_model").signatures[0].platforms
         ('cpu', 'tpu')
     """
-    folder = Path(path)
-    model = read(folder)
+    return report_of(read(path), Path(path))
+
+
+def report_of(model: SavedModel, folder: Path) -> FileReport:
+    """What is in a SavedModel that has been read.
+
+    Args:
+        model: what was read,
+        folder: from there.
+
+    Raises:
+        FormatError: a module or a warmup request is damaged.
+    """
     default = model.default.key
     signatures = sorted(model.signatures, key=lambda s: (s.key != default, s.key))
     reports = tuple(_report_signature(signature, model.variables) for signature in signatures)
@@ -299,7 +312,7 @@ def inspect(path: str | os.PathLike[str]) -> FileReport:
     writer, saved_again = _writer(folder, model)
     flags = read_flags()
     return FileReport(
-        path=str(path),
+        path=str(folder),
         bytes=sum(file.bytes for file in files),
         tensorflow=newest([report.tensorflow for report in reports]),
         signatures=reports,

@@ -11,7 +11,13 @@ from google.protobuf.message import DecodeError
 from savedmodel.model import Variable
 from savedmodel.objects import OBJECT_GRAPH_KEY
 from savedmodel.schema import Proto, TrackableObjectGraph
-from savedmodel.tensor_bundle import BundleIndex, find_tensor, read_index, read_strings, read_tensor
+from savedmodel.tensor_bundle import (
+    BundleIndex,
+    find_tensor,
+    read_index,
+    read_strings,
+    stream_tensor,
+)
 from savedmodel.tensor_map import TensorMap
 from xla_call_module.dtypes import DType, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
@@ -63,7 +69,7 @@ class StoredVariables:
         def chunks() -> Iterator[Any]:
             if key is None:
                 raise FormatError(f"The variable {name} has no value in the checkpoint.")
-            yield read_tensor(index, key)
+            yield from stream_tensor(index, key)
 
         return Variable(
             name,
