@@ -20,11 +20,12 @@ from jax import export
 from jax.extend.mlir import ir
 
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.stablehlo import find_main
+from xla_call_module.stablehlo import find_main, open_module, serialize_module
 
 __all__ = ["ArraySharding", "MeshAxis", "ShardingReport", "read_shardings"]
 
 _ATTRIBUTE = "mhlo.sharding"
+_SHARDY_MESH = "sdy.mesh"
 _FRONTEND = "mhlo.frontend_attributes"
 _MESHES = "xla.sdy.meshes"
 _MESH = re.compile(r"#sdy\.mesh<\[([^\]]*)\]")
@@ -94,6 +95,14 @@ def read_shardings(call: CallModule, module: Any) -> ShardingReport | None:
     """
     if call.nr_devices < 2:
         return None
+    if not any(op.operation.name == _SHARDY_MESH for op in module.body.operations):
+        return _read(call, module)
+    # Written by JAX alone, it has Shardy's operations, which become attributes when it is written.
+    with open_module(serialize_module(module, call.stablehlo_version)) as doubled:
+        return _read(call, doubled)
+
+
+def _read(call: CallModule, module: Any) -> ShardingReport:
     main = find_main(module)
     arguments = _texts(main, "arg_attrs")[int(call.has_platform_index) :]
     results = _texts(main, "res_attrs")
