@@ -11,6 +11,7 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.binding import Binding
+from bridge.trees import with_text_keys
 from xla_call_module.call import bind_symbols
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.dtypes import WIDE
@@ -63,7 +64,8 @@ class Arguments:
             PlatformError: it was not exported for the platform at hand.
         """
         leaves, tree = tree_util.tree_flatten((args, dict(kwargs)))
-        if tree != self._tree:
+        # In the file the keys of dicts are text, in the order that they had.
+        if tree != self._tree and with_text_keys(tree) != self._tree:
             leaves = self._by_name(args, kwargs, tree)
         leaves = [
             self._from_python(leaf, index)
@@ -107,7 +109,10 @@ class Arguments:
                 )
         sizes = [spec.static_shape for spec in self._specs]
         for index, (shape, _) in enumerate(kinds, self._first):
-            sizes[index] = tuple(size if isinstance(size, int) else None for size in shape)
+            # The key data of a typed PRNG key has dimensions that the key has not.
+            inner = (sizes[index] or ())[len(self._exported.in_avals[index].shape) :]
+            known = (size if isinstance(size, int) else None for size in shape)
+            sizes[index] = (*known, *inner)
         bind_symbols(self._key, self._specs, sizes, disabled_checks=self._checks)
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             self._check_platform()

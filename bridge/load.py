@@ -212,20 +212,15 @@ class LoadedSignature:
 
 
 class _Values:
-    """The values of a file's variables, each of them read once."""
+    """The values of a file's variables, each of them mapped once."""
 
     def __init__(self, variables: Sequence[Variable]) -> None:
         self._variables = variables
-        self._host: dict[int, np.ndarray[Any, Any]] = {}
         self._device: dict[int, jax.Array] = {}
 
     def host(self, index: int) -> np.ndarray[Any, Any]:
         """A read-only array."""
-        if index not in self._host:
-            value = self._variables[index].to_numpy()
-            value.flags.writeable = False
-            self._host[index] = value
-        return self._host[index]
+        return self._variables[index].mapped()
 
     def device(self, index: int) -> jax.Array:
         """The same on JAX's default device; on a CPU it is the same memory."""
