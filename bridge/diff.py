@@ -6,8 +6,9 @@ import hashlib
 import io
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from jax.extend.mlir.passmanager import PassManager
 
 from bridge.diff_weights import WeightDifference, diff_weights
 from bridge.inspect import FileReport, OrderReport, SignatureReport, TensorReport, report_of
-from savedmodel.model import SavedModel
+from savedmodel.model import SavedModel, Variable
 from savedmodel.read import read
 from xla_call_module.call import CallModule
 from xla_call_module.stablehlo import open_module
@@ -95,9 +96,21 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffR
         _facts(report_of(model, Path(path)), model)
         for model, path in zip(models, (first, second), strict=True)
     )
-    weights = diff_weights(*({v.name: v for v in model.variables} for model in models))
+    weights = diff_weights(*(_by_name(model.variables) for model in models))
     differences = sorted(_differences(ours, theirs), key=lambda found: KINDS.index(found.kind))
     return DiffReport(str(first), str(second), tuple(differences), tuple(weights))
+
+
+def _by_name(variables: Sequence[Variable]) -> dict[str, Variable]:
+    """The variables by name; other writers give several the same, which then are numbered."""
+    found: dict[str, Variable] = {}
+    for variable in variables:
+        numbered = (f"{variable.name}#{number}" for number in count(2))
+        name = variable.name
+        while name in found:
+            name = next(numbered)
+        found[name] = variable
+    return found
 
 
 _Key = tuple[str, str]
@@ -166,8 +179,8 @@ def _facts_of_order(order: OrderReport, call: CallModule) -> Iterator[tuple[_Key
     yield ("versions", "StableHLO"), order.stablehlo
     yield ("versions", "calling convention"), str(order.calling_convention)
     yield ("versions", "TensorFlow"), order.tensorflow
-    for name, count in order.operations.items():
-        yield ("operations", name), str(count)
+    for name, number in order.operations.items():
+        yield ("operations", name), str(number)
     yield ("modules", "contents"), _digest(call)
     if (sharding := order.sharding) is not None:
         mesh = " x ".join(f"{axis.name} {axis.size}" for axis in sharding.mesh)

@@ -39,6 +39,10 @@ _FIRST_WITH_DOT_ALGORITHMS = (2, 19)
 # refuses it. In an older artifact it has another form, where the shapes of its indices are static.
 _FIRST_WITH_BATCHING = (2, 18)
 _BEFORE_BATCHING = (1, 0, 0)
+# From here on TensorFlow looks at the version of each operation, and not at the artifact's: it runs
+# what a newer JAX wrote as long as nothing in it is newer. Found by running it.
+_FIRST_THAT_READS_NEWER = (2, 20)
+_VERSION_IN_HEADER = re.compile(rb"StableHLO_v[\d.]+\x00")
 _FIRST_WITH_SHARDY = next(known.tensorflow for known in RELEASES if known.shardy)
 # What is written for no release in particular keeps what this one runs: a composite may have a
 # faster form in the consumer than its definition.
@@ -104,18 +108,17 @@ def _open(call: CallModule, release: Release | None) -> Iterator[Any]:
 
 def oldest_release(call: CallModule) -> Release | None:
     """The oldest known release that reads a call as it stands; None if not even the newest does."""
-    first: tuple[int, int] | None = None
-    for release in RELEASES:
-        if call.version <= release.convention and call.stablehlo_version <= release.stablehlo:
-            first = first or _first_release_for(call)
-            if first <= release.tensorflow:
-                return release
-    return None
-
-
-def _first_release_for(call: CallModule) -> tuple[int, int]:
+    able = [r for r in RELEASES if call.version <= r.convention and _may_read(call, r)]
+    if not able:
+        return None
     with open_module(call.module) as module:
-        return max((need.release for need in _needs(module)), default=RELEASES[0].tensorflow)
+        needs = _needs(module)
+        return next((r for r in able if not _obstacle(call, module, needs, r)[0]), None)
+
+
+def _may_read(call: CallModule, release: Release) -> bool:
+    is_older = call.stablehlo_version <= release.stablehlo
+    return is_older or release.tensorflow >= _FIRST_THAT_READS_NEWER
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ def find_obstacles(call: CallModule, module: Any) -> tuple[Obstacle, ...]:
     found = [
         Obstacle(release, reason, operation)
         for release in RELEASES
-        for reason, operation in [_obstacle(call, needs, release)]
+        for reason, operation in [_obstacle(call, module, needs, release)]
         if reason
     ]
     if not found:
@@ -166,18 +169,39 @@ def find_obstacles(call: CallModule, module: Any) -> tuple[Obstacle, ...]:
     return (*found[:-1], known)
 
 
-def _obstacle(call: CallModule, needs: Sequence[_Need], release: Release) -> tuple[str, str]:
+def _obstacle(
+    call: CallModule, module: Any, needs: Sequence[_Need], release: Release
+) -> tuple[str, str]:
     """What a release does not take and the operation behind it; empty texts where it runs."""
     if unmet := _unmet(needs, release):
         hardest = max(unmet, key=lambda need: need.release)
         first = ".".join(map(str, hardest.release))
         return f"{hardest.reason} runs from TensorFlow {first} on", hardest.reason
-    if call.stablehlo_version > release.stablehlo:
+    if not _reads(call, module, release):
         ours, theirs = (".".join(map(str, v)) for v in (call.stablehlo_version, release.stablehlo))
         return f"it reads StableHLO up to {theirs}, and the module is {ours}", ""
     if call.version > release.convention:
         return f"it takes calling conventions up to {release.convention}, not {call.version}", ""
     return "", ""
+
+
+def _reads(call: CallModule, module: Any, release: Release) -> bool:
+    """Whether a release knows every operation of a module in the version that it has there.
+
+    So it is where the module is the same at the release's own version of StableHLO.
+    """
+    if call.stablehlo_version <= release.stablehlo:
+        return True
+    if not _may_read(call, release):
+        return False
+    try:
+        forms = {
+            _VERSION_IN_HEADER.sub(b"", serialize_module(module, version), count=1)
+            for version in (call.stablehlo_version, release.stablehlo)
+        }
+    except (RuntimeError, ValueError):
+        return False
+    return len(forms) == 1
 
 
 def _operation_without_form(call: CallModule, module: Any, release: Release) -> str:

@@ -149,6 +149,23 @@ def test_what_tensorflow_saved_again_with_other_values(base, tmp_path):
     assert [(w.name, w.greatest, w.index) for w in report.weights] == [("b", 0.25, (2,))]
 
 
+def test_several_variables_of_one_name(base, tmp_path):
+    """As Keras and jax2tf name them."""
+    import tensorflow as tf
+
+    folders = []
+    for number in range(2):
+        model = tf.saved_model.load(str(base))
+        again = tf.Module()
+        again.params = [tf.Variable([float(i), i * number], name="kernel") for i in range(3)]
+        again.f = model.signatures["serving_default"]
+        again.model = model
+        folders.append(tmp_path / str(number))
+        tf.saved_model.save(again, str(folders[-1]), signatures=model.signatures)
+    found = [(w.name, w.greatest, w.index) for w in diff(*folders).weights]
+    assert found == [("kernel#2", 1, (1,)), ("kernel#3", 2, (1,))]
+
+
 def _variable(values, *, name="v", pieces=1):
     values = np.asarray(values)
     data = values.reshape(-1).view(np.uint8)

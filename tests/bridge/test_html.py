@@ -127,8 +127,8 @@ def test_the_areas_fill_the_picture(report):
 def test_many_areas_are_drawn_as_others():
     areas = [Area(f"v{index}", 1000 - index, "variable") for index in range(500)]
     picture = draw_sizes(areas)
-    assert "440 others" in picture
-    assert picture.count("<rect") == 61
+    assert "100 others" in picture
+    assert picture.count("<rect") == 401
     assert _drawn(picture) == pytest.approx(920 * 300, rel=0.01)
 
 

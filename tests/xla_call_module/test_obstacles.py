@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from xla_call_module import from_exported, retarget
+from xla_call_module.op import Op
 from xla_call_module.retargeting import find_obstacles, oldest_release
 from xla_call_module.stablehlo import open_module
-from xla_call_module.versions import RELEASES
+from xla_call_module.versions import RELEASES, parse_release
 
 X = np.ones((4, 4), np.float32)
 
@@ -60,8 +62,6 @@ def _relabelled(call):
 
 
 def test_an_operation_that_a_release_refuses():
-    *_, last = _obstacles(_call(_dot))
-    assert last.release.name == "2.21"  # what JAX wrote is newer than any release reads
     *_, last = _obstacles(_call(_dot, "2.19"))
     line = _dot.__code__.co_firstlineno + 1
     what = f"stablehlo.dot_general with an explicit algorithm at {__file__}:{line}"
@@ -82,6 +82,31 @@ def test_an_operation_without_an_older_form():
     assert last.operation.startswith(f"vhlo.exponential_v2 at {__file__}:{line}")
     assert (last.release.name, last.removable) == ("2.18", False)
     assert last.reason == "it reads StableHLO up to 1.7.3, and the module is 1.9.1"
+
+
+def test_what_is_newer_than_a_release_in_name_alone():
+    """TensorFlow 2.21 reads StableHLO 1.13.7, and runs this; see test_tensorflow_agrees."""
+    call = _call(jnp.sin)
+    assert call.stablehlo_version > RELEASES[-1].stablehlo
+    *_, last = _obstacles(call)
+    assert last.release.name == "2.19"
+    *_, last = _obstacles(_call(jax.lax.erf))
+    assert (last.release.name, last.removable) == ("2.21", True)
+
+
+@pytest.mark.parametrize(
+    "function", [jnp.sin, jnp.tanh, jnp.exp, jnp.sort, jax.lax.erf, jnp.arcsin, _dot]
+)
+def test_tensorflow_agrees(function, capfd):
+    release = parse_release(tf.__version__)
+    call = _call(function)
+    oldest = oldest_release(call)
+    if oldest is not None and oldest.tensorflow <= release.tensorflow:
+        assert Op(call).run([tf.constant(X)])[0].shape == X.shape
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Cannot deserialize"):
+            Op(call).run([tf.constant(X)])
+    capfd.readouterr()  # MLIR says at length what it does not know
 
 
 def test_the_module_stays_as_it_is():
