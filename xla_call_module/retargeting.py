@@ -43,6 +43,8 @@ _BEFORE_BATCHING = (1, 0, 0)
 # what a newer JAX wrote as long as nothing in it is newer. Found by running it.
 _FIRST_THAT_READS_NEWER = (2, 20)
 _VERSION_IN_HEADER = re.compile(rb"StableHLO_v[\d.]+\x00")
+# An artifact has the names of its operations as text, each with its version.
+_VERSIONED = re.compile(rb"\x00([a-z][a-z0-9_]*)(_v\d+)(?=\x00)")
 _FIRST_WITH_SHARDY = next(known.tensorflow for known in RELEASES if known.shardy)
 # What is written for no release in particular keeps what this one runs: a composite may have a
 # faster form in the consumer than its definition.
@@ -159,7 +161,7 @@ def find_obstacles(call: CallModule, module: Any) -> tuple[Obstacle, ...]:
     if not found:
         return ()
     last = found[-1]
-    operation = last.operation or _operation_without_form(call, module, last.release)
+    operation = last.operation or _operation_in_the_way(call, module, last.release)
     try:
         retarget(call, last.release)
         removable = True
@@ -204,12 +206,19 @@ def _reads(call: CallModule, module: Any, release: Release) -> bool:
     return len(forms) == 1
 
 
-def _operation_without_form(call: CallModule, module: Any, release: Release) -> str:
+def _operation_in_the_way(call: CallModule, module: Any, release: Release) -> str:
+    """The first operation that has no form in the release's StableHLO, or had to be given one."""
     try:
-        _serialize(call, module, release)
+        older = _serialize(call, module, release)
     except (RuntimeError, ValueError) as error:
         return _unexpressible(module, error)
-    return ""
+    names = set(_VERSIONED.findall(call.module)) - set(_VERSIONED.findall(older))
+    newer = {f"stablehlo.{name.decode()}": version.decode() for name, version in names}
+    first = next((op for op in walk(module) if op.name in newer), None)
+    if first is None:
+        return ""
+    name = first.name.replace("stablehlo", "vhlo")
+    return f"{name}{newer[first.name]} at {describe_location(first)}"
 
 
 def _first_artifact(
