@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import export
 
 from bridge._jax import enable_x64
+from bridge.inspect import described
 from savedmodel.model import SavedModel, Signature
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import PLATFORM
@@ -105,7 +106,7 @@ def costs_of_model(
             a size of a variable that no signature has.
     """
     given = dict(sizes or {})
-    chains = [(signature, call_of(signature, order)) for signature in model.signatures]
+    chains = [(signature, described(call_of(signature, order))) for signature in model.signatures]
     known = {name for _, call in chains for name in call.symbols}
     if unknown := sorted(given.keys() - known):
         raise StructureError(

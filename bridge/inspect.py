@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections import Counter
@@ -19,7 +20,9 @@ from savedmodel.write import PROTO_FILE
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import unite
 from xla_call_module.constants import Constant, constants_of
+from xla_call_module.describing import describe
 from xla_call_module.dimensions import Shape
+from xla_call_module.errors import StructureError
 from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.retargeting import Obstacle, find_obstacles
 from xla_call_module.stablehlo import custom_calls, open_module, walk
@@ -36,6 +39,7 @@ __all__ = [
     "StoredFile",
     "TensorReport",
     "WarmupReport",
+    "described",
     "inspect",
     "newest",
     "report_of",
@@ -327,10 +331,23 @@ def report_of(model: SavedModel, folder: Path) -> FileReport:
     )
 
 
+def described(call: CallModule) -> CallModule:
+    """The call with the shapes that another program's node does not have, as far as they are known.
+
+    Raises:
+        FormatError: the module is damaged.
+    """
+    with contextlib.suppress(StructureError):
+        return describe(call)
+    return call
+
+
 def _report_signature(signature: Signature, variables: Sequence[Variable]) -> SignatureReport:
-    function, call = signature.function, signature.function.call
+    function = signature.function
+    chain = tuple(map(described, function.chain))
+    call = chain[0]
     used = set(call.kept)
-    orders = tuple(_report_order(*numbered) for numbered in enumerate(function.chain))
+    orders = tuple(_report_order(*numbered) for numbered in enumerate(chain))
     main = orders[0]
     bound = sorted({*function.bound.values(), *function.constants.values()})
     return SignatureReport(
