@@ -18,15 +18,15 @@ import jax.numpy as jnp
 from jax import export
 
 from bridge._jax import enable_x64
-from bridge.inspect import described
-from savedmodel.model import SavedModel, Signature
+from bridge.signature_calls import call_of_order, calls_of
+from savedmodel.model import SavedModel
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import PLATFORM
 from xla_call_module.dimensions import evaluate_shape, symbols
 from xla_call_module.errors import PlatformError, ShardingError, StructureError
 from xla_call_module.exported import to_jax_checks
 
-__all__ = ["CostReport", "call_of", "cost_of", "costs_of_model", "parse_sizes"]
+__all__ = ["CostReport", "cost_of", "costs_of_model", "parse_sizes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def costs_of_model(
     batch: int | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> tuple[CostReport, ...]:
-    """The cost of each signature.
+    """The cost of each call of each signature.
 
     Args:
         model: what `savedmodel.read` gave.
@@ -106,7 +106,11 @@ def costs_of_model(
             a size of a variable that no signature has.
     """
     given = dict(sizes or {})
-    chains = [(signature, described(call_of(signature, order))) for signature in model.signatures]
+    chains = [
+        (signature, call_of_order(signature, chain, order))
+        for signature in model.signatures
+        for chain in calls_of(signature)
+    ]
     known = {name for _, call in chains for name in call.symbols}
     if unknown := sorted(given.keys() - known):
         raise StructureError(
@@ -119,21 +123,6 @@ def costs_of_model(
         chosen = {name: size for name, size in (default | given).items() if name in call.symbols}
         found.append(cost_of(call, signature.key, order, platform=platform, sizes=chosen))
     return tuple(found)
-
-
-def call_of(signature: Signature, order: int) -> CallModule:
-    """The call of one order of a signature.
-
-    Raises:
-        StructureError: the file does not have that order.
-    """
-    chain = signature.function.chain
-    if not 0 <= order < len(chain):
-        raise StructureError(
-            f"The signature {signature.key} has gradients up to order {len(chain) - 1}, "
-            f"not {order}. To do: save it with gradient_order={order}, or ask for less."
-        )
-    return chain[order]
 
 
 def cost_of(

@@ -6,9 +6,8 @@ import hashlib
 import io
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from jax.extend.mlir.passmanager import PassManager
 
 from bridge.diff_weights import WeightDifference, diff_weights
 from bridge.inspect import FileReport, OrderReport, SignatureReport, TensorReport, report_of
-from savedmodel.model import SavedModel, Variable
+from bridge.signature_calls import calls_of, names_of
+from savedmodel.model import SavedModel
 from savedmodel.read import read
 from xla_call_module.call import CallModule
 from xla_call_module.stablehlo import open_module
@@ -96,21 +96,11 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffR
         _facts(report_of(model, Path(path)), model)
         for model, path in zip(models, (first, second), strict=True)
     )
-    weights = diff_weights(*(_by_name(model.variables) for model in models))
+    weights = diff_weights(
+        *(dict(zip(names_of(m.variables), m.variables, strict=True)) for m in models)
+    )
     differences = sorted(_differences(ours, theirs), key=lambda found: KINDS.index(found.kind))
     return DiffReport(str(first), str(second), tuple(differences), tuple(weights))
-
-
-def _by_name(variables: Sequence[Variable]) -> dict[str, Variable]:
-    """The variables by name; other writers give several the same, which then are numbered."""
-    found: dict[str, Variable] = {}
-    for variable in variables:
-        numbered = (f"{variable.name}#{number}" for number in count(2))
-        name = variable.name
-        while name in found:
-            name = next(numbered)
-        found[name] = variable
-    return found
 
 
 _Key = tuple[str, str]
@@ -151,9 +141,9 @@ def _facts(report: FileReport, model: SavedModel) -> dict[str, _Part]:
     found = {"": _Part(recorded)}
     for signature in report.signatures:
         found[signature.key] = _Part(dict(_facts_of_signature(signature)))
-        chain = signatures[signature.key].function.chain
-        for order, call in zip(signature.orders, chain, strict=True):
-            name = f"{signature.key}, {f'gradient {order.order}' if order.order else 'function'}"
+        calls = [call for chain in calls_of(signatures[signature.key]) for call in chain]
+        for order, call in zip(signature.orders, calls, strict=True):
+            name = f"{signature.key}, {order.title}"
             found[name] = _Part(dict(_facts_of_order(order, call)))
     return found
 

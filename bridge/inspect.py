@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections import Counter
@@ -12,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from bridge.sharding_report import ShardingReport, read_shardings
+from bridge.signature_calls import calls_of, inputs_of, names_of, outputs_of
 from savedmodel.model import SavedModel, Signature, Variable
 from savedmodel.provenance import tensorflow_writer
 from savedmodel.read import read
 from savedmodel.records import record_sizes
+from savedmodel.wiring import Parameter
 from savedmodel.write import PROTO_FILE
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import unite
 from xla_call_module.constants import Constant, constants_of
-from xla_call_module.describing import describe
 from xla_call_module.dimensions import Shape
-from xla_call_module.errors import StructureError
 from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.retargeting import Obstacle, find_obstacles
 from xla_call_module.stablehlo import custom_calls, open_module, walk
@@ -39,7 +38,6 @@ __all__ = [
     "StoredFile",
     "TensorReport",
     "WarmupReport",
-    "described",
     "inspect",
     "newest",
     "report_of",
@@ -118,6 +116,7 @@ class OrderReport:
     """One module of a signature: the function, its VJP, the VJP of that.
 
     Attributes:
+        call: 0 for the first call of the signature; files of this package have no other.
         order: 0 for the function.
         function: its name.
         module_bytes: the size of the module.
@@ -132,6 +131,7 @@ class OrderReport:
         sharding: how its arrays lie on several devices; None on one.
     """
 
+    call: int
     order: int
     function: str
     module_bytes: int
@@ -144,6 +144,12 @@ class OrderReport:
     constants: tuple[ConstantReport, ...]
     constant_bytes: int
     sharding: ShardingReport | None
+
+    @property
+    def title(self) -> str:
+        """What it is, for people."""
+        what = f"gradient {self.order}" if self.order else "function"
+        return f"call {self.call + 1}, {what}" if self.call else what
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,30 +337,22 @@ def report_of(model: SavedModel, folder: Path) -> FileReport:
     )
 
 
-def described(call: CallModule) -> CallModule:
-    """The call with the shapes that another program's node does not have, as far as they are known.
-
-    Raises:
-        FormatError: the module is damaged.
-    """
-    with contextlib.suppress(StructureError):
-        return describe(call)
-    return call
-
-
 def _report_signature(signature: Signature, variables: Sequence[Variable]) -> SignatureReport:
-    function = signature.function
-    chain = tuple(map(described, function.chain))
-    call = chain[0]
-    used = set(call.kept)
-    orders = tuple(_report_order(*numbered) for numbered in enumerate(chain))
+    calls = calls_of(signature)
+    call = calls[0][0]
+    orders = tuple(
+        _report_order(number, order, module)
+        for number, chain in enumerate(calls)
+        for order, module in enumerate(chain)
+    )
     main = orders[0]
-    bound = sorted({*function.bound.values(), *function.constants.values()})
     return SignatureReport(
         key=signature.key,
         function=call.name,
-        inputs=_report_tensors(signature.inputs, call.args, used),
-        outputs=_report_tensors(signature.outputs, call.results, None),
+        inputs=tuple(_report_tensor(*known) for known in inputs_of(signature, call)),
+        outputs=tuple(
+            _report_tensor(*known, True) for known in outputs_of(signature, calls, variables)
+        ),
         platforms=call.platforms,
         calling_convention=call.version,
         stablehlo=main.stablehlo,
@@ -362,16 +360,16 @@ def _report_signature(signature: Signature, variables: Sequence[Variable]) -> Si
         disabled_checks=tuple(map(str, call.disabled_checks)),
         checks=_report_checks(call),
         custom_calls=main.custom_calls,
-        gradient_order=len(orders) - 1,
+        gradient_order=min(map(len, calls)) - 1,
         module_bytes=main.module_bytes,
         devices=call.nr_devices,
-        parameters=tuple(variables[index].name for index in bound),
+        parameters=_bound(signature, variables),
         operations=_most_frequent(sum((Counter(o.operations) for o in orders), Counter[str]())),
         orders=orders,
     )
 
 
-def _report_order(order: int, call: CallModule) -> OrderReport:
+def _report_order(number: int, order: int, call: CallModule) -> OrderReport:
     with open_module(call.module) as module:
         targets = {custom_call.target for custom_call in custom_calls(module)}
         names = Counter(operation.name for operation in walk(module))
@@ -379,6 +377,7 @@ def _report_order(order: int, call: CallModule) -> OrderReport:
         obstacles = tuple(map(_report_obstacle, find_obstacles(call, module)))
         sharding = read_shardings(call, module)
     return OrderReport(
+        call=number,
         order=order,
         function=call.name,
         module_bytes=len(call.module),
@@ -404,20 +403,18 @@ def _report_constant(constant: Constant) -> ConstantReport:
     return ConstantReport(constant.type, constant.size, constant.location)
 
 
-def _report_tensors(
-    names: Mapping[str, int], specs: Sequence[TensorSpec], used: set[int] | None
-) -> tuple[TensorReport, ...]:
-    return tuple(
-        TensorReport(
-            name,
-            specs[index].path,
-            specs[index].dtype.name,
-            specs[index].shape,
-            specs[index].element,
-            used is None or index in used,
-        )
-        for name, index in sorted(names.items(), key=lambda item: item[1])
-    )
+def _report_tensor(name: str, spec: TensorSpec, used: bool) -> TensorReport:  # noqa: FBT001 - of a tuple
+    return TensorReport(name, spec.path, spec.dtype.name, spec.shape, spec.element, used)
+
+
+def _bound(signature: Signature, variables: Sequence[Variable]) -> tuple[str, ...]:
+    """The names of the variables that a signature takes, in their order."""
+    function, names = signature.function, names_of(variables)
+    found = {*function.bound.values(), *function.constants.values()}
+    if signature.wiring is not None:
+        values = (value for value in signature.wiring.values() if isinstance(value, Parameter))
+        found |= {value.variable for value in values}
+    return tuple(names[index] for index in sorted(found))
 
 
 def _report_checks(call: CallModule) -> tuple[CheckReport, ...]:
@@ -433,7 +430,7 @@ def _report_parameters(variables: Sequence[Variable]) -> tuple[ParameterReport, 
     total = sum(variable.size for variable in variables)
     return tuple(
         ParameterReport(
-            variable.name,
+            name,
             variable.dtype.name,
             variable.shape,
             variable.size,
@@ -441,7 +438,7 @@ def _report_parameters(variables: Sequence[Variable]) -> tuple[ParameterReport, 
             variable.constant,
             variable.size / total if total else 0.0,
         )
-        for variable in variables
+        for name, variable in zip(names_of(variables), variables, strict=True)
     )
 
 

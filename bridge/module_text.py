@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bridge.cost import call_of
+from bridge.signature_calls import call_of_order, calls_of
 from savedmodel.read import read
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo import open_module
@@ -17,6 +17,8 @@ _MOST_ELEMENTS = 64
 
 def module_text(path: str | os.PathLike[str], *, signature: str = "", order: int = 0) -> str:
     """The module of a signature, or of one of its gradients, as MLIR prints it.
+
+    Of a file of another program that has several calls these are all their modules.
 
     Args:
         path: the folder of a SavedModel.
@@ -39,6 +41,10 @@ def module_text(path: str | os.PathLike[str], *, signature: str = "", order: int
     key = signature or model.default.key
     if key not in found:
         raise StructureError(f"{path} has no signature {key!r}, only {', '.join(sorted(found))}.")
-    with open_module(call_of(found[key], order).module) as module:
-        text = module.operation.get_asm(large_elements_limit=_MOST_ELEMENTS)
-    return str(text)
+    calls = [call_of_order(found[key], chain, order) for chain in calls_of(found[key])]
+    return "\n".join(_print(call.module) for call in calls)
+
+
+def _print(artifact: bytes) -> str:
+    with open_module(artifact) as module:
+        return str(module.operation.get_asm(large_elements_limit=_MOST_ELEMENTS))

@@ -17,7 +17,7 @@ from bridge.report_pictures import (
     draw_sizes,
 )
 from bridge.report_style import STYLE
-from bridge.report_text import cost_facts, size, writer_of
+from bridge.report_text import cost_facts, readers, size, writer_of
 from bridge.sharding_report import ArraySharding, ShardingReport
 
 __all__ = ["to_html"]
@@ -67,7 +67,7 @@ def _releases(report: FileReport) -> Markup:
     reasons = [_obstacle(s, order) for s in report.signatures for order in s.orders]
     return element(
         "section",
-        element("h2", f"Readable from TensorFlow {report.tensorflow} on"),
+        element("h2", readers(report.tensorflow).capitalize().replace("tensorflow", "TensorFlow")),
         _card(draw_releases(report), *filter(None, reasons)),
     )
 
@@ -81,7 +81,7 @@ def _obstacle(signature: SignatureReport, order: OrderReport) -> Markup:
     where = f" ({last.operation})" if known else ""
     cure = f" Retargeting finds a form for {last.tensorflow}." if last.removable else ""
     reason = f"TensorFlow {last.tensorflow} does not, since {last.reason}{where}.{cure}"
-    return element("p", element("code", signature.key), f", {_order_name(order)}: {reason}")
+    return element("p", element("code", signature.key), f", {order.title}: {reason}")
 
 
 def _signature(signature: SignatureReport, report: FileReport) -> Markup:
@@ -134,7 +134,7 @@ def _orders(orders: Sequence[OrderReport]) -> Markup:
     ]
     rows = [
         [
-            _order_name(order),
+            order.title,
             order.function,
             size(order.module_bytes),
             order.stablehlo,
@@ -214,7 +214,7 @@ def _sizes(report: FileReport) -> Markup:
         for p in parameters
     ]
     constants = [
-        [f"{signature.key}, {_order_name(order)}", c.type, size(c.bytes), c.location]
+        [f"{signature.key}, {order.title}", c.type, size(c.bytes), c.location]
         for signature in report.signatures
         for order in signature.orders
         for c in order.constants
@@ -281,10 +281,6 @@ def _rest(report: FileReport) -> Markup:
         _card(_table(["file", "bytes"], rows, code={0}, numbers={1})),
         *_more(len(report.files) - len(rows), "files"),
     )
-
-
-def _order_name(order: OrderReport) -> str:
-    return f"gradient {order.order}" if order.order else "function"
 
 
 def _card(*children: str) -> Markup:

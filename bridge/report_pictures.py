@@ -133,7 +133,7 @@ def _module(signature: SignatureReport, top: float, height: float) -> Markup:
     ]
     for index, order in enumerate(signature.orders):
         y = top + 40 + 40 * index
-        name = f"gradient {order.order}" if order.order else "function"
+        name = order.title
         facts = f"{size(order.module_bytes)} · StableHLO {order.stablehlo}"
         rows += [
             element(
@@ -196,9 +196,7 @@ def areas_of(report: FileReport) -> tuple[Area, ...]:
         Area(p.name, p.bytes, "constant" if p.constant else "variable") for p in report.parameters
     ]
     found += [
-        Area(
-            f"{s.key}: {f'gradient {o.order}' if o.order else 'function'}", o.module_bytes, "graph"
-        )
+        Area(f"{s.key}: {o.title}", o.module_bytes, "graph")
         for s in report.signatures
         for o in s.orders
     ]

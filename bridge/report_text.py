@@ -13,7 +13,16 @@ from bridge.cost import CostReport
 from bridge.inspect import FileReport, OrderReport, SignatureReport, TensorReport
 from bridge.sharding_report import ArraySharding, MeshAxis, ShardingReport
 
-__all__ = ["aval", "cost_facts", "print_costs", "print_report", "printable", "size", "writer_of"]
+__all__ = [
+    "aval",
+    "cost_facts",
+    "print_costs",
+    "print_report",
+    "printable",
+    "readers",
+    "size",
+    "writer_of",
+]
 
 _MOST_OPERATIONS = 12
 _MOST_DEVICES_DRAWN = 64
@@ -23,7 +32,7 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 def print_report(report: FileReport, console: Console) -> None:
     """Print everything in a report."""
     _heading(report.path, console)
-    console.print(f"{size(report.bytes)}, readable from TensorFlow {report.tensorflow} on")
+    console.print(f"{size(report.bytes)}, {readers(report.tensorflow)}")
     _print_facts({"written by": writer_of(report), **_extras(report)}, console)
     for signature in report.signatures:
         console.print()
@@ -88,7 +97,7 @@ def _print_signature(signature: SignatureReport, console: Console) -> None:
     facts = {
         "function": signature.function,
         "platforms": ", ".join(signature.platforms) or "any",
-        "TensorFlow": f"{signature.tensorflow} or newer",
+        "TensorFlow": readers(signature.tensorflow),
         "disabled checks": ", ".join(checks) or "none",
         "custom calls": ", ".join(signature.custom_calls) or "none",
         "gradients": f"order {signature.gradient_order}" if signature.gradient_order else "none",
@@ -113,7 +122,7 @@ def _print_orders(orders: Sequence[OrderReport], console: Console) -> None:
         table.add_column(name, justify="left" if name == "module" else "right")
     for order in orders:
         table.add_row(
-            _text(f"{_name(order)} {order.function}"),
+            _text(f"{order.title}: {order.function}"),
             size(order.module_bytes),
             order.stablehlo,
             str(order.calling_convention),
@@ -126,10 +135,6 @@ def _print_orders(orders: Sequence[OrderReport], console: Console) -> None:
             console.print(_text(line), soft_wrap=True)
 
 
-def _name(order: OrderReport) -> str:
-    return f"gradient {order.order}:" if order.order else "function:"
-
-
 def _obstacle(order: OrderReport) -> list[str]:
     """Why the release just below the oldest that runs it does not."""
     if not order.obstacles:
@@ -139,12 +144,12 @@ def _obstacle(order: OrderReport) -> list[str]:
     if operation and last.operation in last.reason:
         operation = ""
     cure = "" if not last.removable else f"; `retarget` gives it a form for {last.tensorflow}"
-    return [f"{_name(order)} not in TensorFlow {last.tensorflow}: {last.reason}{operation}{cure}"]
+    return [f"{order.title}: not in TensorFlow {last.tensorflow}: {last.reason}{operation}{cure}"]
 
 
 def _constants(order: OrderReport) -> list[str]:
     return [
-        f"{_name(order)} stores {constant.type}, {size(constant.bytes)}, at {constant.location}"
+        f"{order.title}: stores {constant.type}, {size(constant.bytes)}, at {constant.location}"
         for constant in order.constants
     ]
 
@@ -234,6 +239,13 @@ def _print_facts(facts: Mapping[str, str], console: Console) -> None:
 
 def _table(*, header: bool = False) -> Table:
     return Table(box=None, pad_edge=False, show_header=header)
+
+
+def readers(tensorflow: str) -> str:
+    """Which TensorFlow reads something whose oldest known release is given."""
+    if tensorflow.startswith(">"):
+        return f"readable by no TensorFlow up to {tensorflow.removeprefix('> ')}"
+    return f"readable from TensorFlow {tensorflow} on"
 
 
 def writer_of(report: FileReport) -> str:

@@ -163,7 +163,7 @@ def test_several_variables_of_one_name(base, tmp_path):
         folders.append(tmp_path / str(number))
         tf.saved_model.save(again, str(folders[-1]), signatures=model.signatures)
     found = [(w.name, w.greatest, w.index) for w in diff(*folders).weights]
-    assert found == [("kernel#2", 1, (1,)), ("kernel#3", 2, (1,))]
+    assert found == [("params/1", 1, (1,)), ("params/2", 2, (1,))]
 
 
 def _variable(values, *, name="v", pieces=1):

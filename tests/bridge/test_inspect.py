@@ -17,9 +17,13 @@ import pytest
 from rich.console import Console
 
 import bridge
+import savedmodel
 from bridge.cli import main
+from bridge.cost import costs_of_model
+from bridge.diff import diff
+from bridge.module_text import module_text
 from bridge.report_text import print_report
-from xla_call_module.errors import FormatError
+from xla_call_module.errors import FormatError, InteropError
 
 PARAMS = {"dense": [np.ones((3, 4), np.float32), np.zeros(4, np.float32)], "step": np.int32(7)}
 
@@ -280,13 +284,48 @@ def test_module_is_the_command(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_a_file_of_several_calls(tmp_path):
+    import tensorflow as tf
+
+    double = bridge.convert(lambda x: jnp.sin(x) * 2)
+    total = bridge.convert(lambda x: (x @ x.T).sum(0))
+    module = tf.Module()
+
+    @tf.function(input_signature=[tf.TensorSpec([3, 2], tf.float32)])
+    def both(x):
+        y = double(x)
+        return {"twice": tf.cast(y, tf.int32), "flat": tf.reshape(total(y), [-1, 1]), "same": x}
+
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures=both)
+    (signature,) = bridge.inspect(tmp_path / "m").signatures
+    assert [(tensor.name, tensor.dtype, tensor.used) for tensor in signature.inputs] == [
+        ("x", "float32", True)
+    ]
+    outputs = {tensor.name: (tensor.dtype, tensor.shape) for tensor in signature.outputs}
+    assert outputs == {
+        "twice": ("int32", (3, 2)),
+        "flat": ("float32", ("_", 1)),
+        "same": ("float32", (3, 2)),
+    }
+    assert [order.title for order in signature.orders if not order.order] == [
+        "function",
+        "call 2, function",
+    ]
+    assert signature.operations["stablehlo.sine"] >= 1
+    assert signature.operations["stablehlo.dot_general"] >= 1
+    text = module_text(tmp_path / "m")
+    assert text.count("@main") == 2
+    assert len(costs_of_model(savedmodel.read(tmp_path / "m"))) == 2
+    assert diff(tmp_path / "m", tmp_path / "m").equal
+
+
 def test_a_file_of_other_operations(tmp_path):
     import tensorflow as tf
 
     module = tf.Module()
     module.f = tf.function(lambda x: x + 1, input_signature=[tf.TensorSpec([], tf.float32)])
     tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.f)
-    with pytest.raises(FormatError, match="expected the results of one XlaCallModule"):
+    with pytest.raises(InteropError, match=r"AddV2|no StableHLO module"):
         bridge.inspect(tmp_path / "m")
 
 
