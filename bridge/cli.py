@@ -13,7 +13,9 @@ from rich.console import Console
 
 from bridge.inspect import inspect
 from bridge.report_text import print_report
+from bridge.retarget_file import retarget_file
 from xla_call_module.errors import InteropError
+from xla_call_module.linalg import LINALG
 
 __all__ = ["main"]
 
@@ -88,4 +90,51 @@ def _run_inspect(options: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = (_Command("inspect", "show what is in a SavedModel", _add_inspect, _run_inspect),)
+def _add_retarget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="IN", help="the folder of a SavedModel of any writer")
+    parser.add_argument("target", metavar="OUT", help="the new folder")
+    parser.add_argument("--tensorflow", metavar="VERSION", help="the oldest that must read it")
+    parser.add_argument(
+        "--platforms", metavar="NAMES", type=_names, help="those that stay, such as cpu,tpu"
+    )
+    parser.add_argument(
+        "--disabled-checks",
+        metavar="CHECKS",
+        type=_names,
+        help="instead of those of the file, such as platform,shape_assertions",
+    )
+    parser.add_argument(
+        "--linalg",
+        choices=LINALG,
+        default=LINALG[0],
+        help="whether calls of LAPACK are replaced (the default)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a SavedModel at OUT")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _run_retarget(options: argparse.Namespace) -> int:
+    report = retarget_file(
+        options.source,
+        options.target,
+        tensorflow=options.tensorflow,
+        platforms=options.platforms,
+        disabled_checks=options.disabled_checks,
+        linalg=options.linalg,
+        overwrite=options.overwrite,
+    )
+    readable = f"readable from TensorFlow {report.tensorflow} on"
+    print(
+        f"{options.target}: {report.nodes} calls of {report.modules} modules, "
+        f"{readable if report.tensorflow else 'readable by no TensorFlow that is known'}"
+    )
+    return 0
+
+
+_COMMANDS = (
+    _Command("inspect", "show what is in a SavedModel", _add_inspect, _run_inspect),
+    _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
+)

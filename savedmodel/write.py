@@ -22,7 +22,7 @@ from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
 from xla_call_module.errors import StructureError
 
-__all__ = ["encode", "write"]
+__all__ = ["encode", "serialize_proto", "write"]
 
 PROTO_FILE = "saved_model.pb"
 VARIABLES = "variables/variables"
@@ -58,7 +58,7 @@ def write(model: SavedModel, path: str | os.PathLike[str], *, overwrite: bool = 
         >>> savedmodel.write(savedmodel.read("my_model"), "a_copy")
     """
     proto, objects = encode(model)
-    data = _serialize(proto)
+    data = serialize_proto(proto)
     del proto
     tensors = _tensors(model, objects)
     if is_remote(path):
@@ -70,7 +70,7 @@ def write(model: SavedModel, path: str | os.PathLike[str], *, overwrite: bool = 
         _fill(folder, data, tensors)
 
 
-def _serialize(proto: Proto) -> bytes:
+def serialize_proto(proto: Proto) -> bytes:
     """The bytes of saved_model.pb.
 
     Raises:
