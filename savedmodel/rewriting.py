@@ -17,20 +17,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from savedmodel.folder import new_folder
+from savedmodel.read import read_proto
 from savedmodel.remote import is_remote, upload
 from savedmodel.schema import Proto
-from savedmodel.schema import SavedModel as SavedModelProto
-from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, serialize_proto
+from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, serialize_proto, write_proto
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError, StructureError
 from xla_call_module.node import OP, decode_node, update_node
 
 __all__ = ["rewrite_nodes"]
 
-_CHUNKED_FILE = "saved_model.cpb"
 # They describe the bytes of the old saved_model.pb. TensorFlow computes the fingerprint when it
 # saves, compares it with nothing, and loads a file without one
 # (tensorflow/python/saved_model/fingerprinting.py); the text is another form of the old message.
@@ -79,7 +76,7 @@ def rewrite_nodes(
     """
     _check_places(source, target)
     folder = Path(source)
-    proto = _read_proto(folder)
+    proto = read_proto(folder)
     count = _change_nodes(folder / PROTO_FILE, proto, change)
     _change_metadata(proto, metadata)
     data = serialize_proto(proto)
@@ -87,10 +84,7 @@ def rewrite_nodes(
     with _new_place(target, overwrite=overwrite) as place:
         for file in list(_files(folder)):
             _link_or_copy(folder / file, place / file)
-        with (place / PROTO_FILE).open("wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
+        write_proto(place, data)
     return count
 
 
@@ -101,26 +95,6 @@ def _check_places(source: str | os.PathLike[str], target: str | os.PathLike[str]
         raise StructureError(
             f"{target} is inside of {source}, which is to be copied. To do: take another path."
         )
-
-
-def _read_proto(folder: Path) -> Proto:
-    file = folder / PROTO_FILE
-    if (folder / _CHUNKED_FILE).exists() and not file.exists():
-        raise FormatError(
-            f"{folder / _CHUNKED_FILE} is a message in parts, which is not understood. To do: save "
-            "it without experimental_image_format."
-        )
-    if not file.is_file():
-        raise FormatError(
-            f"{folder} has no {PROTO_FILE}, so it is no SavedModel. To do: pass the folder that "
-            "holds that file; TensorFlow Serving's versions are folders below the model's."
-        )
-    proto: Any = SavedModelProto()
-    try:
-        proto.ParseFromString(file.read_bytes())
-    except DecodeError as error:
-        raise FormatError(f"{file} is no SavedModel message: {error}") from error
-    return proto  # type: ignore[no-any-return]  # it was made as Any to reach its fields
 
 
 def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallModule]) -> int:

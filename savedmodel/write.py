@@ -22,7 +22,7 @@ from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
 from xla_call_module.errors import StructureError
 
-__all__ = ["encode", "serialize_proto", "write"]
+__all__ = ["encode", "serialize_proto", "write", "write_proto"]
 
 PROTO_FILE = "saved_model.pb"
 VARIABLES = "variables/variables"
@@ -95,6 +95,11 @@ def _too_large(size: str) -> StructureError:
 def _fill(folder: Path, data: bytes, tensors: Sequence[_Tensor]) -> None:
     (folder / VARIABLES).parent.mkdir()
     tensor_bundle.write_bundle(folder / VARIABLES, tensors)
+    write_proto(folder, data)
+
+
+def write_proto(folder: Path, data: bytes) -> None:
+    """Write saved_model.pb: the bytes of a message, and their checksum in front."""
     with (folder / PROTO_FILE).open("wb") as file:
         file.write(checksum.header(data))
         file.write(data)

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jax import export
 from jax.extend.mlir import ir
 from jax.extend.mlir.passmanager import PassManager
 
 from xla_call_module.branches import CASE, keep_platform
 from xla_call_module.call import CallModule
-from xla_call_module.errors import PlatformError, StructureError
+from xla_call_module.errors import PlatformError
+from xla_call_module.exported import carried_for
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.stablehlo import find_main, open_module, serialize_module
 
@@ -33,7 +33,7 @@ def select_platforms(call: CallModule, platforms: Sequence[str]) -> CallModule:
 
     Raises:
         PlatformError: the call was not lowered for one of them.
-        StructureError: the call describes pytree types that JAX does not know in this process.
+        FormatError, StructureError, VersionError: as `exported.to_exported`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -61,21 +61,8 @@ def select_platforms(call: CallModule, platforms: Sequence[str]) -> CallModule:
         elif indices != list(range(len(indices))):
             _renumber(find_main(module), indices)
         artifact = serialize_module(module, call.stablehlo_version)
-    exported = _describe(call, wanted) if call.exported else b""
+    exported = carried_for(call, wanted) if call.exported else b""
     return dataclasses.replace(call, module=artifact, platforms=wanted, exported=exported)
-
-
-def _describe(call: CallModule, platforms: tuple[str, ...]) -> bytes:
-    """The serialized `Exported` without its module, for other platforms."""
-    try:
-        exported = export.deserialize(bytearray(call.exported))
-    except (ValueError, KeyError, TypeError) as error:
-        raise StructureError(
-            f"{call.name} has pytrees that cannot be read here: {error} To do: choose platforms in "
-            "a program that registers their types with jax.export."
-            "register_pytree_node_serialization or register_namedtuple_serialization."
-        ) from error
-    return bytes(dataclasses.replace(exported, platforms=platforms).serialize())
 
 
 def _drop_index(main: Any, index: int) -> None:

@@ -14,8 +14,8 @@ import pytest
 import bridge
 import savedmodel
 from savedmodel import rewriting
+from savedmodel.read import read_proto
 from savedmodel.rewriting import rewrite_nodes
-from savedmodel.schema import SavedModel
 from xla_call_module.checks import PLATFORM
 from xla_call_module.errors import FormatError, StructureError, VersionError
 from xla_call_module.node import OP
@@ -46,12 +46,6 @@ def folder(exported, tmp_path):
     return tmp_path / "model"
 
 
-def _read(folder):
-    proto = SavedModel()
-    proto.ParseFromString((folder / "saved_model.pb").read_bytes())
-    return proto
-
-
 def _nodes(proto):
     graphs = [meta_graph.graph_def for meta_graph in proto.meta_graphs]
     bodies = [g.node for g in graphs] + [f.node_def for g in graphs for f in g.library.function]
@@ -61,14 +55,14 @@ def _nodes(proto):
 def test_the_same_calls_give_the_same_bytes(folder, tmp_path):
     assert rewrite_nodes(folder, tmp_path / "new", _same) == 2
     old, new = (place / "saved_model.pb" for place in (folder, tmp_path / "new"))
-    assert new.read_bytes() == old.read_bytes()
+    assert new.read_bytes() == old.read_bytes()  # its checksum, too
 
 
 @pytest.mark.parametrize("name", ["jax2tf", "keras", "bare_graph", "session_graph", "orbax"])
 def test_only_the_attribute_changes_in_a_foreign_file(foreign, name, tmp_path):
     folder = foreign(name).folder
     count = rewrite_nodes(folder, tmp_path / "new", _without_platform_check)
-    old, new = _read(folder), _read(tmp_path / "new")
+    old, new = read_proto(folder), read_proto(tmp_path / "new")
     assert len(_nodes(old)) == count > 0
     for node in _nodes(new):
         assert list(node.attr["disabled_checks"].list.s) == [b"platform"]
@@ -92,7 +86,7 @@ def test_a_node_in_the_main_graph_is_found(foreign, tmp_path):
 
 
 def test_unknown_fields_are_kept(folder, tmp_path):
-    proto = _read(folder)
+    proto = read_proto(folder)
     (meta_graph,) = proto.meta_graphs
     for message in (_nodes(proto)[0], meta_graph.meta_info_def, meta_graph.object_graph_def):
         message.MergeFromString(UNKNOWN)
@@ -149,11 +143,11 @@ def test_metadata_are_merged(folder, tmp_path):
     rewrite_nodes(folder, tmp_path / "new", _same, metadata=lambda: {"tensorflow": "2.99"})
     old, new = savedmodel.read(folder).metadata, savedmodel.read(tmp_path / "new").metadata
     assert new == {**old, "tensorflow": "2.99"} != old
-    assert _read(tmp_path / "new").meta_graphs[0].meta_info_def.tensorflow_version == "2.99"
+    assert read_proto(tmp_path / "new").meta_graphs[0].meta_info_def.tensorflow_version == "2.99"
 
 
 def test_every_graph_is_gone_through_and_equal_calls_are_changed_once(folder, tmp_path):
-    proto = _read(folder)
+    proto = read_proto(folder)
     proto.meta_graphs.append(proto.meta_graphs[0])
     (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
     calls = []
@@ -164,7 +158,7 @@ def test_every_graph_is_gone_through_and_equal_calls_are_changed_once(folder, tm
 
     assert rewrite_nodes(folder, tmp_path / "new", change) == 4
     assert len(calls) == len(set(calls)) == 2
-    first, second = _read(tmp_path / "new").meta_graphs
+    first, second = read_proto(tmp_path / "new").meta_graphs
     assert first == second
 
 
@@ -225,7 +219,7 @@ def test_damage(folder, tmp_path):
 
 
 def test_damaged_metadata(folder, tmp_path):
-    proto = _read(folder)
+    proto = read_proto(folder)
     proto.meta_graphs[0].collection_def["jax_tf_bridge"].bytes_list.value[0] = json.dumps(
         1
     ).encode()
