@@ -21,7 +21,7 @@ from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.errors import DtypeError
 from xla_call_module.flags import read_flags
 
-__all__ = ["LoadedModel", "LoadedSignature", "load"]
+__all__ = ["LoadedModel", "LoadedSignature", "load", "to_logical"]
 
 # https://docs.jax.dev/en/latest/jax.random.html#jax.random.key
 _KEY_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
@@ -206,26 +206,21 @@ class LoadedSignature:
         """The leaves of the parameters."""
         pairs = zip(self._binding.variables, self.exported.in_avals, strict=False)
         return [
-            _to_logical(_zeros(aval) if index is None else value_of(index), aval)
+            to_logical(_zeros(aval) if index is None else value_of(index), aval)
             for index, aval in pairs
         ]
 
 
 class _Values:
-    """The values of a file's variables, each of them read once."""
+    """The values of a file's variables, each of them mapped once."""
 
     def __init__(self, variables: Sequence[Variable]) -> None:
         self._variables = variables
-        self._host: dict[int, np.ndarray[Any, Any]] = {}
         self._device: dict[int, jax.Array] = {}
 
     def host(self, index: int) -> np.ndarray[Any, Any]:
         """A read-only array."""
-        if index not in self._host:
-            value = self._variables[index].to_numpy()
-            value.flags.writeable = False
-            self._host[index] = value
-        return self._host[index]
+        return self._variables[index].mapped()
 
     def device(self, index: int) -> jax.Array:
         """The same on JAX's default device; on a CPU it is the same memory."""
@@ -241,7 +236,7 @@ def _specs(indices: Mapping[str, int], avals: Sequence[Any]) -> Mapping[str, jax
     )
 
 
-def _to_logical(value: Any, aval: Any) -> Any:
+def to_logical(value: Any, aval: Any) -> Any:
     """A typed PRNG key where the function takes one: the file has its key data."""
     if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return value

@@ -24,7 +24,7 @@ from savedmodel.schema import Proto
 from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, serialize_proto, write_proto
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError, StructureError
-from xla_call_module.node import OP, decode_node, update_node
+from xla_call_module.node import OP, decode_node, description_allowance, update_node
 
 __all__ = ["rewrite_nodes"]
 
@@ -99,11 +99,12 @@ def _check_places(source: str | os.PathLike[str], target: str | os.PathLike[str]
 
 def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallModule]) -> int:
     changed: dict[CallModule, CallModule] = {}
+    allowance = description_allowance()
     count = 0
     for place, node in _nodes(proto):
         count += 1
         try:
-            before = decode_node(node)
+            before = decode_node(node, allowance=allowance)
             if before not in changed:
                 changed[before] = change(before)
             update_node(node, before, changed[before])
