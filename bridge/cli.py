@@ -14,6 +14,8 @@ from rich.console import Console
 from bridge.inspect import inspect
 from bridge.report_text import print_report
 from bridge.retarget_file import retarget_file
+from bridge.verify import verify
+from bridge.verify_text import print_verification
 from xla_call_module.errors import InteropError
 from xla_call_module.linalg import LINALG
 
@@ -134,7 +136,36 @@ def _run_retarget(options: argparse.Namespace) -> int:
     return 0
 
 
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", help="the folder with saved_model.pb")
+    parser.add_argument(
+        "--python", metavar="OTHER", help="of an environment with TensorFlow; by default this one"
+    )
+    parser.add_argument("--record", metavar="FILE", help="write the inputs and what JAX computes")
+    parser.add_argument(
+        "--against", metavar="FILE", help="compare with what was recorded, without JAX"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def _run_verify(options: argparse.Namespace) -> int:
+    report = verify(
+        options.path,
+        python=options.python,
+        record=options.record,
+        against=options.against,
+        seed=options.seed,
+    )
+    if options.json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        print_verification(report, Console(highlight=False))
+    return 0 if report.passed else 1
+
+
 _COMMANDS = (
     _Command("inspect", "show what is in a SavedModel", _add_inspect, _run_inspect),
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
+    _Command("verify", "compare TensorFlow with JAX", _add_verify, _run_verify, trouble=2),
 )

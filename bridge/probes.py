@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +16,10 @@ from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import DType
 from xla_call_module.errors import StructureError
 
-__all__ = ["EDGES", "HUGE", "RANDOM", "SIZES", "choose_sizes", "draw", "draw_cotangent"]
+__all__ = ["EDGES", "HUGE", "INF", "RANDOM", "SIZES", "choose_sizes", "draw", "draw_cotangent"]
 
-RANDOM, HUGE = "random", "huge"
-EDGES = ("zeros", "ones", "negative", HUGE, "nan", "inf")
+RANDOM, HUGE, INF = "random", "huge", "inf"
+EDGES = ("zeros", "ones", "negative", HUGE, "nan", INF)
 # What a dimension variable is tried with.
 SIZES = (1, 3, 17)
 
@@ -82,15 +84,15 @@ def draw(
         return random.random(shape) < 0.5
     if jnp.issubdtype(spec.dtype.numpy, jnp.integer):
         return _draw_integers(spec, kind, shape, random)
-    numbers = random.standard_normal(shape)
-    if jnp.issubdtype(spec.dtype.numpy, jnp.complexfloating):
-        numbers = numbers + 1j * random.standard_normal(shape)
+    numbers: Any = random.standard_normal(shape)
     if kind == "negative":
-        numbers = -np.abs(numbers) - (numbers.imag * 1j if np.iscomplexobj(numbers) else 0)
+        numbers = -np.abs(numbers)
     if kind == HUGE:
-        numbers = np.sign(numbers.real) * _huge(spec.dtype)
+        numbers = np.sign(numbers) * _huge(spec.dtype)
+    elif jnp.issubdtype(spec.dtype.numpy, jnp.complexfloating):
+        numbers = numbers + 1j * random.standard_normal(shape)
     array = np.asarray(numbers).astype(spec.dtype.numpy)
-    if kind in ("nan", "inf") and array.size and _has(spec.dtype, kind):
+    if kind in ("nan", INF) and array.size and _has(spec.dtype, kind):
         array.reshape(-1)[array.size // 2] = np.array(float(kind)).astype(spec.dtype.numpy)
     return array
 
@@ -98,7 +100,7 @@ def draw(
 def _draw_integers(
     spec: TensorSpec, kind: str, shape: tuple[int, ...], random: np.random.Generator
 ) -> Array:
-    limits = jnp.iinfo(spec.dtype.numpy)
+    limits: Any = np.iinfo(spec.dtype.numpy)
     if spec.element.startswith("key<"):
         return random.integers(0, limits.max, shape, spec.dtype.numpy, endpoint=True)
     if kind == HUGE:
@@ -111,7 +113,7 @@ def _draw_integers(
 
 def draw_cotangent(like: Array, random: np.random.Generator) -> Array:
     """A cotangent for an array of numbers."""
-    numbers = random.standard_normal(like.shape)
+    numbers: Any = random.standard_normal(like.shape)
     if np.iscomplexobj(like):
         numbers = numbers + 1j * random.standard_normal(like.shape)
     return np.asarray(numbers).astype(like.dtype)
@@ -119,7 +121,8 @@ def draw_cotangent(like: Array, random: np.random.Generator) -> Array:
 
 def _huge(dtype: DType) -> float:
     kind = np.zeros((), dtype.numpy).real.dtype
-    return float(jnp.finfo(kind).max) ** _HUGE_EXPONENT  # type: ignore[no-untyped-call]
+    largest: Any = jnp.finfo(kind).max  # type: ignore[no-untyped-call]
+    return math.pow(largest, _HUGE_EXPONENT)
 
 
 def _has(dtype: DType, kind: str) -> bool:

@@ -9,6 +9,7 @@ happens.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -46,6 +47,11 @@ def write_arrays(path: str, arrays: Arrays) -> None:
     np.savez(path, header=text, **plain)  # type: ignore[arg-type]  # the keys are no options
 
 
+def to_tensor(arrays: Arrays, number: int, key: str) -> Any:
+    """A tensor of a trial."""
+    return tf.constant(arrays[f"{number}/{key}"])
+
+
 def run_trial(loaded: Any, trial: Mapping[str, Any], given: Callable[[str], Any]) -> Arrays:
     """What one trial gives, by order and name.
 
@@ -59,9 +65,12 @@ def run_trial(loaded: Any, trial: Mapping[str, Any], given: Callable[[str], Any]
     variables = {variable.name.partition(":")[0]: variable for variable in signature.variables}
     sources = {f"input/{name}": inputs[name] for name in trial["differentiated"]}
     sources |= {f"variable/{name}": variables[name] for name in trial["variables"]}
+    # As it is served, without gradients; then all orders at once.
+    orders = [call_signature(signature, inputs, trial)]
+    if trial["orders"]:
+        orders += differentiate(trial["orders"], signature, inputs, sources, trial, given)[1:]
     results: Arrays = {}
-    for order in range(trial["orders"] + 1):
-        found = evaluate(order, signature, inputs, sources, trial, given)
+    for order, found in enumerate(orders):
         for name, value in found.items():
             if value is None:  # nothing depends on it
                 value = tf.zeros_like(sources[name])
@@ -69,31 +78,39 @@ def run_trial(loaded: Any, trial: Mapping[str, Any], given: Callable[[str], Any]
     return results
 
 
-def evaluate(
+def call_signature(
+    signature: Any, inputs: Mapping[str, Any], trial: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The outputs that the trial is about."""
+    named = signature(**inputs)
+    return {name: named[name] for name in trial["outputs"]}
+
+
+def differentiate(
     order: int,
     signature: Any,
     inputs: Mapping[str, Any],
     sources: Mapping[str, Any],
     trial: Mapping[str, Any],
     given: Callable[[str], Any],
-) -> dict[str, Any]:
-    """The outputs, or for a higher order the gradients of what the one below has."""
+) -> list[dict[str, Any]]:
+    """The outputs, and the gradients of each order up to one."""
     if order == 0:
-        named = signature(**inputs)
-        return {name: named[name] for name in trial["outputs"]}
+        return [call_signature(signature, inputs, trial)]
     with tf.GradientTape() as tape:
         for source in sources.values():
             tape.watch(source)
-        below = evaluate(order - 1, signature, inputs, sources, trial, given)
+        orders = differentiate(order - 1, signature, inputs, sources, trial, given)
+    below = orders[-1]
     wanted = [name for name in trial["cotangents"][order - 1] if below[name] is not None]
     if not wanted:
-        return dict.fromkeys(sources)
+        return [*orders, dict.fromkeys(sources)]
     gradients = tape.gradient(
         [tf.convert_to_tensor(below[name]) for name in wanted],
         list(sources.values()),
         output_gradients=[given(f"cotangent/{order}/{name}") for name in wanted],
     )
-    return dict(zip(sources, gradients, strict=True))
+    return [*orders, dict(zip(sources, gradients, strict=True))]
 
 
 def main(model: str, trials: str, results: str) -> None:
@@ -115,10 +132,9 @@ def main(model: str, trials: str, results: str) -> None:
         found: Arrays = {}
         for number, trial in enumerate(header["trials"]):
             say(begun=number)
+            given = functools.partial(to_tensor, arrays, number)
             try:
-                result = run_trial(
-                    loaded, trial, lambda key, n=number: tf.constant(arrays[f"{n}/{key}"])
-                )
+                result = run_trial(loaded, trial, given)
             except Exception as error:  # noqa: BLE001 - as above
                 say(trial=number, error=f"{type(error).__name__}: {error}")
                 continue
