@@ -19,8 +19,9 @@ from bridge.probes import EDGES, RANDOM, SIZES, choose_sizes, draw, draw_cotange
 from bridge.trials import Array, Trial
 from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import evaluate_shape, symbols
-from xla_call_module.errors import InteropError
-from xla_call_module.exported import argument_specs
+from xla_call_module.errors import StructureError
+from xla_call_module.exported import from_exported
+from xla_call_module.refining import refine_results
 
 __all__ = ["make_trials"]
 
@@ -55,9 +56,10 @@ class _Reference:
     def __init__(self, signature: LoadedSignature) -> None:
         exported, binding = signature.exported, signature.binding
         self._key = signature.key
-        self._call = call_flat(exported, name=signature.key)
+        self._call = from_exported(exported, allow_flat_trees=True)
+        self._function = call_flat(exported, name=signature.key)
         self._avals = exported.in_avals
-        self._specs = argument_specs(exported)
+        self._specs = self._call.args
         self._orders = _count_orders(exported)
         self._inputs = dict(sorted(binding.inputs.items(), key=lambda item: item[1]))
         self._outputs = dict(sorted(binding.outputs.items(), key=lambda item: item[1]))
@@ -87,16 +89,11 @@ class _Reference:
         return trials
 
     def _accepts(self, sizes: Mapping[str, int]) -> bool:
+        shapes = [evaluate_shape(self._call.args[i].shape or (), sizes) for i in self._call.kept]
+        known = [tuple(dim for dim in shape if dim is not None) for shape in shapes]
         try:
-            shapes = [evaluate_shape(spec.shape or (), sizes) for spec in self._specs]
-            if any(dim is None for shape in shapes for dim in shape):
-                return False
-            structs = [
-                jax.ShapeDtypeStruct(shape[: aval.ndim], aval.dtype)
-                for shape, aval in zip(shapes, self._avals, strict=True)
-            ]
-            jax.eval_shape(self._call, *structs)
-        except (ValueError, InteropError):
+            refine_results(self._call, known, check_assertions=True)
+        except StructureError:
             return False
         return True
 
@@ -176,7 +173,7 @@ class _Reference:
         for position, source in zip(positions, sources, strict=True):
             given[position] = source
         logical = [to_logical(leaf, aval) for leaf, aval in zip(given, self._avals, strict=True)]
-        results = self._call(*logical)
+        results = self._function(*logical)
         return [_physical(results[index]) for index in self._outputs.values()]
 
 

@@ -82,7 +82,10 @@ def call_signature(
     signature: Any, inputs: Mapping[str, Any], trial: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The outputs that the trial is about."""
-    named = signature(**inputs)
+    keywords: Any = (signature.structured_input_signature or ((), {}))[1]
+    # Of a file without an object graph TensorFlow takes one input by its place alone.
+    by_place = not keywords and len(inputs) == 1
+    named = signature(*inputs.values()) if by_place else signature(**inputs)
     return {name: named[name] for name in trial["outputs"]}
 
 

@@ -174,7 +174,8 @@ def _to_trial(fields: Mapping[str, Any], number: int, arrays: Mapping[str, Array
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
     try:
-        with np.load(path, allow_pickle=False) as entries:
+        # Given a name, numpy does not close what is no archive.
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as entries:
             header = json.loads(entries["header"].tobytes())
             arrays = {
                 str(key): entries[key].view(dtype_from_name(name, where=str(path)).numpy)

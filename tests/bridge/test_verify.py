@@ -22,7 +22,7 @@ from bridge.reference import make_trials
 from bridge.trials import read_trials, write_trials
 from savedmodel.rewriting import rewrite_nodes
 from tests.bridge.absence import run_without_tensorflow
-from xla_call_module import from_exported
+from xla_call_module import from_exported, retarget
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import FormatError, MissingDependencyError, StructureError
@@ -100,12 +100,12 @@ def test_a_record_is_compared_with_another_file(folder, record, report, tmp_path
         other = export.export(jax.jit(lambda *args: _other(*args)))
         scope = export.SymbolicScope()
         x, flags = _spec("b, 3", np.float32, scope), _spec("2*b", np.bool_, scope)
-        module = from_exported(other(PARAMS, x, flags)).module
+        module = retarget(from_exported(other(PARAMS, x, flags))).module
         return dataclasses.replace(call, module=module)
 
     def _other(params, x, flags):
         results = _predict(params, x, flags)
-        return results | {"y": results["y"] * (1 + 3e-3 * (x[:, :2] > 0.5))}
+        return results | {"y": results["y"] * (1 + 3e-3 * (x[:, :2] != 0))}
 
     rewrite_nodes(folder, tmp_path / "other", change)
     found = bridge.verify(tmp_path / "other", against=record)
