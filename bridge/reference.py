@@ -14,7 +14,8 @@ from jax import tree_util
 
 from bridge._jax import enable_x64
 from bridge.calling import call_flat
-from bridge.load import LoadedModel, LoadedSignature, to_logical
+from bridge.keys import to_logical, to_physical
+from bridge.load import LoadedModel, LoadedSignature
 from bridge.probes import EDGES, RANDOM, SIZES, choose_sizes, draw, draw_cotangent
 from bridge.trials import Array, Trial
 from xla_call_module.call import TensorSpec
@@ -63,7 +64,7 @@ class _Reference:
         self._orders = _count_orders(exported)
         self._inputs = dict(sorted(binding.inputs.items(), key=lambda item: item[1]))
         self._outputs = dict(sorted(binding.outputs.items(), key=lambda item: item[1]))
-        self._params = [_physical(leaf) for leaf in tree_util.tree_leaves(signature.params)]
+        self._params = [to_physical(leaf) for leaf in tree_util.tree_leaves(signature.params)]
         self._variables = _unique(signature.variable_names)
         self._run = jax.jit(self._evaluate, static_argnums=(0, 1))
 
@@ -174,7 +175,7 @@ class _Reference:
             given[position] = source
         logical = [to_logical(leaf, aval) for leaf, aval in zip(given, self._avals, strict=True)]
         results = self._function(*logical)
-        return [_physical(results[index]) for index in self._outputs.values()]
+        return [to_physical(results[index]) for index in self._outputs.values()]
 
 
 def _inexact(function: Any, *sources: Any) -> list[Any]:
@@ -196,11 +197,6 @@ def _count_orders(exported: Any) -> int:
     while exported.has_vjp():
         exported, count = exported.vjp(), count + 1
     return count
-
-
-def _physical(value: Any) -> Any:
-    is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(value) if is_key else value
 
 
 def _unique(names: Sequence[str]) -> dict[str, int]:

@@ -18,6 +18,8 @@ from xla_call_module.errors import FormatError
 
 __all__ = ["StoredVariables"]
 
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
 
 class StoredVariables:
     """A checkpoint, read as far as its table of contents."""
@@ -71,6 +73,7 @@ class StoredVariables:
             shape,
             trainable=proto.trainable,
             constant=constant,
+            key=(key or "").removesuffix(_VALUE),
             chunks=chunks,
             source=source,
         )
