@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bridge.convert import convert
 from bridge.inspect import inspect
+from bridge.load import load
 from bridge.retarget import retarget
 from bridge.save import save
 from xla_call_module.errors import InteropError
 
-__all__ = ["InteropError", "convert", "inspect", "retarget", "save"]
+__all__ = ["InteropError", "convert", "inspect", "load", "retarget", "save"]

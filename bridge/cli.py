@@ -5,19 +5,36 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from bridge.inspect import FileReport, SignatureReport, TensorReport, inspect
+from bridge.inspect import inspect
+from bridge.report_text import print_report
 from xla_call_module.errors import InteropError
 
 __all__ = ["main"]
 
-_FAILED = 1
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """One command of the program.
+
+    Attributes:
+        name: what the user types.
+        summary: one line of `--help`.
+        add_arguments: declares what it takes.
+        run: does it; the exit status.
+        trouble: the exit status where `run` raises an `InteropError` or an `OSError`.
+    """
+
+    name: str
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+    trouble: int = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,18 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["inspect", "nowhere"])
         1
     """
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
+    command: _Command = options.command
     try:
-        report = inspect(options.path)
+        return command.run(options)
     except (InteropError, OSError) as error:
         print(f"jax-tf-bridge: {error}", file=sys.stderr)
-        return _FAILED
-    if options.json:
-        print(json.dumps(report.to_json(), indent=2))
-    else:
-        _print_report(report, Console(highlight=False))
-    return 0
+        return command.trouble
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,75 +65,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     version = metadata.version("jax-tf-bridge")
     parser.add_argument("--version", action="version", version=f"%(prog)s {version}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("inspect", help="show what is in a SavedModel")
-    command.add_argument("path", help="the folder with saved_model.pb")
-    command.add_argument("--json", action="store_true", help="for programs")
+    commands = parser.add_subparsers(metavar="command", required=True)
+    for command in _COMMANDS:
+        sentence = f"{command.summary[0].upper()}{command.summary[1:]}."
+        added = commands.add_parser(command.name, help=command.summary, description=sentence)
+        command.add_arguments(added)
+        added.set_defaults(command=command)
     return parser
 
 
-def _print_report(report: FileReport, console: Console) -> None:
-    console.print(Text(report.path, style="bold"), soft_wrap=True)
-    console.print(f"{_size(report.bytes)}, readable from TensorFlow {report.tensorflow} on")
-    for signature in report.signatures:
-        console.print()
-        _print_signature(signature, console)
-    console.print()
-    _print_parameters(report, console)
+def _add_inspect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", help="the folder with saved_model.pb")
+    parser.add_argument("--json", action="store_true", help="for programs")
 
 
-def _print_signature(signature: SignatureReport, console: Console) -> None:
-    console.print(Text(f"Signature {signature.key}", style="bold"))
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for heading, tensors in (("in", signature.inputs), ("out", signature.outputs)):
-        for tensor in tensors:
-            note = "" if tensor.used else "unused"
-            table.add_row(heading, tensor.name, _aval(tensor), tensor.path, note)
-    console.print(table)
-    facts = {
-        "function": signature.function,
-        "platforms": ", ".join(signature.platforms) or "any",
-        "module": f"{_size(signature.module_bytes)}, StableHLO {signature.stablehlo}, "
-        f"calling convention {signature.calling_convention}",
-        "TensorFlow": f"{signature.tensorflow} or newer",
-        "disabled checks": ", ".join(signature.disabled_checks) or "none",
-        "custom calls": ", ".join(signature.custom_calls) or "none",
-        "gradients": f"order {signature.gradient_order}" if signature.gradient_order else "none",
-        "devices": str(signature.devices),
-    }
-    grid = Table(box=None, pad_edge=False, show_header=False)
-    for name, value in facts.items():
-        grid.add_row(Text(name, style="dim"), Text(value))
-    console.print(grid)
+def _run_inspect(options: argparse.Namespace) -> int:
+    report = inspect(options.path)
+    if options.json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        print_report(report, Console(highlight=False))
+    return 0
 
 
-def _print_parameters(report: FileReport, console: Console) -> None:
-    total = sum(parameter.bytes for parameter in report.parameters)
-    heading = f"Parameters: {len(report.parameters)}, {_size(total)}"
-    console.print(Text(heading, style="bold"))
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for parameter in report.parameters:
-        shape = ",".join(map(str, parameter.shape))
-        table.add_row(
-            Text(parameter.name),
-            Text(f"{parameter.dtype}[{shape}]"),
-            Text(_size(parameter.bytes)),
-            "trainable" if parameter.trainable else "fixed",
-        )
-    if report.parameters:
-        console.print(table)
-
-
-def _aval(tensor: TensorReport) -> Text:
-    shape = "..." if tensor.shape is None else ",".join(map(str, tensor.shape))
-    element = f" ({tensor.element})" if tensor.element else ""
-    return Text(f"{tensor.dtype}[{shape}]{element}")
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+_COMMANDS = (_Command("inspect", "show what is in a SavedModel", _add_inspect, _run_inspect),)

@@ -298,7 +298,12 @@ class _Converted:
     def _bind(self, arguments: Arguments) -> _Bound:
         described = arguments.describe()
         call, out_tree = self._source.resolve(described, arguments.tree)
-        bind_symbols(call.call, arguments.shapes, disabled_checks=call.disabled_checks)
+        bind_symbols(
+            call.call.name,
+            call.call.own_args,
+            arguments.shapes,
+            disabled_checks=call.disabled_checks,
+        )
         casts = []
         for index, (argument, spec) in enumerate(zip(described, call.call.args, strict=True)):
             if arguments.tensors[index].dtype.as_datatype_enum != spec.dtype.enum:

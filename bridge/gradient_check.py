@@ -145,7 +145,7 @@ def _check_arguments(
                 f"{spec}. To do: cast it; what has 64 bits is compared inside "
                 "`with jax.enable_x64(True)`."
             )
-    bind_symbols(call, [leaf.shape for leaf in physical])
+    bind_symbols(call.name, call.own_args, [leaf.shape for leaf in physical])
 
 
 def _check_results(exported: export.Exported, call: CallModule, returned: Any) -> None:

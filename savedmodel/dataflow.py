@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from savedmodel.schema import Proto
+from xla_call_module.allowance import Allowance
 from xla_call_module.errors import FormatError
 from xla_call_module.node import OP
 
-__all__ = ["Argument", "Call", "Origin", "Result", "Unknown", "gradient_nodes", "trace"]
+__all__ = [
+    "Argument", "Call", "Origin", "Result", "Unknown", "gradient_nodes", "index_functions",
+    "steps_allowance", "trace",
+]  # fmt: skip
 
 _PASS_THROUGH = frozenset({"Identity", "PreventGradient", "ReadVariableOp", "StopGradient"})
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_MAX_STEPS = 1_000_000
+_MAX_ORDER = 64
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,33 +62,65 @@ class Call:
     operands: tuple[Origin, ...]
 
 
-def trace(function: str, library: Mapping[str, Proto]) -> list[Origin]:
+def steps_allowance() -> Allowance:
+    """What tracing all signatures of one file may take.
+
+    Functions that call each other with other arguments each time take as many steps as 2 to the
+    power of their number.
+    """
+    return Allowance(_MAX_STEPS, what="steps to follow its functions")
+
+
+def index_functions(library: Proto) -> dict[str, Proto]:
+    """Every function of a FunctionDefLibrary by name.
+
+    Raises:
+        FormatError: two have the same name.
+    """
+    functions = {function.signature.name: function for function in library.function}
+    if len(functions) < len(library.function):
+        names = [function.signature.name for function in library.function]
+        raise FormatError(f"The file has two functions of the name {_twice(names)}.")
+    return functions
+
+
+def trace(
+    function: str, library: Mapping[str, Proto], *, allowance: Allowance | None = None
+) -> list[Origin]:
     """For each output of a function where it comes from.
 
     Args:
         function: the name of the function.
         library: every function of the file by name.
+        allowance: what `steps_allowance` gave for the file.
 
     Raises:
-        FormatError: a name leads nowhere, or functions call each other in a circle.
+        FormatError: a name leads nowhere or is there twice, functions call each other in a circle,
+            or take more steps than are allowed.
     """
     definition = _find(library, function)
     arguments = [Argument(index) for index in range(len(definition.signature.input_arg))]
-    tracer = _Tracer(library)
+    tracer = _Tracer(library, allowance or steps_allowance())
     try:
         return tracer.outputs(definition, arguments)
     except RecursionError as error:
         raise FormatError(f"The functions below {function} call each other without end.") from error
 
 
-def gradient_nodes(call: Call, library: Proto) -> list[Proto]:
+def gradient_nodes(
+    call: Call, library: Proto, functions: Mapping[str, Proto] | None = None
+) -> list[Proto]:
     """The XlaCallModule nodes of a call's gradients, order after order.
 
     Args:
         call: the traced call.
         library: the FunctionDefLibrary.
+        functions: what `index_functions` made of it.
+
+    Raises:
+        FormatError: a gradient leads nowhere, or there are more orders than any writer makes.
     """
-    functions = {function.signature.name: function for function in library.function}
+    functions = index_functions(library) if functions is None else functions
     gradients = {
         gradient.registered_op_type: gradient.gradient_func
         for gradient in library.registered_gradients
@@ -92,6 +133,8 @@ def gradient_nodes(call: Call, library: Proto) -> list[Proto]:
             break
         node, function = found
         nodes.append(node)
+        if len(nodes) > _MAX_ORDER:
+            raise FormatError(f"Node {call.node.name} has gradients of over {_MAX_ORDER} orders.")
     return nodes
 
 
@@ -131,51 +174,97 @@ def _find(library: Mapping[str, Proto], name: str) -> Proto:
     return library[name]
 
 
+def _twice(names: Sequence[str]) -> str:
+    """A name that is there twice, or nothing."""
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), "")  # type: ignore[func-returns-value]
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A function with the origins of its arguments, and of the tensors that were asked for."""
+
+    function: Proto
+    arguments: Mapping[str, Origin]
+    nodes: Mapping[str, Proto]
+    known: dict[str, Origin] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class _Tracer:
     library: Mapping[str, Proto]
+    allowance: Allowance
     _calls: dict[tuple[str, str, tuple[Origin, ...]], Call] = field(default_factory=dict)
+    _nodes: dict[str, dict[str, Proto]] = field(default_factory=dict)
+    _outputs: dict[tuple[str, tuple[Origin, ...]], list[Origin]] = field(default_factory=dict)
 
     def outputs(self, function: Proto, arguments: Sequence[Origin]) -> list[Origin]:
-        return [
-            self._origin(function, arguments, function.ret[output.name])
-            for output in function.signature.output_arg
-        ]
+        key = (function.signature.name, tuple(arguments))
+        if key not in self._outputs:
+            frame = self._frame(function, arguments)
+            self._outputs[key] = [
+                self._origin(frame, function.ret[output.name])
+                for output in function.signature.output_arg
+            ]
+        return self._outputs[key]
 
-    def _origin(self, function: Proto, arguments: Sequence[Origin], reference: str) -> Origin:
+    def _frame(self, function: Proto, arguments: Sequence[Origin]) -> _Frame:
+        name = function.signature.name
+        names = [argument.name for argument in function.signature.input_arg]
+        self.allowance.spend(1 + len(names) + len(arguments))
+        if len(names) != len(arguments):
+            raise FormatError(f"{name} takes {len(names)} arguments, and gets {len(arguments)}.")
+        if name not in self._nodes:
+            self._nodes[name] = {node.name: node for node in function.node_def}
+            if len(self._nodes[name]) + len(set(names)) < len(function.node_def) + len(names):
+                twice = _twice([*names, *(node.name for node in function.node_def)])
+                raise FormatError(f"The function {name} has two tensors of the name {twice}.")
+        return _Frame(function, dict(zip(names, arguments, strict=True)), self._nodes[name])
+
+    def _origin(self, frame: _Frame, reference: str) -> Origin:
+        if reference not in frame.known:
+            frame.known[reference] = self._find_origin(frame, reference)
+        return frame.known[reference]
+
+    def _find_origin(self, frame: _Frame, reference: str) -> Origin:
+        self.allowance.spend()
         name, _, rest = reference.partition(":")
-        for index, argument in enumerate(function.signature.input_arg):
-            if argument.name == name:
-                return arguments[index]
-        node = next((node for node in function.node_def if node.name == name), None)
-        if node is None:
+        if name in frame.arguments:
+            return frame.arguments[name]
+        if name not in frame.nodes:
             raise FormatError(
-                f"{reference} is no tensor of the function {function.signature.name}."
+                f"{reference} is no tensor of the function {frame.function.signature.name}."
             )
         output, _, position = rest.partition(":")
-        return self._node_origin(function, arguments, node, int(position or 0) if output else 0)
+        if position and not (position.isascii() and position.isdigit()):
+            raise FormatError(f"{reference} names no result of node {name}.")
+        return self._node_origin(frame, frame.nodes[name], int(position or 0) if output else 0)
 
-    def _node_origin(
-        self, function: Proto, arguments: Sequence[Origin], node: Proto, position: int
-    ) -> Origin:
+    def _node_origin(self, frame: _Frame, node: Proto, position: int) -> Origin:
         data = [reference for reference in node.input if not reference.startswith("^")]
         if node.op in _PASS_THROUGH or node.op == "IdentityN":
             chosen = position if node.op == "IdentityN" else 0
-            return self._origin(function, arguments, data[chosen])
+            return self._origin(frame, _pick(data, chosen, node))
         if node.op == OP:
-            return Result(self._call(function, arguments, node, data), position)
+            return Result(self._call(frame, node, data), position)
         if (callee := _callee(node)) in self.library:
             inner = _find(self.library, callee)
-            passed = [self._origin(function, arguments, reference) for reference in data]
-            return self.outputs(inner, passed)[position]
+            passed = [self._origin(frame, reference) for reference in data]
+            return _pick(self.outputs(inner, passed), position, node)
         return Unknown(node.op)
 
-    def _call(
-        self, function: Proto, arguments: Sequence[Origin], node: Proto, data: Sequence[str]
-    ) -> Call:
+    def _call(self, frame: _Frame, node: Proto, data: Sequence[str]) -> Call:
         """The call of a node; the same object for each of its results."""
-        operands = tuple(self._origin(function, arguments, reference) for reference in data)
-        key = (function.signature.name, node.name, operands)
+        operands = tuple(self._origin(frame, reference) for reference in data)
+        key = (frame.function.signature.name, node.name, operands)
         if key not in self._calls:
-            self._calls[key] = Call(node, function, operands)
+            self._calls[key] = Call(node, frame.function, operands)
         return self._calls[key]
+
+
+def _pick(values: Sequence[_T], position: int, node: Proto) -> _T:
+    if position >= len(values):
+        raise FormatError(
+            f"Node {node.name} ({node.op}) has {len(values)} tensors, not {position}."
+        )
+    return values[position]

@@ -35,8 +35,9 @@ class Variable:
         shape: the shape.
         trainable: whether TensorFlow counts it among the trainable ones.
         constant: whether it is a constant of the computation, and no parameter of the model.
-        chunks: a function that yields its bytes in C order, in contiguous buffers of any size;
-            None in a model that was read.
+        chunks: a function that yields its bytes in C order, in contiguous buffers of any size.
+        source: a function that gives its bytes where they are in a file, after a check of their
+            checksum; None for a variable that was not read from one.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Variable:
     trainable: bool = True
     constant: bool = False
     chunks: Callable[[], Iterator[Any]] | None = field(default=None, compare=False)
+    source: Callable[[], np.ndarray[Any, Any]] | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int:
@@ -72,6 +74,31 @@ class Variable:
             value[start : start + piece.size] = piece
             start += piece.size
         return value.view(self.dtype.numpy).reshape(self.shape)
+
+    def mapped(self) -> np.ndarray[Any, Any]:
+        """The value, read-only and where it is: of a file, mapped into memory and not read.
+
+        The first call checks the checksum. Other programs' files do not align their tensors, so
+        `flags.aligned` may be false. A tensor that the file has in slices is put together, and a
+        value that comes from no file is copied.
+
+        Raises:
+            StructureError: it has none.
+            FormatError: the file is damaged.
+
+        Example:
+            >>> import bridge, jax, numpy as np, savedmodel
+            >>> exported = jax.export.export(jax.jit(lambda p, x: p["w"] * x))(
+            ...     {"w": np.arange(3.0, dtype="float32")}, 1.0)
+            >>> bridge.save(exported, "my_model", params={"w": np.arange(3.0, dtype="float32")})
+            >>> savedmodel.read("my_model").variables[0].mapped()
+            array([0., 1., 2.], dtype=float32)
+        """
+        if self.source is None:
+            value = self.to_numpy()
+            value.flags.writeable = False
+            return value
+        return self.source().view(self.dtype.numpy).reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,9 @@ from savedmodel.schema import (
 )
 from savedmodel.structures import Branch, Leaf, Structure, fill_shape
 
-__all__ = ["ObjectGraph", "write_objects"]
+__all__ = ["OBJECT_GRAPH_KEY", "ObjectGraph", "write_objects"]
+
+OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 _VARIABLE_VALUE = "VARIABLE_VALUE"
 _USER_OBJECT = "_generic_user_object"

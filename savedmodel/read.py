@@ -11,15 +11,15 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from savedmodel import tensor_bundle
+from savedmodel import checksum
 from savedmodel.dataflow import Argument, Call, Result, gradient_nodes, trace
 from savedmodel.model import Function, SavedModel, Signature, Variable
-from savedmodel.schema import Proto, TrackableObjectGraph
+from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
+from savedmodel.stored_variables import StoredVariables
 from savedmodel.structures import NONE, Branch, Leaf, Structure, as_dict, as_list, as_tuple
-from savedmodel.write import METADATA_COLLECTION, OBJECT_GRAPH_KEY, PROTO_FILE, VARIABLES
+from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, VARIABLES
 from xla_call_module.call import CallModule
-from xla_call_module.dtypes import dtype_from_tensorflow
 from xla_call_module.errors import FormatError
 from xla_call_module.node import decode_node
 
@@ -32,7 +32,8 @@ _MAX_DEPTH = 200
 def read(path: str | os.PathLike[str]) -> SavedModel:
     """The SavedModel in a folder: its signatures, their calls and gradients, its variables.
 
-    Variables are not read; `Variable.chunks` reads one, and checks its checksum.
+    Variables are not read, but that their files reach as far as they should; `Variable.to_numpy`
+    reads one and `Variable.mapped` maps one, and both check its checksum.
 
     Args:
         path: the folder of a SavedModel whose signatures are calls of StableHLO modules: one of
@@ -69,13 +70,21 @@ def _read_meta_graph(folder: Path) -> Proto:
             f"{folder} has no {PROTO_FILE}, so it is no SavedModel. To do: pass the folder that "
             "holds that file; TensorFlow Serving's versions are folders below the model's."
         )
+    data = file.read_bytes()
+    checked = checksum.check(file, data)
     proto: Any = SavedModelProto()
     try:
-        proto.ParseFromString(file.read_bytes())
+        proto.ParseFromString(data)
     except DecodeError as error:
         raise FormatError(f"{file} is no SavedModel message: {error}") from error
     for meta_graph in proto.meta_graphs:
         if _SERVE_TAG in meta_graph.meta_info_def.tags and meta_graph.HasField("object_graph_def"):
+            ours = METADATA_COLLECTION in meta_graph.collection_def
+            if ours and not checked and not checksum.has_known_beginning(data):
+                raise FormatError(
+                    f"{file}, byte 0: the file begins with {data[:5].hex()}, and neither with a "
+                    "checksum nor as a SavedModel. To do: copy it again, or write it again."
+                )
             return meta_graph  # type: ignore[no-any-return]
     raise FormatError(f"{file} has no graph with the tag {_SERVE_TAG!r} and an object graph.")
 
@@ -186,8 +195,11 @@ class _Objects:
         self._graph = meta_graph.object_graph_def
         nodes = [i for i, node in enumerate(self._graph.nodes) if node.HasField("variable")]
         self._indices = {node: index for index, node in enumerate(self._ordered(nodes))}
-        keys = _checkpoint_keys(folder, self._graph) if nodes else {}
-        self.variables = tuple(self._variable(folder, node, keys) for node in self._indices)
+        stored = StoredVariables(folder / VARIABLES, self._graph) if nodes else None
+        constants = frozenset(self._listed("constants"))
+        self.variables = tuple(
+            stored.variable(node, constant=node in constants) for node in self._indices if stored
+        )
         root = self._children(0)
         self.params = self._structure(root["params"], 0) if "params" in root else NONE
 
@@ -208,25 +220,6 @@ class _Objects:
         listed = list(self._listed("variables"))
         first = [node for node in listed if node in nodes]
         return [*dict.fromkeys([*first, *nodes])]
-
-    def _variable(self, folder: Path, node: int, keys: Mapping[int, str]) -> Variable:
-        proto = self._node(node).variable
-        dtype = dtype_from_tensorflow(proto.dtype, where=f"The variable {proto.name}")
-        shape = tuple(dim.size for dim in proto.shape.dim)
-        if proto.shape.unknown_rank or min(shape, default=0) < 0:
-            raise FormatError(f"The variable {proto.name} has no static shape.")
-
-        def chunks() -> Iterator[Any]:
-            if node not in keys:
-                raise FormatError(f"The variable {proto.name} has no value in the checkpoint.")
-            yield tensor_bundle.read_tensor(
-                tensor_bundle.read_index(folder / VARIABLES), keys[node]
-            )
-
-        constant = node in self._listed("constants")
-        return Variable(
-            proto.name, dtype, shape, trainable=proto.trainable, constant=constant, chunks=chunks
-        )
 
     def _listed(self, name: str) -> tuple[int, ...]:
         """The nodes in one of the root's lists of variables."""
@@ -259,30 +252,3 @@ class _Objects:
 
 def _as_number(name: str) -> int:
     return int(name) if name.isdigit() else -1
-
-
-def _checkpoint_keys(folder: Path, graph: Proto) -> dict[int, str]:
-    """For each variable's node its key: both object graphs are walked by the same names."""
-    index = tensor_bundle.read_index(folder / VARIABLES)
-    trackable: Any = TrackableObjectGraph()
-    try:
-        trackable.ParseFromString(tensor_bundle.read_strings(index, OBJECT_GRAPH_KEY)[0])
-    except DecodeError as error:
-        raise FormatError(f"The object graph in {index.path} is damaged: {error}") from error
-    keys: dict[int, str] = {}
-    seen = set()
-    pending = [(0, 0)]
-    while pending:
-        ours, theirs = pair = pending.pop()
-        if pair in seen or ours >= len(graph.nodes) or theirs >= len(trackable.nodes):
-            continue
-        seen.add(pair)
-        for attribute in trackable.nodes[theirs].attributes:
-            keys.setdefault(ours, attribute.checkpoint_key)
-        names = {child.local_name: child.node_id for child in trackable.nodes[theirs].children}
-        pending.extend(
-            (child.node_id, names[child.local_name])
-            for child in graph.nodes[ours].children
-            if child.local_name in names
-        )
-    return keys

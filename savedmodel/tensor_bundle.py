@@ -11,12 +11,14 @@ Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeAlias
@@ -37,14 +39,26 @@ from savedmodel.sstable import (
     mask_crc,
     unmask_crc,
 )
-from xla_call_module.dtypes import DTYPES, dtype_from_tensorflow
-from xla_call_module.errors import DtypeError, StructureError
+from savedmodel.tensor_slices import (
+    Slice,
+    extents,
+    flaw_of_slices,
+    is_within,
+    shape_of_slice,
+    slice_key,
+)
+from xla_call_module.dtypes import DTYPES, DType, dtype_from_tensorflow
+from xla_call_module.errors import DtypeError, FormatError, StructureError
 
 __all__ = [
     "BundleEntry",
     "BundleIndex",
     "BundleStrings",
     "BundleTensor",
+    "assemble_slices",
+    "check_bounds",
+    "check_tensor",
+    "find_tensor",
     "read_index",
     "read_strings",
     "read_tensor",
@@ -55,7 +69,7 @@ Piece: TypeAlias = "bytes | bytearray | memoryview | npt.NDArray[Any]"
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _VERSION = 1  # kTensorBundleVersion in tensor_bundle.cc
-_STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto
+_BOOL, _STRING = 10, 7  # DT_STRING in tensorflow/core/framework/types.proto
 _ITEMSIZE = {dtype.enum: dtype.itemsize for dtype in DTYPES}
 _MAX_RANK = 254  # MaxDimensions in tensorflow/core/framework/tensor_shape.h
 _LENGTHS_CRC_SIZE = 4
@@ -119,7 +133,7 @@ class BundleEntry:
     offset: int
     size: int
     crc32c: int
-    slices: tuple[tuple[tuple[int, int | None], ...], ...] = ()
+    slices: tuple[Slice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +381,7 @@ def read_index(prefix: str | os.PathLike[str]) -> BundleIndex:
         record.key.decode("utf-8", "surrogateescape"): _decode_entry(path, record, num_shards)
         for record in records
     }
+    _check_overlaps(path, entries)
     return BundleIndex(prefix, num_shards, MappingProxyType(entries))
 
 
@@ -434,7 +449,7 @@ def _flaw_of(entry: BundleEntry, num_shards: int) -> str:
     if entry.offset < 0 or entry.size < 0:
         return f"{entry.size} bytes at {entry.offset}"
     if entry.slices:
-        fit = all(_is_within(part, entry.shape) for part in entry.slices)
+        fit = all(is_within(part, entry.shape) for part in entry.slices)
         return "" if fit else f"slices that are not within shape {entry.shape}"
     if entry.dtype == _STRING:
         fit = entry.size >= elements + _LENGTHS_CRC_SIZE or entry.size == elements == 0
@@ -444,15 +459,23 @@ def _flaw_of(entry: BundleEntry, num_shards: int) -> str:
     return "" if fit else f"{entry.size} bytes for dtype {entry.dtype} and shape {entry.shape}"
 
 
-def _is_within(part: Sequence[tuple[int, int | None]], shape: tuple[int, ...]) -> bool:
-    return len(part) == len(shape) and all(
-        start == 0 if length is None else 0 <= start <= start + length <= size
-        for (start, length), size in zip(part, shape, strict=True)
-    )
+def _check_overlaps(path: Path, entries: Mapping[str, BundleEntry]) -> None:
+    """No writer puts two tensors in one place; then the data files bound what they hold in all."""
+    filled = [(e.shard_id, e.offset, e.size, key) for key, e in entries.items() if e.size]
+    filled.sort()
+    for (shard, offset, size, key), (other, start, _, second) in itertools.pairwise(filled):
+        if shard == other and offset + size > start:
+            raise FormatError(
+                f"{path}: {reprlib.repr(key)} has {size} bytes at {offset} of data file {shard}, "
+                f"and {reprlib.repr(second)} begins at {start}. The file is damaged. To do: copy "
+                "it again, or write it again."
+            )
 
 
 def read_tensor(index: BundleIndex, key: str) -> _Bytes:
     """The bytes of a tensor, in a new array; `view` and `reshape` make the tensor of them.
+
+    A tensor that is stored in slices is put together.
 
     Args:
         index: what `read_index` gave.
@@ -461,18 +484,87 @@ def read_tensor(index: BundleIndex, key: str) -> _Bytes:
     Raises:
         DtypeError: it holds strings or another dtype that JAX has not.
         FormatError: the data file is not there, is too short, or is damaged.
-        StructureError: the bundle has no such tensor, or has it in slices only.
+        StructureError: the bundle has no such tensor.
+    """
+    entry, _ = find_tensor(index, key)
+    if entry.slices:
+        return assemble_slices(index, key, partial(read_tensor, index))
+    data = _read_data(index, entry)
+    check_tensor(index, key, data)
+    return data
+
+
+def find_tensor(index: BundleIndex, key: str) -> tuple[BundleEntry, DType]:
+    """The entry of a tensor of numbers, and its dtype.
+
+    Raises:
+        DtypeError: it holds strings or another dtype that JAX has not.
+        StructureError: the bundle has no such tensor.
     """
     entry = _find(index, key)
     if entry.dtype == _STRING:
         raise DtypeError(f"Tensor {key} of {index.path} holds strings. To do: use read_strings.")
-    dtype_from_tensorflow(entry.dtype, where=f"Tensor {key} of {index.path}")
-    data = _read_data(index, entry)
-    crc = 0
+    return entry, dtype_from_tensorflow(entry.dtype, where=f"Tensor {key} of {index.path}")
+
+
+def check_tensor(index: BundleIndex, key: str, data: _Bytes) -> None:
+    """Refuse bytes that are not those that were written.
+
+    Args:
+        index: what `read_index` gave.
+        key: a tensor that is not stored in slices.
+        data: what its data file has at its place. The bytes are not copied.
+
+    Raises:
+        FormatError: the checksum differs, or a bool is neither 0 nor 1.
+    """
+    crc, largest = 0, 0
+    is_bool = index.entries[key].dtype == _BOOL
     for piece in _pieces(data):
         crc = google_crc32c.extend(crc, piece)
+        largest = max(largest, int(piece.max())) if is_bool else 0
     _check_crc(index, key, crc)
-    return data
+    if largest > 1:
+        entry = index.entries[key]
+        path = index.shard_path(entry.shard_id)
+        raise damage(path, entry.offset, f"{key!r} is bool, and has a byte {largest}")
+
+
+def assemble_slices(index: BundleIndex, key: str, read: Callable[[str], _Bytes]) -> _Bytes:
+    """The bytes of a tensor that is stored in slices, in a new array.
+
+    Args:
+        index: what `read_index` gave.
+        key: a tensor whose entry has slices.
+        read: gives the bytes of a slice by its key.
+
+    Raises:
+        FormatError: the slices are not all there, or are not what the tensor is made of.
+    """
+    entry, dtype = find_tensor(index, key)
+    if flaw := flaw_of_slices(entry.slices, entry.shape):
+        raise FormatError(f"{index.path}: the tensor {key!r} has {flaw}. To do: write it again.")
+    parts = [(slice_key(key, part), part) for part in entry.slices]
+    for part_key, part in parts:
+        _check_slice(index, key, part, index.entries.get(part_key))
+    whole = np.empty(entry.shape, f"V{dtype.itemsize}")
+    for part_key, part in parts:
+        data = read(part_key).view(whole.dtype)
+        whole[extents(part, entry.shape)] = data.reshape(shape_of_slice(part, entry.shape))
+    return whole.reshape(-1).view(np.uint8)
+
+
+def _check_slice(index: BundleIndex, key: str, part: Slice, found: BundleEntry | None) -> None:
+    """Refuse a slice before memory is set aside for the whole."""
+    whole = index.entries[key]
+    shape = shape_of_slice(part, whole.shape)
+    if found is None or found.slices or (found.dtype, found.shape) != (whole.dtype, shape):
+        stored = "none" if found is None else f"dtype {found.dtype}, shape {found.shape}"
+        raise FormatError(
+            f"{index.path}: the slice {part} of {key!r} should have an entry of dtype "
+            f"{whole.dtype}, shape {shape}; found {stored}. To do: write it again."
+        )
+    check_bounds(index, found)
 
 
 def read_strings(index: BundleIndex, key: str) -> tuple[bytes, ...]:
@@ -488,6 +580,11 @@ def read_strings(index: BundleIndex, key: str) -> tuple[bytes, ...]:
         StructureError: the bundle has no such tensor, or has it in slices only.
     """
     entry = _find(index, key)
+    if entry.slices:
+        raise StructureError(
+            f"{index.path} has the strings {key!r} in {len(entry.slices)} slices, which is not "
+            "supported. To do: load the checkpoint in TensorFlow and save it unpartitioned."
+        )
     if entry.dtype != _STRING:
         raise DtypeError(f"Tensor {key} of {index.path} holds no strings. To do: use read_tensor.")
     if not entry.size:
@@ -514,23 +611,27 @@ def _find(index: BundleIndex, key: str) -> BundleEntry:
             f"{index.path} has no tensor {key!r} among its {len(index.entries)}. To do: use one of "
             f"its keys{', such as ' if close else ''}{', '.join(close)}."
         )
-    if entry.slices:
-        raise StructureError(
-            f"{index.path} has tensor {key!r} in {len(entry.slices)} slices, which is not "
-            "supported. To do: load the checkpoint in TensorFlow and save it unpartitioned."
-        )
     return entry
 
 
-def _read_data(index: BundleIndex, entry: BundleEntry) -> _Bytes:
+def check_bounds(index: BundleIndex, entry: BundleEntry) -> None:
+    """Refuse an entry whose data file is not there, or ends before the tensor does.
+
+    Raises:
+        FormatError: it is so.
+    """
     path = index.shard_path(entry.shard_id)
     if not path.is_file():
         raise damage(path, 0, f"no file is there, but {index.path} refers to one")
+    size, end = path.stat().st_size, entry.offset + entry.size
+    if end > size:
+        raise damage(path, size, f"the file ends, where a tensor reaches to byte {end}")
+
+
+def _read_data(index: BundleIndex, entry: BundleEntry) -> _Bytes:
+    check_bounds(index, entry)
+    path = index.shard_path(entry.shard_id)
     with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if entry.offset + entry.size > size:
-            end = entry.offset + entry.size
-            raise damage(path, size, f"the file ends, where a tensor reaches to byte {end}")
         data = np.empty(entry.size, np.uint8)
         file.seek(entry.offset)
         rest = data.data

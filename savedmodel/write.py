@@ -11,12 +11,12 @@ from typing import Any
 
 from google.protobuf.message import EncodeError
 
-from savedmodel import tensor_bundle
+from savedmodel import checksum, tensor_bundle
 from savedmodel.folder import new_folder
 from savedmodel.functions import write_functions
 from savedmodel.graph import INIT_OP, write_graph
 from savedmodel.model import SavedModel
-from savedmodel.objects import ObjectGraph, write_objects
+from savedmodel.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objects
 from savedmodel.remote import is_remote, upload
 from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
@@ -27,7 +27,6 @@ __all__ = ["encode", "write"]
 PROTO_FILE = "saved_model.pb"
 VARIABLES = "variables/variables"
 METADATA_COLLECTION = "jax_tf_bridge"
-OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/.
 MAX_PROTO_BYTES = 2**31 - 1
 _SERVE_TAG = "serve"
@@ -39,6 +38,7 @@ def write(model: SavedModel, path: str | os.PathLike[str], *, overwrite: bool = 
     """Write a SavedModel; the folder appears whole or not at all.
 
     The same model gives the same bytes. Variables are streamed from `Variable.chunks`.
+    saved_model.pb gets a checksum, which `read` checks and other loaders ignore.
 
     Args:
         model: what to write.
@@ -80,7 +80,7 @@ def _serialize(proto: Proto) -> bytes:
         data: bytes = proto.SerializeToString(deterministic=True)
     except EncodeError as error:
         raise _too_large("more") from error
-    if len(data) > MAX_PROTO_BYTES:
+    if len(data) + checksum.HEADER_SIZE > MAX_PROTO_BYTES:
         raise _too_large(f"{len(data):,}")
     return data
 
@@ -96,6 +96,7 @@ def _fill(folder: Path, data: bytes, tensors: Sequence[_Tensor]) -> None:
     (folder / VARIABLES).parent.mkdir()
     tensor_bundle.write_bundle(folder / VARIABLES, tensors)
     with (folder / PROTO_FILE).open("wb") as file:
+        file.write(checksum.header(data))
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

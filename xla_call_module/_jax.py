@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import numpy as np
 from jax.extend import mlir
 from jax.extend.mlir import ir
 
-__all__ = ["parse_artifact", "serialize_artifact"]
+__all__ = ["dense_elements", "parse_artifact", "serialize_artifact"]
 
 
 def parse_artifact(artifact: bytes) -> Any:
@@ -32,3 +33,17 @@ def serialize_artifact(module: Any, version: str) -> bytes:
         bytecode = io.BytesIO()
         module.operation.write_bytecode(bytecode)
         return bytes(mlir.serialize_portable_artifact(bytecode.getvalue(), version, False))
+
+
+def dense_elements(array: np.ndarray[Any, Any], element: Any) -> Any:
+    """The elements of a constant, in the current MLIR context.
+
+    With JAX 0.8 and older it takes eight bools as the bits of a byte, since then each as a byte
+    (llvm/llvm-project, mlir/lib/Bindings/Python/IRAttributes.cpp). The gate can go with those.
+    """
+    make: Any = ir.DenseElementsAttr.get  # its stub knows no numpy arrays
+    try:
+        return make(array, type=element, shape=array.shape)
+    except ValueError:
+        packed = np.packbits(array, axis=None, bitorder="little")
+        return make(packed, type=element, shape=array.shape)

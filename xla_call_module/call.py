@@ -196,7 +196,8 @@ class CallModule:
 
 
 def bind_symbols(
-    call: CallModule,
+    name: str,
+    specs: Sequence[TensorSpec],
     sizes: Sequence[Sequence[int | None] | None],
     *,
     disabled_checks: Collection[DisabledCheck] = (),
@@ -204,9 +205,9 @@ def bind_symbols(
     """The dimension variables that follow from the shapes of arguments.
 
     Args:
-        call: what will be called.
-        sizes: for each of `call.own_args` the shape that arrived; None where unknown, or unknown in
-            all.
+        name: of what will be called.
+        specs: its arguments, without residuals and constants.
+        sizes: for each of them the shape that arrived; None where unknown, or unknown in all.
         disabled_checks: the checks that are not in force. Without `shape_assertions` only ranks
             and static dimensions are compared, since the module takes no others.
 
@@ -219,26 +220,26 @@ def bind_symbols(
     """
     values: dict[str, int] = {}
     if SHAPE_ASSERTIONS not in disabled_checks:
-        values = solve([spec.shape or () for spec in call.own_args], sizes)
-    for spec, arrived in zip(call.own_args, sizes, strict=True):
+        values = solve([spec.shape or () for spec in specs], sizes)
+    for spec, arrived in zip(specs, sizes, strict=True):
         if spec.shape is None or arrived is None:
             continue
         if len(spec.shape) != len(arrived):
             raise StructureError(
-                f"{spec.path} of {call.name} has shape {tuple(arrived)}, of rank {len(arrived)}; "
+                f"{spec.path} of {name} has shape {tuple(arrived)}, of rank {len(arrived)}; "
                 f"expected {spec}."
             )
         for axis, (dim, size) in enumerate(zip(spec.shape, arrived, strict=True)):
             wanted = evaluate(dim, values)
             if None not in (wanted, size) and wanted != size:
-                known = ", ".join(f"{name} = {values[name]}" for name in sorted(symbols(dim)))
+                known = ", ".join(f"{symbol} = {values[symbol]}" for symbol in sorted(symbols(dim)))
                 raise StructureError(
-                    f"{spec.path} of {call.name} has shape {tuple(arrived)}; expected {spec}, "
+                    f"{spec.path} of {name} has shape {tuple(arrived)}; expected {spec}, "
                     f"whose dimension {axis} is {wanted}{f' with {known}' if known else ''}."
                 )
-    if empty := [name for name, value in values.items() if value < 1]:
+    if empty := [symbol for symbol, value in values.items() if value < 1]:
         raise StructureError(
-            f"{call.name}: the dimension variable {empty[0]} would be {values[empty[0]]}; "
+            f"{name}: the dimension variable {empty[0]} would be {values[empty[0]]}; "
             "jax.export takes dimension variables to be at least 1."
         )
     return values

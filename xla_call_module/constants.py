@@ -1,4 +1,4 @@
-"""The constants in a module, and the pass that takes the large ones out.
+"""The constants in a module, the pass that takes the large ones out, and the one that undoes it.
 
 An eager call of the op costs more the larger its module is, and every order of a VJP chain has its
 own copy of what the function closes over. Taken out, an array is one more argument.
@@ -10,15 +10,17 @@ import dataclasses
 import hashlib
 import math
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jax.extend.mlir import ir
 
+from xla_call_module._jax import dense_elements
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES
+from xla_call_module.errors import StructureError
 from xla_call_module.inlining import inline_calls
 from xla_call_module.stablehlo import (
     describe_location,
@@ -30,7 +32,13 @@ from xla_call_module.stablehlo import (
     walk,
 )
 
-__all__ = ["HOISTED_FROM", "Constant", "hoist_constants", "largest_constants"]
+__all__ = [
+    "HOISTED_FROM",
+    "Constant",
+    "hoist_constants",
+    "largest_constants",
+    "restore_constants",
+]
 
 HOISTED_FROM = 64 * 1024
 _CONSTANT = "stablehlo.constant"
@@ -113,7 +121,7 @@ def hoist_constants(
                     values[key] = value.copy()
             operation.results[0].replace_all_uses_with(arguments[key])
             operation.erase()
-        _declare(main, arguments.values())
+        _declare(main)
         specs = tuple(_spec(argument, index) for index, argument in enumerate(arguments.values()))
         count = len(call.args)
         hoisted = dataclasses.replace(
@@ -126,22 +134,82 @@ def hoist_constants(
         return hoisted, values
 
 
+def restore_constants(
+    call: CallModule, value_of: Callable[[str], np.ndarray[Any, Any]]
+) -> CallModule:
+    """The call with its hoisted constants in its module again.
+
+    Args:
+        call: any call.
+        value_of: the value of a constant by its key.
+
+    Raises:
+        FormatError: the module is damaged.
+        StructureError: a value has another dtype or shape than the module takes.
+    """
+    if not call.hoisted:
+        return call
+    first = len(call.args) - len(call.hoisted)
+    with open_module(call.module) as module:
+        main = find_main(module)
+        block = main.regions[0].blocks[0]
+        offset = len(block.arguments) - len(call.kept)
+        for position, index in reversed(list(enumerate(call.kept))):
+            if index in call.constants:
+                argument = block.arguments[offset + position]
+                value = value_of(call.constants[index])
+                argument.replace_all_uses_with(_write(value, argument, call.args[index]))
+                block.erase_argument(offset + position)
+        _declare(main)
+        return dataclasses.replace(
+            call,
+            module=serialize_module(module, call.stablehlo_version),
+            args=call.args[:first],
+            kept=tuple(index for index in call.kept if index < first),
+            hoisted=(),
+        )
+
+
+def _write(value: np.ndarray[Any, Any], argument: Any, spec: TensorSpec) -> Any:
+    """A constant at the beginning of the block that has the argument; its result."""
+    if value.dtype != spec.dtype.numpy or value.shape != spec.shape:
+        raise StructureError(
+            f"The constant for {spec.path} is {value.dtype}{list(value.shape)}; the module takes "
+            f"{spec}."
+        )
+    with argument.context, argument.location:
+        element = ir.RankedTensorType(argument.type).element_type
+        data: Any = np.ascontiguousarray(value)
+        if value.dtype.kind == "V":  # a float of ml_dtypes, of which MLIR takes the bits
+            data = data.view(f"u{value.dtype.itemsize}")
+        elements = dense_elements(data, element)
+        return ir.Operation.create(
+            _CONSTANT,
+            results=[argument.type],
+            attributes={"value": elements},
+            ip=ir.InsertionPoint.at_block_begin(argument.owner),
+        ).results[0]
+
+
 def _spec(argument: Any, index: int) -> TensorSpec:
     found = tensor_type(str(argument.type))
     shape = tuple(dim or 0 for dim in found.shape)
     return TensorSpec(shape, _DTYPES[found.element], f"constants[{index}]")
 
 
-def _declare(main: Any, arguments: Iterable[Any]) -> None:
-    """Bring the type of a function, and its arguments' attributes, up to its arguments."""
+def _declare(main: Any) -> None:
+    """Bring the type of a function, and its arguments' attributes, up to its arguments.
+
+    Only the last of them were added or erased.
+    """
     kinds = [argument.type for argument in main.regions[0].blocks[0].arguments]
     with main.operation.context:
         kind = ir.FunctionType.get(kinds, list(main.type.results))
         main.attributes["function_type"] = ir.TypeAttr.get(kind)
         if "arg_attrs" in main.attributes:
-            added = [ir.DictAttr.get({}) for _ in arguments]
-            attributes = [*main.attributes["arg_attrs"], *added]
-            main.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
+            attributes = list(main.attributes["arg_attrs"])[: len(kinds)]
+            added = [ir.DictAttr.get({}) for _ in kinds[len(attributes) :]]
+            main.attributes["arg_attrs"] = ir.ArrayAttr.get([*attributes, *added])
 
 
 def _large_constants(operations: Iterable[Any], from_bytes: int) -> list[Any]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 __all__ = [
     "DtypeError",
     "FormatError",
@@ -11,6 +16,7 @@ __all__ = [
     "ShardingError",
     "StructureError",
     "VersionError",
+    "refusing_damage",
 ]
 
 
@@ -47,3 +53,36 @@ class FormatError(InteropError, ValueError):
 
 class MissingDependencyError(InteropError, ImportError):
     """An optional package is not installed: install the extra that the message names."""
+
+
+# What parts of a message that do not fit together end in, when they are taken for what they should
+# be. What the system refuses (OSError) is no damage.
+_CONTRADICTIONS = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError,
+    ValueError, struct.error, zlib.error,
+)  # fmt: skip
+
+
+@contextmanager
+def refusing_damage(where: str) -> Iterator[None]:
+    """Errors of a block that reads a file become a `FormatError`; an `InteropError` stays.
+
+    Args:
+        where: the file, and the part of it, that is read.
+
+    >>> with refusing_damage("saved_model.pb, signature f"):
+    ...     [][3]
+    Traceback (most recent call last):
+        ...
+    xla_call_module.errors.FormatError: saved_model.pb, signature f: parts of it do not fit \
+together (IndexError: list index out of range). To do: copy it again, or write it again.
+    """
+    try:
+        yield
+    except InteropError:
+        raise
+    except _CONTRADICTIONS as error:
+        raise FormatError(
+            f"{where}: parts of it do not fit together ({type(error).__name__}: "
+            f"{str(error)[:200]}). To do: copy it again, or write it again."
+        ) from error

@@ -1,8 +1,12 @@
-"""A `jax.export.Exported` becomes a `CallModule`: everything about it is checked here, once."""
+"""A `jax.export.Exported` becomes a `CallModule`, and one that came from it an `Exported` again.
+
+Everything about it is checked here, once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +18,12 @@ from xla_call_module.checks import PLATFORM, DisabledCheck, parse_checks
 from xla_call_module.custom_calls import check_custom_calls
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import DType, dtype_from_name
-from xla_call_module.errors import PlatformError, StructureError
+from xla_call_module.errors import (
+    FormatError,
+    PlatformError,
+    StructureError,
+    VersionError,
+)
 from xla_call_module.operations import check_operations
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.stablehlo import (
@@ -28,9 +37,12 @@ from xla_call_module.stablehlo import (
 __all__ = [
     "Check",
     "argument_paths",
+    "argument_specs",
+    "carried_kept",
     "from_exported",
     "result_paths",
     "strip_exported",
+    "to_exported",
     "to_jax_checks",
 ]
 
@@ -146,6 +158,88 @@ def strip_exported(exported: export.Exported, *, allow_flat_trees: bool) -> byte
     flat_in = tree_util.tree_structure((tuple(exported.in_avals), {}))
     flat_out = tree_util.tree_structure(tuple(exported.out_avals))
     return bytes(dataclasses.replace(bare, in_tree=flat_in, out_tree=flat_out).serialize())
+
+
+def to_exported(call: CallModule) -> export.Exported:
+    """The `Exported` that a call carries, with the call's module; without a VJP.
+
+    Args:
+        call: one that was made of an `Exported`, now or before it was written to a file; its
+            residuals are joined, and its constants restored.
+
+    Raises:
+        FormatError: what it carries is damaged, or contradicts the call.
+        StructureError: a pytree type is not registered for serialization in this process.
+        VersionError: a newer JAX wrote it.
+    """
+    bare = _deserialize(call)
+    exported = dataclasses.replace(
+        bare,
+        mlir_module_serialized=call.module,
+        module_kept_var_idx=call.kept,
+        disabled_safety_checks=to_jax_checks(call.disabled_checks),
+    )
+    specs = (*_specs_of(exported.in_avals), *_specs_of(exported.out_avals))
+    expected = tuple((spec.shape, spec.dtype) for spec in (*call.args, *call.results))
+    if specs != expected or exported.platforms != call.platforms:
+        raise FormatError(
+            f"{call.name} carries an Exported of {len(exported.in_avals)} arguments for "
+            f"{exported.platforms} that is not the one that it says it was made of. To do: write "
+            "the file again."
+        )
+    return exported
+
+
+def carried_kept(call: CallModule) -> tuple[int, ...]:
+    """The arguments that the module took when the `Exported` was made that the call carries.
+
+    Raises:
+        FormatError, StructureError, VersionError: as `to_exported`.
+    """
+    return tuple(_deserialize(call).module_kept_var_idx)
+
+
+def _specs_of(avals: Sequence[Any]) -> list[tuple[Shape | None, DType]]:
+    return [_physical(aval, f"aval {index}")[:2] for index, aval in enumerate(avals)]
+
+
+# What reading damaged flatbuffers ends in, and values in them that JAX does not expect.
+_DAMAGED = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError,
+    RecursionError, TypeError, ValueError, struct.error,
+)  # fmt: skip
+
+
+def _deserialize(call: CallModule) -> export.Exported:
+    try:
+        return export.deserialize(bytearray(call.exported))
+    except _DAMAGED as error:
+        message = str(error)
+        if "unregistered" in message:
+            raise StructureError(
+                f"The arguments or results of {call.name} have a pytree type that is not "
+                f"registered for serialization in this process: {message}. To do: import the "
+                "module that registers it, or call jax.export."
+                "register_pytree_node_serialization or register_namedtuple_serialization as when "
+                "the file was written."
+            ) from error
+        if "serialization version" in message:
+            raise VersionError(
+                f"{call.name} was written by another version of JAX: {message}. To do: take a "
+                "JAX that is at least as new as the one that wrote the file."
+            ) from error
+        raise FormatError(
+            f"The Exported that {call.name} carries is damaged: {type(error).__name__}: {message}"
+        ) from error
+
+
+def argument_specs(exported: export.Exported) -> tuple[TensorSpec, ...]:
+    """Every flat argument of an `Exported`.
+
+    Raises:
+        DtypeError: a dtype that TensorFlow cannot carry.
+    """
+    return _specs(exported.in_avals, argument_paths(exported.in_tree), {})
 
 
 def argument_paths(in_tree: tree_util.PyTreeDef) -> tuple[str, ...]:

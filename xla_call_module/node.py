@@ -22,15 +22,16 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import dtype_from_tensorflow
-from xla_call_module.errors import FormatError, InteropError
+from xla_call_module.errors import FormatError, InteropError, StructureError
 from xla_call_module.platforms import platform_from_tensorflow, platform_to_tensorflow
 from xla_call_module.versions import CONVENTIONS
 
-__all__ = ["OP", "decode_node", "encode_node"]
+__all__ = ["OP", "decode_node", "description_allowance", "encode_node"]
 
 OP = "XlaCallModule"
 DESCRIPTION_ATTR = "_jax_call"
@@ -41,8 +42,10 @@ _KNOWN = frozenset({
     "use_shardy_partitioner", "function_list", "has_token_input_output",
 })  # fmt: skip
 
-# No description that was written comes near; a damaged one must not fill the memory.
-_MAX_DESCRIPTION_BYTES = 2**28
+# JSON takes up to twenty times its size as Python's objects, and 2^22 bytes describe some 40,000
+# arguments; the rest of an Exported is as large at most. For all nodes of a file together:
+MAX_DESCRIPTION_BYTES = 2**22
+_MAX_DESCRIPTIONS_BYTES = 2**26
 
 Node = TypeVar("Node")
 
@@ -60,6 +63,7 @@ def encode_node(
 
     Raises:
         FormatError: the number of inputs is not that of the operands.
+        StructureError: there are too many arguments to describe.
 
     Example:
         >>> import jax, jax.numpy as jnp, tensorflow as tf
@@ -95,18 +99,24 @@ def encode_node(
         attr["function_list"].list.func.add().name = function
     if call.uses_shardy:
         attr["use_shardy_partitioner"].b = True
-    attr[DESCRIPTION_ATTR].s = zlib.compress(_describe(call), 9)
+    attr[DESCRIPTION_ATTR].s = _compress(call, _describe(call))
     if call.exported:
-        attr[EXPORTED_ATTR].s = zlib.compress(call.exported, 9)
+        attr[EXPORTED_ATTR].s = _compress(call, call.exported)
     return node  # type: ignore[no-any-return]  # it was made as Any to reach its fields
 
 
-def decode_node(node: Any) -> CallModule:
+def description_allowance() -> Allowance:
+    """The bytes that the descriptions of all nodes of one file may have, not compressed."""
+    return Allowance(_MAX_DESCRIPTIONS_BYTES, what="bytes of descriptions")
+
+
+def decode_node(node: Any, *, allowance: Allowance | None = None) -> CallModule:
     """The call that an XlaCallModule node makes.
 
     Args:
         node: a NodeDef of any pool, written by this package or another program. Without our
             description its arguments have dtypes but no known shapes.
+        allowance: what `description_allowance` gave for the file.
 
     Raises:
         FormatError: it is another op; an attribute is missing, unknown, or contradicts another.
@@ -140,7 +150,8 @@ def decode_node(node: Any) -> CallModule:
             f"before {CONVENTIONS[0]} did. To do: export it again."
         )
     functions = optional["function_list"].list.func if "function_list" in optional else ()
-    described = _read_description(node)
+    allowance = allowance or description_allowance()
+    described = _read_description(node, allowance)
     call = CallModule(
         module=node.attr["module"].s,
         version=node.attr["version"].i,
@@ -148,7 +159,7 @@ def decode_node(node: Any) -> CallModule:
         disabled_checks=tuple(map(DisabledCheck, _texts(optional, "disabled_checks"))),
         uses_shardy=_flag(optional, "use_shardy_partitioner"),
         function_list=tuple(function.name for function in functions),
-        exported=_decompress(node, EXPORTED_ATTR) if EXPORTED_ATTR in optional else b"",
+        exported=_decompress(node, EXPORTED_ATTR, allowance) if EXPORTED_ATTR in optional else b"",
         **described,
     )
     _check_types(call, node)
@@ -190,11 +201,11 @@ def _describe(call: CallModule) -> bytes:
     return json.dumps(description, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _read_description(node: Any) -> dict[str, Any]:
+def _read_description(node: Any, allowance: Allowance) -> dict[str, Any]:
     where = f"node {node.name}, attribute {DESCRIPTION_ATTR}"
     if DESCRIPTION_ATTR not in node.attr:
         return _infer_description(node)
-    text = _decompress(node, DESCRIPTION_ATTR)
+    text = _decompress(node, DESCRIPTION_ATTR, allowance)
     try:
         fields = json.loads(text)
         if fields["module_crc32"] != zlib.crc32(node.attr["module"].s):
@@ -219,18 +230,29 @@ def _read_description(node: Any) -> dict[str, Any]:
         raise FormatError(f"The {where}, is damaged: {text[:80]!s}…") from error
 
 
-def _decompress(node: Any, key: str) -> bytes:
+def _compress(call: CallModule, text: bytes) -> bytes:
+    if len(text) > MAX_DESCRIPTION_BYTES:
+        raise StructureError(
+            f"{call.name} has {len(call.args)} arguments and {len(call.results)} results, whose "
+            f"description takes {len(text):,} bytes; expected at most {MAX_DESCRIPTION_BYTES:,}. "
+            "To do: stack arrays that are alike into one, or save several functions."
+        )
+    return zlib.compress(text, 9)
+
+
+def _decompress(node: Any, key: str, allowance: Allowance) -> bytes:
     data = node.attr[key].s
     reader = zlib.decompressobj()
     try:
-        text = reader.decompress(data, _MAX_DESCRIPTION_BYTES)
+        text = reader.decompress(data, MAX_DESCRIPTION_BYTES)
     except zlib.error as error:
         raise FormatError(f"Node {node.name}: the attribute {key} is damaged: {error}.") from error
-    if not reader.eof:
+    if not reader.eof or reader.unused_data:
         raise FormatError(
-            f"Node {node.name}: the attribute {key} is damaged: {len(data)} bytes are cut off, or "
-            f"hold more than {_MAX_DESCRIPTION_BYTES}."
+            f"Node {node.name}: the attribute {key} is damaged: {len(data)} bytes are cut off, go "
+            f"on, or hold more than {MAX_DESCRIPTION_BYTES}."
         )
+    allowance.spend(len(text))
     return text
 
 

@@ -1,4 +1,4 @@
-"""The pass that splits a call and its VJP into a forward and a backward pass.
+"""The passes that split a call and its VJP into a forward and a backward pass, and join them again.
 
 The VJP that JAX exports computes the forward pass again. What of it does not depend on cotangents
 can be computed together with the results, and handed on.
@@ -30,7 +30,7 @@ from xla_call_module.stablehlo import (
     tensor_type,
 )
 
-__all__ = ["split_residuals"]
+__all__ = ["join_residuals", "split_residuals"]
 
 # What XLA computes inside the operation that uses it, for less than reading it from memory costs.
 _CHEAP = frozenset({
@@ -92,6 +92,99 @@ def split_residuals(primal: CallModule, vjp: CallModule) -> tuple[CallModule, Ca
             residual_args=len(specs),
         )
         return forward, backward
+
+
+def join_residuals(
+    forward: CallModule, backward: CallModule, kept: Sequence[int]
+) -> tuple[CallModule, CallModule]:
+    """A call and its VJP that hand nothing on: the inverse of `split_residuals`.
+
+    Args:
+        forward: a forward pass, without hoisted constants.
+        backward: the backward pass that takes its residuals, without hoisted constants.
+        kept: the arguments that the call's module takes; at least those that it needs.
+
+    Raises:
+        StructureError: the two do not belong together, or the call needs more arguments.
+    """
+    count = forward.residual_results
+    if count != backward.residual_args or len(backward.own_args) != len(forward.args) + len(
+        forward.own_results
+    ):
+        raise StructureError(
+            f"{forward.name} takes {len(forward.args)} arguments and hands {count} residuals on; "
+            f"{backward.name} takes {len(backward.own_args)} and {backward.residual_args}. "
+            "Expected a forward pass and its backward pass."
+        )
+    with open_module(forward.module) as module:
+        vjp_module = parse_module(backward.module)
+        first, second = _Body.of(module, forward), _Body.of(vjp_module, backward)
+        taken = _write_joined(vjp_module, first, second, count)
+        _write_without(module, first, count, [*_index_first(forward), *kept])
+        primal = dataclasses.replace(
+            forward,
+            module=serialize_module(module, forward.stablehlo_version),
+            results=forward.own_results,
+            kept=tuple(kept),
+            residual_results=0,
+        )
+        vjp = dataclasses.replace(
+            backward,
+            module=serialize_module(vjp_module, backward.stablehlo_version),
+            args=backward.own_args,
+            kept=taken,
+            residual_args=0,
+        )
+        return primal, vjp
+
+
+def _index_first(call: CallModule) -> list[int]:
+    return [_PLATFORM_INDEX] if call.has_platform_index else []
+
+
+def _write_joined(module: Any, first: _Body, second: _Body, count: int) -> tuple[int, ...]:
+    """Let a backward pass compute its residuals itself; the indices of its arguments."""
+    residuals = first.returned[len(first.returned) - count :]
+    needed, taken = _ancestors(first, residuals)
+    own = range(len(second.arguments) - count)
+    sources = {second.arguments[number]: second.values[number] for number in own}
+    for number in taken:
+        sources.setdefault(first.arguments[number], first.values[number])
+    indices = sorted(sources)
+    places = {index: position for position, index in enumerate(indices)}
+    parts = [
+        _Part(first, needed, {n: places[first.arguments[n]] for n in taken}, residuals),
+        _Part(
+            second,
+            range(len(second.operations)),
+            {n: places[second.arguments[n]] for n in own},
+            second.returned,
+            handed=range(len(own), len(second.arguments)),
+        ),
+    ]
+    _write_main(module, second.main, [sources[index] for index in indices], parts)
+    _merge_equal(module)
+    return tuple(index for index in indices if index != _PLATFORM_INDEX)
+
+
+def _write_without(module: Any, body: _Body, count: int, kept: Sequence[int]) -> None:
+    """Let a forward pass return its own results only, and take the kept arguments."""
+    own = body.returned[: len(body.returned) - count]
+    needed, taken = _ancestors(body, own)
+    asserts = [position for position, results in enumerate(body.outputs) if not results]
+    more, also = _ancestors(body, [n for position in asserts for n in body.inputs[position]])
+    sources = {index: body.values[n] for n, index in enumerate(body.arguments)}
+    missing = {body.arguments[n] for n in taken | also} - set(kept)
+    if missing or not set(kept) <= set(sources):
+        raise StructureError(
+            f"The forward pass takes the arguments {sorted(sources)}; they cannot become "
+            f"{sorted(kept)}, and {sorted(missing)} are needed."
+        )
+    places = {index: position for position, index in enumerate(kept)}
+    inputs = {n: places[body.arguments[n]] for n in taken | also}
+    positions = sorted({*needed, *more, *asserts})
+    part = _Part(body, positions, inputs, own)
+    _write_main(module, body.main, [sources[index] for index in kept], [part])
 
 
 def _inline(module: Any) -> bool:
@@ -301,13 +394,15 @@ class _Part:
         body: where they are.
         positions: which they are, ascending.
         inputs: for the numbers of what comes from outside the position among the new arguments.
-        outputs: the numbers of what the new function returns.
+        outputs: the numbers of what the new function returns, or hands on to the next part.
+        handed: the numbers of what is handed on by the part before, which then is not returned.
     """
 
     body: _Body
     positions: Sequence[int]
     inputs: Mapping[int, int]
     outputs: Sequence[int]
+    handed: Sequence[int] = ()
 
 
 def _write_forward(module: Any, primal: _Body, vjp: _Body, division: _Division) -> tuple[int, ...]:
@@ -367,13 +462,16 @@ def _write_main(module: Any, old: Any, arguments: Sequence[Any], parts: Sequence
         module: the parsed module.
         old: its function.
         arguments: values of the types, and with the attributes, of the new arguments.
-        parts: what it computes; the first one returns what the old function returned.
+        parts: what it computes; the first that returns anything returns what the old function did.
     """
-    returned = [part.body.values[number] for part in parts for number in part.outputs]
+    following = [*parts[1:], None]
+    returning = [part for part, after in zip(parts, following, strict=True) if not _takes(after)]
+    returned = [part.body.values[number] for part in returning for number in part.outputs]
     attributes = [_attributes_of(value) for value in arguments]
     results = list(old.attributes["res_attrs"]) if "res_attrs" in old.attributes else []
     with module.context, old.location:
         results += [ir.DictAttr.get({})] * (len(returned) - len(results))
+        del results[len(returned) :]
         kind = ir.FunctionType.get([v.type for v in arguments], [v.type for v in returned])
         start = ir.InsertionPoint.at_block_begin(module.body)
         new: Any = func.FuncOp  # its stub is that of the class that it extends
@@ -382,8 +480,17 @@ def _write_main(module: Any, old: Any, arguments: Sequence[Any], parts: Sequence
         main.attributes["res_attrs"] = ir.ArrayAttr.get(results)
         block = main.add_entry_block([value.location for value in arguments])
         with ir.InsertionPoint(block):
-            func.ReturnOp([value for part in parts for value in _copy(part, block)])
+            values: list[Any] = []
+            for part in parts:
+                handed = [values.pop() for _ in part.handed][::-1]
+                values += _copy(part, block, handed)
+            func.ReturnOp(values)
     old.operation.erase()
+
+
+def _takes(part: _Part | None) -> bool:
+    """Whether a part takes what the part before it gives."""
+    return part is not None and len(part.handed) > 0
 
 
 def _attributes_of(value: Any) -> Any:
@@ -395,10 +502,11 @@ def _attributes_of(value: Any) -> Any:
     return ir.DictAttr.get({})
 
 
-def _copy(part: _Part, block: Any) -> list[Any]:
+def _copy(part: _Part, block: Any, handed: Sequence[Any]) -> list[Any]:
     """Copy the operations of a part to the end of a block; the new values of its outputs."""
     old = part.body.values
     values = {old[number]: block.arguments[position] for number, position in part.inputs.items()}
+    values.update(zip((old[number] for number in part.handed), handed, strict=True))
     for position in part.positions:
         operation = part.body.operations[position]
         copied = operation.clone().operation

@@ -143,7 +143,7 @@ def test_a_damaged_spec(fields, error, match):
     ],
 )
 def test_symbols_are_bound(call, shapes, sizes, values):
-    assert bind_symbols(_call(call.module, *shapes), sizes) == values
+    assert bind_symbols("f", _call(call.module, *shapes).own_args, sizes) == values
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_symbols_are_bound(call, shapes, sizes, values):
 )
 def test_shapes_that_do_not_fit(call, shapes, sizes, message):
     with pytest.raises(StructureError, match=re.escape(message)):
-        bind_symbols(_call(call.module, *shapes), sizes)
+        bind_symbols("f", _call(call.module, *shapes).own_args, sizes)
 
 
 def test_jax_agrees_on_what_does_not_fit():
@@ -191,6 +191,6 @@ def test_jax_agrees_on_what_does_not_fit():
             exported.call(jnp.zeros(shape))
         except ValueError:
             with pytest.raises(StructureError, match="dimension"):
-                bind_symbols(call, [shape])
+                bind_symbols(call.name, call.own_args, [shape])
         else:
-            assert bind_symbols(call, [shape]) == {"b": shape[0]}
+            assert bind_symbols(call.name, call.own_args, [shape]) == {"b": shape[0]}

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import bridge
 from tests.x64 import enable_x64
-from xla_call_module.constants import hoist_constants, largest_constants
+from xla_call_module.constants import hoist_constants, largest_constants, restore_constants
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.op import Op
@@ -66,6 +66,11 @@ def test_hoisting_keeps_every_bit(name):
     assert hoisted.constants == {1: next(iter(values))}
     assert hoisted.own_args == call.args
     assert len(largest_constants(hoisted.module, 1)) == 0
+    restored = restore_constants(hoisted, values.__getitem__)
+    assert (restored.args, restored.kept, restored.hoisted) == (call.args, call.kept, ())
+    again, others = hoist_constants(restored, from_bytes=200)
+    assert again.hoisted == hoisted.hoisted
+    assert others.keys() == values.keys()  # which are made of the bytes
 
 
 def test_hoisting_out_of_loops_and_functions():
@@ -102,3 +107,12 @@ def test_values_that_are_known_are_not_read_again(exported):
     first, values = hoist_constants(call, from_bytes=4800)
     second, none = hoist_constants(call, from_bytes=4800, known=values)
     assert (second, none) == (first, {})
+
+
+def test_a_constant_of_another_shape_is_not_put_back():
+    call = from_exported(jax.export.export(jax.jit(lambda x: x + LARGE))(LARGE))
+    hoisted, values = hoist_constants(call, from_bytes=100)
+    with pytest.raises(
+        StructureError, match=r"float32\[30, 40\]; the module takes float32\[40,30\]"
+    ):
+        restore_constants(hoisted, lambda key: values[key].T)

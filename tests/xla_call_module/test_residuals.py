@@ -14,7 +14,7 @@ import tensorflow as tf
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.op import Op
-from xla_call_module.residuals import split_residuals
+from xla_call_module.residuals import join_residuals, split_residuals
 from xla_call_module.retargeting import retarget
 from xla_call_module.stablehlo import open_module, walk
 
@@ -83,6 +83,44 @@ def test_the_two_passes_compute_what_the_two_calls_do(name, dims):
     pulled = run(backward, [W, X, *cotangents, *found[len(results) :]])
     for one, other in zip(pulled, run(vjp, [W, X, *cotangents]), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dims", ["4", "b"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_joined_again_they_are_the_two_calls(name, dims):
+    exported = export(FUNCTIONS[name], dims, ("cuda", "cpu"))
+    primal, vjp = from_exported(exported), from_exported(exported.vjp())
+    joined, joined_vjp = join_residuals(*split_residuals(primal, vjp), primal.kept)
+    assert dataclasses.replace(joined, module=primal.module) == primal
+    assert (joined_vjp.args, joined_vjp.results) == (vjp.args, vjp.results)
+    assert (
+        count_operations(joined)["stablehlo.custom_call"]
+        == (count_operations(primal)["stablehlo.custom_call"])
+    )
+    cotangents = [
+        np.ones([4 if isinstance(dim, str) else dim for dim in spec.shape], spec.dtype.numpy)
+        for spec in vjp.args[2:]
+    ]
+    for one, other in zip(run(joined, [W, X]), run(primal, [W, X]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    arrays = [W, X, *cotangents]
+    for one, other in zip(run(joined_vjp, arrays), run(vjp, arrays), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_passes_of_different_functions_are_not_joined():
+    one, other = (export(FUNCTIONS[name], "b") for name in ("layers", "counted"))
+    forward, _ = split_residuals(from_exported(one), from_exported(one.vjp()))
+    _, backward = split_residuals(from_exported(other), from_exported(other.vjp()))
+    with pytest.raises(StructureError, match="Expected a forward pass and its backward pass"):
+        join_residuals(forward, backward, forward.kept)
+
+
+def test_a_joined_call_needs_its_arguments():
+    exported = export(layers, "b")
+    passes = split_residuals(from_exported(exported), from_exported(exported.vjp()))
+    with pytest.raises(StructureError, match=r"cannot become \[0\], and \[1\] are needed"):
+        join_residuals(*passes, [0])
 
 
 def test_nothing_is_computed_twice():

@@ -1,0 +1,151 @@
+"""Arguments as they arrive -> the leaves that a loaded function takes, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export, tree_util
+
+from bridge.binding import Binding
+from bridge.trees import with_text_keys
+from xla_call_module.call import bind_symbols
+from xla_call_module.checks import DisabledCheck
+from xla_call_module.dtypes import WIDE
+from xla_call_module.errors import DtypeError, PlatformError, StructureError
+from xla_call_module.exported import argument_specs
+
+__all__ = ["Arguments"]
+
+# What JAX's backend calls itself -> the platforms of `jax.export` that it can be.
+_PLATFORMS = {"gpu": ("cuda", "rocm")}
+_KINDS = "biufc"
+
+
+class Arguments:
+    """What a loaded function takes besides its parameters."""
+
+    def __init__(
+        self, key: str, binding: Binding, disabled_checks: tuple[DisabledCheck, ...]
+    ) -> None:
+        """Find out once what every call needs.
+
+        Args:
+            key: of the signature.
+            binding: the function.
+            disabled_checks: the safety checks that are not in force.
+        """
+        exported = binding.exported
+        self._key = key
+        self._exported = exported
+        self._checks = disabled_checks
+        names = {index: name for name, index in binding.inputs.items()}
+        self._specs = tuple(
+            dataclasses.replace(spec, path=names.get(index, spec.path))
+            for index, spec in enumerate(argument_specs(exported))
+        )
+        self._first = len(binding.variables)
+        self._tree = _without_params(exported, has_params=binding.params is not None)
+        self._names = binding.inputs
+        self._accepted: set[tuple[Any, ...]] = set()
+
+    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The leaves of the arguments.
+
+        Args:
+            args: as the function takes them, or none.
+            kwargs: as the function takes them, or each input by its name in the signature.
+
+        Raises:
+            StructureError, DtypeError: they are not those that the function was exported for.
+            PlatformError: it was not exported for the platform at hand.
+        """
+        leaves, tree = tree_util.tree_flatten((args, dict(kwargs)))
+        # In the file the keys of dicts are text, in the order that they had.
+        if tree != self._tree and with_text_keys(tree) != self._tree:
+            leaves = self._by_name(args, kwargs, tree)
+        leaves = [
+            self._from_python(leaf, index)
+            if isinstance(leaf, (bool, int, float, complex))
+            else leaf
+            for index, leaf in enumerate(leaves, self._first)
+        ]
+        kinds = tuple((np.shape(leaf), _dtype_of(leaf)) for leaf in leaves)
+        if kinds not in self._accepted:
+            self._check(leaves, kinds)
+            self._accepted.add(kinds)
+        return leaves
+
+    def _by_name(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], tree: tree_util.PyTreeDef
+    ) -> list[Any]:
+        named = {index: kwargs.get(name) for name, index in self._names.items()}
+        expected = range(self._first, self._first + self._tree.num_leaves)
+        if args or kwargs.keys() != self._names.keys() or named.keys() != set(expected):
+            raise StructureError(
+                f"{self._key} was called with (args, kwargs) of the structure {tree}; expected "
+                f"{self._tree}, or its inputs by name: {', '.join(self._names) or 'none'}."
+            )
+        return [named[index] for index in expected]
+
+    def _from_python(self, number: complex, index: int) -> Any:
+        """A Python number in the dtype of the argument, if JAX would promote it to that."""
+        dtype = self._exported.in_avals[index].dtype
+        kinds = [np.result_type(type(number)).kind, np.dtype(dtype).kind.replace("V", "f")]
+        if _KINDS.find(kinds[0]) > _KINDS.find(kinds[1]):
+            return number
+        return np.asarray(number, dtype)
+
+    def _check(self, leaves: list[Any], kinds: tuple[Any, ...]) -> None:
+        self._check_width()
+        for index, (_, dtype) in enumerate(kinds, self._first):
+            if dtype != self._exported.in_avals[index].dtype:
+                raise DtypeError(
+                    f"{self._specs[index].path} of {self._key} has dtype {dtype}; expected "
+                    f"{self._exported.in_avals[index].dtype}. To do: cast it."
+                )
+        sizes = [spec.static_shape for spec in self._specs]
+        for index, (shape, _) in enumerate(kinds, self._first):
+            # The key data of a typed PRNG key has dimensions that the key has not.
+            inner = (sizes[index] or ())[len(self._exported.in_avals[index].shape) :]
+            known = (size if isinstance(size, int) else None for size in shape)
+            sizes[index] = (*known, *inner)
+        bind_symbols(self._key, self._specs, sizes, disabled_checks=self._checks)
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            self._check_platform()
+
+    def _check_width(self) -> None:
+        wide = [s for s in self._specs if s.dtype.name in WIDE and s.element != "float0"]
+        if wide and not jax.config.read("jax_enable_x64"):
+            raise DtypeError(
+                f"{wide[0].path} of {self._key} is {wide[0]}, and JAX has no 64-bit dtypes while "
+                "x64 is off. To do: jax.config.update('jax_enable_x64', True)."
+            )
+
+    def _check_platform(self) -> None:
+        backend = jax.default_backend()
+        platforms = _PLATFORMS.get(backend, (backend,))
+        disabled = export.DisabledSafetyCheck.platform() in self._exported.disabled_safety_checks
+        if not disabled and not set(platforms) & set(self._exported.platforms):
+            raise PlatformError(
+                f"{self._key} was exported for {', '.join(self._exported.platforms)}, and JAX runs "
+                f"on {backend} here. To do: export it with platforms= of both, or run JAX on what "
+                "it was exported for."
+            )
+
+
+def _without_params(exported: export.Exported, *, has_params: bool) -> tree_util.PyTreeDef:
+    """The structure of (args, kwargs), without the first of the args if that is the parameters."""
+    leaves = range(len(exported.in_avals))
+    args, kwargs = tree_util.tree_unflatten(exported.in_tree, leaves)
+    return tree_util.tree_structure((args[int(has_params) :], kwargs))
+
+
+def _dtype_of(leaf: Any) -> Any:
+    """The dtype that JAX takes a value for."""
+    if isinstance(leaf, jax.Array):
+        return leaf.dtype
+    return jax.dtypes.canonicalize_dtype(np.result_type(getattr(leaf, "dtype", leaf)))

@@ -1,0 +1,253 @@
+"""`load`: a SavedModel becomes JAX functions again, without TensorFlow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export, tree_util
+
+from bridge.arguments import Arguments
+from bridge.binding import Binding, bind
+from bridge.calling import call_flat
+from savedmodel.model import SavedModel, Signature, Variable
+from savedmodel.read import read
+from xla_call_module.checks import DisabledCheck, unite
+from xla_call_module.errors import DtypeError
+from xla_call_module.flags import read_flags
+
+__all__ = ["LoadedModel", "LoadedSignature", "load"]
+
+# https://docs.jax.dev/en/latest/jax.random.html#jax.random.key
+_KEY_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
+
+
+def load(path: str | os.PathLike[str]) -> LoadedModel:
+    """The functions of a SavedModel as JAX functions, with everything that was exported.
+
+    Nothing of the file is run, and no value of a variable is read before it is needed; then it is
+    mapped from the disk, and its checksum is verified.
+
+    Args:
+        path: the folder of a SavedModel whose signatures are calls of StableHLO modules: one that
+            `bridge.save` wrote, also after TensorFlow has saved it again with other values.
+
+    Raises:
+        FormatError: the file is damaged, or a signature computes something besides one call.
+        OSError: a file cannot be read.
+
+    Example:
+        >>> import bridge, jax, jax.numpy as jnp
+        >>> params = {"w": jnp.arange(6.0).reshape(3, 2)}
+        >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, 3"), "float32")
+        >>> exported = jax.export.export(jax.jit(lambda params, x: x @ params["w"]))(params, x)
+        >>> bridge.save(exported, "my_model", params=params)
+        >>> model = bridge.load("my_model")
+        >>> model(jnp.ones((1, 3)))
+        Array([[6., 9.]], dtype=float32)
+        >>> call = model.signatures["serving_default"].exported.call
+        >>> jax.grad(lambda params: call(params, jnp.ones((1, 3))).sum())(model.params)
+        {'w': Array([[1., 1.],
+               [1., 1.],
+               [1., 1.]], dtype=float32)}
+    """
+    return LoadedModel(read(path))
+
+
+class LoadedModel:
+    """A SavedModel as JAX functions. Calling it calls its default signature.
+
+    Attributes:
+        signatures: for each key the function.
+    """
+
+    signatures: Mapping[str, LoadedSignature]
+
+    def __init__(self, model: SavedModel) -> None:
+        """Take over what was read; nothing of it is parsed further."""
+        values = _Values(model.variables)
+        self.signatures = MappingProxyType(
+            {
+                signature.key: LoadedSignature(signature, model, values)
+                for signature in model.signatures
+            }
+        )
+        self._default = self.signatures[model.default.key]
+
+    @property
+    def params(self) -> Any:
+        """The parameters of the default signature."""
+        return self._default.params
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the default signature returns."""
+        return self._default(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        """The signatures with their inputs."""
+        return f"LoadedModel({', '.join(map(repr, self.signatures.values()))})"
+
+
+class LoadedSignature:
+    """A signature of a SavedModel as a JAX function whose parameters are bound.
+
+    It can be called under `jax.jit`, `jax.grad` and its like to the order that was saved,
+    `jax.lax.scan` and `jax.export`. `jax.vmap` of it calls it for one element after another, since
+    the batching of a module is fixed when it is exported. The parameters are constants in all of
+    these; to differentiate with respect to them call `exported.call(params, ...)`.
+
+    Attributes:
+        key: of the signature.
+    """
+
+    key: str
+
+    def __init__(self, signature: Signature, model: SavedModel, values: _Values) -> None:
+        """Take over what was read."""
+        self.key = signature.key
+        self._signature = signature
+        self._model = model
+        self._values = values
+
+    @property
+    def exported(self) -> export.Exported:
+        """The `Exported` that was saved; its first argument is the parameters, if it has any.
+
+        Its module is the one in the file, which is equal to the one that was exported but for what
+        saving changed: the version of StableHLO, and linear algebra. Constants that are variables
+        in the file, and what a backward pass is handed in TensorFlow, are in it again.
+
+        Raises:
+            FormatError: it is damaged.
+            StructureError: a pytree type is not registered for serialization in this process.
+            VersionError: a newer JAX wrote it.
+        """
+        return self._binding.exported
+
+    @cached_property
+    def params(self) -> Any:
+        """The pytree of the parameters as read-only numpy arrays, or None.
+
+        Raises:
+            FormatError: a value is damaged.
+        """
+        if self._binding.params is None:
+            return None
+        return tree_util.tree_unflatten(self._binding.params, self._parameters(self._values.host))
+
+    @cached_property
+    def inputs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """For each input name of the signature its spec, in the order of the arguments."""
+        return _specs(self._binding.inputs, self.exported.in_avals)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """For each output name of the signature its spec, in the order of the results."""
+        return _specs(self._binding.outputs, self.exported.out_avals)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns, as a pytree.
+
+        Args:
+            args: the arguments of the exported function but for the parameters; or none.
+            kwargs: its keyword arguments; or the inputs by their names in the signature.
+
+        Raises:
+            StructureError, DtypeError: the arguments are not those that it was exported for.
+            PlatformError: it was not exported for the platform at hand.
+        """
+        leaves = self._arguments.flatten(args, kwargs)
+        results = self._run(*self._device_parameters, *leaves)
+        return tree_util.tree_unflatten(self.exported.out_tree, results)
+
+    def __repr__(self) -> str:
+        """The key and what the module takes."""
+        call = self._signature.function.call
+        ordered = sorted(self._signature.inputs.items(), key=lambda item: item[1])
+        inputs = ", ".join(f"{name}: {call.args[index]}" for name, index in ordered)
+        return f"{self.key}({inputs})"
+
+    @cached_property
+    def _binding(self) -> Binding:
+        constants = self._signature.function.constants
+        return bind(
+            self._signature,
+            self._model,
+            lambda key: self._values.host(constants[key]),
+            self._flags,
+        )
+
+    @cached_property
+    def _flags(self) -> tuple[DisabledCheck, ...]:
+        """The checks that TF_XLA_FLAGS disables, as TensorFlow would have it."""
+        return read_flags().disabled_checks
+
+    @cached_property
+    def _arguments(self) -> Arguments:
+        checks = unite(self._signature.function.call.disabled_checks, self._flags)
+        return Arguments(self.key, self._binding, checks)
+
+    @cached_property
+    def _run(self) -> Any:
+        return jax.jit(call_flat(self.exported, name=self.key))
+
+    @cached_property
+    def _device_parameters(self) -> list[Any]:
+        # A tracer must not be remembered.
+        with jax.ensure_compile_time_eval():
+            return self._parameters(self._values.device)
+
+    def _parameters(self, value_of: Callable[[int], Any]) -> list[Any]:
+        """The leaves of the parameters."""
+        pairs = zip(self._binding.variables, self.exported.in_avals, strict=False)
+        return [
+            _to_logical(_zeros(aval) if index is None else value_of(index), aval)
+            for index, aval in pairs
+        ]
+
+
+class _Values:
+    """The values of a file's variables, each of them mapped once."""
+
+    def __init__(self, variables: Sequence[Variable]) -> None:
+        self._variables = variables
+        self._device: dict[int, jax.Array] = {}
+
+    def host(self, index: int) -> np.ndarray[Any, Any]:
+        """A read-only array."""
+        return self._variables[index].mapped()
+
+    def device(self, index: int) -> jax.Array:
+        """The same on JAX's default device; on a CPU it is the same memory."""
+        if index not in self._device:
+            self._device[index] = jax.device_put(self.host(index))
+        return self._device[index]
+
+
+def _specs(indices: Mapping[str, int], avals: Sequence[Any]) -> Mapping[str, jax.ShapeDtypeStruct]:
+    ordered = sorted(indices.items(), key=lambda item: item[1])
+    return MappingProxyType(
+        {name: jax.ShapeDtypeStruct(avals[i].shape, avals[i].dtype) for name, i in ordered}
+    )
+
+
+def _to_logical(value: Any, aval: Any) -> Any:
+    """A typed PRNG key where the function takes one: the file has its key data."""
+    if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return value
+    for name in _KEY_IMPLEMENTATIONS:
+        if jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)).dtype == aval.dtype:
+            return jax.random.wrap_key_data(value, impl=name)
+    raise DtypeError(
+        f"A parameter is a PRNG key of dtype {aval.dtype}; known are those of "
+        f"{', '.join(_KEY_IMPLEMENTATIONS)}. To do: save its jax.random.key_data."
+    )
+
+
+def _zeros(aval: Any) -> np.ndarray[Any, Any]:
+    return np.zeros(aval.shape, aval.dtype)

@@ -1,0 +1,90 @@
+"""Tensors that a bundle stores in parts, as TensorFlow's partitioned variables are.
+
+The entry of such a tensor lists its slices and has no bytes. Each slice has an entry of its own,
+whose key is the tensor's key and the slice's extents in an encoding that keeps their order
+(`EncodeTensorNameSlice` in tensorflow/core/util/saved_tensor_slice_util.cc, by the rules of
+tensorflow/core/lib/strings/ordered_code.cc).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["Slice", "extents", "flaw_of_slices", "is_within", "shape_of_slice", "slice_key"]
+
+Slice = tuple[tuple[int, int | None], ...]
+"""The start and length of a part in each dimension; None is all of a dimension."""
+
+# TensorFlow cuts a variable once for each parameter server or device. Every pair is compared.
+_MAX_SLICES = 1 << 13
+
+
+def slice_key(key: str, part: Slice) -> str:
+    r"""The key of the entry that has a part's bytes.
+
+    >>> slice_key("w", ((0, 2), (0, None))).encode("utf-8", "surrogateescape")
+    b'\x00w\x00\x01\x01\x02\x80\x82\x80\x7f'
+    """
+    escapes = {0x00: b"\0\xff", 0xFF: b"\xff\0"}
+    name = key.encode("utf-8", "surrogateescape")
+    encoded = b"\0" + b"".join(escapes.get(byte, bytes([byte])) for byte in name) + b"\0\1"
+    encoded += b"\1" + bytes([len(part)])
+    for start, length in part:
+        encoded += _encode_signed(start) + _encode_signed(-1 if length is None else length)
+    return encoded.decode("utf-8", "surrogateescape")
+
+
+def _encode_signed(value: int) -> bytes:
+    """The sign as a bit, as many equal bits as bytes follow, one that differs, and the value."""
+    positive = value >= 0
+    size = (value if positive else ~value).bit_length() // 7 + 1
+    prefix = (1 << size) - 1 << 7 * size
+    bits = prefix | value if positive else ~prefix & value
+    return (bits & (1 << 8 * size) - 1).to_bytes(size, "big")
+
+
+def extents(part: Slice, shape: Sequence[int]) -> tuple[slice, ...]:
+    """What a part is of an array of the whole."""
+    sizes = zip(part, shape, strict=True)
+    return tuple(slice(start, size if n is None else start + n) for (start, n), size in sizes)
+
+
+def shape_of_slice(part: Slice, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a part of a tensor of that shape."""
+    return tuple(extent.stop - extent.start for extent in extents(part, shape))
+
+
+def flaw_of_slices(parts: Sequence[Slice], shape: Sequence[int]) -> str:
+    """Why the parts do not make up the whole, each element once; or nothing."""
+    if len(parts) > _MAX_SLICES:
+        return f"{len(parts)} slices, more than any writer makes"
+    if not all(is_within(part, shape) for part in parts):
+        return f"slices that are not within shape {tuple(shape)}"
+    elements = [math.prod(shape_of_slice(part, shape)) for part in parts]
+    if sum(elements) != math.prod(shape):
+        return f"slices with {sum(elements)} elements for shape {tuple(shape)}"
+    filled = [part for part, count in zip(parts, elements, strict=True) if count]
+    return "slices that overlap" if _overlap(filled, shape) else ""
+
+
+def is_within(part: Slice, shape: Sequence[int]) -> bool:
+    """Whether a part is one of a tensor of that shape."""
+    return len(part) == len(shape) and all(
+        start == 0 if length is None else 0 <= start <= start + length <= size
+        for (start, length), size in zip(part, shape, strict=True)
+    )
+
+
+def _overlap(parts: Sequence[Slice], shape: Sequence[int]) -> bool:
+    """Whether two parts share an element: in every dimension each begins before the other ends."""
+    if len(parts) < 2:
+        return False
+    bounds = [[(e.start, e.stop) for e in extents(part, shape)] for part in parts]
+    starts, stops = np.moveaxis(np.array(bounds, np.int64), -1, 0)
+    return any(
+        bool(np.any(np.all((starts[i] < stops[:i]) & (starts[:i] < stops[i]), axis=1)))
+        for i in range(1, len(parts))
+    )

@@ -1,0 +1,371 @@
+"""`bridge.load`: a SavedModel is a JAX function again, with all that its `Exported` had."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from jax import export
+
+import bridge
+from bridge.trees import with_text_keys
+from tests.bridge.absence import run_without_tensorflow
+from tests.bridge.models import BY_NAME, CASES
+from tests.bridge.pytrees import physical
+from tests.x64 import enable_x64
+from xla_call_module.errors import DtypeError, FormatError, PlatformError, StructureError
+
+W = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
+X = np.linspace(0, 1, 12, dtype=np.float32).reshape(4, 3)
+N = np.arange(4, dtype=np.int32)
+LARGE = np.linspace(0, 1, 40_000, dtype=np.float32)
+PARAMS = {"b": np.ones(2, np.float32), "unused": np.ones(7, np.float32), "w": W}
+
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+each_signature = pytest.mark.parametrize(
+    ("name", "key"), [(case.name, key) for case in CASES for key in case.functions]
+)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The folder with a SavedModel for each case."""
+    folder = tmp_path_factory.mktemp("models")
+    for case in CASES:
+        case.save(folder / case.name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exporteds():
+    """What was saved, for each case."""
+    return functools.cache(lambda name: BY_NAME[name].export())
+
+
+def network(params, x, n):
+    """Integers come and go; a large constant is closed over."""
+    return {"y": jnp.tanh(x @ params["w"] + params["b"]) * LARGE.mean(), "n": n + 1}
+
+
+def loss(call):
+    return lambda params, x: (call(params, x, N)["y"] ** 2).sum()
+
+
+@pytest.fixture(scope="module")
+def exported():
+    (b,) = export.symbolic_shape("b")
+    x = jax.ShapeDtypeStruct((b, 3), np.float32)
+    return export.export(jax.jit(network))(PARAMS, x, jax.ShapeDtypeStruct((b,), np.int32))
+
+
+WAYS = {
+    "plain": {"hoist_constants": None},
+    "hoisted": {},
+    "residuals": {"residuals": True},
+    "old": {"tensorflow": "2.14"},
+    "resaved": {},
+}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def folder(request, exported, tmp_path_factory):
+    """The network with gradients of two orders, written in every way."""
+    path = tmp_path_factory.mktemp(request.param) / "model"
+    bridge.save(exported, path, params=PARAMS, gradient_order=2, **WAYS[request.param])
+    if request.param != "resaved":
+        return path
+    loaded = tf.saved_model.load(path)
+    again = path.with_name("again")
+    tf.saved_model.save(loaded, again, signatures=loaded.signatures)
+    return again
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return bridge.load(folder)
+
+
+def assert_equal(found, expected, *, tolerance=0.0):
+    assert jax.tree.structure(found) == with_text_keys(jax.tree.structure(expected))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == other.dtype
+        one, other = physical(one), physical(other)
+        if tolerance and one.dtype.kind == "f":
+            np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+        else:
+            assert one.tobytes() == other.tobytes()
+
+
+def assert_close(found, expected):
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6),
+        found,
+        expected,
+    )
+
+
+class TestEverything:
+    """Every kind of argument, parameter and result that a file can hold."""
+
+    @each_signature
+    def test_results(self, models, name, key):
+        case = BY_NAME[name]
+        with case.context():
+            signature = bridge.load(models / name).signatures[key]
+            results = signature(*case.args, **case.kwargs)
+            assert_equal(results, case.results(key), tolerance=case.tolerance)
+
+    @each_case
+    def test_parameters(self, models, case):
+        with case.context():
+            params = bridge.load(models / case.name).params
+            if case.params is None:
+                assert params is None
+            else:
+                assert_equal(params, jax.tree.map(jnp.asarray, case.params()))
+
+    @each_signature
+    def test_inputs_by_name(self, models, name, key):
+        case = BY_NAME[name]
+        with case.context():
+            signature = bridge.load(models / name).signatures[key]
+            leaves = jax.tree.leaves((case.args, dict(case.kwargs)))
+            assert [spec.dtype for spec in signature.inputs.values()] == [x.dtype for x in leaves]
+            named = dict(zip(signature.inputs, leaves, strict=True))
+            assert_equal(signature(**named), case.results(key), tolerance=case.tolerance)
+            assert len(signature.outputs) == len(jax.tree.leaves(case.results(key)))
+
+    @each_signature
+    def test_every_field_of_the_exported(self, models, exporteds, name, key):
+        case = BY_NAME[name]
+        with case.context():
+            found = bridge.load(models / name).signatures[key].exported
+            assert_same_fields(found, exporteds(name)[key])
+
+
+# What is compared in another way than by ==.
+SPECIAL = {
+    "in_tree", "out_tree", "in_avals", "out_avals", "mlir_module_serialized", "_get_vjp"
+}  # fmt: skip
+
+
+def assert_same_fields(found, expected):
+    """Walks through the fields that this JAX has, so that a new one cannot be forgotten."""
+    for field in dataclasses.fields(export.Exported):
+        if field.name not in SPECIAL:
+            pair = (getattr(found, field.name), getattr(expected, field.name))
+            assert pair[0] == pair[1], field.name
+    # Symbolic dimensions of two scopes are never equal.
+    for avals in ("in_avals", "out_avals"):
+        pairs = zip(getattr(found, avals), getattr(expected, avals), strict=True)
+        for one, other in pairs:
+            assert str(one) == str(other)
+            assert (one.dtype, one.weak_type) == (other.dtype, other.weak_type)
+    for tree in ("in_tree", "out_tree"):
+        assert getattr(found, tree) == with_text_keys(getattr(expected, tree))
+    assert found.has_vjp() <= expected.has_vjp()
+
+
+class TestExported:
+    """The `Exported` of a loaded signature, whatever saving did to its module."""
+
+    def test_fields(self, model, exported):
+        found = model.signatures["serving_default"].exported
+        assert_same_fields(found, exported)
+        assert_same_fields(found.vjp().vjp(), exported.vjp().vjp())
+        assert not found.vjp().vjp().has_vjp()
+
+    def test_methods(self, model, exported):
+        found = model.signatures["serving_default"].exported
+        assert found.has_vjp()
+        mesh = jax.sharding.Mesh(jax.devices()[:1], ("x",))
+        assert found.in_shardings_jax(mesh) == exported.in_shardings_jax(mesh)
+        assert found.out_shardings_jax(mesh) == exported.out_shardings_jax(mesh)
+        assert "func public @main" in found.mlir_module()
+        assert_close(found.call(PARAMS, X, N), network(PARAMS, X, N))
+
+    def test_it_can_be_serialized(self, model):
+        data = model.signatures["serving_default"].exported.serialize(vjp_order=2)
+        again = export.deserialize(bytearray(data))
+        gradients = jax.grad(loss(again.call), argnums=(0, 1))(PARAMS, X)
+        assert_close(gradients, jax.grad(loss(network), argnums=(0, 1))(PARAMS, X))
+
+    def test_an_unchanged_module_is_equal(self, tmp_path):
+        exported = export.export(jax.jit(lambda x: x * 2))(X)
+        bridge.save(exported, tmp_path / "model", tensorflow="2.21")
+        bytes_of_the_target = bridge.retarget(exported, "2.21").mlir_module_serialized
+        found = bridge.load(tmp_path / "model").signatures["serving_default"].exported
+        assert found.mlir_module_serialized == bytes_of_the_target
+
+    def test_it_is_saved_again(self, model, tmp_path):
+        signature = model.signatures["serving_default"]
+        bridge.save(
+            signature.exported, tmp_path / "again", params=signature.params, gradient_order=2
+        )
+        assert_close(bridge.load(tmp_path / "again")(X, N), network(PARAMS, X, N))
+
+
+class TestTransformations:
+    """What JAX does with functions, it does with a loaded one."""
+
+    def test_gradients_with_respect_to_parameters(self, model):
+        signature = model.signatures["serving_default"]
+        gradients = jax.grad(loss(signature.exported.call), argnums=(0, 1))(signature.params, X)
+        assert_close(gradients, jax.grad(loss(network), argnums=(0, 1))(PARAMS, X))
+
+    def test_two_orders_with_respect_to_inputs(self, model):
+        function = lambda x: (model(x, N)["y"] ** 2).sum()  # noqa: E731
+        hessian = jax.jacrev(jax.grad(function))(X)
+        expected = jax.jacrev(jax.grad(loss(network), argnums=1), argnums=1)(PARAMS, X)
+        np.testing.assert_allclose(hessian, expected, rtol=1e-4, atol=1e-5)
+
+    def test_an_order_that_was_not_saved(self, model):
+        function = lambda x: (model(x, N)["y"] ** 2).sum()  # noqa: E731
+        match = r"serving_default has gradients up to order 2.*gradient_order=3 or more"
+        with pytest.raises(StructureError, match=match):
+            jax.jacrev(jax.jacrev(jax.grad(function)))(X)
+
+    def test_jit_and_scan(self, model):
+        function = lambda x: jax.lax.scan(  # noqa: E731
+            lambda carry, _: (carry + 1, model(carry, N)["y"].sum()), x, None, length=3
+        )[1]
+        expected = [network(PARAMS, X + step, N)["y"].sum() for step in range(3)]
+        np.testing.assert_allclose(jax.jit(function)(X), expected, rtol=1e-5)
+
+    def test_vmap(self, model):
+        many = np.stack([X, X + 1, -X])
+        results = jax.vmap(model, in_axes=(0, None))(many, N)
+        assert_close(results["y"][2], network(PARAMS, -X, N)["y"])
+        np.testing.assert_array_equal(results["n"], [N + 1] * 3)
+
+    def test_vmap_of_gradients_of_vmap(self, model):
+        function = lambda x: (jax.vmap(model)(x, np.stack([N, N]))["y"] ** 2).sum()  # noqa: E731
+        many = np.linspace(-1, 1, 72, dtype=np.float32).reshape(3, 2, 4, 3)
+        expected = jax.vmap(jax.vmap(jax.grad(loss(network), argnums=1), (None, 0)), (None, 0))
+        assert_close(jax.vmap(jax.grad(function))(many), expected(PARAMS, many))
+
+    def test_a_new_export(self, model):
+        b, _ = export.symbolic_shape("b, n")
+        specs = jax.ShapeDtypeStruct((b, 3), np.float32), jax.ShapeDtypeStruct((b,), np.int32)
+        again = export.export(jax.jit(lambda x, n: model(x, n)["y"] * 2))(*specs)
+        np.testing.assert_allclose(again.call(X, N), network(PARAMS, X, N)["y"] * 2, rtol=1e-6)
+        found = jax.grad(lambda x: again.call(x, N).sum())(X)
+        expected = jax.grad(lambda x: network(PARAMS, x, N)["y"].sum() * 2)(X)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+class TestValues:
+    """Parameters are in the file, and stay there until they are needed."""
+
+    def test_other_weights(self, exported, tmp_path):
+        bridge.save(exported, tmp_path / "model", params=PARAMS)
+        loaded = tf.saved_model.load(tmp_path / "model")
+        loaded.params["w"].assign(W * 2)
+        tf.saved_model.save(loaded, tmp_path / "again", signatures=loaded.signatures)
+        model = bridge.load(tmp_path / "again")
+        assert_equal(model.params, jax.tree.map(jnp.asarray, {**PARAMS, "w": W * 2}))
+        assert_close(model(X, N), network({**PARAMS, "w": W * 2}, X, N))
+
+    def test_they_are_not_changed(self, model):
+        with pytest.raises(ValueError, match="read-only"):
+            model.params["w"][0, 0] = 1
+
+    def test_only_what_is_needed_is_read(self, exported, tmp_path):
+        bridge.save(exported, tmp_path / "model", params=PARAMS)
+        # The parameters come after the object graph.
+        data = tmp_path / "model/variables/variables.data-00000-of-00001"
+        os.truncate(data, data.read_bytes().index(W.tobytes()))
+        model = bridge.load(tmp_path / "model")
+        assert list(model.signatures["serving_default"].inputs) == ["x", "n"]
+        with pytest.raises(FormatError, match="the file ends, where a tensor reaches to byte"):
+            model(X, N)
+
+    def test_a_damaged_value(self, exported, tmp_path):
+        bridge.save(exported, tmp_path / "model", params=PARAMS)
+        data = tmp_path / "model/variables/variables.data-00000-of-00001"
+        damaged = bytearray(data.read_bytes())
+        damaged[damaged.index(W.tobytes()) + 5] ^= 1
+        data.write_bytes(damaged)
+        model = bridge.load(tmp_path / "model")
+        with pytest.raises(FormatError, match="the checksum of the 24 bytes of 'params/w"):
+            model(X, N)
+
+
+class TestSeveralSignatures:
+    """Each is a function of its own, of the same parameters."""
+
+    def test_they_share_parameters(self, models):
+        model = bridge.load(models / "two_signatures")
+        assert set(model.signatures) == {"predict", "loss"}
+        one, other = model.signatures.values()
+        assert jax.tree.leaves(one.params)[0] is jax.tree.leaves(other.params)[0]
+        assert repr(one) == "predict(x: float32[b,3])"
+        assert repr(model).startswith("LoadedModel(predict(")
+
+
+class TestWrongCalls:
+    """Every mistake is named."""
+
+    @pytest.mark.parametrize(
+        ("args", "match"),
+        [
+            ((X,), r"structure PyTreeDef.*expected .* or its inputs by name: n, x"),
+            ((X[:, :2], N), r"x of serving_default has shape \(4, 2\).*dimension 1 is 3"),
+            ((X, N[:2]), r"n of serving_default has shape \(2,\).*is 4 with b = 4"),
+            ((X[:0], N[:0]), "dimension variable b would be 0"),
+        ],
+    )
+    def test_structure(self, model, args, match):
+        with pytest.raises(StructureError, match=match):
+            model(*args)
+
+    def test_dtype(self, model):
+        with pytest.raises(DtypeError, match=r"n of serving_default has dtype float32.*int32"):
+            model(X, N.astype(np.float32))
+
+    def test_python_numbers(self, models):
+        model = bridge.load(models / "scalars")
+        assert_close(model(1, 7), BY_NAME["scalars"].functions["serving_default"](2.5, 1, 7))
+        with pytest.raises(DtypeError, match="n of serving_default has dtype float32"):
+            model(1.5, 7.5)
+
+    def test_wide_dtypes(self, models):
+        case = BY_NAME["passed_on"]
+        with (
+            enable_x64(False),
+            pytest.raises(DtypeError, match=r"x64 is off\. To do: jax\.config\.update"),
+        ):
+            bridge.load(models / "passed_on")(*case.args)
+
+    def test_another_platform(self, tmp_path):
+        exported = export.export(jax.jit(jnp.sin), platforms=["cuda", "tpu"])(X)
+        bridge.save(exported, tmp_path / "model")
+        with pytest.raises(PlatformError, match="exported for cuda, tpu, and JAX runs on cpu"):
+            bridge.load(tmp_path / "model")(X)
+
+    def test_a_disabled_platform_check(self, tmp_path, monkeypatch):
+        exported = export.export(jax.jit(jnp.sin), platforms=["cuda", "tpu"])(X)
+        bridge.save(exported, tmp_path / "one", disabled_checks=["platform"])
+        np.testing.assert_allclose(bridge.load(tmp_path / "one")(X), np.sin(X), rtol=1e-6)
+        bridge.save(exported, tmp_path / "other")
+        monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_call_module_disabled_checks=platform")
+        np.testing.assert_allclose(bridge.load(tmp_path / "other")(X), np.sin(X), rtol=1e-6)
+
+    def test_a_class_that_is_not_registered(self, models):
+        code = """
+import sys, bridge
+from xla_call_module.errors import StructureError
+try:
+    bridge.load(sys.argv[1]).params
+except StructureError as error:
+    print(error)
+"""
+        assert "import the module that registers it" in run_without_tensorflow(
+            code, models / "containers"
+        )

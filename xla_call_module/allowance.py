@@ -1,0 +1,51 @@
+"""How much a file may make of itself: a small one can describe what no memory holds."""
+
+from __future__ import annotations
+
+from xla_call_module.errors import FormatError
+
+__all__ = ["Allowance"]
+
+
+class Allowance:
+    """An amount that is spent while a file is read.
+
+    >>> steps = Allowance(2, what="steps to trace a signature")
+    >>> steps.spend(2)
+    >>> steps.spend()
+    Traceback (most recent call last):
+        ...
+    xla_call_module.errors.FormatError: The file takes more than 2 steps to trace a signature, \
+which no writer's does. To do: write it again.
+    """
+
+    __slots__ = ("_left", "_limit", "_what")
+
+    def __init__(self, limit: int, *, what: str) -> None:
+        """Nothing is spent yet.
+
+        Args:
+            limit: how much there is; far more than any honest file takes.
+            what: of what, in the plural.
+        """
+        self._left = limit
+        self._limit = limit
+        self._what = what
+
+    @property
+    def left(self) -> int:
+        """How much is not spent."""
+        return self._left
+
+    def spend(self, amount: int = 1) -> None:
+        """Take some of it.
+
+        Raises:
+            FormatError: there is not as much left.
+        """
+        self._left -= amount
+        if self._left < 0:
+            raise FormatError(
+                f"The file takes more than {self._limit:,} {self._what}, which no writer's does. "
+                "To do: write it again."
+            )

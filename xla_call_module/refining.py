@@ -1,0 +1,85 @@
+"""Modules with unknown dimensions, for arguments of known shapes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend import mlir
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
+
+from xla_call_module.call import CallModule
+from xla_call_module.composites import call_definitions
+from xla_call_module.errors import StructureError
+from xla_call_module.stablehlo import (
+    TensorType,
+    find_main,
+    first_line,
+    open_module,
+    read_main,
+)
+
+__all__ = ["refine_results"]
+
+_GENERAL = "_general_main"
+
+
+def refine_results(call: CallModule, shapes: Sequence[Sequence[int]]) -> tuple[TensorType, ...]:
+    """The types of the results for arguments of given shapes.
+
+    Args:
+        call: what is called; its shape assertions are not evaluated.
+        shapes: a shape for each of the module's arguments, without the platform index.
+
+    Raises:
+        FormatError: the module is damaged.
+        StructureError: it cannot have arguments of these shapes.
+    """
+    with open_module(call.module) as module:
+        call_definitions(module)  # the refinement does not enter them
+        _take_shapes(module, shapes)
+        bytecode = io.BytesIO()
+        module.operation.write_bytecode(bytecode)
+        try:
+            refined = mlir.refine_polymorphic_shapes(bytecode.getvalue(), False, True)
+            return read_main(ir.Module.parse(refined)).results
+        except (RuntimeError, ValueError) as error:
+            raise StructureError(
+                f"{call.name} cannot be called with the shapes {[tuple(s) for s in shapes]}: "
+                f"{first_line(error)}"
+            ) from error
+
+
+def _take_shapes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
+    """Put a new main function in front of the old one, in place, whose arguments have shapes."""
+    main = find_main(module)
+    offset = int(read_main(module).has_platform_index)
+    kinds = list(main.type.inputs)
+    results = list(main.type.results)
+    with module.context, main.location:
+        given = [
+            *kinds[:offset],
+            *(
+                ir.RankedTensorType.get(shape, ir.RankedTensorType(kind).element_type)
+                for kind, shape in zip(kinds[offset:], shapes, strict=True)
+            ),
+        ]
+        main.attributes["sym_name"] = ir.StringAttr.get(_GENERAL)
+        main.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        new: Any = func.FuncOp  # its stub is that of the class that it extends
+        start = ir.InsertionPoint.at_block_begin(module.body)
+        front = new("main", ir.FunctionType.get(given, results), visibility="public", ip=start)
+        with ir.InsertionPoint(front.add_entry_block()):
+            arguments = list(front.regions[0].blocks[0].arguments)
+            passed = [
+                argument
+                if argument.type == kind
+                else ir.Operation.create(
+                    "stablehlo.convert", results=[kind], operands=[argument]
+                ).results[0]
+                for argument, kind in zip(arguments, kinds, strict=True)
+            ]
+            called = func.CallOp(results, ir.FlatSymbolRefAttr.get(_GENERAL), passed)
+            func.ReturnOp(list(called.results))
