@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax import experimental, export
 
-__all__ = ["enable_x64", "replace_vjp", "static_parameters"]
+__all__ = ["cut_vjp", "enable_x64", "replace_vjp", "static_parameters"]
 
 
 def enable_x64() -> AbstractContextManager[Any]:
@@ -32,6 +32,16 @@ def replace_vjp(exported: export.Exported, vjp: Callable[[], export.Exported]) -
     when there is one.
     """
     return dataclasses.replace(exported, _get_vjp=lambda _: vjp())
+
+
+def cut_vjp(exported: export.Exported, order: int) -> export.Exported:
+    """The same `Exported` with VJPs up to an order only.
+
+    The gate is that of `replace_vjp`.
+    """
+    if order > 0:
+        return replace_vjp(exported, lambda: cut_vjp(exported.vjp(), order - 1))
+    return dataclasses.replace(exported, _get_vjp=None)
 
 
 def static_parameters(fun: jax.stages.Wrapped) -> tuple[tuple[int, ...], tuple[str, ...]]:

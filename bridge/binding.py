@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from jax import export, tree_util
 
+from bridge.adopting import export_wiring, input_order, to_results
 from bridge.restore import restore
-from bridge.trees import key_names
+from bridge.trees import key_names, unique_names
 from savedmodel.model import SavedModel, Signature
 from savedmodel.structures import NONE, Leaf, Structure
+from savedmodel.wiring import Input, Parameter, Wiring
 from xla_call_module.checks import DisabledCheck
 
 __all__ = ["Binding", "bind"]
@@ -41,7 +43,7 @@ class Binding:
 def bind(
     signature: Signature,
     model: SavedModel,
-    constant: Callable[[str], np.ndarray[Any, Any]],
+    value_of: Callable[[int], np.ndarray[Any, Any]],
     disabled_checks: tuple[DisabledCheck, ...],
 ) -> Binding:
     """The function behind a signature.
@@ -49,14 +51,23 @@ def bind(
     Args:
         signature: one of `model`.
         model: the file.
-        constant: the value of a hoisted constant by its key.
+        value_of: the value of a variable.
         disabled_checks: safety checks that are not in force besides those of the calls.
 
     Raises:
         InteropError: see `restore`.
     """
-    exported = restore(signature.function.chain, constant, disabled_checks)
+    wiring = signature.wiring
+    assert wiring is not None, "the file was read"
+    if not _describes_itself(signature, wiring):
+        return _bind_wiring(wiring, model, value_of, disabled_checks)
+    function = signature.function
+    exported = restore(
+        function.chain, lambda key: value_of(function.constants[key]), disabled_checks
+    )
     params = _params_tree(exported, signature, model)
+    if params is None and function.bound:
+        return _bind_wiring(wiring, model, value_of, disabled_checks)
     variables: tuple[int | None, ...] = ()
     if params is not None:
         by_path = dict(_paths(model.params))
@@ -65,6 +76,57 @@ def bind(
             bound.get(index, by_path.get(path)) for index, path in enumerate(key_names(params))
         )
     return Binding(exported, params, variables, signature.inputs, signature.outputs)
+
+
+def _describes_itself(signature: Signature, wiring: Wiring) -> bool:
+    """Whether the signature is one call with its own `Exported`, and nothing around it."""
+    invocations = wiring.invocations()
+    return (
+        len(invocations) == 1
+        and bool(signature.function.call.exported)
+        and signature.outputs.keys() == wiring.outputs.keys()
+        and all(isinstance(value, Input | Parameter) for value in invocations[0].operands)
+        and len(set(wiring.outputs.values())) == len(signature.function.call.own_results)
+    )
+
+
+def _bind_wiring(
+    wiring: Wiring,
+    model: SavedModel,
+    value_of: Callable[[int], np.ndarray[Any, Any]],
+    disabled_checks: tuple[DisabledCheck, ...],
+) -> Binding:
+    """The function behind a signature that TensorFlow made: the inputs are its arguments."""
+    chosen = _parameters(wiring, model)
+    texts = unique_names(model.variables[v].key or model.variables[v].name for v in chosen)
+    names = dict(zip(chosen, texts, strict=True))
+    exported = export_wiring(wiring, names, value_of, disabled_checks)
+    by_name = sorted(names, key=names.__getitem__)
+    inputs = dict(zip(input_order(wiring), range(len(names), len(exported.in_avals)), strict=True))
+    outputs = to_results({name: name for name in wiring.outputs})
+    return Binding(
+        exported=exported,
+        params=tree_util.tree_structure(dict.fromkeys(texts, 0)) if names else None,
+        variables=tuple(by_name),
+        inputs=inputs,
+        outputs={name: index for index, name in enumerate(tree_util.tree_leaves(outputs))},
+    )
+
+
+def _parameters(wiring: Wiring, model: SavedModel) -> list[int]:
+    """The variables that are passed to calls and are no constants."""
+    hoisted = {
+        id(operand)
+        for invocation in wiring.invocations()
+        for index, operand in zip(invocation.call.kept, invocation.operands, strict=True)
+        if index in invocation.call.constants
+    }
+    found = (
+        value.variable
+        for value in wiring.values()
+        if isinstance(value, Parameter) and id(value) not in hoisted
+    )
+    return [v for v in dict.fromkeys(found) if not model.variables[v].constant]
 
 
 def _params_tree(

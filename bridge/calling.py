@@ -16,7 +16,7 @@ from jax import custom_batching, export, lax, tree_util
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["Flat", "call_flat"]
+__all__ = ["Flat", "call_flat", "is_float0"]
 
 # The leaves of the arguments -> the leaves of the result; None for one that has no values.
 Flat = Callable[..., tuple[Any, ...]]
@@ -50,7 +50,7 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
         vjp = exported.vjp()
 
         def given(position: int, aval: Any) -> Any:
-            if not _is_float0(aval):
+            if not is_float0(aval):
                 return cotangents[position]
             # A result of None is the cotangent of the argument at its place, and has its shape.
             like = cotangents[position]
@@ -97,7 +97,7 @@ def _mapped(exported: export.Exported) -> Flat:
     def run(*arguments: Any) -> tuple[Any, ...]:
         results = call(*arguments)
         return tuple(
-            None if _is_float0(aval) else result
+            None if is_float0(aval) else result
             for result, aval in zip(results, exported.out_avals, strict=True)
         )
 
@@ -114,8 +114,9 @@ def _with_bools(exported: export.Exported) -> export.Exported:
 
 
 def _with_bool(aval: Any) -> Any:
-    return aval.update(dtype=np.dtype(bool)) if _is_float0(aval) else aval
+    return aval.update(dtype=np.dtype(bool)) if is_float0(aval) else aval
 
 
-def _is_float0(aval: Any) -> bool:
+def is_float0(aval: Any) -> bool:
+    """Whether it is the tangent of something that has none."""
     return bool(aval.dtype == jax.dtypes.float0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -15,16 +15,13 @@ from jax import export, tree_util
 from bridge.arguments import Arguments
 from bridge.binding import Binding, bind
 from bridge.calling import call_flat
+from bridge.keys import to_logical
 from savedmodel.model import SavedModel, Signature, Variable
 from savedmodel.read import read
 from xla_call_module.checks import DisabledCheck, unite
-from xla_call_module.errors import DtypeError
 from xla_call_module.flags import read_flags
 
 __all__ = ["LoadedModel", "LoadedSignature", "load"]
-
-# https://docs.jax.dev/en/latest/jax.random.html#jax.random.key
-_KEY_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
 def load(path: str | os.PathLike[str]) -> LoadedModel:
@@ -150,6 +147,17 @@ class LoadedSignature:
         """For each output name of the signature its spec, in the order of the results."""
         return _specs(self._binding.outputs, self.exported.out_avals)
 
+    @property
+    def binding(self) -> Binding:
+        """Which leaves of the exported function are parameters, inputs and outputs."""
+        return self._binding
+
+    @property
+    def variable_names(self) -> tuple[str, ...]:
+        """For each leaf of the parameters the name of its variable; empty if it has none."""
+        variables = self._model.variables
+        return tuple("" if i is None else variables[i].name for i in self._binding.variables)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns, as a pytree.
 
@@ -174,13 +182,7 @@ class LoadedSignature:
 
     @cached_property
     def _binding(self) -> Binding:
-        constants = self._signature.function.constants
-        return bind(
-            self._signature,
-            self._model,
-            lambda key: self._values.host(constants[key]),
-            self._flags,
-        )
+        return bind(self._signature, self._model, self._values.host, self._flags)
 
     @cached_property
     def _flags(self) -> tuple[DisabledCheck, ...]:
@@ -200,15 +202,20 @@ class LoadedSignature:
     def _device_parameters(self) -> list[Any]:
         # A tracer must not be remembered.
         with jax.ensure_compile_time_eval():
-            return self._parameters(self._values.device)
+            return self._parameters(self._values.device, self.exported.module_kept_var_idx)
 
-    def _parameters(self, value_of: Callable[[int], Any]) -> list[Any]:
-        """The leaves of the parameters."""
-        pairs = zip(self._binding.variables, self.exported.in_avals, strict=False)
-        return [
-            _to_logical(_zeros(aval) if index is None else value_of(index), aval)
-            for index, aval in pairs
-        ]
+    def _parameters(
+        self, value_of: Callable[[int], Any], needed: Container[int] | None = None
+    ) -> list[Any]:
+        """The leaves of the parameters, with zeros for those that are not needed."""
+        leaves = []
+        for position, variable in enumerate(self._binding.variables):
+            aval = self.exported.in_avals[position]
+            if variable is None or (needed is not None and position not in needed):
+                leaves.append(jax.numpy.zeros(aval.shape, aval.dtype))
+            else:
+                leaves.append(to_logical(value_of(variable), aval))
+        return leaves
 
 
 class _Values:
@@ -234,20 +241,3 @@ def _specs(indices: Mapping[str, int], avals: Sequence[Any]) -> Mapping[str, jax
     return MappingProxyType(
         {name: jax.ShapeDtypeStruct(avals[i].shape, avals[i].dtype) for name, i in ordered}
     )
-
-
-def _to_logical(value: Any, aval: Any) -> Any:
-    """A typed PRNG key where the function takes one: the file has its key data."""
-    if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        return value
-    for name in _KEY_IMPLEMENTATIONS:
-        if jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)).dtype == aval.dtype:
-            return jax.random.wrap_key_data(value, impl=name)
-    raise DtypeError(
-        f"A parameter is a PRNG key of dtype {aval.dtype}; known are those of "
-        f"{', '.join(_KEY_IMPLEMENTATIONS)}. To do: save its jax.random.key_data."
-    )
-
-
-def _zeros(aval: Any) -> np.ndarray[Any, Any]:
-    return np.zeros(aval.shape, aval.dtype)

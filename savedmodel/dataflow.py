@@ -16,11 +16,25 @@ from xla_call_module.errors import FormatError
 from xla_call_module.node import OP
 
 __all__ = [
-    "Argument", "Call", "Origin", "Result", "Unknown", "gradient_nodes", "index_functions",
-    "steps_allowance", "trace",
-]  # fmt: skip
+    "Argument",
+    "Call",
+    "Cast",
+    "Constant",
+    "GradientFunction",
+    "Origin",
+    "Reshape",
+    "Result",
+    "Unknown",
+    "find_gradient",
+    "gradient_nodes",
+    "index_functions",
+    "steps_allowance",
+    "trace",
+]
 
-_PASS_THROUGH = frozenset({"Identity", "PreventGradient", "ReadVariableOp", "StopGradient"})
+_PASS_THROUGH = frozenset({
+    "Identity", "PreventGradient", "ReadVariableOp", "StopGradient", "XlaSharding",
+})  # fmt: skip
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _MAX_STEPS = 1_000_000
 _MAX_ORDER = 64
@@ -43,23 +57,52 @@ class Result:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """Something computed by another operation."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """The value of a Const node, a TensorProto."""
 
-    op: str
-
-
-Origin = Argument | Result | Unknown
+    tensor: Proto
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Cast:
+    """Something in another dtype, which is TensorFlow's number for it."""
+
+    source: Origin
+    dtype: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reshape:
+    """Something in a shape that is computed elsewhere."""
+
+    source: Origin
+    shape: Origin
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unknown:
+    """Something computed by another operation, in the node of that name."""
+
+    op: str
+    node: str = ""
+    sources: tuple[Origin, ...] = ()
+
+
+Origin = Argument | Result | Constant | Cast | Reshape | Unknown
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call:
     """An XlaCallModule node, the function that holds it, and where its operands come from."""
 
     node: Proto
     function: Proto
     operands: tuple[Origin, ...]
+
+    def __repr__(self) -> str:
+        """Its names; operands that are results of calls would make a text without end."""
+        return f"Call({self.node.name!r} of {self.function.signature.name!r})"
 
 
 def steps_allowance() -> Allowance:
@@ -85,12 +128,12 @@ def index_functions(library: Proto) -> dict[str, Proto]:
 
 
 def trace(
-    function: str, library: Mapping[str, Proto], *, allowance: Allowance | None = None
+    function: str | Proto, library: Mapping[str, Proto], *, allowance: Allowance | None = None
 ) -> list[Origin]:
     """For each output of a function where it comes from.
 
     Args:
-        function: the name of the function.
+        function: the name of the function, or a FunctionDef.
         library: every function of the file by name.
         allowance: what `steps_allowance` gave for the file.
 
@@ -98,13 +141,45 @@ def trace(
         FormatError: a name leads nowhere or is there twice, functions call each other in a circle,
             or take more steps than are allowed.
     """
-    definition = _find(library, function)
+    definition = _find(library, function) if isinstance(function, str) else function
     arguments = [Argument(index) for index in range(len(definition.signature.input_arg))]
     tracer = _Tracer(library, allowance or steps_allowance())
     try:
         return tracer.outputs(definition, arguments)
     except RecursionError as error:
-        raise FormatError(f"The functions below {function} call each other without end.") from error
+        name = definition.signature.name
+        raise FormatError(f"The functions below {name} call each other without end.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class GradientFunction:
+    """What TensorFlow calls for the gradient of a call.
+
+    Attributes:
+        name: of the function.
+        identity: the IdentityN whose gradient it is; it returns what that returns, and takes a
+            gradient for each of its inputs.
+    """
+
+    name: str
+    identity: Proto
+
+
+def find_gradient(call: Call, library: Proto) -> GradientFunction | None:
+    """The gradient function of a call; None where the file has none.
+
+    Args:
+        call: the traced call.
+        library: the FunctionDefLibrary.
+    """
+    identity = _gradient_identity(call.node, call.function)
+    if identity is None:
+        return None
+    op_type = identity.attr["_gradient_op_type"].s.decode("utf-8", "replace")
+    for gradient in library.registered_gradients:
+        if gradient.registered_op_type == op_type:
+            return GradientFunction(gradient.gradient_func, identity)
+    return None
 
 
 def gradient_nodes(
@@ -162,10 +237,22 @@ def _callee(node: Proto) -> str:
 
 def _gradient_op_type(node: Proto, function: Proto) -> str:
     """The gradient of the IdentityN that a node's first result goes through, or nothing."""
+    identity = _gradient_identity(node, function)
+    if identity is None:
+        return ""
+    return str(identity.attr["_gradient_op_type"].s.decode("utf-8", "replace"))
+
+
+def _gradient_identity(node: Proto, function: Proto) -> Proto | None:
     for user in function.node_def:
-        if user.op == "IdentityN" and user.input and user.input[0].split(":")[0] == node.name:
-            return str(user.attr["_gradient_op_type"].s.decode())
-    return ""
+        if (
+            user.op == "IdentityN"
+            and "_gradient_op_type" in user.attr
+            and user.input
+            and user.input[0].split(":")[0] == node.name
+        ):
+            return user  # type: ignore[no-any-return]
+    return None
 
 
 def _find(library: Mapping[str, Proto], name: str) -> Proto:
@@ -195,6 +282,7 @@ class _Tracer:
     library: Mapping[str, Proto]
     allowance: Allowance
     _calls: dict[tuple[str, str, tuple[Origin, ...]], Call] = field(default_factory=dict)
+    _constants: dict[tuple[str, str], Constant] = field(default_factory=dict)
     _nodes: dict[str, dict[str, Proto]] = field(default_factory=dict)
     _outputs: dict[tuple[str, tuple[Origin, ...]], list[Origin]] = field(default_factory=dict)
 
@@ -238,7 +326,9 @@ class _Tracer:
         output, _, position = rest.partition(":")
         if position and not (position.isascii() and position.isdigit()):
             raise FormatError(f"{reference} names no result of node {name}.")
-        return self._node_origin(frame, frame.nodes[name], int(position or 0) if output else 0)
+        # In a graph it is `node:0`, in a function `node:output:0`.
+        number = position or (output if output.isascii() and output.isdigit() else "0")
+        return self._node_origin(frame, frame.nodes[name], int(number))
 
     def _node_origin(self, frame: _Frame, node: Proto, position: int) -> Origin:
         data = [reference for reference in node.input if not reference.startswith("^")]
@@ -251,7 +341,21 @@ class _Tracer:
             inner = _find(self.library, callee)
             passed = [self._origin(frame, reference) for reference in data]
             return _pick(self.outputs(inner, passed), position, node)
-        return Unknown(node.op)
+        if node.op == "Const":
+            return self._constant(frame, node)
+        sources = tuple(self._origin(frame, reference) for reference in data)
+        if node.op == "Cast":
+            return Cast(_pick(sources, 0, node), node.attr["DstT"].type)
+        if node.op == "Reshape":
+            return Reshape(_pick(sources, 0, node), _pick(sources, 1, node))
+        return Unknown(node.op, node.name, sources)
+
+    def _constant(self, frame: _Frame, node: Proto) -> Constant:
+        """The value of a node; the same object whenever it is asked for."""
+        key = (frame.function.signature.name, node.name)
+        if key not in self._constants:
+            self._constants[key] = Constant(node.attr["value"].tensor)
+        return self._constants[key]
 
     def _call(self, frame: _Frame, node: Proto, data: Sequence[str]) -> Call:
         """The call of a node; the same object for each of its results."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from savedmodel.structures import NONE, Structure
+from savedmodel.wiring import Wiring
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import DType
 from xla_call_module.errors import StructureError
@@ -35,6 +36,7 @@ class Variable:
         shape: the shape.
         trainable: whether TensorFlow counts it among the trainable ones.
         constant: whether it is a constant of the computation, and no parameter of the model.
+        key: its path in the object graph of the file that it was read from, such as `params/w`.
         chunks: a function that yields its bytes in C order, in contiguous buffers of any size.
         source: a function that gives its bytes where they are in a file, after a check of their
             checksum; None for a variable that was not read from one.
@@ -45,6 +47,7 @@ class Variable:
     shape: tuple[int, ...]
     trainable: bool = True
     constant: bool = False
+    key: str = ""
     chunks: Callable[[], Iterator[Any]] | None = field(default=None, compare=False)
     source: Callable[[], np.ndarray[Any, Any]] | None = field(default=None, compare=False)
 
@@ -141,12 +144,15 @@ class Signature:
         function: what it computes.
         inputs: for each input name the index into the function's arguments.
         outputs: for each output name the index into its results.
+        wiring: of one that was read, all that is around its calls; the other attributes have what
+            is passed on as it is.
     """
 
     key: str
     function: Function
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
+    wiring: Wiring | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a key that the root object cannot have as an attribute."""

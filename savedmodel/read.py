@@ -12,21 +12,37 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from savedmodel import checksum
-from savedmodel.dataflow import Argument, Call, Result, gradient_nodes, trace
-from savedmodel.model import Function, SavedModel, Signature, Variable
+from savedmodel.dataflow import (
+    Call,
+    Constant,
+    gradient_nodes,
+    index_functions,
+    steps_allowance,
+    trace,
+)
+from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
+from savedmodel.read_wiring import Described, Source, read_wiring
+from savedmodel.regular_file import read_file
 from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
+from savedmodel.session import read_session
 from savedmodel.stored_variables import StoredVariables
 from savedmodel.structures import NONE, Branch, Leaf, Structure, as_dict, as_list, as_tuple
+from savedmodel.wire import check_wire
+from savedmodel.wiring import Input, Output, Parameter, Wiring
 from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, VARIABLES
-from xla_call_module.call import CallModule
-from xla_call_module.errors import FormatError
-from xla_call_module.node import decode_node
+from xla_call_module.allowance import Allowance
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.dtypes import dtype_from_tensorflow
+from xla_call_module.errors import FormatError, refusing_damage
+from xla_call_module.node import decode_node, description_allowance
 
-__all__ = ["read"]
+__all__ = ["read", "read_proto"]
 
+_CHUNKED_FILE = "saved_model.cpb"
 _SERVE_TAG = "serve"
 _MAX_DEPTH = 200
+_MAX_METADATA_BYTES = 2**22
 
 
 def read(path: str | os.PathLike[str]) -> SavedModel:
@@ -51,47 +67,83 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
         {'x': 0}
     """
     folder = Path(path)
+    with refusing_damage(str(folder / PROTO_FILE)):
+        return _read(folder)
+
+
+def _read(folder: Path) -> SavedModel:
     meta_graph = _read_meta_graph(folder)
+    if not meta_graph.HasField("object_graph_def"):
+        return _from_session(folder, meta_graph)
     objects = _Objects(folder, meta_graph)
     metadata = _read_metadata(meta_graph)
-    signatures = tuple(
-        _read_signature(key, node, meta_graph, objects, metadata)
-        for key, node in objects.signature_nodes()
-    )
-    if not signatures:
-        raise FormatError(f"{folder / PROTO_FILE} has no signatures in its object graph.")
+    functions = _Functions.of(meta_graph)
+    entries = [*objects.signatures(functions)] or [*objects.functions(functions)]
+    if not entries:
+        raise FormatError(f"{folder / PROTO_FILE} has no signatures and no functions.")
+    signatures = tuple(_read_signature(entry, functions, objects, metadata) for entry in entries)
     return SavedModel(signatures, objects.variables, objects.params, metadata)
 
 
-def _read_meta_graph(folder: Path) -> Proto:
+def read_proto(folder: Path) -> Proto:
+    """The message in a folder's saved_model.pb, without the checksum that may be in front of it.
+
+    Raises:
+        FormatError: there is no such file, or it is damaged.
+        OSError: it cannot be read.
+    """
     file = folder / PROTO_FILE
     if not file.is_file():
-        raise FormatError(
-            f"{folder} has no {PROTO_FILE}, so it is no SavedModel. To do: pass the folder that "
-            "holds that file; TensorFlow Serving's versions are folders below the model's."
-        )
-    data = file.read_bytes()
+        raise FormatError(_without_proto(folder))
+    data = read_file(folder, PROTO_FILE)
+    check_wire(file, data)
     checked = checksum.check(file, data)
     proto: Any = SavedModelProto()
     try:
-        proto.ParseFromString(data)
+        proto.ParseFromString(memoryview(data)[checksum.HEADER_SIZE if checked else 0 :])
     except DecodeError as error:
         raise FormatError(f"{file} is no SavedModel message: {error}") from error
-    for meta_graph in proto.meta_graphs:
-        if _SERVE_TAG in meta_graph.meta_info_def.tags and meta_graph.HasField("object_graph_def"):
-            ours = METADATA_COLLECTION in meta_graph.collection_def
-            if ours and not checked and not checksum.has_known_beginning(data):
-                raise FormatError(
-                    f"{file}, byte 0: the file begins with {data[:5].hex()}, and neither with a "
-                    "checksum nor as a SavedModel. To do: copy it again, or write it again."
-                )
+    ours = any(METADATA_COLLECTION in graph.collection_def for graph in proto.meta_graphs)
+    if ours and not checked and not checksum.has_known_beginning(data):
+        raise FormatError(
+            f"{file}, byte 0: the file begins with {data[:5].hex()}, and neither with a "
+            "checksum nor as a SavedModel. To do: copy it again, or write it again."
+        )
+    return proto  # type: ignore[no-any-return]  # it was made as Any to reach its fields
+
+
+def _without_proto(folder: Path) -> str:
+    if (folder / _CHUNKED_FILE).exists():
+        return (
+            f"{folder / _CHUNKED_FILE} is a message in parts, which is not understood. To do: save "
+            "it without experimental_image_format."
+        )
+    return (
+        f"{folder} has no {PROTO_FILE}, so it is no SavedModel. To do: pass the folder that "
+        "holds that file; TensorFlow Serving's versions are folders below the model's."
+    )
+
+
+def _read_meta_graph(folder: Path) -> Proto:
+    for meta_graph in read_proto(folder).meta_graphs:
+        if _SERVE_TAG in meta_graph.meta_info_def.tags:
             return meta_graph  # type: ignore[no-any-return]
-    raise FormatError(f"{file} has no graph with the tag {_SERVE_TAG!r} and an object graph.")
+    raise FormatError(f"{folder / PROTO_FILE} has no graph with the tag {_SERVE_TAG!r}.")
+
+
+def _from_session(folder: Path, meta_graph: Proto) -> SavedModel:
+    file = read_session(folder / VARIABLES, meta_graph)
+    if not file.signatures:
+        raise FormatError(f"{folder / PROTO_FILE} has no signatures and no object graph.")
+    signatures = tuple(_to_signature(key, wiring, {}) for key, wiring in file.signatures.items())
+    return SavedModel(signatures, file.variables)
 
 
 def _read_metadata(meta_graph: Proto) -> Mapping[str, Any]:
     """What `write` put in; empty for other writers, and after TensorFlow saved the file again."""
     values = meta_graph.collection_def[METADATA_COLLECTION].bytes_list.value
+    if values and len(values[0]) > _MAX_METADATA_BYTES:
+        raise FormatError(f"The metadata of the SavedModel have {len(values[0]):,} bytes.")
     try:
         metadata = json.loads(values[0]) if values else {}
     except (ValueError, RecursionError) as error:
@@ -101,85 +153,142 @@ def _read_metadata(meta_graph: Proto) -> Mapping[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A function of the file that becomes a signature.
+
+    Attributes:
+        key: of the signature.
+        function: its name.
+        inputs: names for its arguments but for what it captures.
+        outputs: names for its results.
+    """
+
+    key: str
+    function: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Functions:
+    """The functions of a file, and how far they may still be followed."""
+
+    library: Proto
+    by_name: Mapping[str, Proto]
+    concrete: Mapping[str, Proto]
+    steps: Allowance
+    descriptions: Allowance
+
+    @classmethod
+    def of(cls, meta_graph: Proto) -> _Functions:
+        library = meta_graph.graph_def.library
+        concrete = dict(meta_graph.object_graph_def.concrete_functions)
+        by_name = index_functions(library)
+        return cls(library, by_name, concrete, steps_allowance(), description_allowance())
+
+    def find(self, name: str) -> Proto:
+        """What the object graph says of a function."""
+        if name not in self.concrete or name not in self.by_name:
+            raise FormatError(f"The file has a signature for the function {name!r}, and lacks it.")
+        return self.concrete[name]
+
+    def chain(self, call: Call) -> tuple[CallModule, ...]:
+        """A call and its gradients."""
+        nodes = [call.node, *gradient_nodes(call, self.library, self.by_name)]
+        return tuple(decode_node(node, allowance=self.descriptions) for node in nodes)
+
+
 def _read_signature(
-    key: str, node: Proto, meta_graph: Proto, objects: _Objects, metadata: Mapping[str, Any]
+    entry: _Entry, functions: _Functions, objects: _Objects, metadata: Mapping[str, Any]
 ) -> Signature:
-    name = node.bare_concrete_function.concrete_function_name
-    library = meta_graph.graph_def.library
-    functions = {function.signature.name: function for function in library.function}
-    captures = meta_graph.object_graph_def.concrete_functions[name].bound_inputs
-    origins = trace(name, functions)
-    call = _only_call(key, origins)
-    operands = [decode_node(call.node), *map(decode_node, gradient_nodes(call, library))]
-    main = operands[0]
-    wrapper = functions[name].signature
-    count = len(wrapper.input_arg) - len(captures)
-    # The wrapper's flat arguments and results are in the order of their sorted names.
-    concrete = meta_graph.object_graph_def.concrete_functions[name]
-    names = sorted(concrete.canonicalized_input_signature.tuple_value.values[1].dict_value.fields)
-    by_input, bound = _bind(main, call, count, list(captures), objects)
-    inputs = {names[position]: index for position, index in by_input.items()}
-    inputs = _with_unused(inputs, names, main, metadata.get("signatures", {}).get(key, {}))
-    outputs = dict(
-        zip(
-            sorted(concrete.output_signature.dict_value.fields),
-            [origin.index for origin in origins if isinstance(origin, Result)],
-            strict=True,
+    captures = functions.find(entry.function).bound_inputs
+    origins = trace(entry.function, functions.by_name, allowance=functions.steps)
+    wiring = read_wiring(
+        Source(
+            key=entry.key,
+            inputs=_input_specs(entry.inputs, functions.by_name[entry.function]),
+            outputs=dict(zip(entry.outputs, origins, strict=True)),
+            capture=lambda position: objects.capture(captures[position]),
+            library=functions.library,
+            functions=functions.by_name,
+            described=lambda name: objects.describe_gradient(functions.concrete[name]),
+            chain=functions.chain,
+            steps=functions.steps,
         )
     )
+    return _to_signature(entry.key, wiring, metadata.get("signatures", {}).get(entry.key, {}))
+
+
+def _to_signature(key: str, wiring: Wiring, recorded: Mapping[str, Any]) -> Signature:
+    """The signature around its first call."""
+    invocations = wiring.invocations()
+    if not invocations:
+        raise FormatError(
+            f"The signature {key} calls no StableHLO module. To do: use the file through "
+            "TensorFlow."
+        )
+    first, main = invocations[0], invocations[0].call
+    inputs: dict[str, int] = {}
+    bound: dict[int, int] = {}
+    for index, value in zip(main.kept, first.operands, strict=True):
+        if isinstance(value, Input):
+            inputs[value.name] = index
+        elif isinstance(value, Parameter):
+            bound[index] = value.variable
+    inputs = _with_unused(inputs, tuple(wiring.inputs), main, recorded)
+    outputs = {
+        name: value.index
+        for name, value in wiring.outputs.items()
+        if isinstance(value, Output) and value.invocation is first
+    }
+    constants = {name: bound.pop(index) for index, name in main.constants.items() if index in bound}
+    gradients = () if first.gradient is None else (first.gradient.call,)
     return Signature(
         key=key,
         function=Function(
             name=key,
-            chain=tuple(operands),
+            chain=(*first.chain, *gradients),
             bound=bound,
             arguments=as_tuple([as_tuple([]), as_dict({n: Leaf(i) for n, i in inputs.items()})]),
             parameters=(),
             results=as_dict({name: Leaf(index) for name, index in outputs.items()}),
-            constants={
-                key: bound.pop(index) for index, key in main.constants.items() if index in bound
-            },
+            constants=constants,
         ),
         inputs=inputs,
         outputs=outputs,
+        wiring=wiring,
     )
 
 
-def _only_call(key: str, origins: Sequence[Any]) -> Call:
-    calls = {id(origin.call): origin.call for origin in origins if isinstance(origin, Result)}
-    others = [origin for origin in origins if not isinstance(origin, Result)]
-    if len(calls) != 1 or others:
-        raise FormatError(
-            f"The signature {key} returns results of {len(calls)} calls and {others[:3]}; expected "
-            "the results of one XlaCallModule. To do: use the file through TensorFlow."
-        )
-    return next(iter(calls.values()))
-
-
-def _bind(
-    main: CallModule, call: Call, count: int, captures: Sequence[int], objects: _Objects
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Which argument each input of the wrapper is, and which variable is bound to the others."""
-    inputs: dict[int, int] = {}
-    bound: dict[int, int] = {}
-    for index, origin in zip(main.kept, call.operands, strict=True):
-        if not isinstance(origin, Argument):
-            raise FormatError(f"{main.args[index].path} of {main.name} is computed by {origin}.")
-        if origin.index < count:
-            inputs[origin.index] = index
-        else:
-            bound[index] = objects.variable_index(captures[origin.index - count])
-    return inputs, bound
-
-
 def _with_unused(
-    inputs: dict[str, int], names: Sequence[str], main: CallModule, described: Mapping[str, Any]
+    inputs: dict[str, int], names: Sequence[str], main: CallModule, recorded: Mapping[str, Any]
 ) -> dict[str, int]:
     """Inputs that the module does not take are known by their path in the metadata."""
-    paths = {spec.path: index for index, spec in enumerate(main.args)}
-    recorded = described.get("inputs", {})
-    found = {name: paths[recorded[name]] for name in names if recorded.get(name) in paths}
+    indices = {spec.path: index for index, spec in enumerate(main.args)}
+    paths = recorded.get("inputs", {})
+    found = {name: indices[paths[name]] for name in names if paths.get(name) in indices}
     return {name: (found | inputs)[name] for name in names if name in found | inputs}
+
+
+def _input_specs(names: Sequence[str], function: Proto) -> dict[str, TensorSpec]:
+    """What a FunctionDef says of its first arguments."""
+    specs = {}
+    for index, (name, argument) in enumerate(
+        zip(names, function.signature.input_arg, strict=False)
+    ):
+        dtype = dtype_from_tensorflow(argument.type, where=f"The argument {argument.name}")
+        shapes = []
+        if index in function.arg_attr:
+            shapes = list(function.arg_attr[index].attr["_output_shapes"].list.shape)
+        shape = None
+        if len(shapes) == 1 and not shapes[0].unknown_rank:
+            sizes = [dim.size for dim in shapes[0].dim]
+            shape = tuple(
+                f"{argument.name}_{axis}" if size < 0 else size for axis, size in enumerate(sizes)
+            )
+        specs[name] = TensorSpec(shape, dtype, name)
+    return specs
 
 
 @dataclass(slots=True)
@@ -190,35 +299,74 @@ class _Objects:
     params: Structure
     _graph: Proto
     _indices: dict[int, int]
+    _constants: dict[str, Proto]
+    _visits: Allowance
 
     def __init__(self, folder: Path, meta_graph: Proto) -> None:
         self._graph = meta_graph.object_graph_def
+        self._constants = {
+            node.name: node.attr["value"].tensor
+            for node in meta_graph.graph_def.node
+            if node.op == "Const"
+        }
         nodes = [i for i, node in enumerate(self._graph.nodes) if node.HasField("variable")]
         self._indices = {node: index for index, node in enumerate(self._ordered(nodes))}
-        stored = StoredVariables(folder / VARIABLES, self._graph) if nodes else None
+        stored = StoredVariables(folder, VARIABLES, self._graph) if nodes else None
         constants = frozenset(self._listed("constants"))
         self.variables = tuple(
             stored.variable(node, constant=node in constants) for node in self._indices if stored
         )
         root = self._children(0)
+        # An object that is there many times is shared; without a limit, 200 pairs make 2^200.
+        self._visits = Allowance(1000 + 4 * len(self._graph.nodes), what="objects in its params")
         self.params = self._structure(root["params"], 0) if "params" in root else NONE
 
-    def signature_nodes(self) -> Iterator[tuple[str, Proto]]:
-        """Key and node of each signature."""
-        signatures = self._children(0).get("signatures")
-        for key, node in ({} if signatures is None else self._children(signatures)).items():
-            if self._node(node).HasField("bare_concrete_function"):
-                yield key, self._node(node)
+    def signatures(self, functions: _Functions) -> Iterator[_Entry]:
+        """The functions under `signatures`, whose arguments and results have names."""
+        node = self._children(0).get("signatures")
+        for key, child in ({} if node is None else self._children(node)).items():
+            if not self._node(child).HasField("bare_concrete_function"):
+                continue
+            name = self._node(child).bare_concrete_function.concrete_function_name
+            concrete = functions.find(name)
+            # The flat arguments and results of a wrapper are in the order of their sorted names.
+            arguments = concrete.canonicalized_input_signature.tuple_value.values
+            inputs = sorted(arguments[1].dict_value.fields) if len(arguments) > 1 else []
+            yield _Entry(key, name, inputs, sorted(concrete.output_signature.dict_value.fields))
 
-    def variable_index(self, node: int) -> int:
-        """The index of the variable at a node."""
-        if node not in self._indices:
+    def functions(self, functions: _Functions) -> Iterator[_Entry]:
+        """The functions that are attributes of the root, as traced first, `__call__` first."""
+        children = sorted(self._children(0).items(), key=lambda item: item[0] != "__call__")
+        for key, child in children:
+            names = self._node(child).function.concrete_functions
+            if not names:
+                continue
+            signature = functions.by_name[names[0]].signature
+            captured = len(functions.find(names[0]).bound_inputs)
+            inputs = [a.name for a in signature.input_arg][: len(signature.input_arg) - captured]
+            outputs = [f"output_{index}" for index in range(len(signature.output_arg))]
+            yield _Entry(DEFAULT_SIGNATURE if key == "__call__" else key, names[0], inputs, outputs)
+
+    def capture(self, node: int) -> Parameter | Constant:
+        """What a function gets besides its arguments: a variable, or a constant of the graph."""
+        if node in self._indices:
+            return Parameter(self._indices[node])
+        operation = self._node(node).constant.operation
+        if operation not in self._constants:
             raise FormatError(f"Object {node} is bound to a call, and is no variable.")
-        return self._indices[node]
+        return Constant(self._constants[operation])
+
+    def describe_gradient(self, concrete: Proto) -> Described:
+        """What the object graph says of a gradient function."""
+        captured = tuple(self._node(node).captured_tensor.name for node in concrete.bound_inputs)
+        returned = concrete.output_signature
+        values = [*returned.list_value.values, *returned.tuple_value.values]
+        return Described(captured, tuple(not value.HasField("none_value") for value in values))
 
     def _ordered(self, nodes: Sequence[int]) -> list[int]:
         listed = list(self._listed("variables"))
-        first = [node for node in listed if node in nodes]
+        known = frozenset(nodes)
+        first = [node for node in listed if node in known]
         return [*dict.fromkeys([*first, *nodes])]
 
     def _listed(self, name: str) -> tuple[int, ...]:
@@ -228,6 +376,7 @@ class _Objects:
 
     def _structure(self, index: int, depth: int) -> Structure:
         node = self._node(index)
+        self._visits.spend()
         if depth > _MAX_DEPTH:
             raise FormatError(f"The object graph is nested more than {_MAX_DEPTH} deep.")
         if node.HasField("variable"):
@@ -242,7 +391,11 @@ class _Objects:
         return Branch("dict", tuple(children.items()))
 
     def _children(self, index: int) -> dict[str, int]:
-        return {child.local_name: child.node_id for child in self._node(index).children}
+        listed = self._node(index).children
+        children = {child.local_name: child.node_id for child in listed}
+        if len(children) < len(listed):
+            raise FormatError(f"Object {index} of the object graph has two children of one name.")
+        return children
 
     def _node(self, index: int) -> Proto:
         if not 0 <= index < len(self._graph.nodes):

@@ -38,6 +38,7 @@ __all__ = [
     "Check",
     "argument_paths",
     "argument_specs",
+    "carried_for",
     "carried_kept",
     "from_exported",
     "result_paths",
@@ -197,6 +198,16 @@ def carried_kept(call: CallModule) -> tuple[int, ...]:
         FormatError, StructureError, VersionError: as `to_exported`.
     """
     return tuple(_deserialize(call).module_kept_var_idx)
+
+
+def carried_for(call: CallModule, platforms: tuple[str, ...]) -> bytes:
+    """The `Exported` that a call carries, for other platforms.
+
+    Raises:
+        FormatError, StructureError, VersionError: as `to_exported`.
+    """
+    exported = dataclasses.replace(_deserialize(call), platforms=platforms)
+    return bytes(exported.serialize())
 
 
 def _specs_of(avals: Sequence[Any]) -> list[tuple[Shape | None, DType]]:

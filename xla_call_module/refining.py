@@ -26,12 +26,15 @@ __all__ = ["refine_results"]
 _GENERAL = "_general_main"
 
 
-def refine_results(call: CallModule, shapes: Sequence[Sequence[int]]) -> tuple[TensorType, ...]:
+def refine_results(
+    call: CallModule, shapes: Sequence[Sequence[int]], *, check_assertions: bool = False
+) -> tuple[TensorType, ...]:
     """The types of the results for arguments of given shapes.
 
     Args:
-        call: what is called; its shape assertions are not evaluated.
+        call: what is called.
         shapes: a shape for each of the module's arguments, without the platform index.
+        check_assertions: whether its shape assertions have to hold.
 
     Raises:
         FormatError: the module is damaged.
@@ -43,7 +46,7 @@ def refine_results(call: CallModule, shapes: Sequence[Sequence[int]]) -> tuple[T
         bytecode = io.BytesIO()
         module.operation.write_bytecode(bytecode)
         try:
-            refined = mlir.refine_polymorphic_shapes(bytecode.getvalue(), False, True)
+            refined = mlir.refine_polymorphic_shapes(bytecode.getvalue(), check_assertions, True)
             return read_main(ir.Module.parse(refined)).results
         except (RuntimeError, ValueError) as error:
             raise StructureError(

@@ -56,7 +56,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
-    parser.add_argument("cases", nargs="*", help="names from tests/matrix/functions.py; all")
+    parser.add_argument(
+        "cases", nargs="*", help="names from tests/matrix/functions.py, or foreign; all"
+    )
     parser.add_argument("--jax", action="store_true", help="other JAXs instead of TensorFlows")
     parser.add_argument("--only", metavar="VERSION", help="one TensorFlow, or one JAX")
     parser.add_argument("--all", action="store_true", help="every TensorFlow, not the usual ones")

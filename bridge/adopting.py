@@ -1,0 +1,322 @@
+"""Calls that do not describe themselves, and what is around them, as an `Exported`.
+
+That is how the files of other programs are: a node has a module, and the rest is TensorFlow's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from bridge._jax import cut_vjp, enable_x64, replace_vjp
+from bridge.calling import call_flat, is_float0
+from bridge.keys import to_logical, to_physical
+from bridge.restore import restore
+from savedmodel.wiring import (
+    Cast,
+    Constant,
+    Gradient,
+    Input,
+    Invocation,
+    Parameter,
+    Reshape,
+    Value,
+    Wiring,
+)
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.checks import DisabledCheck, unite
+from xla_call_module.describing import describe
+from xla_call_module.dimensions import Shape
+from xla_call_module.dtypes import WIDE
+from xla_call_module.errors import PlatformError, StructureError
+from xla_call_module.exported import to_jax_checks
+
+__all__ = ["adopt", "export_wiring", "input_order", "is_real", "to_results"]
+
+
+def adopt(call: CallModule) -> export.Exported:
+    """An `Exported` with the module of a call, of its operands as a flat tuple; without a VJP.
+
+    Args:
+        call: any call.
+
+    Raises:
+        FormatError, StructureError: see `describe`.
+    """
+    call = describe(call)
+    scope = export.SymbolicScope()
+    args = [_to_spec(spec, scope) for spec in call.operands]
+    results = [_to_spec(spec, scope) for spec in call.results]
+
+    def like(*_: Any) -> tuple[Any, ...]:
+        return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in results)
+
+    with _wide((*call.args, *call.results)):
+        made = export.export(jax.jit(like), platforms=call.platforms)(*args)
+    return dataclasses.replace(
+        made,
+        fun_name=call.name,
+        mlir_module_serialized=call.module,
+        calling_convention_version=call.version,
+        module_kept_var_idx=tuple(range(len(args))),
+        disabled_safety_checks=to_jax_checks(call.disabled_checks),
+        uses_global_constants=call.has_platform_index or bool(call.symbols),
+        nr_devices=call.nr_devices,
+    )
+
+
+def _to_spec(spec: TensorSpec, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
+    text = ", ".join(map(str, spec.shape or ()))
+    shape = export.symbolic_shape(f"({text},)" if text else "()", scope=scope)
+    return jax.ShapeDtypeStruct(shape, spec.dtype.numpy)
+
+
+def _wide(specs: Sequence[TensorSpec]) -> contextlib.AbstractContextManager[Any]:
+    return enable_x64() if any(s.dtype.name in WIDE for s in specs) else contextlib.nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A call as a JAX function of its operands.
+
+    Attributes:
+        exported: what is called.
+        run: the function.
+        specs: its operands.
+        order: how often it can be differentiated.
+    """
+
+    exported: export.Exported
+    run: Callable[..., tuple[Any, ...]]
+    specs: tuple[TensorSpec, ...]
+    order: int
+
+
+def export_wiring(
+    wiring: Wiring,
+    names: Mapping[int, str],
+    constant: Callable[[int], np.ndarray[Any, Any]],
+    disabled_checks: Sequence[DisabledCheck],
+) -> export.Exported:
+    """A signature as an `Exported` of a dict of parameters, if there are any, and of its inputs.
+
+    Args:
+        wiring: of the signature.
+        names: for each variable that is a parameter its name.
+        constant: the value of a variable.
+        disabled_checks: safety checks that are not in force besides those of the calls.
+
+    Raises:
+        InteropError: a module is damaged, or cannot be called from JAX.
+    """
+    functions = {
+        id(invocation): _to_function(invocation, constant, disabled_checks)
+        for invocation in wiring.invocations()
+    }
+    specs = _input_specs(wiring, functions)
+
+    def function(*arguments: Any) -> Any:
+        params, *inputs = arguments if names else ({}, *arguments)
+        evaluation = _Evaluation(
+            inputs=dict(zip(specs, inputs, strict=True)),
+            parameters={v: params[name] for v, name in names.items()},
+            constant=constant,
+            functions=functions,
+        )
+        return to_results({n: evaluation.value(v) for n, v in wiring.outputs.items()})
+
+    first = next(iter(functions.values())).exported
+    function.__name__ = first.fun_name
+    scope = export.SymbolicScope()
+    given: list[Any] = [_to_spec(spec, scope) for spec in specs.values()]
+    if names:
+        given = [{name: _spec_of(constant(v)) for v, name in names.items()}, *given]
+    every = [spec for found in functions.values() for spec in found.specs]
+    with _wide([*every, *specs.values()]):
+        made = export.export(
+            jax.jit(function),
+            platforms=_common_platforms([found.exported for found in functions.values()]),
+            disabled_checks=first.disabled_safety_checks,
+        )(*given)
+    return cut_vjp(made, min(found.order for found in functions.values()))
+
+
+def to_results(outputs: Mapping[str, Any]) -> Any:
+    """The results of a signature: one value, a tuple, or a dict by names that somebody chose."""
+    if list(outputs) == [f"output_{index}" for index in range(len(outputs))]:
+        return next(iter(outputs.values())) if len(outputs) == 1 else tuple(outputs.values())
+    return dict(outputs)
+
+
+def _spec_of(array: np.ndarray[Any, Any]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def _common_platforms(exporteds: Sequence[export.Exported]) -> tuple[str, ...]:
+    common = [p for p in exporteds[0].platforms if all(p in e.platforms for e in exporteds)]
+    if not common:
+        raise PlatformError(
+            f"The functions of a signature were exported for {[e.platforms for e in exporteds]}, "
+            "which have no platform in common."
+        )
+    return tuple(common)
+
+
+def input_order(wiring: Wiring) -> tuple[str, ...]:
+    """The names of the inputs in the order in which they are first used, then the others."""
+    used = (value.name for value in wiring.values() if isinstance(value, Input))
+    return tuple(dict.fromkeys([*used, *wiring.inputs]))
+
+
+def _input_specs(wiring: Wiring, functions: Mapping[int, _Function]) -> dict[str, TensorSpec]:
+    """For each input what it must be: the shape that a module takes, or the declared one."""
+    shapes: dict[str, Shape | None] = {name: spec.shape for name, spec in wiring.inputs.items()}
+    for invocation in reversed(wiring.invocations()):
+        pairs = zip(invocation.operands, functions[id(invocation)].specs, strict=True)
+        for value, spec in reversed(list(pairs)):
+            while isinstance(value, Cast):
+                value = value.source
+            if isinstance(value, Input):
+                shapes[value.name] = spec.shape
+    for name, shape in shapes.items():
+        if shape is None:
+            raise StructureError(
+                f"The input {name} has an unknown rank, and is not passed to a module as it is. "
+                "To do: use the file through TensorFlow, from JAX by bridge.call_tf."
+            )
+    return {
+        name: dataclasses.replace(wiring.inputs[name], shape=shapes[name])
+        for name in input_order(wiring)
+    }
+
+
+def _to_function(
+    invocation: Invocation,
+    constant: Callable[[int], np.ndarray[Any, Any]],
+    disabled_checks: Sequence[DisabledCheck],
+) -> _Function:
+    call = invocation.call
+    if call.exported:
+        return _restored(invocation, constant, disabled_checks)
+    call = describe(call)
+    checks = unite(call.disabled_checks, disabled_checks)
+    primal = adopt(dataclasses.replace(call, disabled_checks=checks))
+    gradient = invocation.gradient
+    if gradient is not None:
+        primal = replace_vjp(primal, lambda: _export_gradient(primal, gradient))
+    return _Function(primal, call_flat(primal), call.operands, int(gradient is not None))
+
+
+def _restored(
+    invocation: Invocation,
+    constant: Callable[[int], np.ndarray[Any, Any]],
+    disabled_checks: Sequence[DisabledCheck],
+) -> _Function:
+    """A call that describes itself, as a function of the node's operands."""
+    call = invocation.call
+    places = {index: position for position, index in enumerate(call.kept)}
+
+    def hoisted(key: str) -> np.ndarray[Any, Any]:
+        index = next(index for index, found in call.constants.items() if found == key)
+        value = invocation.operands[places[index]]
+        assert isinstance(value, Parameter)
+        return constant(value.variable)
+
+    exported = restore(invocation.chain, hoisted, disabled_checks)
+    flat = call_flat(exported)
+
+    def run(*operands: Any) -> tuple[Any, ...]:
+        # What the module does not take has a static shape.
+        arguments = [
+            to_logical(operands[places[index]], aval)
+            if index in places
+            else jnp.zeros(aval.shape, aval.dtype)
+            for index, aval in enumerate(exported.in_avals)
+        ]
+        return tuple(map(to_physical, flat(*arguments)))
+
+    return _Function(exported, run, call.operands, len(invocation.chain) - 1)
+
+
+def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Exported:
+    """The VJP of a call, of a module that takes and returns some of its values only."""
+    pull_back = call_flat(adopt(gradient.call))
+    count = len(primal.in_avals)
+
+    def vjp(*arguments: Any) -> tuple[Any, ...]:
+        operands, cotangents = arguments[:count], arguments[count:]
+        zeros = iter([jnp.zeros(c.shape, bool) for c in cotangents if is_float0(c)])
+        given = {"operand": operands, "result": cotangents}
+        taken = [
+            next(zeros) if kind == "zero" or is_float0(given[kind][index]) else given[kind][index]
+            for kind, index in gradient.operands
+        ]
+        results = pull_back(*taken)
+        return tuple(
+            _zero_cotangent(operand) if index is None or not is_real(operand) else results[index]
+            for operand, index in zip(operands, gradient.results, strict=True)
+        )
+
+    specs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in primal.in_avals]
+    for aval in primal.out_avals:
+        dtype = aval.dtype if is_real(aval) else jax.dtypes.float0
+        specs.append(jax.ShapeDtypeStruct(aval.shape, dtype))
+    with _wide(gradient.call.args):
+        made = export.export(jax.jit(vjp), platforms=primal.platforms)(*specs)
+    return cut_vjp(made, 0)
+
+
+def is_real(value: Any) -> bool:
+    """Whether JAX differentiates with respect to values of this dtype."""
+    return bool(jnp.issubdtype(value.dtype, jnp.inexact))
+
+
+def _zero_cotangent(operand: Any) -> Any:
+    """Zeros, of float0 for what has no tangents; JAX makes these also where sizes are symbols."""
+    return jax.vjp(lambda _: 0.0, operand)[1](0.0)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """The values of a signature for some inputs and parameters."""
+
+    inputs: Mapping[str, Any]
+    parameters: Mapping[int, Any]
+    constant: Callable[[int], np.ndarray[Any, Any]]
+    functions: Mapping[int, _Function]
+    _results: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+
+    def value(self, value: Value) -> Any:
+        match value:
+            case Input(name):
+                return self.inputs[name]
+            case Parameter(variable):
+                if variable in self.parameters:
+                    return self.parameters[variable]
+                return jnp.asarray(self.constant(variable))
+            case Constant(array):
+                return jnp.asarray(array)
+            case Cast(source, dtype):
+                return jax.lax.convert_element_type(self.value(source), dtype.numpy)
+            case Reshape(source, shape):
+                return self.value(source).reshape(shape)
+        return self._call(value.invocation)[value.index]
+
+    def _call(self, invocation: Invocation) -> tuple[Any, ...]:
+        key = id(invocation)
+        if key not in self._results:
+            constants = invocation.call.constants
+            operands = [
+                None if index in constants else self.value(operand)
+                for index, operand in zip(invocation.call.kept, invocation.operands, strict=True)
+            ]
+            self._results[key] = self.functions[key].run(*operands)
+        return self._results[key]

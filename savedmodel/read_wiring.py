@@ -1,0 +1,271 @@
+"""What was followed in a file's functions becomes a `Wiring`, or is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from savedmodel import dataflow
+from savedmodel.dataflow import Argument, Call, Origin, Result, Unknown, find_gradient, trace
+from savedmodel.schema import Proto
+from savedmodel.wiring import (
+    Cast,
+    Constant,
+    Gradient,
+    Input,
+    Invocation,
+    Output,
+    Parameter,
+    Reshape,
+    Value,
+    Wiring,
+)
+from xla_call_module.allowance import Allowance
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.dtypes import dtype_from_tensorflow
+from xla_call_module.errors import FormatError, InteropError, StructureError
+from xla_call_module.node import decode_node
+
+__all__ = ["Described", "Source", "read_wiring"]
+
+_SHOWN = 8
+# A constant in a graph is small; a splat of the same size in the file is not.
+_MAX_CONSTANT_BYTES = 1 << 26
+_MAX_PADDED = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What the object graph says of a gradient function.
+
+    Attributes:
+        captured: the names of the tensors that it gets besides its arguments, in the function whose
+            gradient it is.
+        returned: for each gradient whether it is a tensor; the others are None.
+    """
+
+    captured: tuple[str, ...]
+    returned: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a signature is in the file.
+
+    Attributes:
+        key: of the signature.
+        inputs: for each input what TensorFlow says of it, by name, in the order of the arguments of
+            its function.
+        outputs: for each output name where it comes from.
+        capture: what a further argument of the function is.
+        library: the FunctionDefLibrary.
+        functions: what `index_functions` made of it.
+        described: what the object graph says of a gradient function, by its name.
+        chain: decodes a call and those of its gradients that describe themselves.
+        steps: how far functions may still be followed.
+    """
+
+    key: str
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, Origin]
+    capture: Callable[[int], Parameter | dataflow.Constant]
+    library: Proto
+    functions: Mapping[str, Proto]
+    described: Callable[[str], Described]
+    chain: Callable[[Call], tuple[CallModule, ...]]
+    steps: Allowance
+
+
+def read_wiring(source: Source) -> Wiring:
+    """The wiring of a signature.
+
+    Raises:
+        FormatError: a part of it is damaged.
+        StructureError: it computes something besides calls of StableHLO modules; the message lists
+            the operations.
+    """
+    unknown = {op: None for origin in source.outputs.values() for op in _unknown(origin, set())}
+    if unknown:
+        listed = ", ".join(list(unknown)[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
+        raise StructureError(
+            f"The signature {source.key} computes something besides calls of JAX functions: "
+            f"{listed}. To do: use the file through TensorFlow, from JAX by bridge.call_tf."
+        )
+    reader = _Reader(source, tuple(source.inputs))
+    return Wiring(
+        source.inputs, {name: reader.value(origin) for name, origin in source.outputs.items()}
+    )
+
+
+def _unknown(origin: Origin, seen: set[int]) -> Iterator[str]:
+    """The operations that are not understood, `Add (node add_1)`."""
+    if id(origin) in seen:
+        return
+    seen.add(id(origin))
+    match origin:
+        case Unknown():
+            yield f"{origin.op} ({origin.node})"
+            below: Sequence[Origin] = origin.sources
+        case dataflow.Cast():
+            below = (origin.source,)
+        case dataflow.Reshape():
+            below = (origin.source,)
+            if not isinstance(origin.shape, dataflow.Constant):
+                yield "Reshape to a computed shape"
+        case Result():
+            below = origin.call.operands
+        case _:
+            below = ()
+    for source in below:
+        yield from _unknown(source, seen)
+
+
+@dataclass(slots=True)
+class _Reader:
+    source: Source
+    names: tuple[str, ...]
+    _invocations: dict[int, Invocation] = field(default_factory=dict)
+
+    def value(self, origin: Origin) -> Value:
+        match origin:
+            case Argument(index) if index < len(self.names):
+                return Input(self.names[index])
+            case Argument(index):
+                captured = self.source.capture(index - len(self.names))
+                return captured if isinstance(captured, Parameter) else self.value(captured)
+            case Result(call, index):
+                return Output(self._invocation(call), index)
+            case dataflow.Constant(tensor):
+                return Constant(_to_numpy(tensor))
+            case dataflow.Cast(below, enum):
+                return Cast(self.value(below), dtype_from_tensorflow(enum, where=self.source.key))
+            case dataflow.Reshape(below, dataflow.Constant(tensor)):
+                return Reshape(self.value(below), tuple(map(int, _to_numpy(tensor).ravel())))
+        raise StructureError(
+            f"A {type(origin).__name__} in {self.source.key} is no part of a call."
+        )
+
+    def _invocation(self, call: Call) -> Invocation:
+        if id(call) not in self._invocations:
+            chain = self.source.chain(call)
+            operands = tuple(map(self.value, call.operands))
+            if len(operands) != len(chain[0].operands):
+                raise FormatError(
+                    f"Node {call.node.name} has {len(operands)} inputs, and takes "
+                    f"{len(chain[0].operands)}."
+                )
+            gradient = None
+            if not chain[0].exported:
+                chain, gradient = chain[:1], _read_gradient(call, chain[0], self.source)
+            self._invocations[id(call)] = Invocation(chain, operands, gradient)
+        return self._invocations[id(call)]
+
+
+def _read_gradient(call: Call, primal: CallModule, source: Source) -> Gradient | None:
+    """The gradient of a call that does not describe itself; None where it is anything else."""
+    function = find_gradient(call, source.library)
+    if function is None or function.name not in source.functions:
+        return None
+    try:
+        origins = trace(function.name, source.functions, allowance=source.steps)
+        return _Pullback(call, primal, source, function).read(origins)
+    except (InteropError, IndexError, ValueError):
+        return None  # it is of another form
+
+
+@dataclass(frozen=True, slots=True)
+class _Pullback:
+    """A gradient function, which takes a gradient for each input of an IdentityN."""
+
+    call: Call
+    primal: CallModule
+    source: Source
+    function: dataflow.GradientFunction
+
+    def read(self, origins: Sequence[Origin]) -> Gradient | None:
+        results = [origin for origin in origins if isinstance(origin, Result)]
+        calls = {id(result.call): result.call for result in results}
+        if len(calls) != 1 or len(results) != len(origins):
+            return None
+        (vjp,) = calls.values()
+        operands = tuple(map(self._operand, vjp.operands))
+        if any(operand is None for operand in operands):
+            return None
+        returned = self._returned([result.index for result in results])
+        return Gradient(
+            decode_node(vjp.node), tuple(operand for operand in operands if operand), returned
+        )
+
+    def _operand(self, origin: Origin) -> tuple[str, int] | None:
+        """What an operand of the VJP is in terms of the call."""
+        passed = [reference for reference in self.function.identity.input if reference[0] != "^"]
+        if isinstance(origin, Argument) and origin.index < len(passed):
+            return self._place(passed[origin.index])
+        if isinstance(origin, Argument):
+            captured = self.source.described(self.function.name).captured
+            found = self._place(captured[origin.index - len(passed)])
+            return found if found and found[0] == "operand" else None
+        # The cotangent of an integer is made on the spot.
+        return ("zero", 0) if isinstance(origin, Unknown | dataflow.Constant) else None
+
+    def _place(self, reference: str) -> tuple[str, int] | None:
+        """Which result or operand of the call a tensor is."""
+        node, index = _split(reference)
+        if node == self.call.node.name:
+            return ("result", index)
+        data = [r for r in self.call.node.input if not r.startswith("^")]
+        places = [position for position, r in enumerate(data) if _split(r) == (node, index)]
+        return ("operand", places[0]) if places else None
+
+    def _returned(self, indices: Sequence[int]) -> tuple[int | None, ...]:
+        """For each operand of the call which result of the VJP is its cotangent."""
+        passed = [reference for reference in self.function.identity.input if reference[0] != "^"]
+        described = self.source.described(self.function.name)
+        present = zip(passed, described.returned, strict=True)
+        tensors = [reference for reference, is_tensor in present if is_tensor]
+        found: list[int | None] = [None] * len(self.primal.operands)
+        for reference, index in zip(tensors, indices, strict=True):
+            place = self._place(reference)
+            if place is not None and place[0] == "operand":
+                found[place[1]] = index
+        return tuple(found)
+
+
+def _split(reference: str) -> tuple[str, int]:
+    """Node and number of `node`, `node:0` or `node:output:0`."""
+    node, _, rest = reference.partition(":")
+    number = rest.rpartition(":")[2]
+    return node, int(number) if number.isascii() and number.isdigit() else 0
+
+
+def _to_numpy(tensor: Proto) -> np.ndarray[Any, Any]:
+    """The array that a TensorProto is (tensorflow/core/framework/tensor.proto)."""
+    dtype = dtype_from_tensorflow(tensor.dtype, where="A constant")
+    shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
+    count = math.prod(shape)
+    if min(shape, default=0) < 0 or count * dtype.itemsize > _MAX_CONSTANT_BYTES:
+        raise FormatError(f"A constant has the shape {shape}.")
+    if tensor.tensor_content:
+        if len(tensor.tensor_content) != count * dtype.itemsize:
+            raise FormatError(
+                f"A constant of {dtype.name}{list(shape)} has {len(tensor.tensor_content)} bytes."
+            )
+        return np.frombuffer(tensor.tensor_content, dtype.numpy).reshape(shape)
+    fields = ("float_val", "double_val", "int_val", "int64_val", "bool_val", "uint32_val",
+              "uint64_val")  # fmt: skip
+    values = [value for name in fields for value in getattr(tensor, name)]
+    if not count:
+        return np.zeros(shape, dtype.numpy)
+    if not values or len(values) > max(count, 1):
+        raise FormatError(f"A constant of {dtype.name}{list(shape)} has {len(values)} values.")
+    if len(values) == 1:
+        return np.broadcast_to(np.array(values[0]).astype(dtype.numpy), shape)
+    if count > _MAX_PADDED:
+        raise FormatError(f"A constant of {dtype.name}{list(shape)} has {len(values)} values.")
+    # The last value is that of all that are left out.
+    padded = np.array(values + [values[-1]] * (count - len(values)))
+    return padded[:count].astype(dtype.numpy).reshape(shape)
