@@ -46,7 +46,11 @@ class StoredVariables:
         Raises:
             FormatError: the checkpoint is damaged, or has no object graph.
         """
-        check_inside(folder, f"{name}.index")
+        if not check_inside(folder, f"{name}.index").exists():
+            raise FormatError(
+                f"{folder} has no {name}.index, where the values of its variables would be. To do: "
+                "copy the folder again, as a whole."
+            )
         index = read_index(folder / name)
         for shard_id in {entry.shard_id for entry in index.entries.values()}:
             check_inside(folder, f"{Path(name).parent}/{index.shard_path(shard_id).name}")
