@@ -25,6 +25,7 @@ from savedmodel.read_wiring import Described, Source, read_wiring
 from savedmodel.regular_file import read_file
 from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
+from savedmodel.session import read_session
 from savedmodel.stored_variables import StoredVariables
 from savedmodel.structures import NONE, Branch, Leaf, Structure, as_dict, as_list, as_tuple
 from savedmodel.wire import check_wire
@@ -36,8 +37,9 @@ from xla_call_module.dtypes import dtype_from_tensorflow
 from xla_call_module.errors import FormatError, refusing_damage
 from xla_call_module.node import decode_node, description_allowance
 
-__all__ = ["read"]
+__all__ = ["read", "read_proto"]
 
+_CHUNKED_FILE = "saved_model.cpb"
 _SERVE_TAG = "serve"
 _MAX_DEPTH = 200
 _MAX_METADATA_BYTES = 2**22
@@ -71,6 +73,8 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
 
 def _read(folder: Path) -> SavedModel:
     meta_graph = _read_meta_graph(folder)
+    if not meta_graph.HasField("object_graph_def"):
+        return _from_session(folder, meta_graph)
     objects = _Objects(folder, meta_graph)
     metadata = _read_metadata(meta_graph)
     functions = _Functions.of(meta_graph)
@@ -81,31 +85,58 @@ def _read(folder: Path) -> SavedModel:
     return SavedModel(signatures, objects.variables, objects.params, metadata)
 
 
-def _read_meta_graph(folder: Path) -> Proto:
+def read_proto(folder: Path) -> Proto:
+    """The message in a folder's saved_model.pb, without the checksum that may be in front of it.
+
+    Raises:
+        FormatError: there is no such file, or it is damaged.
+        OSError: it cannot be read.
+    """
     file = folder / PROTO_FILE
     if not file.is_file():
-        raise FormatError(
-            f"{folder} has no {PROTO_FILE}, so it is no SavedModel. To do: pass the folder that "
-            "holds that file; TensorFlow Serving's versions are folders below the model's."
-        )
+        raise FormatError(_without_proto(folder))
     data = read_file(folder, PROTO_FILE)
     check_wire(file, data)
     checked = checksum.check(file, data)
     proto: Any = SavedModelProto()
     try:
-        proto.ParseFromString(data)
+        proto.ParseFromString(memoryview(data)[checksum.HEADER_SIZE if checked else 0 :])
     except DecodeError as error:
         raise FormatError(f"{file} is no SavedModel message: {error}") from error
-    for meta_graph in proto.meta_graphs:
-        if _SERVE_TAG in meta_graph.meta_info_def.tags and meta_graph.HasField("object_graph_def"):
-            ours = METADATA_COLLECTION in meta_graph.collection_def
-            if ours and not checked and not checksum.has_known_beginning(data):
-                raise FormatError(
-                    f"{file}, byte 0: the file begins with {data[:5].hex()}, and neither with a "
-                    "checksum nor as a SavedModel. To do: copy it again, or write it again."
-                )
+    ours = any(METADATA_COLLECTION in graph.collection_def for graph in proto.meta_graphs)
+    if ours and not checked and not checksum.has_known_beginning(data):
+        raise FormatError(
+            f"{file}, byte 0: the file begins with {data[:5].hex()}, and neither with a "
+            "checksum nor as a SavedModel. To do: copy it again, or write it again."
+        )
+    return proto  # type: ignore[no-any-return]  # it was made as Any to reach its fields
+
+
+def _without_proto(folder: Path) -> str:
+    if (folder / _CHUNKED_FILE).exists():
+        return (
+            f"{folder / _CHUNKED_FILE} is a message in parts, which is not understood. To do: save "
+            "it without experimental_image_format."
+        )
+    return (
+        f"{folder} has no {PROTO_FILE}, so it is no SavedModel. To do: pass the folder that "
+        "holds that file; TensorFlow Serving's versions are folders below the model's."
+    )
+
+
+def _read_meta_graph(folder: Path) -> Proto:
+    for meta_graph in read_proto(folder).meta_graphs:
+        if _SERVE_TAG in meta_graph.meta_info_def.tags:
             return meta_graph  # type: ignore[no-any-return]
-    raise FormatError(f"{file} has no graph with the tag {_SERVE_TAG!r} and an object graph.")
+    raise FormatError(f"{folder / PROTO_FILE} has no graph with the tag {_SERVE_TAG!r}.")
+
+
+def _from_session(folder: Path, meta_graph: Proto) -> SavedModel:
+    file = read_session(folder / VARIABLES, meta_graph)
+    if not file.signatures:
+        raise FormatError(f"{folder / PROTO_FILE} has no signatures and no object graph.")
+    signatures = tuple(_to_signature(key, wiring, {}) for key, wiring in file.signatures.items())
+    return SavedModel(signatures, file.variables)
 
 
 def _read_metadata(meta_graph: Proto) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from savedmodel.tensor_bundle import (
     find_tensor,
     read_index,
     read_strings,
-    read_tensor,
+    stream_tensor,
 )
 from savedmodel.tensor_map import TensorMap
 from savedmodel.wire import check_wire
@@ -82,7 +82,7 @@ class StoredVariables:
         def chunks() -> Iterator[Any]:
             if key is None:
                 raise FormatError(f"The variable {name} has no value in the checkpoint.")
-            yield read_tensor(index, key)
+            yield from stream_tensor(index, key)
 
         return Variable(
             name,

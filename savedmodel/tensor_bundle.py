@@ -11,6 +11,7 @@ Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import math
 import os
@@ -64,6 +65,7 @@ __all__ = [
     "read_index",
     "read_strings",
     "read_tensor",
+    "stream_tensor",
     "write_bundle",
 ]
 
@@ -397,7 +399,7 @@ def _read_index_file(path: Path) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > _MAX_INDEX_SIZE:
             raise damage(path, 0, f"{size} bytes are more than any index has")
-        return file.read(size)
+        return file.read(size)  # a larger number would be allocated
 
 
 def _decode_header(path: Path, record: Record | None) -> int:
@@ -503,6 +505,33 @@ def read_tensor(index: BundleIndex, key: str) -> _Bytes:
     return data
 
 
+def stream_tensor(index: BundleIndex, key: str) -> Iterator[_Bytes]:
+    """The bytes of a tensor in pieces of a few megabytes, which the caller may keep.
+
+    Whether they are those that were written shows after the last one. A tensor that is stored in
+    slices comes in one piece.
+
+    Raises:
+        DtypeError, FormatError, StructureError: as `read_tensor`.
+    """
+    entry, _ = find_tensor(index, key)
+    if entry.slices:
+        yield read_tensor(index, key)
+        return
+    check_bounds(index, entry)
+    crc, largest = 0, 0
+    with open(index.shard_path(entry.shard_id), "rb", buffering=0) as file:
+        file.seek(entry.offset)
+        for start in range(0, entry.size, _PIECE_SIZE):
+            piece = np.empty(min(_PIECE_SIZE, entry.size - start), np.uint8)
+            _fill(index, entry, file, piece, start)
+            crc = google_crc32c.extend(crc, piece)
+            largest = max(largest, int(piece.max())) if entry.dtype == _BOOL else 0
+            yield piece
+    _check_crc(index, key, crc)
+    _check_bool(index, key, largest)
+
+
 def find_tensor(index: BundleIndex, key: str) -> tuple[BundleEntry, DType]:
     """The entry of a tensor of numbers, and its dtype.
 
@@ -533,6 +562,10 @@ def check_tensor(index: BundleIndex, key: str, data: _Bytes) -> None:
         crc = google_crc32c.extend(crc, piece)
         largest = max(largest, int(piece.max())) if is_bool else 0
     _check_crc(index, key, crc)
+    _check_bool(index, key, largest)
+
+
+def _check_bool(index: BundleIndex, key: str, largest: int) -> None:
     if largest > 1:
         entry = index.entries[key]
         path = index.shard_path(entry.shard_id)
@@ -644,13 +677,21 @@ def _read_data(index: BundleIndex, entry: BundleEntry) -> _Bytes:
     with open(path, "rb", buffering=0) as file:
         data = np.empty(entry.size, np.uint8)
         file.seek(entry.offset)
-        rest = data.data
-        while rest.nbytes and (count := file.readinto(rest)):
-            rest = rest[count:]
-    if rest.nbytes:
-        end = entry.offset + entry.size - rest.nbytes
-        raise damage(path, end, "the file became shorter while it was read")
+        _fill(index, entry, file, data, 0)
     return data
+
+
+def _fill(
+    index: BundleIndex, entry: BundleEntry, file: io.FileIO, data: _Bytes, start: int
+) -> None:
+    """Read what comes next in a data file, which is at byte `start` of a tensor."""
+    rest = data.data
+    while rest.nbytes and (count := file.readinto(rest)):
+        rest = rest[count:]
+    if rest.nbytes:
+        end = entry.offset + start + data.nbytes - rest.nbytes
+        path = index.shard_path(entry.shard_id)
+        raise damage(path, end, "the file became shorter while it was read")
 
 
 def _check_crc(index: BundleIndex, key: str, computed: int) -> None:
