@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from jax.extend import mlir
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
-from xla_call_module.call import CallModule
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.composites import call_definitions
+from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo import (
     TensorType,
@@ -19,9 +22,10 @@ from xla_call_module.stablehlo import (
     first_line,
     open_module,
     read_main,
+    serialize_module,
 )
 
-__all__ = ["refine_results"]
+__all__ = ["refine", "refine_results"]
 
 _GENERAL = "_general_main"
 
@@ -37,19 +41,59 @@ def refine_results(call: CallModule, shapes: Sequence[Sequence[int]]) -> tuple[T
         FormatError: the module is damaged.
         StructureError: it cannot have arguments of these shapes.
     """
+    with _refined(call, shapes) as module:
+        return read_main(module).results
+
+
+def refine(call: CallModule, sizes: Mapping[str, int]) -> CallModule:
+    """The call for one size of each dimension variable, with static shapes.
+
+    Args:
+        call: what is called.
+        sizes: of all its dimension variables.
+
+    Raises:
+        FormatError: the module is damaged.
+        StructureError: it cannot have these sizes.
+    """
+    args, results = (
+        tuple(_with_sizes(spec, sizes) for spec in specs) for specs in (call.args, call.results)
+    )
+    shapes = [_sizes(args[index], sizes) for index in call.kept]
+    with _refined(call, shapes) as module:
+        artifact = serialize_module(module, call.stablehlo_version)
+    return dataclasses.replace(call, module=artifact, args=args, results=results)
+
+
+def _with_sizes(spec: TensorSpec, sizes: Mapping[str, int]) -> TensorSpec:
+    return dataclasses.replace(spec, shape=_sizes(spec, sizes))
+
+
+def _sizes(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    found = [size for size in evaluate_shape(spec.shape or (), sizes) if size is not None]
+    if spec.shape is None or len(found) < len(spec.shape):
+        raise StructureError(f"{spec.path} is {spec}, and not all of its sizes are given: {sizes}.")
+    return tuple(found)
+
+
+@contextmanager
+def _refined(call: CallModule, shapes: Sequence[Sequence[int]]) -> Iterator[Any]:
+    """The parsed module with static shapes."""
     with open_module(call.module) as module:
         call_definitions(module)  # the refinement does not enter them
         _take_shapes(module, shapes)
         bytecode = io.BytesIO()
         module.operation.write_bytecode(bytecode)
         try:
-            refined = mlir.refine_polymorphic_shapes(bytecode.getvalue(), False, True)
-            return read_main(ir.Module.parse(refined)).results
+            refined = ir.Module.parse(
+                mlir.refine_polymorphic_shapes(bytecode.getvalue(), False, True)
+            )
         except (RuntimeError, ValueError) as error:
             raise StructureError(
                 f"{call.name} cannot be called with the shapes {[tuple(s) for s in shapes]}: "
                 f"{first_line(error)}"
             ) from error
+        yield refined
 
 
 def _take_shapes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
