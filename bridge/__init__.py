@@ -7,6 +7,7 @@ from bridge.inspect import inspect
 from bridge.load import load
 from bridge.retarget import retarget
 from bridge.save import save
+from bridge.verify import verify
 from xla_call_module.errors import InteropError
 
-__all__ = ["InteropError", "convert", "inspect", "load", "retarget", "save"]
+__all__ = ["InteropError", "convert", "inspect", "load", "retarget", "save", "verify"]

@@ -9,7 +9,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["Tolerance", "describe_difference", "largest"]
+__all__ = [
+    "Tolerance",
+    "describe_difference",
+    "describe_overflow",
+    "greatest_error",
+    "is_finite",
+    "largest",
+]
 
 # Of the largest number of an array. Two versions of XLA round, fuse and approximate differently,
 # and each order of differentiation does it again.
@@ -91,6 +98,43 @@ def describe_difference(
             f"(rtol={rtol:.3g}, atol={atol:.3g})."
         )
     return f"{text} {int(wrong.sum())} of {wrong.size} elements of {_aval(expected)} differ."
+
+
+def describe_overflow(found: Any, expected: Any) -> str | None:
+    """What a message says where one array is finite and the other is not; None if nowhere.
+
+    Of numbers near the largest that there are it is all that two orders of a sum have in common.
+    """
+    if (found.dtype, found.shape) != (expected.dtype, expected.shape):
+        return f"is {_aval(found)}; JAX has {_aval(expected)}."
+    wrong = np.isfinite(_wide(found)) != np.isfinite(_wide(expected))
+    if not wrong.any():
+        return None
+    first = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+    return (
+        f"at index {tuple(map(int, first))} is {found[first]}; JAX has {expected[first]}. "
+        f"{int(wrong.sum())} of {wrong.size} elements are finite on one side alone."
+    )
+
+
+def greatest_error(found: Any, expected: Any) -> float:
+    """The greatest difference of two arrays of one shape, as a part of the largest number expected.
+
+    Where one is not a number and the other is, or they are different infinities, it is infinite;
+    where no number is expected but zero, it is absolute.
+    """
+    wide, wanted = _wide(found), _wide(expected)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.abs(wide - wanted)
+    error = np.where((wide == wanted) | (np.isnan(wide) & np.isnan(wanted)), 0, error)
+    error = np.where(np.isnan(error), np.inf, error)
+    finite = np.abs(wanted[np.isfinite(wanted)])
+    return float(error.max(initial=0)) / (float(finite.max(initial=0)) or 1.0)
+
+
+def is_finite(array: Any) -> bool:
+    """Whether all of an array is finite."""
+    return bool(np.isfinite(_wide(array)).all())
 
 
 def _wide(array: Any) -> Any:

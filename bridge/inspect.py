@@ -22,6 +22,7 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import unite
 from xla_call_module.constants import Constant, constants_of
 from xla_call_module.dimensions import Shape
+from xla_call_module.errors import refusing_damage
 from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.retargeting import Obstacle, find_obstacles
 from xla_call_module.stablehlo import custom_calls, open_module, walk
@@ -302,7 +303,9 @@ def inspect(path: str | os.PathLike[str]) -> FileReport:
         >>> bridge.inspect("my_model").signatures[0].platforms
         ('cpu', 'tpu')
     """
-    return report_of(read(path), Path(path))
+    folder = Path(path)
+    with refusing_damage(str(path)):
+        return report_of(read(folder), folder)
 
 
 def report_of(model: SavedModel, folder: Path) -> FileReport:

@@ -147,6 +147,17 @@ class LoadedSignature:
         """For each output name of the signature its spec, in the order of the results."""
         return _specs(self._binding.outputs, self.exported.out_avals)
 
+    @property
+    def binding(self) -> Binding:
+        """Which leaves of the exported function are parameters, inputs and outputs."""
+        return self._binding
+
+    @property
+    def variable_names(self) -> tuple[str, ...]:
+        """For each leaf of the parameters the name of its variable; empty if it has none."""
+        variables = self._model.variables
+        return tuple("" if i is None else variables[i].name for i in self._binding.variables)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns, as a pytree.
 

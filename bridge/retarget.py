@@ -1,43 +1,122 @@
-"""`retarget`: an `Exported`, and what it is differentiated by, for an older TensorFlow."""
+"""`retarget`: an `Exported`, or a whole SavedModel, for an older TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections.abc import Sequence
+from typing import overload
 
 from jax import export
 
 from bridge._jax import replace_vjp
+from bridge.retarget_file import retarget_file
 from xla_call_module import retargeting
+from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 
 __all__ = ["retarget"]
 
 
-def retarget(exported: export.Exported, tensorflow: str) -> export.Exported:
+@overload
+def retarget(exported: export.Exported, tensorflow: str) -> export.Exported: ...
+
+
+@overload
+def retarget(
+    exported: str | os.PathLike[str],
+    tensorflow: str | None = None,
+    *,
+    to: str | os.PathLike[str],
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[object] | None = None,
+    linalg: str = "portable",
+    overwrite: bool = False,
+) -> None: ...
+
+
+def retarget(
+    exported: export.Exported | str | os.PathLike[str],
+    tensorflow: str | None = None,
+    *,
+    to: str | os.PathLike[str] | None = None,
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[object] | None = None,
+    linalg: str = "portable",
+    overwrite: bool = False,
+) -> export.Exported | None:
     """The same computation, and its VJPs of every order, as TensorFlow `tensorflow` reads it.
 
     `bridge.save(..., tensorflow=...)` does this by itself; this is for an `Exported` that goes
-    another way, such as `jax.experimental.jax2tf` or a file of its own. It stays one that JAX
-    calls, differentiates and serializes.
+    another way, such as `jax.experimental.jax2tf`, and for a SavedModel that is there already,
+    whatever wrote it: this project, jax2tf, orbax, Keras. An `Exported` stays one that JAX calls,
+    differentiates and serializes. A SavedModel is written to `to`: all its XlaCallModule nodes are
+    changed, those of gradients included, and nothing else; variables and assets are linked where
+    the file system can.
 
     Args:
-        exported: the result of `jax.export.export(...)(...)` or of `jax.export.deserialize`.
-        tensorflow: the oldest TensorFlow that must read it, such as `"2.16"`.
+        exported: the result of `jax.export.export(...)(...)` or of `jax.export.deserialize`; or
+            the folder of a SavedModel.
+        tensorflow: the oldest TensorFlow that must read it, such as `"2.16"`. For a SavedModel None
+            leaves its modules as old as they are.
+        to: the new folder of the SavedModel, or an address as for `bridge.save`.
+        platforms: of a SavedModel, those that stay; None for all.
+        disabled_checks: of a SavedModel, the safety checks that do not apply, instead of those that
+            it has; None for the latter.
+        linalg: of a SavedModel: `"portable"` replaces the calls of LAPACK and its kin, which
+            TensorFlow does not have; `"lapack"` leaves them.
+        overwrite: whether a SavedModel at `to` is replaced; it may be the old folder.
+
+    Returns:
+        The other `Exported`; nothing for a SavedModel.
 
     Raises:
         VersionError: an operation has no form that this TensorFlow reads; the message names it,
-            its source line, and the oldest TensorFlow that would do. What only a VJP contains is
-            found when that VJP is asked for: by `vjp()`, by JAX's differentiation or by
-            `serialize(vjp_order=...)`.
+            its source line, and the oldest TensorFlow that would do. What only a VJP of an
+            `Exported` contains is found when that VJP is asked for: by `vjp()`, by JAX's
+            differentiation or by `serialize(vjp_order=...)`.
+        PlatformError: a SavedModel was not lowered for one of the platforms.
+        FormatError: a SavedModel is damaged, or has no XlaCallModule node.
+        StructureError: `to` exists or is missing, a check is unknown, or an option for a SavedModel
+            comes with an `Exported`.
         InteropError: TensorFlow cannot run the computation at all.
 
     Example:
         >>> import bridge, jax
         >>> spec = jax.ShapeDtypeStruct((3,), "float32")
-        >>> exported = bridge.retarget(jax.export.export(jax.jit(jax.lax.erf))(spec), "2.16")
-        >>> exported.calling_convention_version, exported.vjp().calling_convention_version
+        >>> exported = jax.export.export(jax.jit(jax.lax.erf))(spec)
+        >>> older = bridge.retarget(exported, "2.16")
+        >>> older.calling_convention_version, older.vjp().calling_convention_version
         (9, 9)
+        >>> bridge.save(exported, "my_model", tensorflow="2.21")
+        >>> bridge.retarget("my_model", "2.16", to="for_2_16")
+        >>> bridge.inspect("for_2_16").tensorflow
+        '2.16'
     """
+    if isinstance(exported, str | os.PathLike):
+        if to is None:
+            raise StructureError(
+                f"Where the SavedModel {os.fspath(exported)} goes is missing. To do: pass to=."
+            )
+        retarget_file(
+            exported,
+            to,
+            tensorflow=tensorflow,
+            platforms=platforms,
+            disabled_checks=disabled_checks,
+            linalg=linalg,
+            overwrite=overwrite,
+        )
+        return None
+    if tensorflow is None or to is not None or platforms is not None or disabled_checks is not None:
+        raise StructureError(
+            f"{exported.fun_name} is an Exported, for which tensorflow= is needed and nothing else "
+            "is taken. To do: export it again for other platforms= and disabled_checks=."
+        )
+    return _retarget_exported(exported, tensorflow)
+
+
+def _retarget_exported(exported: export.Exported, tensorflow: str) -> export.Exported:
     call = retargeting.retarget(from_exported(exported, allow_flat_trees=True), tensorflow)
     changed = dataclasses.replace(
         exported,
@@ -46,4 +125,4 @@ def retarget(exported: export.Exported, tensorflow: str) -> export.Exported:
     )
     if not exported.has_vjp():
         return changed
-    return replace_vjp(changed, lambda: retarget(exported.vjp(), tensorflow))
+    return replace_vjp(changed, lambda: _retarget_exported(exported.vjp(), tensorflow))

@@ -22,7 +22,7 @@ from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
 from xla_call_module.errors import StructureError
 
-__all__ = ["encode", "write"]
+__all__ = ["encode", "serialize_proto", "write", "write_proto"]
 
 PROTO_FILE = "saved_model.pb"
 VARIABLES = "variables/variables"
@@ -58,7 +58,7 @@ def write(model: SavedModel, path: str | os.PathLike[str], *, overwrite: bool = 
         >>> savedmodel.write(savedmodel.read("my_model"), "a_copy")
     """
     proto, objects = encode(model)
-    data = _serialize(proto)
+    data = serialize_proto(proto)
     del proto
     tensors = _tensors(model, objects)
     if is_remote(path):
@@ -70,7 +70,7 @@ def write(model: SavedModel, path: str | os.PathLike[str], *, overwrite: bool = 
         _fill(folder, data, tensors)
 
 
-def _serialize(proto: Proto) -> bytes:
+def serialize_proto(proto: Proto) -> bytes:
     """The bytes of saved_model.pb.
 
     Raises:
@@ -95,6 +95,11 @@ def _too_large(size: str) -> StructureError:
 def _fill(folder: Path, data: bytes, tensors: Sequence[_Tensor]) -> None:
     (folder / VARIABLES).parent.mkdir()
     tensor_bundle.write_bundle(folder / VARIABLES, tensors)
+    write_proto(folder, data)
+
+
+def write_proto(folder: Path, data: bytes) -> None:
+    """Write saved_model.pb: the bytes of a message, and their checksum in front."""
     with (folder / PROTO_FILE).open("wb") as file:
         file.write(checksum.header(data))
         file.write(data)

@@ -7,5 +7,22 @@ module is, and subprocesses inherit them. One that is already set stays: with
 
 import os
 
+import pytest
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture(scope="session")
+def foreign(tmp_path_factory):
+    """SavedModels of other programs: `foreign("jax2tf")` is a `tests.foreign.files.ForeignFile`."""
+    from tests.foreign.files import write_foreign
+
+    files = write_foreign(tmp_path_factory.mktemp("foreign"))
+
+    def get(name):
+        if name not in files:
+            pytest.skip(f"{name} is not installed")
+        return files[name]
+
+    return get

@@ -14,9 +14,9 @@ from typing import Any
 from xla_call_module.composites import COMPOSITE
 from xla_call_module.stablehlo import functions_of, result_number, splat, walk
 
-__all__ = ["operations_on"]
+__all__ = ["CASE", "keep_platform", "operations_on"]
 
-_CASE = "stablehlo.case"
+CASE = "stablehlo.case"
 _REFERENCES = ("callee", "decomposition", "called_computations")
 _Known = Mapping[Any, int]
 
@@ -32,6 +32,31 @@ def operations_on(module: Any, platform_index: int | None) -> Iterator[Any]:
     if platform_index is None:
         yield from walk(module)
         return
+    for block, known in _reached(module, platform_index):
+        yield from _taken(block, known)
+
+
+def keep_platform(module: Any, platform_index: int) -> None:
+    """Leave of a parsed module, in place, what runs on one of its platforms.
+
+    Branches that are taken there are written out. The platform index stays an argument.
+
+    Args:
+        module: the parsed module, which takes the index of the platform.
+        platform_index: the platform's position.
+    """
+    functions: dict[Any, dict[Any, int]] = {}
+    for block, known in _reached(module, platform_index):
+        # What a function is given is known where all its calls give the same.
+        before = functions.setdefault(block, dict(known))
+        for argument in before.keys() - {key for key in before if known.get(key) == before[key]}:
+            del before[argument]
+    for block, known in functions.items():
+        _write_out_taken(block, known)
+
+
+def _reached(module: Any, platform_index: int) -> Iterator[tuple[Any, _Known]]:
+    """The body of each function that is called, for each set of arguments that are known."""
     functions = functions_of(module)
     pending: list[tuple[str, tuple[int | None, ...]]] = [("main", (platform_index,))]
     seen = set(pending)
@@ -43,8 +68,8 @@ def operations_on(module: Any, platform_index: int | None) -> Iterator[Any]:
             for argument, number in zip(block.arguments, arguments, strict=False)
             if number is not None
         }
+        yield block, known
         for operation in _taken(block, known):
-            yield operation
             for call in _calls(operation, known):
                 if call not in seen:
                     seen.add(call)
@@ -56,13 +81,37 @@ def _taken(block: Any, known: _Known) -> Iterator[Any]:
     for view in block:
         operation = view.operation
         yield operation
-        regions: Sequence[Any] = operation.regions
-        if operation.name == _CASE:
-            index = _evaluate(operation.operands[0], known)
-            regions = regions if index is None else [_branch(operation, index)]
-        for region in regions:
+        for region in _entered(operation, known):
             for inner in region:
                 yield from _taken(inner, known)
+
+
+def _entered(operation: Any, known: _Known) -> Sequence[Any]:
+    """The regions of an operation that can be entered."""
+    regions: Sequence[Any] = operation.regions
+    if operation.name == CASE and (index := _evaluate(operation.operands[0], known)) is not None:
+        return [_branch(operation, index)]
+    return regions
+
+
+def _write_out_taken(block: Any, known: _Known) -> None:
+    """Replace each case of which one branch is taken by that branch, inner ones first."""
+    for operation in [view.operation for view in block]:
+        entered = list(_entered(operation, known))
+        for region in entered:
+            for inner in region:
+                _write_out_taken(inner, known)
+        if operation.name == CASE and len(entered) == 1:
+            _write_out(operation, entered[0])
+
+
+def _write_out(case: Any, region: Any) -> None:
+    *operations, last = [view.operation for view in region.blocks[0]]
+    for operation in operations:
+        operation.move_before(case)
+    for old, new in zip(case.results, last.operands, strict=True):
+        old.replace_all_uses_with(new)
+    case.erase()
 
 
 def _calls(operation: Any, known: _Known) -> Iterator[tuple[str, tuple[int | None, ...]]]:
@@ -87,7 +136,7 @@ def _evaluate(value: Any, known: _Known) -> int | None:
     if name == "stablehlo.constant":
         element = splat(owner) or ""
         return int(element) if re.fullmatch(r"-?[0-9]+", element) else None
-    if name == _CASE and (index := _evaluate(owner.operands[0], known)) is not None:
+    if name == CASE and (index := _evaluate(owner.operands[0], known)) is not None:
         results = list(list(_branch(owner, index).blocks[0].operations)[-1].operands)
         return _evaluate(results[result_number(value)], known)
     return None

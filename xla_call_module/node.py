@@ -31,7 +31,7 @@ from xla_call_module.errors import FormatError, InteropError, StructureError
 from xla_call_module.platforms import platform_from_tensorflow, platform_to_tensorflow
 from xla_call_module.versions import CONVENTIONS
 
-__all__ = ["OP", "decode_node", "description_allowance", "encode_node"]
+__all__ = ["OP", "decode_node", "description_allowance", "encode_node", "update_node"]
 
 OP = "XlaCallModule"
 DESCRIPTION_ATTR = "_jax_call"
@@ -164,6 +164,41 @@ def decode_node(node: Any, *, allowance: Allowance | None = None) -> CallModule:
     )
     _check_types(call, node)
     return call
+
+
+def update_node(node: Any, before: CallModule, after: CallModule) -> None:
+    """Make an XlaCallModule node make another call; only attributes that differ are touched.
+
+    Name, inputs, device and the attributes of others stay. A node that has no description of its
+    call gets none.
+
+    Args:
+        node: a NodeDef of any pool, changed in place.
+        before: what `decode_node` says of it.
+        after: a call of the same operands and results.
+
+    Raises:
+        StructureError: the operands or the results are others.
+    """
+    if (before.operands, before.results) != (after.operands, after.results):
+        raise StructureError(
+            f"Node {node.name} takes {list(map(str, before.operands))} and returns "
+            f"{list(map(str, before.results))}; the call that is to take its place takes "
+            f"{list(map(str, after.operands))} and returns {list(map(str, after.results))}."
+        )
+    inputs = [name for name in node.input if not name.startswith("^")]
+    old, new = (
+        encode_node(call, name=node.name, inputs=inputs, new_node=type(node)).attr
+        for call in (before, after)
+    )
+    for key in sorted({*old, *new}):
+        if key in (DESCRIPTION_ATTR, EXPORTED_ATTR) and key not in node.attr:
+            continue
+        if key not in new:
+            if key in node.attr:
+                del node.attr[key]
+        elif key not in old or old[key] != new[key]:
+            node.attr[key].CopyFrom(new[key])
 
 
 def _flag(attributes: Mapping[str, Any], key: str) -> bool:

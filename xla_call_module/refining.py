@@ -30,18 +30,21 @@ __all__ = ["refine", "refine_results"]
 _GENERAL = "_general_main"
 
 
-def refine_results(call: CallModule, shapes: Sequence[Sequence[int]]) -> tuple[TensorType, ...]:
+def refine_results(
+    call: CallModule, shapes: Sequence[Sequence[int]], *, check_assertions: bool = False
+) -> tuple[TensorType, ...]:
     """The types of the results for arguments of given shapes.
 
     Args:
-        call: what is called; its shape assertions are not evaluated.
+        call: what is called.
         shapes: a shape for each of the module's arguments, without the platform index.
+        check_assertions: whether its shape assertions have to hold.
 
     Raises:
         FormatError: the module is damaged.
         StructureError: it cannot have arguments of these shapes.
     """
-    with _refined(call, shapes) as module:
+    with _refined(call, shapes, check_assertions=check_assertions) as module:
         return read_main(module).results
 
 
@@ -60,7 +63,7 @@ def refine(call: CallModule, sizes: Mapping[str, int]) -> CallModule:
         tuple(_with_sizes(spec, sizes) for spec in specs) for specs in (call.args, call.results)
     )
     shapes = [_sizes(args[index], sizes) for index in call.kept]
-    with _refined(call, shapes) as module:
+    with _refined(call, shapes, check_assertions=True) as module:
         artifact = serialize_module(module, call.stablehlo_version)
     return dataclasses.replace(call, module=artifact, args=args, results=results)
 
@@ -77,7 +80,9 @@ def _sizes(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 @contextmanager
-def _refined(call: CallModule, shapes: Sequence[Sequence[int]]) -> Iterator[Any]:
+def _refined(
+    call: CallModule, shapes: Sequence[Sequence[int]], *, check_assertions: bool
+) -> Iterator[Any]:
     """The parsed module with static shapes."""
     with open_module(call.module) as module:
         call_definitions(module)  # the refinement does not enter them
@@ -85,9 +90,8 @@ def _refined(call: CallModule, shapes: Sequence[Sequence[int]]) -> Iterator[Any]
         bytecode = io.BytesIO()
         module.operation.write_bytecode(bytecode)
         try:
-            refined = ir.Module.parse(
-                mlir.refine_polymorphic_shapes(bytecode.getvalue(), False, True)
-            )
+            text = mlir.refine_polymorphic_shapes(bytecode.getvalue(), check_assertions, True)
+            refined = ir.Module.parse(text)
         except (RuntimeError, ValueError) as error:
             raise StructureError(
                 f"{call.name} cannot be called with the shapes {[tuple(s) for s in shapes]}: "

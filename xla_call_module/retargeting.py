@@ -31,6 +31,8 @@ from xla_call_module.versions import RELEASES, Release, parse_release
 __all__ = ["Obstacle", "find_obstacles", "oldest_release", "retarget"]
 
 _SHARDY_CONVENTION = 10
+# https://docs.jax.dev/en/latest/export/export.html#calling-convention-versions, version 8
+_POLYMORPHIC = "jax.uses_shape_polymorphism"
 # TensorFlow 2.17 and older read a composite and then refuse it; see `_needs`.
 _FIRST_WITH_COMPOSITES = (2, 18)
 # TensorFlow 2.18's XLA ends the process on a dot with an explicit algorithm.
@@ -77,7 +79,7 @@ def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallM
     """
     release = parse_release(tensorflow) if isinstance(tensorflow, str) else tensorflow
     with _open(call, release) as module:
-        _rewrite(call, module, release)
+        _rewrite(module, release)
         needs = _needs(module)
         if release is None:
             usable = [known for known in RELEASES if known.shardy or not call.uses_shardy]
@@ -87,12 +89,18 @@ def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallM
         return _relabel(call, release, _artifact(call, module, needs, release))
 
 
-def _rewrite(call: CallModule, module: Any, release: Release | None) -> None:
+def _rewrite(module: Any, release: Release | None) -> None:
     """Give, in place, another form to what the release does not run, as far as there is one."""
     able = _UNCHANGED if release is None else release.tensorflow
-    if call.symbols or able < _FIRST_WITH_COMPOSITES:
+    if _is_polymorphic(module) or able < _FIRST_WITH_COMPOSITES:
         call_definitions(module)
     expand_custom_calls(module, able)
+
+
+def _is_polymorphic(module: Any) -> bool:
+    """Whether JAX lowered it with symbolic dimensions, which a node need not tell."""
+    attributes = module.operation.attributes
+    return _POLYMORPHIC in attributes and str(attributes[_POLYMORPHIC]) == "true"
 
 
 @contextlib.contextmanager

@@ -23,9 +23,14 @@ from bridge.cost import costs_of_model
 from bridge.diff import diff
 from bridge.module_text import module_text
 from bridge.report_text import print_report
-from xla_call_module.errors import FormatError, InteropError
+from xla_call_module.errors import FormatError, StructureError
 
 PARAMS = {"dense": [np.ones((3, 4), np.float32), np.zeros(4, np.float32)], "step": np.int32(7)}
+
+# What `erf` is lowered to: JAX 0.8 and older call one of MLIR's own operations, which TensorFlow
+# knows from 2.16 on; newer ones make a composite, which it knows from 2.18 on, and, with symbolic
+# shapes, nothing special.
+SYMBOLIC, STATIC = ("2.16", "2.16") if jax.__version_info__ < (0, 9) else ("2.14", "2.18")
 
 
 def predict(params, x, unused, *, key):
@@ -87,10 +92,9 @@ def test_the_module(report):
     assert signature.disabled_checks == ("platform",)
     assert "shape_assertion" in signature.custom_calls
     assert signature.gradient_order == 1
-    # erf is a composite, which TensorFlow runs from 2.18 on; with symbolic shapes it is none
-    assert signature.tensorflow == "2.14"
-    assert report.signatures[1].tensorflow == "2.18"
-    assert report.tensorflow == "2.18"
+    assert signature.tensorflow == SYMBOLIC
+    assert report.signatures[1].tensorflow == STATIC
+    assert report.tensorflow == STATIC
 
 
 def test_parameters(report):
@@ -257,7 +261,7 @@ def test_command(file, report, capsys):
     text = capsys.readouterr().out
     for part in (
         "float32[b,3]",
-        "readable from TensorFlow 2.18 on",
+        f"readable from TensorFlow {STATIC} on",
         "cpu, cuda",
         "dense/0",
         "fixed",
@@ -325,7 +329,7 @@ def test_a_file_of_other_operations(tmp_path):
     module = tf.Module()
     module.f = tf.function(lambda x: x + 1, input_signature=[tf.TensorSpec([], tf.float32)])
     tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.f)
-    with pytest.raises(InteropError, match=r"AddV2|no StableHLO module"):
+    with pytest.raises(StructureError, match=r"besides calls of JAX functions: AddV2 \(add\)"):
         bridge.inspect(tmp_path / "m")
 
 

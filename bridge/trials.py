@@ -1,0 +1,198 @@
+"""Trials of a SavedModel: inputs, cotangents, and what must come out, as values and as a file.
+
+A file of trials is an npz without pickles: JSON in the array `header`, and the arrays
+`TRIAL/input/NAME`, `TRIAL/cotangent/ORDER/NAME` and `TRIAL/result/ORDER/NAME`. Arrays of a dtype
+that numpy does not have are stored as unsigned integers of its width; `dtypes` in the header says
+which. So any program with numpy reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.errors import FormatError, InteropError
+
+__all__ = ["Array", "Trial", "read_results", "read_trials", "write_trials"]
+
+Array = np.ndarray[Any, Any]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One call of a signature, with its gradients.
+
+    Order 0 is the call. Order k is the gradient of order k-1, pulled back from `cotangents[k-1]`,
+    in TensorFlow's convention, where that of a complex number is the conjugate of JAX's.
+
+    Attributes:
+        signature: its key.
+        kind: what the inputs are like, such as `zeros`.
+        sizes: the dimension variables.
+        inputs: by name.
+        differentiated: the names of those inputs that gradients are taken of.
+        variables: the names of the variables that gradients are taken of.
+        outputs: the names of all.
+        cotangents: for each order from the first on, by the name of an output, and from the second
+            on by `input/NAME` and `variable/NAME`.
+        expected: for each order what JAX computes, by name in the same way.
+    """
+
+    signature: str
+    kind: str
+    sizes: Mapping[str, int]
+    inputs: Mapping[str, Array]
+    differentiated: tuple[str, ...]
+    variables: tuple[str, ...]
+    outputs: tuple[str, ...]
+    cotangents: tuple[Mapping[str, Array], ...]
+    expected: tuple[Mapping[str, Array], ...]
+
+    @property
+    def title(self) -> str:
+        """Kind and sizes, such as `zeros, b=3`."""
+        return ", ".join([self.kind, *(f"{name}={size}" for name, size in self.sizes.items())])
+
+
+def write_trials(path: str | os.PathLike[str], trials: Sequence[Trial]) -> None:
+    """Write a file of trials.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    arrays = {
+        f"{number}/{key}": array
+        for number, trial in enumerate(trials)
+        for key, array in _arrays(trial).items()
+    }
+    header = {
+        "format": _FORMAT,
+        "trials": [_describe(trial) for trial in trials],
+        "dtypes": {key: array.dtype.name for key, array in arrays.items()},
+    }
+    plain = {
+        key: array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+        for key, array in arrays.items()
+    }
+    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    # Given a file, numpy does not add a suffix to its name.
+    with Path(path).open("wb") as file:
+        np.savez_compressed(file, header=text, **plain)  # type: ignore[arg-type]  # no options
+
+
+def read_trials(path: str | os.PathLike[str]) -> tuple[Trial, ...]:
+    """The trials of a file that `write_trials` wrote.
+
+    Raises:
+        FormatError: it is damaged, or another file.
+        OSError: it cannot be read.
+    """
+    header, arrays = _read(path)
+    try:
+        if header["format"] != _FORMAT:
+            raise FormatError(
+                f"{path} has format {header['format']}; understood is {_FORMAT}. To do: read it "
+                "with the version of this package that wrote it."
+            )
+        return tuple(
+            _to_trial(fields, number, arrays) for number, fields in enumerate(header["trials"])
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
+
+
+def read_results(path: str | os.PathLike[str]) -> dict[tuple[int, int, str], Array]:
+    """What `tensorflow_run` wrote, by trial, order and name.
+
+    Raises:
+        FormatError: it is damaged.
+        OSError: it cannot be read.
+    """
+    _, arrays = _read(path)
+    results = {}
+    for key, array in arrays.items():
+        trial, _, order, name = key.split("/", 3)
+        results[int(trial), int(order), name] = array
+    return results
+
+
+def _arrays(trial: Trial) -> dict[str, Array]:
+    found = {f"input/{name}": array for name, array in trial.inputs.items()}
+    for order, by_name in enumerate(trial.cotangents, start=1):
+        found |= {f"cotangent/{order}/{name}": array for name, array in by_name.items()}
+    for order, by_name in enumerate(trial.expected):
+        found |= {f"result/{order}/{name}": array for name, array in by_name.items()}
+    return {key: np.asarray(array, order="C") for key, array in found.items()}
+
+
+def _describe(trial: Trial) -> dict[str, Any]:
+    return {
+        "signature": trial.signature,
+        "kind": trial.kind,
+        "sizes": dict(trial.sizes),
+        "inputs": list(trial.inputs),
+        "differentiated": list(trial.differentiated),
+        "variables": list(trial.variables),
+        "outputs": list(trial.outputs),
+        "orders": len(trial.cotangents),
+        "cotangents": [list(by_name) for by_name in trial.cotangents],
+        "expected": [list(by_name) for by_name in trial.expected],
+    }
+
+
+def _to_trial(fields: Mapping[str, Any], number: int, arrays: Mapping[str, Array]) -> Trial:
+    def by_name(prefix: str, names: Sequence[str]) -> dict[str, Array]:
+        return {name: arrays[f"{number}/{prefix}/{name}"] for name in names}
+
+    return Trial(
+        signature=str(fields["signature"]),
+        kind=str(fields["kind"]),
+        sizes={str(name): int(size) for name, size in fields["sizes"].items()},
+        inputs=by_name("input", fields["inputs"]),
+        differentiated=tuple(map(str, fields["differentiated"])),
+        variables=tuple(map(str, fields["variables"])),
+        outputs=tuple(map(str, fields["outputs"])),
+        cotangents=tuple(
+            by_name(f"cotangent/{order}", names)
+            for order, names in enumerate(fields["cotangents"], start=1)
+        ),
+        expected=tuple(
+            by_name(f"result/{order}", names) for order, names in enumerate(fields["expected"])
+        ),
+    )
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
+    try:
+        # Given a name, numpy does not close what is no archive.
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as entries:
+            header = json.loads(entries["header"].tobytes())
+            arrays = {
+                str(key): entries[key].view(dtype_from_name(name, where=str(path)).numpy)
+                for key, name in header["dtypes"].items()
+            }
+    except (OSError, InteropError):
+        raise
+    except (
+        ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError,
+        zipfile.BadZipFile,
+    ) as error:  # fmt: skip
+        raise _damaged(path, error) from error
+    return header, arrays
+
+
+def _damaged(path: str | os.PathLike[str], error: Exception) -> FormatError:
+    return FormatError(
+        f"{path} is no file of trials, or damaged: {type(error).__name__}: {error}. To do: record "
+        "it again with `jax-tf-bridge verify --record`."
+    )

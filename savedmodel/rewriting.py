@@ -1,0 +1,179 @@
+"""`rewrite_nodes`: the same SavedModel with other calls in its XlaCallModule nodes.
+
+Everything else is kept as it is: what the file's functions compute around the calls, its variables,
+its assets, and the fields of its messages that are not known here. So it is for files of any
+writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from savedmodel.folder import new_folder
+from savedmodel.read import read_proto
+from savedmodel.remote import is_remote, upload
+from savedmodel.schema import Proto
+from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, serialize_proto, write_proto
+from xla_call_module.call import CallModule
+from xla_call_module.errors import FormatError, InteropError, StructureError
+from xla_call_module.node import OP, decode_node, description_allowance, update_node
+
+__all__ = ["rewrite_nodes"]
+
+# They describe the bytes of the old saved_model.pb. TensorFlow computes the fingerprint when it
+# saves, compares it with nothing, and loads a file without one
+# (tensorflow/python/saved_model/fingerprinting.py); the text is another form of the old message.
+_OUTDATED = frozenset({"fingerprint.pb", "saved_model.pbtxt"})
+
+
+def rewrite_nodes(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    change: Callable[[CallModule], CallModule],
+    *,
+    metadata: Callable[[], Mapping[str, Any]] = dict,
+    overwrite: bool = False,
+) -> int:
+    """Write a SavedModel again with other calls; the number of its XlaCallModule nodes.
+
+    Every graph and every function of the file is gone through, gradients included. Nodes that make
+    the same call are changed once. The new folder appears whole or not at all; files other than
+    saved_model.pb are linked where the file system can, else copied. A fingerprint.pb, which
+    describes the old bytes, is left out.
+
+    Args:
+        source: the folder of a SavedModel of any writer.
+        target: the new folder, or an address as for `write`; `source` itself with `overwrite`.
+        change: makes the new call, of the same operands and results.
+        metadata: what is to be different in the metadata of a file that `write` has written; asked
+            for when all nodes are changed.
+        overwrite: whether a SavedModel at `target` is replaced.
+
+    Raises:
+        FormatError: the file is damaged, has no XlaCallModule node, or holds something that is
+            neither file nor folder.
+        StructureError: `target` exists; it is inside of `source`; the new call does not fit its
+            node; saved_model.pb would be larger than 2 GiB.
+        InteropError: what `change` raises, with the node's place.
+        OSError: a file cannot be read or written.
+
+    Example:
+        >>> import bridge, jax
+        >>> from savedmodel.rewriting import rewrite_nodes
+        >>> from xla_call_module import retarget
+        >>> exported = jax.export.export(jax.jit(jax.numpy.sin))(1.0)
+        >>> bridge.save(exported, "my_model", gradient_order=1)
+        >>> rewrite_nodes("my_model", "for_2_16", lambda call: retarget(call, "2.16"))
+        2
+    """
+    _check_places(source, target)
+    folder = Path(source)
+    proto = read_proto(folder)
+    count = _change_nodes(folder / PROTO_FILE, proto, change)
+    _change_metadata(proto, metadata)
+    data = serialize_proto(proto)
+    del proto
+    with _new_place(target, overwrite=overwrite) as place:
+        for file in list(_files(folder)):
+            _link_or_copy(folder / file, place / file)
+        write_proto(place, data)
+    return count
+
+
+def _check_places(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    if is_remote(source):
+        raise StructureError(f"{source} is an address. To do: copy the SavedModel to a folder.")
+    if not is_remote(target) and Path(source).resolve() in Path(target).resolve().parents:
+        raise StructureError(
+            f"{target} is inside of {source}, which is to be copied. To do: take another path."
+        )
+
+
+def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallModule]) -> int:
+    changed: dict[CallModule, CallModule] = {}
+    allowance = description_allowance()
+    count = 0
+    for place, node in _nodes(proto):
+        count += 1
+        try:
+            before = decode_node(node, allowance=allowance)
+            if before not in changed:
+                changed[before] = change(before)
+            update_node(node, before, changed[before])
+        except InteropError as error:
+            message = f"{file}, node {node.name} of {place}: {error}"
+            raise type(error)(message) from error
+    if not count:
+        raise FormatError(
+            f"{file} has no {OP} node, so there is no StableHLO module in it. To do: use it as it "
+            "is; it does not come from JAX, or it was written with native serialization off."
+        )
+    return count
+
+
+def _nodes(proto: Proto) -> Iterator[tuple[str, Proto]]:
+    """Every XlaCallModule node, with the name of what holds it."""
+    for meta_graph in proto.meta_graphs:
+        graph = meta_graph.graph_def
+        holders = [("the main graph", graph.node)]
+        holders += [(f"function {f.signature.name}", f.node_def) for f in graph.library.function]
+        for place, nodes in holders:
+            yield from ((place, node) for node in nodes if node.op == OP)
+
+
+def _change_metadata(proto: Proto, metadata: Callable[[], Mapping[str, Any]]) -> None:
+    for meta_graph in proto.meta_graphs:
+        if METADATA_COLLECTION not in meta_graph.collection_def:
+            continue
+        values = meta_graph.collection_def[METADATA_COLLECTION].bytes_list.value
+        try:
+            new = {**json.loads(values[0]), **metadata()}
+        except (ValueError, IndexError, TypeError, RecursionError) as error:
+            raise FormatError("The metadata of the SavedModel are damaged.") from error
+        values[0] = json.dumps(new, sort_keys=True).encode()
+        meta_graph.meta_info_def.tensorflow_version = str(new.get("tensorflow", ""))
+
+
+@contextlib.contextmanager
+def _new_place(target: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+    if not is_remote(target):
+        with new_folder(Path(target), overwrite=overwrite) as place:
+            yield place
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        yield Path(temporary)
+        upload(Path(temporary), target, last=PROTO_FILE, overwrite=overwrite)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The paths below a folder of all that is kept; links to files count as files."""
+    for entry in sorted(folder.rglob("*")):
+        path = entry.relative_to(folder)
+        if str(path) in _OUTDATED or str(path) == PROTO_FILE:
+            continue
+        mode = entry.stat().st_mode if entry.exists() else 0
+        if entry.is_symlink() and stat.S_ISDIR(mode):
+            raise FormatError(f"{entry} is a link to a folder. To do: put the folder there itself.")
+        if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+            raise FormatError(f"{entry} is neither a file nor a folder. To do: remove it.")
+        yield path
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """One more name for a file, or a copy where there cannot be one; a folder is made anew."""
+    if source.is_dir():
+        target.mkdir()
+        return
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        # Another file system, one without links, or one that forbids them for others' files.
+        shutil.copyfile(source, target)

@@ -1,0 +1,322 @@
+"""`bridge.verify`: it passes what is right, and finds what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export, lax
+
+import bridge
+from bridge import tensorflow_process
+from bridge.cli import main
+from bridge.load import load
+from bridge.probes import EDGES, choose_sizes, draw
+from bridge.reference import make_trials
+from bridge.trials import read_trials, write_trials
+from savedmodel.rewriting import rewrite_nodes
+from tests.bridge.absence import run_without_tensorflow
+from xla_call_module import from_exported, retarget
+from xla_call_module.call import TensorSpec
+from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.errors import FormatError, MissingDependencyError, StructureError
+
+PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2), "n": np.int32(3)}
+B = "b"
+
+
+def _predict(params, x, flags):
+    z = x[:, 0] * jnp.exp(1j * x[:, 1])
+    return {"y": lax.erf(x) @ params["w"] * params["n"], "z": z.conj() * z[0], "n": ~flags}
+
+
+def _spec(shape, dtype, scope):
+    return jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), dtype)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("verify") / "model"
+    scope = export.SymbolicScope()
+    x, flags = _spec("b, 3", np.float32, scope), _spec("2*b", np.bool_, scope)
+    exported = export.export(jax.jit(_predict))(PARAMS, x, flags)
+    bridge.save(exported, path, params=PARAMS, gradient_order=2)
+    return path
+
+
+@pytest.fixture(scope="module")
+def record(folder):
+    return folder.with_name("record.npz")
+
+
+@pytest.fixture(scope="module")
+def report(folder, record):
+    return bridge.verify(folder, record=record)
+
+
+def _wrong(report):
+    return {(row.inputs, row.order): row.problem for row in report.rows if row.problem}
+
+
+def test_what_is_right_passes(report):
+    assert report.passed
+    assert _wrong(report) == {}
+    kinds = {row.inputs for row in report.rows}
+    assert kinds == {f"random, b={b}" for b in (1, 3, 17)} | {f"{kind}, b=3" for kind in EDGES}
+    orders = {row.order for row in report.rows if row.inputs == "random, b=3"}
+    assert orders == {0, 1, 2}
+    assert all(row.error < 1e-5 for row in report.rows)
+
+
+def test_what_is_recorded(report, record):
+    trials = {trial.title: trial for trial in read_trials(record)}
+    trial = trials["random, b=17"]
+    assert {name: value.shape for name, value in trial.inputs.items()} == {
+        "x": (17, 3),
+        "flags": (34,),
+    }
+    expected = _predict(PARAMS, *trial.inputs.values())
+    assert trial.expected[0].keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(trial.expected[0][name], value, rtol=1e-5, atol=1e-6)
+    assert trials["random, b=3"].variables == ("w",)
+    assert trials["random, b=3"].expected[2].keys() == {"input/x", "variable/w"}
+    assert np.isnan(trials["nan, b=3"].inputs["x"]).sum() == 1
+    assert np.isneginf(trials["inf, b=3"].inputs["x"]).sum() == 0
+
+
+def test_a_record_is_compared_with_another_file(folder, record, report, tmp_path):
+    """The function with another constant, under the same names."""
+
+    def change(call):
+        if len(call.results) != 3:  # a gradient
+            return call
+        other = export.export(jax.jit(lambda *args: _other(*args)))
+        scope = export.SymbolicScope()
+        x, flags = _spec("b, 3", np.float32, scope), _spec("2*b", np.bool_, scope)
+        module = retarget(from_exported(other(PARAMS, x, flags))).module
+        return dataclasses.replace(call, module=module)
+
+    def _other(params, x, flags):
+        results = _predict(params, x, flags)
+        return results | {"y": results["y"] * (1 + 3e-3 * (x[:, :2] != 0))}
+
+    rewrite_nodes(folder, tmp_path / "other", change)
+    found = bridge.verify(tmp_path / "other", against=record)
+    assert not found.passed
+    assert {order for _, order in _wrong(found)} == {0}
+    match = r"y at index \(\d+, \d\) is .* elements of float32\[3,2\] differ\."
+    assert re.fullmatch(match, _wrong(found)["random, b=3", 0])
+    assert ("zeros, b=3", 0) not in _wrong(found)
+    (row,) = (row for row in found.rows if (row.inputs, row.order) == ("random, b=3", 0))
+    assert 1e-4 < row.error < 3.1e-3
+
+
+def test_a_wrong_gradient_is_found(folder, record, report, tmp_path):
+    trials = list(read_trials(record))
+    chosen = next(i for i, trial in enumerate(trials) if trial.title == "random, b=3")
+    trial = trials[chosen]
+    gradients = dict(trial.expected[2])
+    gradients["variable/w"] = gradients["variable/w"] + np.float32(0.1)
+    trials = [
+        dataclasses.replace(trial, expected=(*trial.expected[:2], gradients)),
+        dataclasses.replace(trials[0], signature="missing"),
+    ]
+    write_trials(tmp_path / "record.npz", trials)
+    found = bridge.verify(folder, against=tmp_path / "record.npz")
+    wrong = _wrong(found)
+    assert set(wrong) == {("random, b=3", 2), ("random, b=1", 0)}
+    assert wrong["random, b=3", 2].startswith("variable/w at index")
+    assert "KeyError: 'missing'" in wrong["random, b=1", 0]
+
+
+def test_what_tensorflow_cannot_run(tmp_path, capsys):
+    exported = export.export(jax.jit(jnp.linalg.cholesky))(np.eye(3, dtype=np.float32))
+    bridge.save(exported, tmp_path / "model", linalg="lapack", gradient_order=0)
+    assert main(["verify", str(tmp_path / "model"), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["passed"]
+    assert found["failure"] == ""
+    for row in found["rows"]:
+        assert "lapack_spotrf_ffi" in row["problem"]
+        assert row["error"] is None
+
+
+def test_what_tensorflow_cannot_load(record, report, tmp_path, capsys):
+    assert main(["verify", str(tmp_path / "gone"), "--against", str(record)]) == 1
+    shown = capsys.readouterr().out
+    assert "does not run it" in shown
+    assert "SavedModel file does not exist" in shown
+
+
+def test_the_command(folder, report, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("bridge.cli.verify", lambda *args, **kwargs: report)
+    assert main(["verify", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert f"{len(report.rows)} comparisons with TensorFlow {report.tensorflow}: all as" in shown
+    wrong = dataclasses.replace(report.rows[0], error=0.5, problem="y at index (0,) is 1.")
+    monkeypatch.setattr(
+        "bridge.cli.verify", lambda *args, **kwargs: dataclasses.replace(report, rows=(wrong,))
+    )
+    assert main(["verify", str(folder)]) == 1
+    shown = capsys.readouterr().out
+    assert re.search(r"random, b=1 +0 +5\.0e-01 +differs", shown)
+    assert "serving_default, random, b=1, order 0:\ny at index (0,) is 1.\n" in shown
+
+
+def test_trouble(folder, tmp_path, capsys):
+    assert main(["verify", str(tmp_path / "nothing")]) == 2
+    assert "has no saved_model.pb" in capsys.readouterr().err
+    assert main(["verify", str(folder), "--record", "a", "--against", "b"]) == 2
+    assert "cannot be recorded" in capsys.readouterr().err
+
+
+def test_jax_cannot_be_imported_where_tensorflow_runs(folder, tmp_path, monkeypatch):
+    """A TensorFlow that tries to."""
+    program = (tmp_path / tensorflow_process._PROGRAM).resolve()
+    original = tensorflow_process.Path(tensorflow_process.__file__).with_name(program.name)
+    text = original.read_text().replace("tf.saved_model.load(model)", "__import__('jax')")
+    assert "__import__" in text
+    program.write_text(text)
+    monkeypatch.setattr(tensorflow_process, "__file__", str(program))
+    run = tensorflow_process.run_trials(folder, [])
+    assert re.search(r"ModuleNotFoundError: .*jax", run.failure)
+
+
+FAKE = """#!{python}
+import json, os, sys, time
+print(json.dumps({{"tensorflow": "2.99"}}), flush=True)
+print(json.dumps({{"begun": 7}}), flush=True)
+print("last words", file=sys.stderr, flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("os.kill(os.getpid(), 11)", "ended with SIGSEGV in trial 7. last words"),
+        ("sys.exit(3)", "ended with exit status 3 in trial 7. last words"),
+        ("time.sleep(600)", "ended with SIGKILL in trial 7. last words"),
+    ],
+)
+def test_a_process_that_ends(folder, tmp_path, end, message):
+    fake = tmp_path / "python"
+    fake.write_text(FAKE.format(python=sys.executable, end=end))
+    fake.chmod(0o755)
+    run = tensorflow_process.run_trials(folder, [], python=fake, silence=1.0)
+    assert (run.tensorflow, run.results) == ("2.99", {})
+    assert message in run.failure
+
+
+def test_a_python_without_tensorflow(folder, tmp_path):
+    fake = tmp_path / "python"
+    fake.write_text(f"#!{sys.executable}\nimport not_installed\n")
+    fake.chmod(0o755)
+    with pytest.raises(MissingDependencyError, match=r"not_installed[\s\S]*To do: pip install"):
+        tensorflow_process.run_trials(folder, [], python=fake)
+
+
+@pytest.mark.parametrize("text", [b"", b"PK\x03\x04 nothing", b"\x80\x04."])
+def test_a_damaged_record(folder, tmp_path, text):
+    (tmp_path / "record.npz").write_bytes(text)
+    with pytest.raises(FormatError, match=r"record\.npz is no file of trials"):
+        bridge.verify(folder, against=tmp_path / "record.npz")
+
+
+def test_another_archive(folder, tmp_path):
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    with pytest.raises(FormatError, match=r"other\.npz is no file of trials"):
+        bridge.verify(folder, against=tmp_path / "other.npz")
+    np.savez(tmp_path / "pickle.npz", header=np.array({"a": 1}, object))
+    with pytest.raises(FormatError, match=r"pickle\.npz is no file of trials"):
+        bridge.verify(folder, against=tmp_path / "pickle.npz")
+
+
+def test_the_parent_needs_no_tensorflow(folder):
+    code = """
+import sys
+from bridge.load import load
+from bridge.reference import make_trials
+import bridge.verify
+print(len(make_trials(load(sys.argv[1]), seed=0)))
+"""
+    assert run_without_tensorflow(code, folder).strip() == "9"
+
+
+def test_the_seed_decides(tmp_path):
+    exported = export.export(jax.jit(lambda x, k: (x + 1, jax.random.bits(k))))(
+        jax.ShapeDtypeStruct((2,), jnp.bfloat16), jax.eval_shape(lambda: jax.random.key(0))
+    )
+    bridge.save(exported, tmp_path / "model", gradient_order=0)
+    model = load(tmp_path / "model")
+    first, same, other = (make_trials(model, seed=seed) for seed in (0, 0, 1))
+    for a, b, c in zip(first, same, other, strict=True):
+        assert a.inputs["x"].dtype == jnp.bfloat16
+        assert (a.inputs["k"].shape, a.inputs["k"].dtype) == ((2,), np.uint32)
+        assert str(a) == str(b)
+        assert str(a) != str(c)
+    write_trials(tmp_path / "record", first)
+    assert str(read_trials(tmp_path / "record")) == str(tuple(first))
+
+
+@pytest.mark.parametrize(
+    ("constraints", "expected"),
+    [
+        ((), [{"a": 1, "b": 2}, {"a": 3, "b": 4}, {"a": 17, "b": 18}]),
+        (("a >= 2", "b == a"), [{"a": 2, "b": 2}, {"a": 3, "b": 3}, {"a": 17, "b": 17}]),
+        (("mod(a, 4) == 0", "b <= 2"), [{"a": 4, "b": 1}, {"a": 4, "b": 2}, {"a": 16, "b": 2}]),
+    ],
+)
+def test_sizes_meet_constraints(constraints, expected):
+    def accepts(sizes):
+        a, b = sizes["a"], sizes["b"]
+        meanings = {
+            "a >= 2": a >= 2, "b == a": b == a, "mod(a, 4) == 0": a % 4 == 0, "b <= 2": b <= 2,
+        }  # fmt: skip
+        return all(meanings[constraint] for constraint in constraints)
+
+    for wanted, found in zip((1, 3, 17), expected, strict=True):
+        assert choose_sizes(["a", "b"], wanted, accepts) == found
+
+
+def test_no_sizes():
+    with pytest.raises(StructureError, match="No sizes were found that the constraints on a, b"):
+        choose_sizes(["a", "b"], 3, lambda sizes: False)
+
+
+def test_constraints_of_the_file_are_met(tmp_path):
+    shape = export.symbolic_shape("a, 2*b", constraints=["a >= b", "mod(b, 4) == 0"])
+    exported = export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct(shape, np.float32))
+    bridge.save(exported, tmp_path / "model", gradient_order=0)
+    for trial in make_trials(load(tmp_path / "model"), seed=0):
+        assert trial.sizes["a"] >= trial.sizes["b"]
+        assert trial.sizes["b"] % 4 == 0
+
+
+DTYPES = ("bool", "int8", "uint8", "int64", "float16", "bfloat16", "float8_e4m3fn", "complex64")
+
+
+@pytest.mark.parametrize("kind", ["random", *EDGES])
+@pytest.mark.parametrize("name", DTYPES)
+def test_inputs(name, kind):
+    spec = TensorSpec((B, f"2*{B}"), dtype_from_name(name, where="a test"), "x")
+    array = draw(spec, kind, {B: 3}, np.random.default_rng(0))
+    assert (array.shape, array.dtype) == ((3, 6), spec.dtype.numpy)
+    wide = array.astype(np.complex128)
+    assert np.isnan(wide).any() == (kind == "nan" and spec.dtype.numpy.kind not in "bui")
+    assert np.isinf(wide).any() == (kind == "inf" and name not in (*DTYPES[:4], "float8_e4m3fn"))
+    if kind in ("zeros", "ones"):
+        assert (wide == int(kind == "ones")).all()
+    elif kind == "negative" and name not in ("bool", "uint8"):
+        assert (wide.real < 0).all()
+    elif kind == "huge" and name != "bool":
+        assert np.abs(wide).min() > 90
+    elif kind == "random":
+        assert len(np.unique(wide)) > 1

@@ -1,0 +1,49 @@
+"""What the programs of this folder have written, as a test takes it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["NAMES", "ForeignFile", "write_foreign"]
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("jax2tf", "keras", "bare_graph", "session_graph", "orbax")
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignFile:
+    """One SavedModel and what JAX computes.
+
+    Attributes:
+        folder: with saved_model.pb.
+        values: arrays by signature, kind (`input`, `output`, `cotangent`, `gradient`,
+            `parameter`) and name.
+    """
+
+    folder: Path
+    values: dict[str, dict[str, dict[str, np.ndarray[Any, Any]]]]
+
+
+def write_foreign(out: Path) -> dict[str, ForeignFile]:
+    """What each program writes, by its name; orbax only where it is installed."""
+    installed = importlib.util.find_spec("orbax") is not None
+    names = [name for name in NAMES if name != "orbax" or installed]
+    command = [sys.executable, "-m", "tests.foreign", str(out), *names]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return {name: ForeignFile(out / name / "model", _read(out / name)) for name in names}
+
+
+def _read(folder: Path) -> dict[str, dict[str, dict[str, np.ndarray[Any, Any]]]]:
+    values: dict[str, dict[str, dict[str, np.ndarray[Any, Any]]]] = {}
+    with np.load(folder / "values.npz") as entries:
+        for entry in entries.files:
+            key, kind, name = entry.split("/", 2)
+            values.setdefault(key, {}).setdefault(kind, {})[name] = entries[entry]
+    return values
