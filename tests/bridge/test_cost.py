@@ -180,3 +180,21 @@ def test_large_constants_are_left_out_of_the_text(tmp_path):
     text = module_text(tmp_path / "m")
     assert "stablehlo.constant" in text
     assert len(text) < 3000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch", "4"], "--batch is for --cost"),
+        (["--json", "--size", "b=4"], "--size is for --cost"),
+        (["--platform", "cpu"], "--platform is for --cost"),
+        (["--order", "1"], "--order is for --mlir and --cost"),
+        (["--mlir", "--cost"], "exclude each other"),
+        (["--cost", "--batch", "0"], "--batch is at least 1"),
+        (["--mlir", "--json"], "not allowed with"),
+    ],
+)
+def test_options_that_would_have_no_effect(file, arguments, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["inspect", str(file), *arguments])
+    assert message in capsys.readouterr().err

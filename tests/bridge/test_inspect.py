@@ -323,6 +323,23 @@ def test_a_file_of_several_calls(tmp_path):
     assert diff(tmp_path / "m", tmp_path / "m").equal
 
 
+@pytest.mark.parametrize("name", ["jax2tf", "bare_graph"])
+def test_a_file_of_another_program(foreign, name, tmp_path, capsys):
+    path = foreign(name).folder
+    report = bridge.inspect(path)
+    assert report.writer.startswith("TensorFlow 2.")
+    assert report.saved_again is False
+    signature = report.signatures[0]
+    assert signature.function == {"jax2tf": "predict", "bare_graph": "scale_and_sum"}[name]
+    assert "b" in str([tensor.shape for tensor in signature.inputs])
+    assert diff(path, path).equal
+    assert main(["inspect", str(path), "--html", str(tmp_path / "page.html")]) == 0
+    assert signature.function in (tmp_path / "page.html").read_text()
+    assert main(["inspect", str(path), "--cost", "--batch", "4", "--json"]) == 0
+    costs = json.loads(capsys.readouterr().out)["costs"]
+    assert all(cost["flops"] > 0 for cost in costs)
+
+
 def test_a_file_of_other_operations(tmp_path):
     import tensorflow as tf
 
