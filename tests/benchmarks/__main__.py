@@ -13,7 +13,7 @@ warnings.simplefilter("ignore")
 from rich.console import Console  # noqa: E402 - TensorFlow reads the environment when imported
 from rich.table import Table  # noqa: E402
 
-from tests.benchmarks import calls, constants, files, gradients, linalg  # noqa: E402
+from tests.benchmarks import calls, constants, files, gradients, linalg, looking  # noqa: E402
 from tests.benchmarks.measure import Ratio  # noqa: E402
 
 BENCHMARKS = {
@@ -27,6 +27,7 @@ BENCHMARKS = {
     "linalg": linalg.linalg,
     "large_constant": constants.large_constant,
     "saved_size": gradients.saved_size,
+    "inspect_large": looking.inspect_large,
 }
 
 
