@@ -157,7 +157,7 @@ def cost_of(
             f"ask for one of these with --platform."
         )
     with enable_x64():
-        lowered = _lower(call if devices else refine(call, sizes), sizes, chosen, devices)
+        lowered = _lower(call if devices else _static(call, sizes), sizes, chosen, devices)
         compiled = lowered.compile() if devices else None
     costs = _analysis(lowered if compiled is None else compiled)
     memory = None if compiled is None else compiled.memory_analysis()
@@ -190,6 +190,13 @@ def _check(call: CallModule, sizes: Mapping[str, int]) -> None:
             f"{call.name}: the shape of {shapeless[0]} is not in the file, so its cost cannot be "
             "counted. To do: save the file with this package."
         )
+
+
+def _static(call: CallModule, sizes: Mapping[str, int]) -> CallModule:
+    if not call.symbols:
+        return call
+    shapes = [evaluate_shape(spec.shape or (), sizes) for spec in call.operands]
+    return refine(call, [[size for size in shape if size is not None] for shape in shapes])
 
 
 def _devices(platform: str | None) -> Sequence[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,6 @@ from jax.extend.mlir.dialects import func
 
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.composites import call_definitions
-from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo import (
     TensorType,
@@ -30,6 +29,31 @@ __all__ = ["refine", "refine_results"]
 _GENERAL = "_general_main"
 
 
+def refine(call: CallModule, shapes: Sequence[Sequence[int]]) -> CallModule:
+    """The call for arguments of given shapes; its shape assertions are gone.
+
+    Args:
+        call: what is called.
+        shapes: a shape for each of `call.operands`.
+
+    Raises:
+        FormatError: the module is damaged.
+        StructureError: it cannot have arguments of these shapes.
+    """
+    with _refined(call, shapes, check_assertions=False) as module:
+        types = read_main(module)
+        operands = zip(call.operands, types.args, strict=True)
+        results = zip(call.results, types.results, strict=True)
+        return dataclasses.replace(
+            call,
+            module=serialize_module(module, call.stablehlo_version),
+            args=tuple(_with_shape(spec, found) for spec, found in operands),
+            results=tuple(_with_shape(spec, found) for spec, found in results),
+            kept=tuple(range(len(call.operands))),
+            exported=b"",
+        )
+
+
 def refine_results(
     call: CallModule, shapes: Sequence[Sequence[int]], *, check_assertions: bool = False
 ) -> tuple[TensorType, ...]:
@@ -37,67 +61,37 @@ def refine_results(
 
     Args:
         call: what is called.
-        shapes: a shape for each of the module's arguments, without the platform index.
+        shapes: a shape for each of `call.operands`.
         check_assertions: whether its shape assertions have to hold.
 
     Raises:
-        FormatError: the module is damaged.
-        StructureError: it cannot have arguments of these shapes.
+        FormatError, StructureError: as `refine`.
     """
     with _refined(call, shapes, check_assertions=check_assertions) as module:
         return read_main(module).results
 
 
-def refine(call: CallModule, sizes: Mapping[str, int]) -> CallModule:
-    """The call for one size of each dimension variable, with static shapes.
-
-    Args:
-        call: what is called.
-        sizes: of all its dimension variables.
-
-    Raises:
-        FormatError: the module is damaged.
-        StructureError: it cannot have these sizes.
-    """
-    args, results = (
-        tuple(_with_sizes(spec, sizes) for spec in specs) for specs in (call.args, call.results)
-    )
-    shapes = [_sizes(args[index], sizes) for index in call.kept]
-    with _refined(call, shapes, check_assertions=True) as module:
-        artifact = serialize_module(module, call.stablehlo_version)
-    return dataclasses.replace(call, module=artifact, args=args, results=results)
-
-
-def _with_sizes(spec: TensorSpec, sizes: Mapping[str, int]) -> TensorSpec:
-    return dataclasses.replace(spec, shape=_sizes(spec, sizes))
-
-
-def _sizes(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    found = [size for size in evaluate_shape(spec.shape or (), sizes) if size is not None]
-    if spec.shape is None or len(found) < len(spec.shape):
-        raise StructureError(f"{spec.path} is {spec}, and not all of its sizes are given: {sizes}.")
-    return tuple(found)
+def _with_shape(spec: TensorSpec, found: TensorType) -> TensorSpec:
+    return dataclasses.replace(spec, shape=tuple(size or 0 for size in found.shape))
 
 
 @contextmanager
 def _refined(
     call: CallModule, shapes: Sequence[Sequence[int]], *, check_assertions: bool
 ) -> Iterator[Any]:
-    """The parsed module with static shapes."""
     with open_module(call.module) as module:
         call_definitions(module)  # the refinement does not enter them
         _take_shapes(module, shapes)
         bytecode = io.BytesIO()
         module.operation.write_bytecode(bytecode)
         try:
-            text = mlir.refine_polymorphic_shapes(bytecode.getvalue(), check_assertions, True)
-            refined = ir.Module.parse(text)
+            refined = mlir.refine_polymorphic_shapes(bytecode.getvalue(), check_assertions, True)
         except (RuntimeError, ValueError) as error:
             raise StructureError(
                 f"{call.name} cannot be called with the shapes {[tuple(s) for s in shapes]}: "
                 f"{first_line(error)}"
             ) from error
-        yield refined
+        yield ir.Module.parse(refined)
 
 
 def _take_shapes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
@@ -119,6 +113,8 @@ def _take_shapes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
         new: Any = func.FuncOp  # its stub is that of the class that it extends
         start = ir.InsertionPoint.at_block_begin(module.body)
         front = new("main", ir.FunctionType.get(given, results), visibility="public", ip=start)
+        if "arg_attrs" in main.attributes:  # which say what the platform index is
+            front.attributes["arg_attrs"] = main.attributes["arg_attrs"]
         with ir.InsertionPoint(front.add_entry_block()):
             arguments = list(front.regions[0].blocks[0].arguments)
             passed = [
