@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         sentence = f"{command.summary[0].upper()}{command.summary[1:]}."
         added = commands.add_parser(command.name, help=command.summary, description=sentence)
         command.add_arguments(added)
-        added.set_defaults(command=command)
+        added.set_defaults(command=command, parser=added)
     return parser
 
 
@@ -101,7 +101,7 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cost", action="store_true", help="operations, bytes and memory of a call, as XLA counts"
     )
-    parser.add_argument("--order", type=int, default=0, help="of a gradient, for --mlir and --cost")
+    parser.add_argument("--order", type=int, help="of a gradient, for --mlir and --cost")
     parser.add_argument("--batch", type=int, help="the size of dimension variables, for --cost")
     parser.add_argument(
         "--size", action="append", default=[], metavar="b=8", help="of one of them, for --cost"
@@ -110,8 +110,9 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_inspect(options: argparse.Namespace) -> int:
+    _check_inspect(options)
     if options.mlir is not None:
-        print(module_text(options.path, signature=options.mlir, order=options.order))
+        print(module_text(options.path, signature=options.mlir, order=options.order or 0))
         return 0
     report, costs = inspect(options.path), _costs(options)
     console = Console(highlight=False)
@@ -127,12 +128,26 @@ def _run_inspect(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_inspect(options: argparse.Namespace) -> None:
+    """End the process where an option would have no effect."""
+    of_cost = {"--batch": options.batch, "--size": options.size, "--platform": options.platform}
+    given = [name for name, value in of_cost.items() if value not in (None, [])]
+    if given and not options.cost:
+        options.parser.error(f"{given[0]} is for --cost")
+    if options.order is not None and not options.cost and options.mlir is None:
+        options.parser.error("--order is for --mlir and --cost")
+    if options.cost and options.mlir is not None:
+        options.parser.error("--mlir and --cost exclude each other")
+    if options.batch is not None and options.batch < 1:
+        options.parser.error(f"--batch is at least 1, not {options.batch}")
+
+
 def _costs(options: argparse.Namespace) -> tuple[CostReport, ...]:
     if not options.cost:
         return ()
     return costs_of_model(
         read(options.path),
-        order=options.order,
+        order=options.order or 0,
         platform=options.platform,
         batch=options.batch,
         sizes=parse_sizes(options.size),

@@ -2,8 +2,8 @@
 
 The figures are XLA's own: `cost_analysis` and `memory_analysis` of what `jax.jit` compiles
 (https://docs.jax.dev/en/latest/jax.stages.html). For a platform that is not at hand nothing can be
-compiled; a call without symbolic dimensions is then counted as it is lowered, before XLA has
-optimized it, and what memory it takes is not known.
+compiled; a call is then counted as it is lowered, before XLA has optimized it, and what memory it
+takes is not known.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from xla_call_module.checks import PLATFORM
 from xla_call_module.dimensions import evaluate_shape, symbols
 from xla_call_module.errors import PlatformError, ShardingError, StructureError
 from xla_call_module.exported import to_jax_checks
+from xla_call_module.refining import refine
 
 __all__ = ["CostReport", "cost_of", "costs_of_model", "parse_sizes"]
 
@@ -144,8 +145,7 @@ def cost_of(
 
     Raises:
         StructureError: a variable has no size, or a shape is not known.
-        PlatformError: the module is not for the platform, or has symbolic dimensions and there is
-            no such device.
+        PlatformError: the module is not for the platform.
         ShardingError: the module is for several devices.
     """
     _check(call, sizes)
@@ -156,14 +156,8 @@ def cost_of(
             f"{call.name} was exported for {', '.join(call.platforms)}, not for {chosen}. To do: "
             f"ask for one of these with --platform."
         )
-    if not devices and call.symbols:
-        raise PlatformError(
-            f"{call.name} has symbolic dimensions, whose cost is known once it is compiled, and "
-            f"JAX has no {chosen} device here. To do: run this where there is one, or ask for "
-            f"--platform {jax.default_backend()}."
-        )
     with enable_x64():
-        lowered = _lower(call, sizes, chosen, devices)
+        lowered = _lower(call if devices else _static(call, sizes), sizes, chosen, devices)
         compiled = lowered.compile() if devices else None
     costs = _analysis(lowered if compiled is None else compiled)
     memory = None if compiled is None else compiled.memory_analysis()
@@ -196,6 +190,13 @@ def _check(call: CallModule, sizes: Mapping[str, int]) -> None:
             f"{call.name}: the shape of {shapeless[0]} is not in the file, so its cost cannot be "
             "counted. To do: save the file with this package."
         )
+
+
+def _static(call: CallModule, sizes: Mapping[str, int]) -> CallModule:
+    if not call.symbols:
+        return call
+    shapes = [evaluate_shape(spec.shape or (), sizes) for spec in call.operands]
+    return refine(call, [[size for size in shape if size is not None] for shape in shapes])
 
 
 def _devices(platform: str | None) -> Sequence[Any]:

@@ -161,8 +161,7 @@ def _operations(operations: Mapping[str, int]) -> Markup:
         for name, count in shown
     ]
     rest = len(operations) - len(shown)
-    note = element("p", f"and {rest} other kinds", class_="quiet") if rest else ""
-    return join(element("table", *rows, class_="bars"), note)
+    return join(element("table", *rows, class_="bars"), *_more(rest, "kind"))
 
 
 def _sharding(sharding: ShardingReport) -> Markup:
@@ -224,7 +223,7 @@ def _sizes(report: FileReport) -> Markup:
         element("h2", "Sizes"),
         _card(draw_sizes(areas), legend),
         *([_card(element("table", *rows, class_="bars"))] if rows else []),
-        *_more(len(report.parameters) - len(parameters), "variables"),
+        *_more(len(report.parameters) - len(parameters), "variable"),
         *([element("h3", "Constants in modules")] if constants else []),
         *(
             [_card(_table(["", "type", "bytes", "from"], constants, code={1, 3}))]
@@ -250,7 +249,9 @@ def _key(kind: str, name: str) -> Markup:
 
 
 def _more(count: int, what: str) -> list[Markup]:
-    return [element("p", f"and {count:,} other {what}", class_="quiet")] if count > 0 else []
+    return (
+        [element("p", f"and {_count(count, f'other {what}')}", class_="quiet")] if count > 0 else []
+    )
 
 
 def _costs(costs: Iterable[CostReport]) -> Markup:
@@ -279,7 +280,7 @@ def _rest(report: FileReport) -> Markup:
         element("h2", "File"),
         _card(_facts(facts)),
         _card(_table(["file", "bytes"], rows, code={0}, numbers={1})),
-        *_more(len(report.files) - len(rows), "files"),
+        *_more(len(report.files) - len(rows), "file"),
     )
 
 

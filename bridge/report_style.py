@@ -37,7 +37,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th { text-align: left; font-weight: 500; color: var(--quiet); font-size: 13px; }
 th, td { padding: 4px 16px 4px 0; vertical-align: top; }
 tr + tr td { border-top: 1px solid var(--line); }
-td { overflow-wrap: anywhere; }
+.bars td:first-child { overflow-wrap: anywhere; min-width: 150px; }
 .number { text-align: right; white-space: nowrap; }
 code, .code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
   font-size: 13px; }
@@ -45,6 +45,7 @@ code, .code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monosp
 .bars td:last-child { width: 30%; min-width: 120px; vertical-align: middle; }
 .whole { white-space: nowrap; }
 svg { display: block; max-width: 100%; height: auto; }
+svg[width="920"] { min-width: 640px; }
 svg text { fill: var(--text); font-size: 13px; }
 svg .small { font-size: 11px; fill: var(--quiet); }
 svg .strong { font-weight: 600; }

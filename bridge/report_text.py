@@ -26,6 +26,7 @@ __all__ = [
 
 _MOST_OPERATIONS = 12
 _MOST_DEVICES_DRAWN = 64
+_MOST_ARRAYS = 32
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -160,10 +161,13 @@ def _print_sharding(sharding: ShardingReport, console: Console) -> None:
     console.print(_text(f"mesh of {devices} devices: {axes} ({sharding.partitioner})"))
     if devices <= _MOST_DEVICES_DRAWN:
         _print_mesh(sharding.mesh, range(devices), console)
-    for array in sharding.arrays:
+    for array in sharding.arrays[:_MOST_ARRAYS]:
         console.print(_text(_describe_array(array)), soft_wrap=True)
         if array.tiles and devices <= _MOST_DEVICES_DRAWN and max(array.parts, default=1) > 1:
             _print_mesh(sharding.mesh, array.tiles, console)
+
+    if (rest := len(sharding.arrays) - _MOST_ARRAYS) > 0:
+        console.print(f"and {rest} other arrays")
 
 
 def _axis(axis: MeshAxis, index: int) -> str:

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jax import export
 from jax.extend.mlir import ir
 
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.errors import InteropError
+from xla_call_module.exported import carried_avals
 from xla_call_module.stablehlo import find_main, open_module, serialize_module
 
 __all__ = ["ArraySharding", "MeshAxis", "ShardingReport", "read_shardings"]
@@ -119,10 +120,15 @@ def _texts(main: Any, key: str) -> list[str]:
     if key not in main.attributes:
         return []
     attributes = [ir.DictAttr(value) for value in main.attributes[key]]
-    return [
-        ir.StringAttr(value[_ATTRIBUTE]).value if _ATTRIBUTE in value else ""
-        for value in attributes
-    ]
+    return [_text(value, _ATTRIBUTE) for value in attributes]
+
+
+def _text(attributes: Any, key: str) -> str:
+    """A text among attributes; empty where there is none, or something else."""
+    try:
+        return str(ir.StringAttr(attributes[key]).value) if key in attributes else ""
+    except ValueError:
+        return ""
 
 
 def _mesh(call: CallModule, module: Any, texts: Sequence[str]) -> tuple[MeshAxis, ...]:
@@ -141,8 +147,7 @@ def _mesh_of_module(module: Any) -> tuple[MeshAxis, ...]:
     if _FRONTEND not in attributes:
         return ()
     frontend = ir.DictAttr(attributes[_FRONTEND])
-    text = ir.StringAttr(frontend[_MESHES]).value if _MESHES in frontend else ""
-    found = _MESH.search(text)
+    found = _MESH.search(_text(frontend, _MESHES))
     pairs = _AXIS.findall(found[1]) if found is not None else []
     return tuple(MeshAxis(name, int(size)) for name, size in pairs)
 
@@ -150,9 +155,9 @@ def _mesh_of_module(module: Any) -> tuple[MeshAxis, ...]:
 def _mesh_of_exported(call: CallModule) -> tuple[MeshAxis, ...]:
     """The mesh in the avals, which JAX has from 0.9 on."""
     try:
-        avals = export.deserialize(bytearray(call.exported)).in_avals if call.exported else ()
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        return ()  # a pytree type that is not registered here, or damage that `load` reports
+        avals = carried_avals(call) if call.exported else ()
+    except InteropError:
+        return ()  # such as a pytree type that is not registered here, which only `load` needs
     for aval in avals:
         mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
         if mesh is not None and mesh.axis_names:

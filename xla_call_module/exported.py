@@ -38,6 +38,7 @@ __all__ = [
     "Check",
     "argument_paths",
     "argument_specs",
+    "carried_avals",
     "carried_for",
     "carried_kept",
     "from_exported",
@@ -198,6 +199,15 @@ def carried_kept(call: CallModule) -> tuple[int, ...]:
         FormatError, StructureError, VersionError: as `to_exported`.
     """
     return tuple(_deserialize(call).module_kept_var_idx)
+
+
+def carried_avals(call: CallModule) -> tuple[Any, ...]:
+    """The flat arguments of the `Exported` that a call carries, with the mesh that they lie on.
+
+    Raises:
+        FormatError, StructureError, VersionError: as `to_exported`.
+    """
+    return tuple(_deserialize(call).in_avals)
 
 
 def carried_for(call: CallModule, platforms: tuple[str, ...]) -> bytes:

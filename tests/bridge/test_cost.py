@@ -91,13 +91,20 @@ def test_a_platform_that_is_not_at_hand(model):
     assert cost.flops >= 2 * 4 * 6 * (16 * 8 + 8 * 8)
 
 
-def test_symbolic_dimensions_for_a_platform_that_is_not_at_hand(model):
+@pytest.mark.parametrize("order", [0, 1])
+def test_symbolic_dimensions_for_a_platform_that_is_not_at_hand(model, order):
     if jax.default_backend() != "cpu":
         pytest.skip("there is an accelerator")
-    with pytest.raises(PlatformError, match=r"JAX has no cuda device here.*--platform cpu"):
-        costs_of_model(
-            savedmodel.SavedModel(model.signatures[:1], model.variables), platform="cuda", batch=2
-        )
+    dynamic = savedmodel.SavedModel(model.signatures[:1], model.variables)
+    sizes = {"b": 4, "s": 3}
+    here, there = (
+        costs_of_model(dynamic, platform=platform, sizes=sizes, order=order)[0]
+        for platform in ("cpu", "cuda")
+    )
+    assert (there.platform, there.compiled, there.sizes) == ("cuda", False, sizes)
+    assert there.flops == pytest.approx(here.flops, rel=0.1)
+    assert there.transcendentals == here.transcendentals
+    assert (there.argument_bytes, there.peak_bytes) == (None, None)
 
 
 def test_several_devices(tmp_path):
@@ -173,3 +180,21 @@ def test_large_constants_are_left_out_of_the_text(tmp_path):
     text = module_text(tmp_path / "m")
     assert "stablehlo.constant" in text
     assert len(text) < 3000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch", "4"], "--batch is for --cost"),
+        (["--json", "--size", "b=4"], "--size is for --cost"),
+        (["--platform", "cpu"], "--platform is for --cost"),
+        (["--order", "1"], "--order is for --mlir and --cost"),
+        (["--mlir", "--cost"], "exclude each other"),
+        (["--cost", "--batch", "0"], "--batch is at least 1"),
+        (["--mlir", "--json"], "not allowed with"),
+    ],
+)
+def test_options_that_would_have_no_effect(file, arguments, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["inspect", str(file), *arguments])
+    assert message in capsys.readouterr().err

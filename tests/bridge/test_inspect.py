@@ -205,14 +205,17 @@ def test_what_a_terminal_would_obey_is_shown(report):
     assert text.count(r"\x1b[31mred\x07\u202e[bold]") == 4
 
 
+# The memory that `getrusage` tells of begins with that of the process that started this one.
 _MEASURE = """
-import resource, sys
+import re, sys, time
 import bridge
-before = resource.getrusage(resource.RUSAGE_SELF)
+def used():
+    status = open("/proc/self/status").read()
+    return time.process_time(), int(re.search(r"VmHWM:\\s+(\\d+)", status)[1])
+before = used()
 bridge.inspect(sys.argv[1])
-after = resource.getrusage(resource.RUSAGE_SELF)
-cpu = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
-print(cpu, (after.ru_maxrss - before.ru_maxrss) / 1000)
+after = used()
+print(after[0] - before[0], (after[1] - before[1]) / 1000)
 """
 
 
@@ -321,6 +324,23 @@ def test_a_file_of_several_calls(tmp_path):
     assert text.count("@main") == 2
     assert len(costs_of_model(savedmodel.read(tmp_path / "m"))) == 2
     assert diff(tmp_path / "m", tmp_path / "m").equal
+
+
+@pytest.mark.parametrize("name", ["jax2tf", "bare_graph"])
+def test_a_file_of_another_program(foreign, name, tmp_path, capsys):
+    path = foreign(name).folder
+    report = bridge.inspect(path)
+    assert report.writer.startswith("TensorFlow 2.")
+    assert report.saved_again is False
+    signature = report.signatures[0]
+    assert signature.function == {"jax2tf": "predict", "bare_graph": "scale_and_sum"}[name]
+    assert "b" in str([tensor.shape for tensor in signature.inputs])
+    assert diff(path, path).equal
+    assert main(["inspect", str(path), "--html", str(tmp_path / "page.html")]) == 0
+    assert signature.function in (tmp_path / "page.html").read_text()
+    assert main(["inspect", str(path), "--cost", "--batch", "4", "--json"]) == 0
+    costs = json.loads(capsys.readouterr().out)["costs"]
+    assert all(cost["flops"] > 0 for cost in costs)
 
 
 def test_a_file_of_other_operations(tmp_path):

@@ -1,0 +1,49 @@
+"""Looking at files: what `inspect` of a large one takes."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Iterator
+
+from tests.benchmarks.measure import Ratio, run_process
+
+# In a process of its own: what this one has in memory, the others are counted to have, too.
+_WRITE = """
+import sys
+import bridge, jax, numpy as np
+layer = np.zeros((1024, 1024), np.float32)
+params = {f"layer{index}": layer for index in range(1000)}
+exported = jax.export.export(jax.jit(lambda params, x: x @ params["layer0"]))(
+    params, jax.ShapeDtypeStruct((4, 1024), np.float32)
+)
+bridge.save(exported, sys.argv[1], params=params)
+"""
+_IMPORT = "import jax"
+_INSPECT = "import bridge, sys; bridge.inspect(sys.argv[1])"
+
+
+def inspect_large() -> Iterator[Ratio]:
+    """4 GB of variables: what a whole process takes, and of that what JAX alone does not."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_process(_WRITE, f"{folder}/model")
+        pairs = [
+            (run_process(_INSPECT, f"{folder}/model"), run_process(_IMPORT)) for _ in range(6)
+        ][1:]
+    for name, field, unit, scale, most in (
+        ("CPU time", "cpu", "s", 1.0, 1.0),
+        ("peak memory", "memory", "MB", 1e-6, 150e6),
+    ):
+        whole = [getattr(ours, field) for ours, _ in pairs]
+        added = [getattr(ours, field) - getattr(bare, field) for ours, bare in pairs]
+        for what, values, limit in (
+            (f"inspect 4 GB: {name} added to import jax", added, 1.0),
+            (f"inspect 4 GB: {name} of the whole process", whole, None),
+        ):
+            yield Ratio(
+                f"{what}, in units of {most * scale:.3g} {unit}",
+                tuple(value / most for value in values),
+                limit,
+                f"{statistics.median(values) * scale:.3g} {unit}",
+                f"{most * scale:.3g} {unit}",
+            )
