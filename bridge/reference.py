@@ -20,7 +20,7 @@ from bridge.probes import EDGES, RANDOM, SIZES, choose_sizes, draw, draw_cotange
 from bridge.trials import Array, Trial
 from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import evaluate_shape, symbols
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.refining import refine_results
 
@@ -65,7 +65,7 @@ class _Reference:
         self._inputs = dict(sorted(binding.inputs.items(), key=lambda item: item[1]))
         self._outputs = dict(sorted(binding.outputs.items(), key=lambda item: item[1]))
         self._params = [to_physical(leaf) for leaf in tree_util.tree_leaves(signature.params)]
-        self._variables = _unique(signature.variable_names)
+        self._variables = {name: i for i, name in enumerate(signature.variable_names) if name}
         self._run = jax.jit(self._evaluate, static_argnums=(0, 1))
 
     def trials(self, seed: int) -> list[Trial]:
@@ -130,7 +130,7 @@ class _Reference:
         expected: list[dict[str, Array]] = []
         for order in range(orders + 1):
             drawn = [list(by_name.values()) for by_name in cotangents]
-            found = self._run(order, positions, tuple(leaves), drawn)
+            found = self._compute(order, positions, tuple(leaves), drawn)
             names = sources if order else list(self._outputs)
             results = dict(zip(names, map(np.asarray, found), strict=True))
             expected.append(results)
@@ -147,6 +147,20 @@ class _Reference:
             self._key, kind, sizes, inputs, differentiated, variables, tuple(self._outputs),
             tuple(cotangents), tuple(expected),
         )  # fmt: skip
+
+    def _compute(self, order: int, *arguments: Any) -> list[Any]:
+        try:
+            found: list[Any] = self._run(order, *arguments)
+        except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+            if isinstance(error, InteropError):
+                raise
+            raise InteropError(
+                f"JAX does not run order {order} of {self._key}, lowered for "
+                f"{', '.join(self._call.platforms)} and {self._call.nr_devices} device(s), on "
+                f"{jax.default_backend()}: {error}. To do: verify it where it runs, with --record, "
+                "and compare with --against here."
+            ) from error
+        return found
 
     def _evaluate(
         self,
@@ -197,8 +211,3 @@ def _count_orders(exported: Any) -> int:
     while exported.has_vjp():
         exported, count = exported.vjp(), count + 1
     return count
-
-
-def _unique(names: Sequence[str]) -> dict[str, int]:
-    """The names that only one variable has, with its position."""
-    return {name: i for i, name in enumerate(names) if name and names.count(name) == 1}

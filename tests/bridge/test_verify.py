@@ -177,6 +177,30 @@ def test_trouble(folder, tmp_path, capsys):
     assert "cannot be recorded" in capsys.readouterr().err
 
 
+def test_what_jax_cannot_run_here(tmp_path, capsys):
+    exported = export.export(jax.jit(jnp.sin), platforms=["tpu"])(np.float32(1))
+    bridge.save(exported, tmp_path / "model", gradient_order=0)
+    assert main(["verify", str(tmp_path / "model")]) == 2
+    message = capsys.readouterr().err
+    assert "JAX does not run order 0 of serving_default, lowered for tpu and 1 device" in message
+
+
+def test_a_foreign_file(foreign, tmp_path):
+    bridge.retarget(foreign("jax2tf").folder, "2.16", to=tmp_path / "new")
+    found = bridge.verify(tmp_path / "new", record=tmp_path / "record")
+    assert found.passed
+    assert {(row.signature, row.order) for row in found.rows} == {
+        (key, order) for key in ("serving_default", "norm") for order in (0, 1)
+    }
+    compared = {name for trial in read_trials(tmp_path / "record") for name in trial.variables}
+    shapes = ("4,3", "3", "3,2", "2")
+    assert compared == {f"Variable float32[{shape}]" for shape in shapes}
+    found = bridge.verify(foreign("jax2tf").folder, against=tmp_path / "record")
+    failed = {row.signature for row in found.rows if row.problem}
+    assert failed == {"serving_default"}  # it has a composite
+    assert "failed to deserialize portable artifact" in next(iter(_wrong(found).values()))
+
+
 def test_jax_cannot_be_imported_where_tensorflow_runs(folder, tmp_path, monkeypatch):
     """A TensorFlow that tries to."""
     program = (tmp_path / tensorflow_process._PROGRAM).resolve()
