@@ -6,16 +6,23 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 
 from rich.console import Console
 
+from bridge.cost import CostReport, costs_of_model, parse_sizes
+from bridge.diff import diff
+from bridge.diff_text import print_diff
 from bridge.inspect import inspect
-from bridge.report_text import print_report
+from bridge.module_text import module_text
+from bridge.report_html import to_html
+from bridge.report_text import print_costs, print_report
 from bridge.retarget_file import retarget_file
 from bridge.verify import verify
 from bridge.verify_text import print_verification
+from savedmodel.read import read
 from xla_call_module.errors import InteropError
 from xla_call_module.linalg import LINALG
 
@@ -48,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the command's name; by default those of the process.
 
     Returns:
-        0, or 1 where the file cannot be read; wrong arguments end the process with 2.
+        0, or 1 where the file cannot be read; of `diff` 1 where the files differ, and 2 where one
+        cannot be read. Wrong arguments end the process with 2.
 
     Example:
         >>> main(["inspect", "nowhere"])
@@ -80,16 +88,71 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", help="the folder with saved_model.pb")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--json", action="store_true", help="for programs")
+    forms.add_argument("--html", metavar="FILE", help="as a page that needs nothing but itself")
+    forms.add_argument(
+        "--mlir",
+        metavar="SIGNATURE",
+        nargs="?",
+        const="",
+        help="the StableHLO of a signature, without its large constants",
+    )
+    parser.add_argument(
+        "--cost", action="store_true", help="operations, bytes and memory of a call, as XLA counts"
+    )
+    parser.add_argument("--order", type=int, default=0, help="of a gradient, for --mlir and --cost")
+    parser.add_argument("--batch", type=int, help="the size of dimension variables, for --cost")
+    parser.add_argument(
+        "--size", action="append", default=[], metavar="b=8", help="of one of them, for --cost"
+    )
+    parser.add_argument("--platform", help="for --cost; by default that of the first device here")
 
 
 def _run_inspect(options: argparse.Namespace) -> int:
-    report = inspect(options.path)
+    if options.mlir is not None:
+        print(module_text(options.path, signature=options.mlir, order=options.order))
+        return 0
+    report, costs = inspect(options.path), _costs(options)
+    console = Console(highlight=False)
     if options.json:
-        print(json.dumps(report.to_json(), indent=2))
+        printed = report.to_json() | ({"costs": list(map(asdict, costs))} if options.cost else {})
+        print(json.dumps(printed, indent=2))
+    elif options.html is not None:
+        Path(options.html).write_text(to_html(report, costs), encoding="utf-8")
+    elif options.cost:
+        print_costs(costs, console)
     else:
-        print_report(report, Console(highlight=False))
+        print_report(report, console)
     return 0
+
+
+def _costs(options: argparse.Namespace) -> tuple[CostReport, ...]:
+    if not options.cost:
+        return ()
+    return costs_of_model(
+        read(options.path),
+        order=options.order,
+        platform=options.platform,
+        batch=options.batch,
+        sizes=parse_sizes(options.size),
+    )
+
+
+def _add_diff(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("first", metavar="A", help="the folder of a SavedModel")
+    parser.add_argument("second", metavar="B", help="the folder of another")
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def _run_diff(options: argparse.Namespace) -> int:
+    """The status is that of the program `diff`: 0 equal, 1 different, 2 trouble."""
+    report = diff(options.first, options.second)
+    if options.json:
+        print(json.dumps(report.to_json(), indent=2, allow_nan=False))
+    else:
+        print_diff(report, Console(highlight=False))
+    return 0 if report.equal else 1
 
 
 def _add_retarget(parser: argparse.ArgumentParser) -> None:
@@ -165,6 +228,7 @@ def _run_verify(options: argparse.Namespace) -> int:
 
 
 _COMMANDS = (
+    _Command("diff", "show in what two SavedModels differ", _add_diff, _run_diff, trouble=2),
     _Command("inspect", "show what is in a SavedModel", _add_inspect, _run_inspect),
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
     _Command("verify", "compare TensorFlow with JAX", _add_verify, _run_verify, trouble=2),

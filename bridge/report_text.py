@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+import math
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from bridge.inspect import FileReport, SignatureReport, TensorReport
+from bridge.cost import CostReport
+from bridge.inspect import FileReport, OrderReport, SignatureReport, TensorReport
+from bridge.sharding_report import ArraySharding, MeshAxis, ShardingReport
 
-__all__ = ["print_report"]
+__all__ = [
+    "aval",
+    "cost_facts",
+    "print_costs",
+    "print_report",
+    "printable",
+    "readers",
+    "size",
+    "writer_of",
+]
+
+_MOST_OPERATIONS = 12
+_MOST_DEVICES_DRAWN = 64
+_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def print_report(report: FileReport, console: Console) -> None:
     """Print everything in a report."""
-    console.print(Text(report.path, style="bold"), soft_wrap=True)
-    console.print(f"{_size(report.bytes)}, readable from TensorFlow {report.tensorflow} on")
+    _heading(report.path, console)
+    console.print(f"{size(report.bytes)}, {readers(report.tensorflow)}")
+    _print_facts({"written by": writer_of(report), **_extras(report)}, console)
     for signature in report.signatures:
         console.print()
         _print_signature(signature, console)
@@ -22,58 +41,229 @@ def print_report(report: FileReport, console: Console) -> None:
     _print_parameters(report, console)
 
 
+def print_costs(costs: Sequence[CostReport], console: Console) -> None:
+    """Print what each call costs, one line for each figure."""
+    for cost in costs:
+        what = f"gradient {cost.order}" if cost.order else "function"
+        _heading(f"Signature {cost.signature}, {what} on {cost.platform}", console)
+        _print_facts(cost_facts(cost), console)
+
+
+def cost_facts(cost: CostReport) -> dict[str, str]:
+    """The figures of a cost, for people."""
+    sizes = ", ".join(f"{name} = {value}" for name, value in cost.sizes.items())
+    counted = {
+        "FLOPs": cost.flops,
+        "transcendentals": cost.transcendentals,
+    }
+    memory = {
+        "bytes accessed": cost.bytes_accessed,
+        "arguments": cost.argument_bytes,
+        "results": cost.result_bytes,
+        "temporaries": cost.temporary_bytes,
+        "peak memory": cost.peak_bytes,
+    }
+    return {
+        "sizes": sizes or "all static",
+        **{name: "unknown" if n is None else f"{n:,.0f}" for name, n in counted.items()},
+        **{name: "unknown" if n is None else size(n) for name, n in memory.items()},
+        "counted": "as XLA compiled it" if cost.compiled else "before XLA has optimized it",
+    }
+
+
+def _extras(report: FileReport) -> dict[str, str]:
+    found = {}
+    if report.assets:
+        names = ", ".join(f"{file.path} ({size(file.bytes)})" for file in report.assets)
+        found["assets"] = names
+    if (warmup := report.warmup) is not None:
+        found["warmup"] = f"{warmup.records} records, {size(warmup.bytes)}, in {warmup.path}"
+    if report.flags:
+        found["flags"] = " ".join(report.flags)
+    return found
+
+
 def _print_signature(signature: SignatureReport, console: Console) -> None:
-    console.print(Text(f"Signature {signature.key}", style="bold"))
-    table = Table(box=None, pad_edge=False, show_header=False)
+    _heading(f"Signature {signature.key}", console)
+    table = _table()
     for heading, tensors in (("in", signature.inputs), ("out", signature.outputs)):
         for tensor in tensors:
             note = "" if tensor.used else "unused"
-            table.add_row(heading, tensor.name, _aval(tensor), tensor.path, note)
+            table.add_row(
+                heading, _text(tensor.name), _text(aval(tensor)), _text(tensor.path), _text(note)
+            )
     console.print(table)
+    checks = [f"{check.name} (by {' and '.join(check.sources)})" for check in signature.checks]
     facts = {
         "function": signature.function,
         "platforms": ", ".join(signature.platforms) or "any",
-        "module": f"{_size(signature.module_bytes)}, StableHLO {signature.stablehlo}, "
-        f"calling convention {signature.calling_convention}",
-        "TensorFlow": f"{signature.tensorflow} or newer",
-        "disabled checks": ", ".join(signature.disabled_checks) or "none",
+        "TensorFlow": readers(signature.tensorflow),
+        "disabled checks": ", ".join(checks) or "none",
         "custom calls": ", ".join(signature.custom_calls) or "none",
         "gradients": f"order {signature.gradient_order}" if signature.gradient_order else "none",
         "devices": str(signature.devices),
+        "operations": _operations(signature.operations),
     }
-    grid = Table(box=None, pad_edge=False, show_header=False)
-    for name, value in facts.items():
-        grid.add_row(Text(name, style="dim"), Text(value))
-    console.print(grid)
+    _print_facts(facts, console)
+    _print_orders(signature.orders, console)
+    if (sharding := signature.orders[0].sharding) is not None:
+        _print_sharding(sharding, console)
+
+
+def _operations(operations: Mapping[str, int]) -> str:
+    shown = [f"{count} {name}" for name, count in list(operations.items())[:_MOST_OPERATIONS]]
+    rest = len(operations) - len(shown)
+    return ", ".join([*shown, *([f"and {rest} other kinds"] if rest else [])])
+
+
+def _print_orders(orders: Sequence[OrderReport], console: Console) -> None:
+    table = _table(header=True)
+    for name in ("module", "bytes", "StableHLO", "convention", "TensorFlow", "operations"):
+        table.add_column(name, justify="left" if name == "module" else "right")
+    for order in orders:
+        table.add_row(
+            _text(f"{order.title}: {order.function}"),
+            size(order.module_bytes),
+            order.stablehlo,
+            str(order.calling_convention),
+            order.tensorflow,
+            str(sum(order.operations.values())),
+        )
+    console.print(table)
+    for order in orders:
+        for line in [*_obstacle(order), *_constants(order)]:
+            console.print(_text(line), soft_wrap=True)
+
+
+def _obstacle(order: OrderReport) -> list[str]:
+    """Why the release just below the oldest that runs it does not."""
+    if not order.obstacles:
+        return []
+    last = order.obstacles[-1]
+    operation = f" ({last.operation})" if last.operation not in ("", last.reason) else ""
+    if operation and last.operation in last.reason:
+        operation = ""
+    cure = "" if not last.removable else f"; `retarget` gives it a form for {last.tensorflow}"
+    return [f"{order.title}: not in TensorFlow {last.tensorflow}: {last.reason}{operation}{cure}"]
+
+
+def _constants(order: OrderReport) -> list[str]:
+    return [
+        f"{order.title}: stores {constant.type}, {size(constant.bytes)}, at {constant.location}"
+        for constant in order.constants
+    ]
+
+
+def _print_sharding(sharding: ShardingReport, console: Console) -> None:
+    axes = " x ".join(f"{_axis(axis, i)} {axis.size}" for i, axis in enumerate(sharding.mesh))
+    devices = math.prod(axis.size for axis in sharding.mesh)
+    console.print(_text(f"mesh of {devices} devices: {axes} ({sharding.partitioner})"))
+    if devices <= _MOST_DEVICES_DRAWN:
+        _print_mesh(sharding.mesh, range(devices), console)
+    for array in sharding.arrays:
+        console.print(_text(_describe_array(array)), soft_wrap=True)
+        if array.tiles and devices <= _MOST_DEVICES_DRAWN and max(array.parts, default=1) > 1:
+            _print_mesh(sharding.mesh, array.tiles, console)
+
+
+def _axis(axis: MeshAxis, index: int) -> str:
+    return axis.name or f"axis {index}"
+
+
+def _describe_array(array: ArraySharding) -> str:
+    shape = ",".join(map(str, array.shape))
+    if not array.tiles:
+        return f"{array.role} {array.path} [{shape}]: {array.text}"
+    if max(array.parts, default=1) == 1:
+        return f"{array.role} {array.path} [{shape}]: whole on every device"
+    dims = ", ".join("+".join(axes) or "whole" for axes in array.axes)
+    parts = " x ".join(map(str, array.parts))
+    return f"{array.role} {array.path} [{shape}]: split by ({dims}), {parts} parts; on each device:"
+
+
+def _print_mesh(mesh: Sequence[MeshAxis], values: Sequence[int], console: Console) -> None:
+    """A number for each device: the last axis from left to right, the others downwards."""
+    *outer, last = mesh
+    table = _table(header=True)
+    table.add_column("")
+    for position in range(last.size):
+        heading = f"{_axis(last, len(outer))}={position}"
+        table.add_column(_text(heading), justify="right")
+    for row in range(math.prod(axis.size for axis in outer)):
+        rest, names = row, []
+        for index, axis in reversed(list(enumerate(outer))):
+            names.append(f"{_axis(axis, index)}={rest % axis.size}")
+            rest //= axis.size
+        numbers = values[row * last.size : (row + 1) * last.size]
+        table.add_row(_text("  " + " ".join(reversed(names))), *map(str, numbers))
+    console.print(table)
 
 
 def _print_parameters(report: FileReport, console: Console) -> None:
     total = sum(parameter.bytes for parameter in report.parameters)
-    heading = f"Parameters: {len(report.parameters)}, {_size(total)}"
-    console.print(Text(heading, style="bold"))
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for parameter in report.parameters:
+    _heading(f"Parameters: {len(report.parameters)}, {size(total)}", console)
+    table = _table()
+    for parameter in report.parameters_by_size:
         shape = ",".join(map(str, parameter.shape))
         table.add_row(
-            Text(parameter.name),
-            Text(f"{parameter.dtype}[{shape}]"),
-            Text(_size(parameter.bytes)),
+            _text(parameter.name),
+            _text(f"{parameter.dtype}[{shape}]"),
+            _text(size(parameter.bytes), justify="right"),
+            _text(f"{parameter.share:.1%}", justify="right"),
             "trainable" if parameter.trainable else "fixed",
+            "constant" if parameter.constant else "",
         )
     if report.parameters:
         console.print(table)
 
 
-def _aval(tensor: TensorReport) -> Text:
+def printable(text: str) -> str:
+    """The text with what a terminal would obey, and not show, as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _text(text: str, style: str = "", *, justify: JustifyMethod | None = None) -> Text:
+    return Text(printable(text), style=style, justify=justify)
+
+
+def _heading(text: str, console: Console) -> None:
+    console.print(_text(text, style="bold"), soft_wrap=True)
+
+
+def _print_facts(facts: Mapping[str, str], console: Console) -> None:
+    grid = _table()
+    for name, value in facts.items():
+        grid.add_row(_text(name, style="dim"), _text(value))
+    console.print(grid)
+
+
+def _table(*, header: bool = False) -> Table:
+    return Table(box=None, pad_edge=False, show_header=header)
+
+
+def readers(tensorflow: str) -> str:
+    """Which TensorFlow reads something whose oldest known release is given."""
+    if tensorflow.startswith(">"):
+        return f"readable by no TensorFlow up to {tensorflow.removeprefix('> ')}"
+    return f"readable from TensorFlow {tensorflow} on"
+
+
+def writer_of(report: FileReport) -> str:
+    """Who wrote the file."""
+    return f"jax-tf-bridge, then {report.writer}" if report.saved_again else report.writer
+
+
+def aval(tensor: TensorReport) -> str:
+    """Dtype and shape as JAX prints them, with JAX's own dtype where it is another."""
     shape = "..." if tensor.shape is None else ",".join(map(str, tensor.shape))
     element = f" ({tensor.element})" if tensor.element else ""
-    return Text(f"{tensor.dtype}[{shape}]{element}")
+    return f"{tensor.dtype}[{shape}]{element}"
 
 
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+def size(count: float) -> str:
+    """A number of bytes for people, such as `1.5 MB`."""
+    for unit in _UNITS:
+        if count < 1000 or unit == _UNITS[-1]:
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

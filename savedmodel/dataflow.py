@@ -64,7 +64,7 @@ class Constant:
     tensor: Proto
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cast:
     """Something in another dtype, which is TensorFlow's number for it."""
 
@@ -72,7 +72,7 @@ class Cast:
     dtype: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Reshape:
     """Something in a shape that is computed elsewhere."""
 
@@ -80,7 +80,7 @@ class Reshape:
     shape: Origin
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Unknown:
     """Something computed by another operation, in the node of that name."""
 
@@ -92,13 +92,17 @@ class Unknown:
 Origin = Argument | Result | Constant | Cast | Reshape | Unknown
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call:
     """An XlaCallModule node, the function that holds it, and where its operands come from."""
 
     node: Proto
     function: Proto
     operands: tuple[Origin, ...]
+
+    def __repr__(self) -> str:
+        """Its names; operands that are results of calls would make a text without end."""
+        return f"Call({self.node.name!r} of {self.function.signature.name!r})"
 
 
 def steps_allowance() -> Allowance:

@@ -22,23 +22,27 @@ from savedmodel.dataflow import (
 )
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
 from savedmodel.read_wiring import Described, Source, read_wiring
+from savedmodel.regular_file import read_file
 from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
+from savedmodel.session import read_session
 from savedmodel.stored_variables import StoredVariables
 from savedmodel.structures import NONE, Branch, Leaf, Structure, as_dict, as_list, as_tuple
+from savedmodel.wire import check_wire
 from savedmodel.wiring import Input, Output, Parameter, Wiring
 from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, VARIABLES
 from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_tensorflow
-from xla_call_module.errors import FormatError
-from xla_call_module.node import decode_node
+from xla_call_module.errors import FormatError, refusing_damage
+from xla_call_module.node import decode_node, description_allowance
 
 __all__ = ["read", "read_proto"]
 
 _CHUNKED_FILE = "saved_model.cpb"
 _SERVE_TAG = "serve"
 _MAX_DEPTH = 200
+_MAX_METADATA_BYTES = 2**22
 
 
 def read(path: str | os.PathLike[str]) -> SavedModel:
@@ -63,7 +67,14 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
         {'x': 0}
     """
     folder = Path(path)
+    with refusing_damage(str(folder / PROTO_FILE)):
+        return _read(folder)
+
+
+def _read(folder: Path) -> SavedModel:
     meta_graph = _read_meta_graph(folder)
+    if not meta_graph.HasField("object_graph_def"):
+        return _from_session(folder, meta_graph)
     objects = _Objects(folder, meta_graph)
     metadata = _read_metadata(meta_graph)
     functions = _Functions.of(meta_graph)
@@ -84,7 +95,8 @@ def read_proto(folder: Path) -> Proto:
     file = folder / PROTO_FILE
     if not file.is_file():
         raise FormatError(_without_proto(folder))
-    data = file.read_bytes()
+    data = read_file(folder, PROTO_FILE)
+    check_wire(file, data)
     checked = checksum.check(file, data)
     proto: Any = SavedModelProto()
     try:
@@ -114,16 +126,24 @@ def _without_proto(folder: Path) -> str:
 
 def _read_meta_graph(folder: Path) -> Proto:
     for meta_graph in read_proto(folder).meta_graphs:
-        if _SERVE_TAG in meta_graph.meta_info_def.tags and meta_graph.HasField("object_graph_def"):
+        if _SERVE_TAG in meta_graph.meta_info_def.tags:
             return meta_graph  # type: ignore[no-any-return]
-    raise FormatError(
-        f"{folder / PROTO_FILE} has no graph with the tag {_SERVE_TAG!r} and an object graph."
-    )
+    raise FormatError(f"{folder / PROTO_FILE} has no graph with the tag {_SERVE_TAG!r}.")
+
+
+def _from_session(folder: Path, meta_graph: Proto) -> SavedModel:
+    file = read_session(folder / VARIABLES, meta_graph)
+    if not file.signatures:
+        raise FormatError(f"{folder / PROTO_FILE} has no signatures and no object graph.")
+    signatures = tuple(_to_signature(key, wiring, {}) for key, wiring in file.signatures.items())
+    return SavedModel(signatures, file.variables)
 
 
 def _read_metadata(meta_graph: Proto) -> Mapping[str, Any]:
     """What `write` put in; empty for other writers, and after TensorFlow saved the file again."""
     values = meta_graph.collection_def[METADATA_COLLECTION].bytes_list.value
+    if values and len(values[0]) > _MAX_METADATA_BYTES:
+        raise FormatError(f"The metadata of the SavedModel have {len(values[0]):,} bytes.")
     try:
         metadata = json.loads(values[0]) if values else {}
     except (ValueError, RecursionError) as error:
@@ -158,12 +178,14 @@ class _Functions:
     by_name: Mapping[str, Proto]
     concrete: Mapping[str, Proto]
     steps: Allowance
+    descriptions: Allowance
 
     @classmethod
     def of(cls, meta_graph: Proto) -> _Functions:
         library = meta_graph.graph_def.library
         concrete = dict(meta_graph.object_graph_def.concrete_functions)
-        return cls(library, index_functions(library), concrete, steps_allowance())
+        by_name = index_functions(library)
+        return cls(library, by_name, concrete, steps_allowance(), description_allowance())
 
     def find(self, name: str) -> Proto:
         """What the object graph says of a function."""
@@ -174,7 +196,7 @@ class _Functions:
     def chain(self, call: Call) -> tuple[CallModule, ...]:
         """A call and its gradients."""
         nodes = [call.node, *gradient_nodes(call, self.library, self.by_name)]
-        return tuple(decode_node(node) for node in nodes)
+        return tuple(decode_node(node, allowance=self.descriptions) for node in nodes)
 
 
 def _read_signature(
@@ -278,6 +300,7 @@ class _Objects:
     _graph: Proto
     _indices: dict[int, int]
     _constants: dict[str, Proto]
+    _visits: Allowance
 
     def __init__(self, folder: Path, meta_graph: Proto) -> None:
         self._graph = meta_graph.object_graph_def
@@ -288,12 +311,14 @@ class _Objects:
         }
         nodes = [i for i, node in enumerate(self._graph.nodes) if node.HasField("variable")]
         self._indices = {node: index for index, node in enumerate(self._ordered(nodes))}
-        stored = StoredVariables(folder / VARIABLES, self._graph) if nodes else None
+        stored = StoredVariables(folder, VARIABLES, self._graph) if nodes else None
         constants = frozenset(self._listed("constants"))
         self.variables = tuple(
             stored.variable(node, constant=node in constants) for node in self._indices if stored
         )
         root = self._children(0)
+        # An object that is there many times is shared; without a limit, 200 pairs make 2^200.
+        self._visits = Allowance(1000 + 4 * len(self._graph.nodes), what="objects in its params")
         self.params = self._structure(root["params"], 0) if "params" in root else NONE
 
     def signatures(self, functions: _Functions) -> Iterator[_Entry]:
@@ -340,7 +365,8 @@ class _Objects:
 
     def _ordered(self, nodes: Sequence[int]) -> list[int]:
         listed = list(self._listed("variables"))
-        first = [node for node in listed if node in nodes]
+        known = frozenset(nodes)
+        first = [node for node in listed if node in known]
         return [*dict.fromkeys([*first, *nodes])]
 
     def _listed(self, name: str) -> tuple[int, ...]:
@@ -350,6 +376,7 @@ class _Objects:
 
     def _structure(self, index: int, depth: int) -> Structure:
         node = self._node(index)
+        self._visits.spend()
         if depth > _MAX_DEPTH:
             raise FormatError(f"The object graph is nested more than {_MAX_DEPTH} deep.")
         if node.HasField("variable"):
@@ -364,7 +391,11 @@ class _Objects:
         return Branch("dict", tuple(children.items()))
 
     def _children(self, index: int) -> dict[str, int]:
-        return {child.local_name: child.node_id for child in self._node(index).children}
+        listed = self._node(index).children
+        children = {child.local_name: child.node_id for child in listed}
+        if len(children) < len(listed):
+            raise FormatError(f"Object {index} of the object graph has two children of one name.")
+        return children
 
     def _node(self, index: int) -> Proto:
         if not 0 <= index < len(self._graph.nodes):

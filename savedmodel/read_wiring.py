@@ -35,6 +35,7 @@ __all__ = ["Described", "Source", "read_wiring"]
 _SHOWN = 8
 # A constant in a graph is small; a splat of the same size in the file is not.
 _MAX_CONSTANT_BYTES = 1 << 26
+_MAX_PADDED = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,9 @@ class _Reader:
                 return Cast(self.value(below), dtype_from_tensorflow(enum, where=self.source.key))
             case dataflow.Reshape(below, dataflow.Constant(tensor)):
                 return Reshape(self.value(below), tuple(map(int, _to_numpy(tensor).ravel())))
-        raise StructureError(f"{origin} in {self.source.key} is no part of a call.")
+        raise StructureError(
+            f"A {type(origin).__name__} in {self.source.key} is no part of a call."
+        )
 
     def _invocation(self, call: Call) -> Invocation:
         if id(call) not in self._invocations:
@@ -258,6 +261,10 @@ def _to_numpy(tensor: Proto) -> np.ndarray[Any, Any]:
     if not count:
         return np.zeros(shape, dtype.numpy)
     if not values or len(values) > max(count, 1):
+        raise FormatError(f"A constant of {dtype.name}{list(shape)} has {len(values)} values.")
+    if len(values) == 1:
+        return np.broadcast_to(np.array(values[0]).astype(dtype.numpy), shape)
+    if count > _MAX_PADDED:
         raise FormatError(f"A constant of {dtype.name}{list(shape)} has {len(values)} values.")
     # The last value is that of all that are left out.
     padded = np.array(values + [values[-1]] * (count - len(values)))

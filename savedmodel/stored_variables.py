@@ -10,9 +10,18 @@ from google.protobuf.message import DecodeError
 
 from savedmodel.model import Variable
 from savedmodel.objects import OBJECT_GRAPH_KEY
+from savedmodel.regular_file import check_inside
 from savedmodel.schema import Proto, TrackableObjectGraph
-from savedmodel.tensor_bundle import BundleIndex, find_tensor, read_index, read_strings, read_tensor
+from savedmodel.tensor_bundle import (
+    MAX_RANK,
+    BundleIndex,
+    find_tensor,
+    read_index,
+    read_strings,
+    stream_tensor,
+)
 from savedmodel.tensor_map import TensorMap
+from savedmodel.wire import check_wire
 from xla_call_module.dtypes import DType, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
 
@@ -26,17 +35,21 @@ class StoredVariables:
 
     __slots__ = ("_graph", "_keys", "_tensors")
 
-    def __init__(self, prefix: Path, graph: Proto) -> None:
+    def __init__(self, folder: Path, name: str, graph: Proto) -> None:
         """Read the table of contents.
 
         Args:
-            prefix: the path of the checkpoint's files, up to `.index` and `.data-…`.
+            folder: where the model is.
+            name: the path of the checkpoint's files below it, up to `.index` and `.data-…`.
             graph: the SavedObjectGraph.
 
         Raises:
             FormatError: the checkpoint is damaged, or has no object graph.
         """
-        index = read_index(prefix)
+        check_inside(folder, f"{name}.index")
+        index = read_index(folder / name)
+        for shard_id in {entry.shard_id for entry in index.entries.values()}:
+            check_inside(folder, f"{Path(name).parent}/{index.shard_path(shard_id).name}")
         self._graph = graph
         self._keys = _checkpoint_keys(index, graph)
         self._tensors = TensorMap(index)
@@ -55,7 +68,7 @@ class StoredVariables:
         proto = self._graph.nodes[node].variable
         dtype = dtype_from_tensorflow(proto.dtype, where=f"The variable {proto.name}")
         shape = tuple(dim.size for dim in proto.shape.dim)
-        if proto.shape.unknown_rank or min(shape, default=0) < 0:
+        if proto.shape.unknown_rank or min(shape, default=0) < 0 or len(shape) > MAX_RANK:
             raise FormatError(f"The variable {proto.name} has no static shape.")
         index, key, name = self._tensors.index, self._keys.get(node), str(proto.name)
         if key is not None:
@@ -65,7 +78,7 @@ class StoredVariables:
         def chunks() -> Iterator[Any]:
             if key is None:
                 raise FormatError(f"The variable {name} has no value in the checkpoint.")
-            yield read_tensor(index, key)
+            yield from stream_tensor(index, key)
 
         return Variable(
             name,
@@ -118,10 +131,15 @@ def _checkpoint_keys(index: BundleIndex, graph: Proto) -> dict[int, str]:
 
 
 def _read_trackable(index: BundleIndex) -> Proto:
-    values = read_strings(index, OBJECT_GRAPH_KEY)
-    if len(values) != 1:
-        raise FormatError(f"{index.path} has {len(values)} object graphs, where there is one.")
+    entry = index.entries.get(OBJECT_GRAPH_KEY)
+    if entry is None or entry.shape != ():
+        raise FormatError(
+            f"{index.path} has no object graph, so it is no checkpoint of TensorFlow 2. To do: "
+            "save the model again with TensorFlow 2."
+        )
+    (data,) = read_strings(index, OBJECT_GRAPH_KEY)
+    check_wire(index.shard_path(entry.shard_id), data, TrackableObjectGraph)
     try:
-        return TrackableObjectGraph.FromString(values[0])
+        return TrackableObjectGraph.FromString(data)
     except DecodeError as error:
         raise FormatError(f"The object graph in {index.path} is damaged: {error}") from error

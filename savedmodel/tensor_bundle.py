@@ -11,6 +11,7 @@ Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import math
 import os
@@ -40,6 +41,7 @@ from savedmodel.sstable import (
     unmask_crc,
 )
 from savedmodel.tensor_slices import (
+    MAX_SLICES,
     Slice,
     extents,
     flaw_of_slices,
@@ -47,6 +49,7 @@ from savedmodel.tensor_slices import (
     shape_of_slice,
     slice_key,
 )
+from savedmodel.wire import check_wire
 from xla_call_module.dtypes import DTYPES, DType, dtype_from_tensorflow
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
@@ -62,6 +65,7 @@ __all__ = [
     "read_index",
     "read_strings",
     "read_tensor",
+    "stream_tensor",
     "write_bundle",
 ]
 
@@ -71,9 +75,10 @@ _Bytes: TypeAlias = npt.NDArray[np.uint8]
 _VERSION = 1  # kTensorBundleVersion in tensor_bundle.cc
 _BOOL, _STRING = 10, 7  # DT_STRING in tensorflow/core/framework/types.proto
 _ITEMSIZE = {dtype.enum: dtype.itemsize for dtype in DTYPES}
-_MAX_RANK = 254  # MaxDimensions in tensorflow/core/framework/tensor_shape.h
+MAX_RANK = 254  # MaxDimensions in tensorflow/core/framework/tensor_shape.h
 _LENGTHS_CRC_SIZE = 4
-_MAX_INDEX_SIZE = 1 << 28  # about 2 million tensors
+_MAX_INDEX_SIZE = 1 << 26
+_MAX_TENSORS = 200_000  # each is some 400 bytes in memory, and as few as 4 in the file
 _ALIGNMENT = 64  # kAllocatorAlignment in xla/tsl/framework/allocator.h, for who maps the file
 _PIECE_SIZE = 1 << 23
 
@@ -377,10 +382,12 @@ def read_index(prefix: str | os.PathLike[str]) -> BundleIndex:
     path = _index_path(prefix)
     records = decode_table(path, _read_index_file(path))
     num_shards = _decode_header(path, next(records, None))
-    entries = {
-        record.key.decode("utf-8", "surrogateescape"): _decode_entry(path, record, num_shards)
-        for record in records
-    }
+    entries: dict[str, BundleEntry] = {}
+    for record in records:
+        key = record.key.decode("utf-8", "surrogateescape")
+        entries[key] = _decode_entry(path, record, num_shards)
+        if len(entries) > _MAX_TENSORS:
+            raise damage(path, record.offset, f"over {_MAX_TENSORS} tensors are listed")
     _check_overlaps(path, entries)
     return BundleIndex(prefix, num_shards, MappingProxyType(entries))
 
@@ -392,7 +399,7 @@ def _read_index_file(path: Path) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > _MAX_INDEX_SIZE:
             raise damage(path, 0, f"{size} bytes are more than any index has")
-        return file.read(_MAX_INDEX_SIZE)
+        return file.read(size)  # a larger number would be allocated
 
 
 def _decode_header(path: Path, record: Record | None) -> int:
@@ -421,7 +428,10 @@ def _parse(path: Path, record: Record, message_class: type[Proto]) -> Proto:
 
 
 def _decode_entry(path: Path, record: Record, num_shards: int) -> BundleEntry:
+    check_wire(path, record.value, BundleEntryProto)
     proto = _parse(path, record, BundleEntryProto)
+    if len(proto.slices) > MAX_SLICES:
+        raise damage(path, record.offset, f"a tensor has {len(proto.slices)} slices")
     entry = BundleEntry(
         dtype=proto.dtype,
         shape=tuple(dim.size for dim in proto.shape.dim),
@@ -441,8 +451,9 @@ def _decode_entry(path: Path, record: Record, num_shards: int) -> BundleEntry:
 
 def _flaw_of(entry: BundleEntry, num_shards: int) -> str:
     """What cannot be right in an entry, or nothing."""
-    elements = math.prod(entry.shape)
-    if len(entry.shape) > _MAX_RANK or min(entry.shape, default=0) < 0 or elements >= 1 << 63:
+    if len(entry.shape) > MAX_RANK or min(entry.shape, default=0) < 0:
+        return f"shape {reprlib.repr(entry.shape)}"
+    if (elements := math.prod(entry.shape)) >= 1 << 63:
         return f"shape {reprlib.repr(entry.shape)}"
     if not 0 <= entry.shard_id < num_shards:
         return f"data file {entry.shard_id} of {num_shards}"
@@ -494,6 +505,33 @@ def read_tensor(index: BundleIndex, key: str) -> _Bytes:
     return data
 
 
+def stream_tensor(index: BundleIndex, key: str) -> Iterator[_Bytes]:
+    """The bytes of a tensor in pieces of a few megabytes, which the caller may keep.
+
+    Whether they are those that were written shows after the last one. A tensor that is stored in
+    slices comes in one piece.
+
+    Raises:
+        DtypeError, FormatError, StructureError: as `read_tensor`.
+    """
+    entry, _ = find_tensor(index, key)
+    if entry.slices:
+        yield read_tensor(index, key)
+        return
+    check_bounds(index, entry)
+    crc, largest = 0, 0
+    with open(index.shard_path(entry.shard_id), "rb", buffering=0) as file:
+        file.seek(entry.offset)
+        for start in range(0, entry.size, _PIECE_SIZE):
+            piece = np.empty(min(_PIECE_SIZE, entry.size - start), np.uint8)
+            _fill(index, entry, file, piece, start)
+            crc = google_crc32c.extend(crc, piece)
+            largest = max(largest, int(piece.max())) if entry.dtype == _BOOL else 0
+            yield piece
+    _check_crc(index, key, crc)
+    _check_bool(index, key, largest)
+
+
 def find_tensor(index: BundleIndex, key: str) -> tuple[BundleEntry, DType]:
     """The entry of a tensor of numbers, and its dtype.
 
@@ -524,6 +562,10 @@ def check_tensor(index: BundleIndex, key: str, data: _Bytes) -> None:
         crc = google_crc32c.extend(crc, piece)
         largest = max(largest, int(piece.max())) if is_bool else 0
     _check_crc(index, key, crc)
+    _check_bool(index, key, largest)
+
+
+def _check_bool(index: BundleIndex, key: str, largest: int) -> None:
     if largest > 1:
         entry = index.entries[key]
         path = index.shard_path(entry.shard_id)
@@ -606,7 +648,8 @@ def read_strings(index: BundleIndex, key: str) -> tuple[bytes, ...]:
 def _find(index: BundleIndex, key: str) -> BundleEntry:
     entry = index.entries.get(key)
     if entry is None:
-        close = get_close_matches(key, index.entries, n=3)
+        # The search takes long among many.
+        close = get_close_matches(key, itertools.islice(index.entries, 1000), n=3)
         raise StructureError(
             f"{index.path} has no tensor {key!r} among its {len(index.entries)}. To do: use one of "
             f"its keys{', such as ' if close else ''}{', '.join(close)}."
@@ -634,13 +677,21 @@ def _read_data(index: BundleIndex, entry: BundleEntry) -> _Bytes:
     with open(path, "rb", buffering=0) as file:
         data = np.empty(entry.size, np.uint8)
         file.seek(entry.offset)
-        rest = data.data
-        while rest.nbytes and (count := file.readinto(rest)):
-            rest = rest[count:]
-    if rest.nbytes:
-        end = entry.offset + entry.size - rest.nbytes
-        raise damage(path, end, "the file became shorter while it was read")
+        _fill(index, entry, file, data, 0)
     return data
+
+
+def _fill(
+    index: BundleIndex, entry: BundleEntry, file: io.FileIO, data: _Bytes, start: int
+) -> None:
+    """Read what comes next in a data file, which is at byte `start` of a tensor."""
+    rest = data.data
+    while rest.nbytes and (count := file.readinto(rest)):
+        rest = rest[count:]
+    if rest.nbytes:
+        end = entry.offset + start + data.nbytes - rest.nbytes
+        path = index.shard_path(entry.shard_id)
+        raise damage(path, end, "the file became shorter while it was read")
 
 
 def _check_crc(index: BundleIndex, key: str, computed: int) -> None:

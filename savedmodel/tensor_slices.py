@@ -13,13 +13,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Slice", "extents", "flaw_of_slices", "is_within", "shape_of_slice", "slice_key"]
+__all__ = [
+    "MAX_SLICES",
+    "Slice",
+    "extents",
+    "flaw_of_slices",
+    "is_within",
+    "shape_of_slice",
+    "slice_key",
+]
 
 Slice = tuple[tuple[int, int | None], ...]
 """The start and length of a part in each dimension; None is all of a dimension."""
 
 # TensorFlow cuts a variable once for each parameter server or device. Every pair is compared.
-_MAX_SLICES = 1 << 13
+MAX_SLICES = 1 << 13
 
 
 def slice_key(key: str, part: Slice) -> str:
@@ -59,7 +67,7 @@ def shape_of_slice(part: Slice, shape: Sequence[int]) -> tuple[int, ...]:
 
 def flaw_of_slices(parts: Sequence[Slice], shape: Sequence[int]) -> str:
     """Why the parts do not make up the whole, each element once; or nothing."""
-    if len(parts) > _MAX_SLICES:
+    if len(parts) > MAX_SLICES:
         return f"{len(parts)} slices, more than any writer makes"
     if not all(is_within(part, shape) for part in parts):
         return f"slices that are not within shape {tuple(shape)}"

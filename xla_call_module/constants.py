@@ -35,6 +35,7 @@ from xla_call_module.stablehlo import (
 __all__ = [
     "HOISTED_FROM",
     "Constant",
+    "constants_of",
     "hoist_constants",
     "largest_constants",
     "restore_constants",
@@ -75,13 +76,18 @@ def largest_constants(artifact: bytes, count: int) -> list[Constant]:
         FormatError: it is no portable artifact.
     """
     with open_module(artifact) as module:
-        constants = [
-            Constant(str(operation.results[0].type), _bytes_of(operation), where)
-            for operation in walk(module)
-            if _is_stored_in_full(operation)
-            for where in [describe_location(operation)]
-        ]
-    return sorted(constants, key=lambda constant: -constant.size)[:count]
+        return constants_of(module)[:count]
+
+
+def constants_of(module: Any) -> list[Constant]:
+    """Every constant that a parsed module stores in full, the largest first."""
+    constants = [
+        Constant(str(operation.results[0].type), _bytes_of(operation), where)
+        for operation in walk(module)
+        if _is_stored_in_full(operation)
+        for where in [describe_location(operation)]
+    ]
+    return sorted(constants, key=lambda constant: -constant.size)
 
 
 def hoist_constants(

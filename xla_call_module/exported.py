@@ -24,6 +24,7 @@ from xla_call_module.errors import (
     StructureError,
     VersionError,
 )
+from xla_call_module.operations import check_operations
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.stablehlo import (
     Main,
@@ -70,7 +71,9 @@ def from_exported(
         StructureError: arity, shapes or kept arguments contradict the module; the function has
             ordered effects or calls back to Python; a pytree type cannot be serialized.
         DtypeError: a dtype that TensorFlow cannot carry, with the argument's pytree path.
-        PlatformError: it was lowered for a platform that TensorFlow does not know.
+        PlatformError: it was lowered for a platform that TensorFlow does not know, or has an
+            operation that does not run on one of them.
+        InteropError: it calls a target that TensorFlow does not have on one of its platforms.
         VersionError: a calling convention that is too old, or newer than this package.
         FormatError: the module is no StableHLO portable artifact.
 
@@ -95,6 +98,8 @@ def from_exported(
     with open_module(exported.mlir_module_serialized) as module:
         main = read_main(module)
         check_custom_calls(where, module, platforms, checks)
+        if exported.nr_devices == 1:
+            check_operations(where, module, platforms)
         # On one device every sharding is replication, whichever partitioner wrote it.
         shardy = exported.nr_devices > 1 and uses_shardy(module)
     _check_count(where, "results", len(exported.out_avals), len(main.results), "its module returns")

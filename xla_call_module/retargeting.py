@@ -28,7 +28,7 @@ from xla_call_module.stablehlo import (
 )
 from xla_call_module.versions import RELEASES, Release, parse_release
 
-__all__ = ["oldest_release", "retarget"]
+__all__ = ["Obstacle", "find_obstacles", "oldest_release", "retarget"]
 
 _SHARDY_CONVENTION = 10
 # https://docs.jax.dev/en/latest/export/export.html#calling-convention-versions, version 8
@@ -41,6 +41,12 @@ _FIRST_WITH_DOT_ALGORITHMS = (2, 19)
 # refuses it. In an older artifact it has another form, where the shapes of its indices are static.
 _FIRST_WITH_BATCHING = (2, 18)
 _BEFORE_BATCHING = (1, 0, 0)
+# From here on TensorFlow looks at the version of each operation, and not at the artifact's: it runs
+# what a newer JAX wrote as long as nothing in it is newer. Found by running it.
+_FIRST_THAT_READS_NEWER = (2, 20)
+_VERSION_IN_HEADER = re.compile(rb"StableHLO_v[\d.]+\x00")
+# An artifact has the names of its operations as text, each with its version.
+_VERSIONED = re.compile(rb"\x00([a-z][a-z0-9_]*)(_v\d+)(?=\x00)")
 _FIRST_WITH_SHARDY = next(known.tensorflow for known in RELEASES if known.shardy)
 # What is written for no release in particular keeps what this one runs: a composite may have a
 # faster form in the consumer than its definition.
@@ -112,18 +118,115 @@ def _open(call: CallModule, release: Release | None) -> Iterator[Any]:
 
 def oldest_release(call: CallModule) -> Release | None:
     """The oldest known release that reads a call as it stands; None if not even the newest does."""
-    first: tuple[int, int] | None = None
-    for release in RELEASES:
-        if call.version <= release.convention and call.stablehlo_version <= release.stablehlo:
-            first = first or _first_release_for(call)
-            if first <= release.tensorflow:
-                return release
-    return None
-
-
-def _first_release_for(call: CallModule) -> tuple[int, int]:
+    able = [r for r in RELEASES if call.version <= r.convention and _may_read(call, r)]
+    if not able:
+        return None
     with open_module(call.module) as module:
-        return max((need.release for need in _needs(module)), default=RELEASES[0].tensorflow)
+        needs = _needs(module)
+        return next((r for r in able if not _obstacle(call, module, needs, r)[0]), None)
+
+
+def _may_read(call: CallModule, release: Release) -> bool:
+    is_older = call.stablehlo_version <= release.stablehlo
+    return is_older or release.tensorflow >= _FIRST_THAT_READS_NEWER
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a release does not run a call as it stands.
+
+    Attributes:
+        release: the release.
+        reason: what it does not take: an operation, a version of StableHLO, a calling convention.
+        operation: the operation that has no older form or that the release refuses, with its source
+            line; empty where only a version is in the way, and where that was not looked for.
+        removable: whether `retarget` finds another form for the release; None where that was not
+            tried.
+    """
+
+    release: Release
+    reason: str
+    operation: str = ""
+    removable: bool | None = None
+
+
+def find_obstacles(call: CallModule, module: Any) -> tuple[Obstacle, ...]:
+    """Why each release that does not run a call as it stands does not, the oldest release first.
+
+    All of the last one is found out, which is the release just below the oldest that runs it.
+
+    Args:
+        call: any call.
+        module: its parsed module, which stays as it is.
+    """
+    needs = _needs(module)
+    found = [
+        Obstacle(release, reason, operation)
+        for release in RELEASES
+        for reason, operation in [_obstacle(call, module, needs, release)]
+        if reason
+    ]
+    if not found:
+        return ()
+    last = found[-1]
+    operation = last.operation or _operation_in_the_way(call, module, last.release)
+    try:
+        retarget(call, last.release)
+        removable = True
+    except VersionError:
+        removable = False
+    known = dataclasses.replace(last, operation=operation, removable=removable)
+    return (*found[:-1], known)
+
+
+def _obstacle(
+    call: CallModule, module: Any, needs: Sequence[_Need], release: Release
+) -> tuple[str, str]:
+    """What a release does not take and the operation behind it; empty texts where it runs."""
+    if unmet := _unmet(needs, release):
+        hardest = max(unmet, key=lambda need: need.release)
+        first = ".".join(map(str, hardest.release))
+        return f"{hardest.reason} runs from TensorFlow {first} on", hardest.reason
+    if not _reads(call, module, release):
+        ours, theirs = (".".join(map(str, v)) for v in (call.stablehlo_version, release.stablehlo))
+        return f"it reads StableHLO up to {theirs}, and the module is {ours}", ""
+    if call.version > release.convention:
+        return f"it takes calling conventions up to {release.convention}, not {call.version}", ""
+    return "", ""
+
+
+def _reads(call: CallModule, module: Any, release: Release) -> bool:
+    """Whether a release knows every operation of a module in the version that it has there.
+
+    So it is where the module is the same at the release's own version of StableHLO.
+    """
+    if call.stablehlo_version <= release.stablehlo:
+        return True
+    if not _may_read(call, release):
+        return False
+    try:
+        forms = {
+            _VERSION_IN_HEADER.sub(b"", serialize_module(module, version), count=1)
+            for version in (call.stablehlo_version, release.stablehlo)
+        }
+    except (RuntimeError, ValueError):
+        return False
+    return len(forms) == 1
+
+
+def _operation_in_the_way(call: CallModule, module: Any, release: Release) -> str:
+    """The first operation that has no form in the release's StableHLO, or had to be given one."""
+    try:
+        older = _serialize(call, module, release)
+    except (RuntimeError, ValueError) as error:
+        return _unexpressible(module, error)
+    names = set(_VERSIONED.findall(call.module)) - set(_VERSIONED.findall(older))
+    newer = {f"stablehlo.{name.decode()}": version.decode() for name, version in names}
+    first = next((op for op in walk(module) if op.name in newer), None)
+    if first is None:
+        return ""
+    name = first.name.replace("stablehlo", "vhlo")
+    return f"{name}{newer[first.name]} at {describe_location(first)}"
 
 
 def _first_artifact(

@@ -22,6 +22,7 @@ __all__ = [
     "custom_calls",
     "custom_calls_among",
     "describe_location",
+    "describe_primitive",
     "find_main",
     "first_line",
     "functions_of",
@@ -166,19 +167,24 @@ def custom_calls_among(operations: Iterable[Any]) -> tuple[CustomCall, ...]:
     """The custom calls among operations, in their order."""
     return tuple(
         CustomCall(
-            str(op.attributes["call_target_name"]).strip('"'), describe_location(op), _primitive(op)
+            str(op.attributes["call_target_name"]).strip('"'),
+            describe_location(op),
+            describe_primitive(op),
         )
         for op in operations
         if op.name == "stablehlo.custom_call"
     )
 
 
-def _primitive(operation: Any) -> str:
+def describe_primitive(operation: Any) -> str:
     """The last part of the scope in an operation's location, such as `jit(f)/jit(g)/cholesky`.
 
-    In what JAX lowers once and calls from many places it is all that there is: `cholesky`.
+    In what JAX lowers once and calls from many places it is all that there is, `cholesky`, or has
+    one of those places behind it. A name in front of a file's is that of a Python function.
     """
-    found = re.match(r'loc\("(?:[^"]*/(\w+)"|(\w+)"\)$)', str(operation.location))
+    found = re.match(
+        r'loc\("(?:[^"]*/(\w+)"|(\w+)"(?:\)$|\((?!"[^"]*":\d)))', str(operation.location)
+    )
     return (found[1] or found[2]) if found else ""
 
 

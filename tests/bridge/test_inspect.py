@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
+import re
+import shutil
 import subprocess
 import sys
 
@@ -10,12 +14,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
 import bridge
+import savedmodel
 from bridge.cli import main
-from xla_call_module.errors import FormatError
+from bridge.cost import costs_of_model
+from bridge.diff import diff
+from bridge.module_text import module_text
+from bridge.report_text import print_report
+from xla_call_module.errors import FormatError, StructureError
 
 PARAMS = {"dense": [np.ones((3, 4), np.float32), np.zeros(4, np.float32)], "step": np.int32(7)}
+
+# What `erf` is lowered to: JAX 0.8 and older call one of MLIR's own operations, which TensorFlow
+# knows from 2.16 on; newer ones make a composite, which it knows from 2.18 on, and, with symbolic
+# shapes, nothing special.
+SYMBOLIC, STATIC = ("2.16", "2.16") if jax.__version_info__ < (0, 9) else ("2.14", "2.18")
 
 
 def predict(params, x, unused, *, key):
@@ -77,10 +92,9 @@ def test_the_module(report):
     assert signature.disabled_checks == ("platform",)
     assert "shape_assertion" in signature.custom_calls
     assert signature.gradient_order == 1
-    # erf is a composite, which TensorFlow runs from 2.18 on; with symbolic shapes it is none
-    assert signature.tensorflow == "2.14"
-    assert report.signatures[1].tensorflow == "2.18"
-    assert report.tensorflow == "2.18"
+    assert signature.tensorflow == SYMBOLIC
+    assert report.signatures[1].tensorflow == STATIC
+    assert report.tensorflow == STATIC
 
 
 def test_parameters(report):
@@ -90,6 +104,127 @@ def test_parameters(report):
         ("dense/1", "float32", (4,), 16, False),
         ("step", "int32", (), 4, False),
     ]
+
+
+def test_variables_by_size(report):
+    assert [p.name for p in report.parameters_by_size] == ["dense/0", "dense/1", "step"]
+    assert [p.share for p in report.parameters_by_size] == [48 / 68, 16 / 68, 4 / 68]
+
+
+def test_every_order_is_told(report):
+    signature = report.signatures[0]
+    assert [(o.order, o.tensorflow) for o in signature.orders] == [(0, "2.14"), (1, "2.14")]
+    assert signature.orders[0].module_bytes == signature.module_bytes
+    function, gradient = (order.operations for order in signature.orders)
+    assert function["stablehlo.dot_general"] == 2  # with symbolic and with static dimensions
+    assert gradient["stablehlo.dot_general"] >= 1
+    total = signature.operations
+    assert total["stablehlo.dot_general"] == (
+        function["stablehlo.dot_general"] + gradient["stablehlo.dot_general"]
+    )
+    assert not {"func.func", "builtin.module", "func.return"} & total.keys()
+    assert list(total.values()) == sorted(total.values(), reverse=True)
+    assert signature.parameters == ("dense/0", "dense/1", "step")
+
+
+def test_what_stops_older_releases(report):
+    obstacles = report.signatures[1].orders[0].obstacles
+    assert [o.tensorflow for o in obstacles] == ["2.14", "2.15", "2.16", "2.17"]
+    last = obstacles[-1]
+    line = predict.__code__.co_firstlineno  # the other function of this file is further down
+    found = re.fullmatch(r"stablehlo\.composite at .*test_inspect\.py:(\d+)", last.operation)
+    assert found is not None
+    assert int(found[1]) > line
+    assert last.reason == f"{last.operation} runs from TensorFlow 2.18 on"
+    assert last.removable is True
+
+
+def test_checks_in_force(file, monkeypatch):
+    monkeypatch.setenv(
+        "TF_XLA_FLAGS", "--tf_xla_call_module_disabled_checks=platform,shape_assertions,Platform"
+    )
+    found = bridge.inspect(file)
+    checks = [[(c.name, c.sources) for c in s.checks] for s in found.signatures]
+    flag = ("shape_assertions", ("TF_XLA_FLAGS",))
+    assert checks == [
+        [("platform", ("file", "TF_XLA_FLAGS")), flag],
+        [("platform", ("TF_XLA_FLAGS",)), flag],
+    ]
+    assert [s.disabled_checks for s in found.signatures] == [("platform",), ()]
+    assert any("'Platform'" in sentence for sentence in found.flags)
+
+
+def test_constants(tmp_path):
+    values = np.arange(300, dtype=np.float32)
+    large = np.arange(30_000, dtype=np.float32)
+    exported = jax.export.export(jax.jit(lambda x: (x + values, large * x[0])))(values)
+    bridge.save(exported, tmp_path / "m")
+    found = bridge.inspect(tmp_path / "m")
+    order = found.signatures[0].orders[0]
+    (constant,) = order.constants
+    assert (constant.type, constant.bytes) == ("tensor<300xf32>", 1200)
+    assert "test_inspect.py" in constant.location
+    assert order.constant_bytes == 1200
+    assert [(p.constant, p.bytes, p.share) for p in found.parameters] == [(True, 120_000, 1.0)]
+
+
+def test_warmup_assets_and_files(file, tmp_path):
+    import tensorflow as tf
+
+    shutil.copytree(file, tmp_path / "m")
+    for folder in ("assets", "assets.extra"):
+        (tmp_path / "m" / folder).mkdir()
+    (tmp_path / "m" / "assets" / "words.txt").write_text("a\nb\n")
+    (tmp_path / "m" / "assets" / "link.txt").symlink_to(file / "saved_model.pb")
+    warmup = tmp_path / "m" / "assets.extra" / "tf_serving_warmup_requests"
+    with tf.io.TFRecordWriter(str(warmup)) as writer:
+        for size in (10, 20):
+            writer.write(b"x" * size)
+    found = bridge.inspect(tmp_path / "m")
+    assert [(asset.path, asset.bytes) for asset in found.assets] == [("assets/words.txt", 4)]
+    assert (found.warmup.records, found.warmup.bytes) == (2, 30)
+    assert found.bytes == sum(stored.bytes for stored in found.files)
+    assert {"saved_model.pb", "variables/variables.index"} <= {f.path for f in found.files}
+    warmup.write_bytes(warmup.read_bytes()[:-1])
+    with pytest.raises(FormatError, match="tf_serving_warmup_requests, byte 26"):
+        bridge.inspect(tmp_path / "m")
+
+
+def test_what_a_terminal_would_obey_is_shown(report):
+    hostile = "\x1b[31mred\x07\u202e[bold]"
+    changed = dataclasses.replace(
+        report,
+        path=hostile,
+        parameters=(dataclasses.replace(report.parameters[0], name=hostile),),
+        signatures=(dataclasses.replace(report.signatures[0], key=hostile, function=hostile),),
+    )
+    console = Console(file=io.StringIO(), width=120)
+    print_report(changed, console)
+    text = console.file.getvalue()
+    assert not {"\x1b", "\x07", "\u202e"} & set(text)
+    assert text.count(r"\x1b[31mred\x07\u202e[bold]") == 4
+
+
+_MEASURE = """
+import resource, sys
+import bridge
+before = resource.getrusage(resource.RUSAGE_SELF)
+bridge.inspect(sys.argv[1])
+after = resource.getrusage(resource.RUSAGE_SELF)
+cpu = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+print(cpu, (after.ru_maxrss - before.ru_maxrss) / 1000)
+"""
+
+
+def test_variables_are_not_read(tmp_path):
+    params = [np.zeros((1 << 25,), np.float32) for _ in range(4)]
+    exported = jax.export.export(jax.jit(lambda p, x: p[0][:2] + x))(params, np.float32(1))
+    bridge.save(exported, tmp_path / "m", params=params, gradient_order=0)
+    command = [sys.executable, "-c", _MEASURE, str(tmp_path / "m")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    cpu, megabytes = map(float, done.stdout.split())
+    assert cpu < 1
+    assert megabytes < 100
 
 
 def test_the_target_is_what_was_asked_for(tmp_path):
@@ -114,6 +249,8 @@ def test_after_tensorflow_has_saved_it_again(file, report, tmp_path):
     assert after.outputs == before.outputs
     assert (after.platforms, after.gradient_order) == (before.platforms, before.gradient_order)
     assert again.parameters == report.parameters
+    assert (again.writer, again.saved_again) == (f"TensorFlow {tf.__version__}", True)
+    assert (report.writer.partition(" ")[0], report.saved_again) == ("jax-tf-bridge", False)
 
 
 def test_command(file, report, capsys):
@@ -124,7 +261,7 @@ def test_command(file, report, capsys):
     text = capsys.readouterr().out
     for part in (
         "float32[b,3]",
-        "readable from TensorFlow 2.18 on",
+        f"readable from TensorFlow {STATIC} on",
         "cpu, cuda",
         "dense/0",
         "fixed",
@@ -151,13 +288,48 @@ def test_module_is_the_command(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_a_file_of_several_calls(tmp_path):
+    import tensorflow as tf
+
+    double = bridge.convert(lambda x: jnp.sin(x) * 2)
+    total = bridge.convert(lambda x: (x @ x.T).sum(0))
+    module = tf.Module()
+
+    @tf.function(input_signature=[tf.TensorSpec([3, 2], tf.float32)])
+    def both(x):
+        y = double(x)
+        return {"twice": tf.cast(y, tf.int32), "flat": tf.reshape(total(y), [-1, 1]), "same": x}
+
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures=both)
+    (signature,) = bridge.inspect(tmp_path / "m").signatures
+    assert [(tensor.name, tensor.dtype, tensor.used) for tensor in signature.inputs] == [
+        ("x", "float32", True)
+    ]
+    outputs = {tensor.name: (tensor.dtype, tensor.shape) for tensor in signature.outputs}
+    assert outputs == {
+        "twice": ("int32", (3, 2)),
+        "flat": ("float32", ("_", 1)),
+        "same": ("float32", (3, 2)),
+    }
+    assert [order.title for order in signature.orders if not order.order] == [
+        "function",
+        "call 2, function",
+    ]
+    assert signature.operations["stablehlo.sine"] >= 1
+    assert signature.operations["stablehlo.dot_general"] >= 1
+    text = module_text(tmp_path / "m")
+    assert text.count("@main") == 2
+    assert len(costs_of_model(savedmodel.read(tmp_path / "m"))) == 2
+    assert diff(tmp_path / "m", tmp_path / "m").equal
+
+
 def test_a_file_of_other_operations(tmp_path):
     import tensorflow as tf
 
     module = tf.Module()
     module.f = tf.function(lambda x: x + 1, input_signature=[tf.TensorSpec([], tf.float32)])
     tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.f)
-    with pytest.raises(FormatError, match="expected the results of one XlaCallModule"):
+    with pytest.raises(StructureError, match=r"besides calls of JAX functions: AddV2 \(add\)"):
         bridge.inspect(tmp_path / "m")
 
 

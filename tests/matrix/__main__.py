@@ -1,9 +1,10 @@
 """`python -m tests.matrix`: files for, and in, each TensorFlow; with `--jax` from other JAXs.
 
 Without options this JAX writes every case for each usual TensorFlow, for the oldest of all, and for
-none in particular; each TensorFlow runs what is for it, and the other two. With `--jax` each other
-JAX writes for the oldest and the newest TensorFlow, and runs the tests of the packages. The
-environments are made once, in .matrix, and what passed in one, byte for byte, is not run again.
+none in particular; each TensorFlow runs what is for it, and the other two. Then the tests of the
+packages run with the oldest JAX and one between. With `--jax` each other JAX writes for the oldest
+and the newest TensorFlow, and runs the tests. The environments are made once, in .matrix, and what
+passed in one, byte for byte, is not run again.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from tests.matrix.environments import (
     CONSUMERS,
     ROOT,
     USUAL,
+    USUAL_JAX,
     WRITERS,
     EnvironmentFailedError,
 )
 from tests.matrix.functions import FAMILIES
 from tests.matrix.grid import exit_status, show
 from tests.matrix.report import table, write_table
-from tests.matrix.runs import Step, from_each_jax, in_each_tensorflow
+from tests.matrix.runs import Step, from_each_jax, in_each_tensorflow, with_each_jax
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,9 +38,12 @@ def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     console = Console(highlight=False)
     run = from_each_jax if options.jax else in_each_tensorflow
+    everything = not (options.jax or options.only or options.cases)
     try:
         with _folder(options.keep) as folder, _steps(console) as step:
             cells = run(folder, only=_chosen(options), names=options.cases, step=step)
+            if everything:
+                cells += with_each_jax(only=USUAL_JAX, step=step)
     except EnvironmentFailedError as failure:
         console.print(f"An environment cannot be made: {failure}", markup=False)
         return 1

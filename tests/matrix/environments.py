@@ -16,6 +16,7 @@ __all__ = [
     "FOLDER",
     "ROOT",
     "USUAL",
+    "USUAL_JAX",
     "WRITERS",
     "Environment",
     "EnvironmentFailedError",
@@ -60,6 +61,11 @@ class Ready:
     def passed(self) -> Path:
         """The list of files that have passed in it."""
         return self.python.parents[1] / ".passed"
+
+    @property
+    def tested(self) -> Path:
+        """What of the sources the tests have passed in it for, and how many there were."""
+        return self.python.parents[1] / ".tested"
 
 
 _NONE: Mapping[str, str] = {}
@@ -121,6 +127,8 @@ WRITERS = (
     _jax("0.8.3"),
     _jax("0.12.0.1", pythons=("python3.13", "python3.12")),
 )
+# Those that run on every Python that the project supports.
+USUAL_JAX = ("0.7.1", "0.8.3")
 
 
 def find_python(environment: Environment) -> str | None:
@@ -159,7 +167,8 @@ def prepare(environment: Environment, python: str, *, folder: Path = FOLDER) -> 
     # Compiling all of TensorFlow takes longer than compiling what is imported.
     install = [str(ready.python), "-m", "pip", "install", "-qq", "--no-compile"]
     _run([*install, "--disable-pip-version-check", *environment.requirements], constrained)
-    ready.passed.unlink(missing_ok=True)
+    for record in (ready.passed, ready.tested):
+        record.unlink(missing_ok=True)
     stamp.write_text(wanted)
     return ready
 

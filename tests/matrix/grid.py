@@ -46,7 +46,7 @@ class Cell:
         case: of tests/matrix/functions.py, or the name of other work or of an environment.
         outcome: refused where `bridge.save` raised a VersionError or wrote for a newer TensorFlow;
             absent where this machine lacks the interpreter.
-        message: what is wrong, or the refusal.
+        message: what is wrong, the refusal, or how many tests passed.
     """
 
     jax: str
@@ -168,7 +168,8 @@ def show(cells: Sequence[Cell], console: Console) -> None:
         line = Text(f"{row:{max(map(len, rows))}}  ")
         for cell in found:
             line.append(cell.outcome.value, style="bold red" if problem(cell) else "green")
-        console.print(line + Text(f"  {_count(found)}"), soft_wrap=True)
+        said = [c.message for c in found if not c.target and c.outcome is Outcome.PASSED]
+        console.print(line + Text(f"  {'; '.join(said) or _count(found)}"), soft_wrap=True)
     for cell in cells:
         if message := problem(cell):
             console.print(f"\n{cell.row}, {cell.case}\n{message}", soft_wrap=True, markup=False)

@@ -16,8 +16,10 @@ BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
 def table(cells: Sequence[Cell], families: Mapping[str, Sequence[str]]) -> str:
     """A row for each family, a column for each TensorFlow, and each cell that did not pass.
 
+    A line for each other JAX that the tests ran with ends it.
+
     Args:
-        cells: of files that one JAX wrote.
+        cells: of files that one JAX wrote, and of tests.
         families: the names of the cases in each.
     """
     files = [cell for cell in cells if cell.target]
@@ -34,7 +36,8 @@ def table(cells: Sequence[Cell], families: Mapping[str, Sequence[str]]) -> str:
         _row("one file, by default", [cell for cell in files if cell.target == DEFAULT], releases)
     )
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([*lines, "", *_exceptions(files)]).strip()
+    suites = [cell for cell in cells if cell.case == "tests"]
+    return "\n".join([*lines, "", *_exceptions(files), *map(_suite, suites)]).strip()
 
 
 def _row(what: str, cells: Sequence[Cell], releases: Sequence[str]) -> list[str]:
@@ -62,6 +65,11 @@ def _exceptions(cells: Sequence[Cell]) -> list[str]:
     return [
         f"- {outcome} for {', '.join(where)}: `{case}`" for (outcome, case), where in found.items()
     ]
+
+
+def _suite(cell: Cell) -> str:
+    became = cell.message if cell.outcome is Outcome.PASSED else cell.outcome.name.lower()
+    return f"- the tests with JAX {cell.jax} and TensorFlow {cell.tensorflow}: {became}"
 
 
 def write_table(path: Path, text: str) -> None:

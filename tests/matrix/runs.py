@@ -21,13 +21,13 @@ from tests.matrix.environments import (
 )
 from tests.matrix.foreign import foreign_cells
 from tests.matrix.grid import Cell, Outcome
+from tests.matrix.suite import run_suite
 from tests.matrix.written import DEFAULT, Written, read_written
 
-__all__ = ["Step", "from_each_jax", "in_each_tensorflow"]
+__all__ = ["Step", "from_each_jax", "in_each_tensorflow", "with_each_jax"]
 
 # The name that stands for the files of other programs among those of cases.
 FOREIGN = "foreign"
-TESTS = ("tests/bridge", "tests/savedmodel", "tests/xla_call_module")
 _AT_ONCE = 2  # each process holds TensorFlow or JAX
 _LAST_WORDS = 3000  # characters of a process that failed
 
@@ -72,8 +72,27 @@ def from_each_jax(
     for writer in writers:
         cells += _in_each((CONSUMERS[0], CONSUMERS[-1]), writer, folder, names, step)
         if not names:
-            cells.append(_test_packages(writer, step))
+            cells.append(_test(writer, step))
     return cells
+
+
+def with_each_jax(*, only: Sequence[str], step: Step) -> list[Cell]:
+    """The tests run with each other JAX and the newest TensorFlow.
+
+    Args:
+        only: the versions to run.
+        step: is told what happens.
+
+    Raises:
+        EnvironmentFailedError: an environment cannot be made.
+    """
+    writers, cells = _make([writer for writer in WRITERS if writer.version in only], step)
+    return [*cells, *(_test(writer, step) for writer in writers)]
+
+
+def _test(writer: Ready, step: Step) -> Cell:
+    step(f"the tests run with JAX {writer.version}")
+    return run_suite(writer)
 
 
 def _make(wanted: Sequence[Environment], step: Step) -> tuple[list[Ready], list[Cell]]:
@@ -133,16 +152,6 @@ def _write(
         [*command, "--cases", *names], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return read_written(folder)
-
-
-def _test_packages(writer: Ready, step: Step) -> Cell:
-    step(f"the tests run with JAX {writer.version}")
-    command = [str(writer.python), "-m", "pytest", "-q", "-n", str(_AT_ONCE), "--dist", "loadfile"]
-    try:
-        subprocess.run([*command, *TESTS], cwd=ROOT, capture_output=True, text=True, check=True)
-    except subprocess.CalledProcessError as error:
-        return _dead("tests", writer, error)
-    return Cell(writer.version, "", CONSUMERS[-1].version, "tests", Outcome.PASSED)
 
 
 def _dead(what: str, writer: Ready, error: subprocess.CalledProcessError) -> Cell:

@@ -34,7 +34,9 @@ def test_largest_constants(exported):
     first, second = largest_constants(exported.mlir_module_serialized, 2)
     assert (first.type, first.size) == ("tensor<40x30xf32>", 4800)
     assert (second.type, second.size) == ("tensor<8xi8>", 8)
-    assert "test_constants.py:" in first.location
+    # JAX 0.8 and older do not say where a constant comes from.
+    known = jax.__version_info__ >= (0, 9)
+    assert ("test_constants.py:" if known else "an unknown place") in first.location
 
 
 def test_a_file_that_would_be_too_large(exported, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 from jax import export, lax
 
+from tests.x64 import enable_x64
 from xla_call_module import from_exported, retarget
 from xla_call_module._tf import imported_release
 from xla_call_module.checks import DisabledCheck
@@ -26,7 +27,7 @@ from xla_call_module.stablehlo import custom_calls, open_module
 
 @pytest.fixture(scope="module", autouse=True)
 def x64():
-    with jax.enable_x64(True):
+    with enable_x64(True):
         yield
 
 

@@ -119,7 +119,9 @@ class TestVersions:
         assert oldest_release(call) is None or oldest_release(call).tensorflow >= (2, 20)
         for release in RELEASES:
             if release.stablehlo <= call.stablehlo_version:
-                assert oldest_release(retarget(call, release)) == release
+                oldest = oldest_release(retarget(call, release))
+                # 2.20 reads what is newer in name alone
+                assert oldest.tensorflow == min(release.tensorflow, (2, 20))
 
     @pytest.mark.parametrize("version", ["2.13", "two", ""])
     def test_no_release(self, call, version):

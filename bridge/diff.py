@@ -1,0 +1,196 @@
+"""`diff`: in what two SavedModels differ, without TensorFlow and without running them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jax.extend.mlir.passmanager import PassManager
+
+from bridge.diff_weights import WeightDifference, diff_weights
+from bridge.inspect import FileReport, OrderReport, SignatureReport, TensorReport, report_of
+from bridge.signature_calls import calls_of, names_of
+from savedmodel.model import SavedModel
+from savedmodel.read import read
+from xla_call_module.call import CallModule
+from xla_call_module.stablehlo import open_module
+
+__all__ = ["KINDS", "DiffReport", "Difference", "diff"]
+
+KINDS = ("signatures", "specs", "versions", "checks", "shardings", "operations", "modules")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that is not the same in both files.
+
+    Attributes:
+        kind: one of `KINDS`.
+        where: the signature, the order and what of it.
+        first: what the first file has there; empty for nothing.
+        second: what the second one has.
+    """
+
+    kind: str
+    where: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport:
+    """What `diff` found.
+
+    Attributes:
+        first: the folder of the first file.
+        second: the folder of the second one.
+        differences: all but those of the variables, in the order of `KINDS`.
+        weights: variables that are not the same in both.
+    """
+
+    first: str
+    second: str
+    differences: tuple[Difference, ...]
+    weights: tuple[WeightDifference, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences and not self.weights
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; numbers that JSON has not are text."""
+        found: dict[str, Any] = _without_infinities(asdict(self))
+        return {"equal": self.equal, **found}
+
+
+def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffReport:
+    """In what two SavedModels differ.
+
+    Modules are compared without the places in the source that they come from. Variables are read a
+    few megabytes at a time; of those that differ the greatest difference is told.
+
+    Args:
+        first: the folder of a SavedModel.
+        second: the folder of another.
+
+    Raises:
+        FormatError: one of them is damaged, or is not one that `inspect` reads.
+
+    Example:
+        >>> import bridge, jax, numpy
+        >>> exported = jax.export.export(jax.jit(lambda w, x: w * x))(1.0, 1.0)
+        >>> bridge.save(exported, "a", params=numpy.float32(2.0))
+        >>> bridge.save(exported, "b", params=numpy.float32(2.5))
+        >>> [(weight.name, weight.greatest) for weight in diff("a", "b").weights]
+        [('params', 0.5)]
+    """
+    models = read(first), read(second)
+    ours, theirs = (
+        _facts(report_of(model, Path(path)), model)
+        for model, path in zip(models, (first, second), strict=True)
+    )
+    weights = diff_weights(
+        *(dict(zip(names_of(m.variables), m.variables, strict=True)) for m in models)
+    )
+    differences = sorted(_differences(ours, theirs), key=lambda found: KINDS.index(found.kind))
+    return DiffReport(str(first), str(second), tuple(differences), tuple(weights))
+
+
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Facts of a signature or of one of its orders, by kind and place."""
+
+    facts: Mapping[_Key, str]
+
+
+def _differences(ours: Mapping[str, _Part], theirs: Mapping[str, _Part]) -> Iterator[Difference]:
+    """What differs in each part; of a part that only one file has no more than that."""
+    missing: set[str] = set()
+    for name in dict.fromkeys([*ours, *theirs]):
+        if name not in ours or name not in theirs:
+            missing.add(name)
+            if name.partition(",")[0] in missing - {name}:
+                continue  # an order of a signature that is not there
+            there = ["there" if name in parts else "" for parts in (ours, theirs)]
+            yield Difference("signatures", name, *there)
+            continue
+        first, second = ours[name].facts, theirs[name].facts
+        for key in dict.fromkeys([*first, *second]):
+            values = first.get(key, ""), second.get(key, "")
+            if values[0] != values[1]:
+                kind, where = key
+                yield Difference(kind, f"{name}: {where}" if name else where, *values)
+
+
+def _facts(report: FileReport, model: SavedModel) -> dict[str, _Part]:
+    signatures = {signature.key: signature for signature in model.signatures}
+    recorded = {
+        ("versions", key): str(value)
+        for key, value in {"writer": report.writer, **report.metadata}.items()
+    }
+    found = {"": _Part(recorded)}
+    for signature in report.signatures:
+        found[signature.key] = _Part(dict(_facts_of_signature(signature)))
+        calls = [call for chain in calls_of(signatures[signature.key]) for call in chain]
+        for order, call in zip(signature.orders, calls, strict=True):
+            name = f"{signature.key}, {order.title}"
+            found[name] = _Part(dict(_facts_of_order(order, call)))
+    return found
+
+
+def _facts_of_signature(signature: SignatureReport) -> Iterator[tuple[_Key, str]]:
+    yield ("signatures", "function"), signature.function
+    yield ("signatures", "variables"), ", ".join(signature.parameters)
+    for role, tensors in (("in", signature.inputs), ("out", signature.outputs)):
+        for position, tensor in enumerate(tensors):
+            yield ("specs", f"{role} {tensor.name}"), _spec(tensor, position)
+    yield ("checks", "platforms"), ", ".join(signature.platforms)
+    yield ("checks", "disabled"), ", ".join(sorted(signature.disabled_checks))
+    yield ("shardings", "devices"), str(signature.devices)
+
+
+def _spec(tensor: TensorReport, position: int) -> str:
+    dims = "..." if tensor.shape is None else ",".join(map(str, tensor.shape))
+    parts = [f"{tensor.dtype}[{dims}]", tensor.element, "" if tensor.used else "unused"]
+    return f"{' '.join(filter(None, parts))} at {tensor.path}, number {position}"
+
+
+def _facts_of_order(order: OrderReport, call: CallModule) -> Iterator[tuple[_Key, str]]:
+    yield ("versions", "StableHLO"), order.stablehlo
+    yield ("versions", "calling convention"), str(order.calling_convention)
+    yield ("versions", "TensorFlow"), order.tensorflow
+    for name, number in order.operations.items():
+        yield ("operations", name), str(number)
+    yield ("modules", "contents"), _digest(call)
+    if (sharding := order.sharding) is not None:
+        mesh = " x ".join(f"{axis.name} {axis.size}" for axis in sharding.mesh)
+        yield ("shardings", "mesh"), f"{mesh} ({sharding.partitioner})"
+        for array in sharding.arrays:
+            yield ("shardings", f"{array.role} {array.path}"), array.text
+
+
+def _digest(call: CallModule) -> str:
+    """A checksum of the module that does not depend on where its source was, or its version."""
+    with open_module(call.module) as module:
+        PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
+        bytecode = io.BytesIO()
+        module.operation.write_bytecode(bytecode)
+        return hashlib.sha256(bytecode.getbuffer()).hexdigest()[:16]
+
+
+def _without_infinities(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_infinities(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_infinities(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

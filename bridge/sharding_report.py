@@ -1,0 +1,227 @@
+"""How the arrays of a call lie on its mesh, as far as its module and its `Exported` tell.
+
+A module has the sharding of each argument and result as text of XLA's `HloSharding`, the attribute
+`mhlo.sharding`, whichever partitioner it was written for. It says which part each device has. The
+names of the mesh's axes are in the module's Shardy attributes, or in the avals of the `Exported`.
+
+Source: xla/hlo/ir/hlo_sharding.cc, `HloSharding::ToString`; https://openxla.org/shardy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax import export
+from jax.extend.mlir import ir
+
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.stablehlo import find_main, open_module, serialize_module
+
+__all__ = ["ArraySharding", "MeshAxis", "ShardingReport", "read_shardings"]
+
+_ATTRIBUTE = "mhlo.sharding"
+_SHARDY_MESH = "sdy.mesh"
+_FRONTEND = "mhlo.frontend_attributes"
+_MESHES = "xla.sdy.meshes"
+_MESH = re.compile(r"#sdy\.mesh<\[([^\]]*)\]")
+_AXIS = re.compile(r'"([^"]*)"=(\d{1,9})')
+_NUMBERS = r"\d{1,9}(?:,\d{1,9})*"
+_TILED = re.compile(
+    rf"\{{devices=\[({_NUMBERS})\](?:<=\[({_NUMBERS})\](?:T\(({_NUMBERS})\))?|({_NUMBERS}))"
+    r"( last_tile_dim_replicate)?\}"
+)
+# No mesh that is drawn or listed by device is larger.
+_MOST_DEVICES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class MeshAxis:
+    """One axis of a mesh; the name is empty where the file has none."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySharding:
+    """An argument or a result on the mesh.
+
+    Attributes:
+        path: in the exported function's pytrees.
+        role: `in` or `out`.
+        shape: symbolic dimensions as text.
+        axes: for each dimension the names of the mesh's axes that split it, the slowest first.
+        parts: for each dimension into how many parts it is split.
+        tiles: for each device, in the mesh's order, the part that it has, counted in C order.
+        text: the sharding as the module has it.
+    """
+
+    path: str
+    role: str
+    shape: tuple[int | str, ...]
+    axes: tuple[tuple[str, ...], ...]
+    parts: tuple[int, ...]
+    tiles: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingReport:
+    """The mesh of a call, and its arrays on it.
+
+    Attributes:
+        partitioner: `Shardy` or `GSPMD`.
+        mesh: its axes, the slowest first.
+        arrays: those whose sharding the module says; one without `tiles` has another form than an
+            even split, which its text shows.
+    """
+
+    partitioner: str
+    mesh: tuple[MeshAxis, ...]
+    arrays: tuple[ArraySharding, ...]
+
+
+def read_shardings(call: CallModule, module: Any) -> ShardingReport | None:
+    """The shardings of a call; None where it is for one device.
+
+    Args:
+        call: any call.
+        module: its parsed module.
+    """
+    if call.nr_devices < 2:
+        return None
+    if not any(op.operation.name == _SHARDY_MESH for op in module.body.operations):
+        return _read(call, module)
+    # Written by JAX alone, it has Shardy's operations, which become attributes when it is written.
+    with open_module(serialize_module(module, call.stablehlo_version)) as doubled:
+        return _read(call, doubled)
+
+
+def _read(call: CallModule, module: Any) -> ShardingReport:
+    main = find_main(module)
+    arguments = _texts(main, "arg_attrs")[int(call.has_platform_index) :]
+    results = _texts(main, "res_attrs")
+    found = [
+        *zip(["in"] * len(arguments), call.operands, arguments, strict=False),
+        *zip(["out"] * len(results), call.results, results, strict=False),
+    ]
+    mesh = _mesh(call, module, [text for _, _, text in found])
+    arrays = tuple(_array(mesh, role, spec, text) for role, spec, text in found if text)
+    return ShardingReport("Shardy" if call.uses_shardy else "GSPMD", mesh, arrays)
+
+
+def _texts(main: Any, key: str) -> list[str]:
+    if key not in main.attributes:
+        return []
+    attributes = [ir.DictAttr(value) for value in main.attributes[key]]
+    return [
+        ir.StringAttr(value[_ATTRIBUTE]).value if _ATTRIBUTE in value else ""
+        for value in attributes
+    ]
+
+
+def _mesh(call: CallModule, module: Any, texts: Sequence[str]) -> tuple[MeshAxis, ...]:
+    """The first description of the mesh that has as many devices as the call."""
+    tiled = [found for text in texts if (found := _TILED.fullmatch(text)) is not None]
+    unnamed = [tuple(MeshAxis("", size) for size in _numbers(found[2] or "")) for found in tiled]
+    candidates = [_mesh_of_module(module), _mesh_of_exported(call), *unnamed]
+    fitting = [mesh for mesh in candidates if math.prod(a.size for a in mesh) == call.nr_devices]
+    named = [mesh for mesh in fitting if all(axis.name for axis in mesh)]
+    finest = sorted(fitting, key=len, reverse=True)
+    return next(iter([*named, *finest]), (MeshAxis("", call.nr_devices),))
+
+
+def _mesh_of_module(module: Any) -> tuple[MeshAxis, ...]:
+    attributes = module.operation.attributes
+    if _FRONTEND not in attributes:
+        return ()
+    frontend = ir.DictAttr(attributes[_FRONTEND])
+    text = ir.StringAttr(frontend[_MESHES]).value if _MESHES in frontend else ""
+    found = _MESH.search(text)
+    pairs = _AXIS.findall(found[1]) if found is not None else []
+    return tuple(MeshAxis(name, int(size)) for name, size in pairs)
+
+
+def _mesh_of_exported(call: CallModule) -> tuple[MeshAxis, ...]:
+    """The mesh in the avals, which JAX has from 0.9 on."""
+    try:
+        avals = export.deserialize(bytearray(call.exported)).in_avals if call.exported else ()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return ()  # a pytree type that is not registered here, or damage that `load` reports
+    for aval in avals:
+        mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+        if mesh is not None and mesh.axis_names:
+            pairs = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
+            return tuple(MeshAxis(str(name), int(size)) for name, size in pairs)
+    return ()
+
+
+def _array(mesh: tuple[MeshAxis, ...], role: str, spec: TensorSpec, text: str) -> ArraySharding:
+    shape = spec.shape or ()
+    sizes = tuple(axis.size for axis in mesh)
+    found = _tiles(text, len(shape), math.prod(sizes))
+    if found is None:
+        return ArraySharding(spec.path, role, shape, (), (), (), text)
+    parts, tiles = found
+    return ArraySharding(
+        spec.path, role, shape, _splitting_axes(mesh, parts, tiles), parts, tiles, text
+    )
+
+
+def _tiles(text: str, rank: int, devices: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Parts of each dimension and the part that each device has; None for any other sharding."""
+    if devices > _MOST_DEVICES:
+        return None
+    if text == "{replicated}":
+        return (1,) * rank, (0,) * devices
+    if (found := _TILED.fullmatch(text)) is None:
+        return None
+    tiling = _numbers(found[1])
+    parts = tiling[:-1] if found[5] else tiling
+    order = _device_order(found[2], found[3], found[4])
+    if len(parts) != rank or math.prod(tiling) != devices or sorted(order) != list(range(devices)):
+        return None
+    copies = tiling[-1] if found[5] else 1
+    tiles = [0] * devices
+    for position, device in enumerate(order):
+        tiles[device] = position // copies
+    return parts, tuple(tiles)
+
+
+def _device_order(reshape: str | None, transpose: str | None, listed: str | None) -> list[int]:
+    """The devices in the order of the tiles, as an iota or as a list."""
+    if listed:
+        return list(_numbers(listed))
+    sizes = _numbers(reshape or "")
+    axes = _numbers(transpose) if transpose else tuple(range(len(sizes)))
+    if math.prod(sizes) > _MOST_DEVICES or sorted(axes) != list(range(len(sizes))):
+        return []
+    return [int(n) for n in np.arange(math.prod(sizes)).reshape(sizes).transpose(axes).ravel()]
+
+
+def _splitting_axes(
+    mesh: tuple[MeshAxis, ...], parts: tuple[int, ...], tiles: tuple[int, ...]
+) -> tuple[tuple[str, ...], ...]:
+    """For each dimension the axes along which the part of that dimension changes."""
+    on_mesh = np.array(tiles).reshape([axis.size for axis in mesh])
+    coordinates = np.unravel_index(on_mesh, parts) if parts else ()
+    found = []
+    for coordinate in coordinates:
+        strides = {
+            axis.name or f"axis {index}": int(np.take(coordinate, 1, axis=index).flat[0])
+            - int(np.take(coordinate, 0, axis=index).flat[0])
+            for index, axis in enumerate(mesh)
+            if axis.size > 1
+        }
+        used = sorted((name for name in strides if strides[name]), key=lambda n: -strides[n])
+        found.append(tuple(used))
+    return tuple(found)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()

@@ -1,0 +1,147 @@
+"""The calls of a signature and what it takes and returns, of any writer.
+
+Files of this package have one call, which takes the inputs and returns the outputs as they are.
+Others may have several, with casts and reshapes between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from savedmodel.model import Signature, Variable
+from savedmodel.wiring import Cast, Input, Output, Parameter, Reshape, Value
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.describing import describe
+from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.errors import StructureError
+
+__all__ = ["call_of_order", "calls_of", "described", "inputs_of", "names_of", "outputs_of"]
+
+Chain = tuple[CallModule, ...]
+
+
+def described(call: CallModule) -> CallModule:
+    """The call with the shapes that another program's node does not have, as far as they are known.
+
+    Raises:
+        FormatError: the module is damaged.
+    """
+    with contextlib.suppress(StructureError):
+        return describe(call)
+    return call
+
+
+def calls_of(signature: Signature) -> tuple[Chain, ...]:
+    """Each call with its gradients, those first whose results others take.
+
+    Raises:
+        FormatError: a module is damaged.
+    """
+    if signature.wiring is None:
+        return (tuple(map(described, signature.function.chain)),)
+    found = []
+    for invocation in signature.wiring.invocations():
+        gradient = () if invocation.gradient is None else (invocation.gradient.call,)
+        found.append(tuple(map(described, (*invocation.chain, *gradient))))
+    return tuple(found)
+
+
+def call_of_order(signature: Signature, chain: Chain, order: int) -> CallModule:
+    """The call of one order.
+
+    Raises:
+        StructureError: the file does not have that order.
+    """
+    if not 0 <= order < len(chain):
+        raise StructureError(
+            f"The signature {signature.key} has gradients up to order {len(chain) - 1}, "
+            f"not {order}. To do: save it with gradient_order={order}, or ask for less."
+        )
+    return chain[order]
+
+
+def names_of(variables: Sequence[Variable]) -> tuple[str, ...]:
+    """A name for each variable; where other programs give several the same, its path instead."""
+    times = Counter(variable.name for variable in variables)
+    paths = (v.key if times[v.name] > 1 and v.key else v.name for v in variables)
+    found: dict[str, None] = {}
+    for path in paths:
+        number, name = 1, path
+        while name in found:
+            number += 1
+            name = f"{path}#{number}"
+        found[name] = None
+    return tuple(found)
+
+
+def inputs_of(signature: Signature, call: CallModule) -> list[tuple[str, TensorSpec, bool]]:
+    """Name and spec of each input, and whether a module takes it, in the order of the arguments.
+
+    Args:
+        signature: the signature.
+        call: its first call, described.
+    """
+    ordered = sorted(signature.inputs.items(), key=lambda item: item[1])
+    used = set(call.kept)
+    found = [(name, call.args[index], index in used) for name, index in ordered]
+    wiring = signature.wiring
+    if wiring is None:
+        return found
+    taken = {value.name for value in wiring.values() if isinstance(value, Input)}
+    others = [name for name in wiring.inputs if name not in signature.inputs]
+    return [*found, *((name, wiring.inputs[name], name in taken) for name in others)]
+
+
+def outputs_of(
+    signature: Signature, calls: Sequence[Chain], variables: Sequence[Variable]
+) -> list[tuple[str, TensorSpec]]:
+    """Name and spec of each output, in the order of the results.
+
+    Args:
+        signature: the signature.
+        calls: what `calls_of` gave.
+        variables: those of the file.
+    """
+    ordered = sorted(signature.outputs.items(), key=lambda item: item[1])
+    found = [(name, calls[0][0].results[index]) for name, index in ordered]
+    wiring = signature.wiring
+    if wiring is None:
+        return found
+    results = {
+        id(invocation): chain[0].results
+        for invocation, chain in zip(wiring.invocations(), calls, strict=True)
+    }
+    others = [
+        (name, _spec(value, wiring.inputs, variables, results))
+        for name, value in wiring.outputs.items()
+        if name not in signature.outputs
+    ]
+    return [*found, *others]
+
+
+def _spec(
+    value: Value,
+    inputs: Mapping[str, TensorSpec],
+    variables: Sequence[Variable],
+    results: Mapping[int, Sequence[TensorSpec]],
+) -> TensorSpec:
+    """What is known of a value."""
+    if isinstance(value, Cast):
+        source = _spec(value.source, inputs, variables, results)
+        return dataclasses.replace(source, dtype=value.dtype, element="")
+    if isinstance(value, Reshape):
+        source = _spec(value.source, inputs, variables, results)
+        sizes = tuple("_" if size < 0 else size for size in value.shape)
+        return dataclasses.replace(source, shape=sizes)
+    if isinstance(value, Output):
+        return results[id(value.invocation)][value.index]
+    if isinstance(value, Input):
+        return inputs[value.name]
+    if isinstance(value, Parameter):
+        variable = variables[value.variable]
+        return TensorSpec(variable.shape, variable.dtype, variable.name)
+    dtype = dtype_from_name(value.value.dtype.name, where="A constant of the graph")
+    return TensorSpec(value.value.shape, dtype, "a constant")

@@ -1,0 +1,69 @@
+"""TFRecord files: the records that warm a served model up are in one.
+
+A record is the length of its data as 8 bytes, the masked CRC32C of these 8, the data, and the
+masked CRC32C of the data; numbers are little-endian.
+
+Source: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import google_crc32c
+
+from savedmodel.sstable import damage, unmask_crc
+
+__all__ = ["record_sizes"]
+
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+_PIECE_SIZE = 1 << 20
+
+
+def record_sizes(path: Path) -> Iterator[int]:
+    """The number of bytes of each record of a TFRecord file, every checksum of which is checked.
+
+    No more than a megabyte of it is in memory at a time.
+
+    Raises:
+        FormatError: a record is cut off or damaged; those before it have been given already.
+        OSError: the file cannot be read.
+    """
+    if path.exists() and not path.is_file():
+        raise damage(path, 0, "it is no regular file")
+    with open(path, "rb") as file:
+        end = os.fstat(file.fileno()).st_size
+        while (start := file.tell()) < end:
+            size = _read_size(path, file, start)
+            data_start = start + _HEADER.size
+            if size > end - data_start - _FOOTER.size:
+                raise damage(path, start, f"a record of {size} bytes reaches beyond byte {end}")
+            _check(path, file, data_start, size)
+            yield size
+
+
+def _read_size(path: Path, file: BinaryIO, start: int) -> int:
+    header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        raise damage(path, start, "the file ends within the length of a record")
+    size, masked = _HEADER.unpack(header)
+    if google_crc32c.value(header[:8]) != unmask_crc(masked):
+        raise damage(path, start, "the length of a record has another checksum than is stored")
+    return int(size)
+
+
+def _check(path: Path, file: BinaryIO, start: int, size: int) -> None:
+    crc, rest = 0, size
+    while rest and (piece := file.read(min(rest, _PIECE_SIZE))):
+        crc = google_crc32c.extend(crc, piece)
+        rest -= len(piece)
+    footer = file.read(_FOOTER.size)
+    if rest or len(footer) < _FOOTER.size:
+        raise damage(path, start, "the file became shorter while it was read")
+    if unmask_crc(_FOOTER.unpack(footer)[0]) != crc:
+        raise damage(path, start, f"the {size} bytes of a record have another checksum than stored")

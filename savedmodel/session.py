@@ -1,0 +1,159 @@
+"""Files that have a session graph only, as TensorFlow 1 and its `simple_save` write them.
+
+There an input is any tensor that is fed, and a variable is an operation whose value lies in the
+checkpoint under its own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from savedmodel.dataflow import index_functions, steps_allowance, trace
+from savedmodel.model import Variable
+from savedmodel.read_wiring import Described, Source, read_wiring
+from savedmodel.schema import Proto
+from savedmodel.tensor_bundle import find_tensor, read_index, read_tensor
+from savedmodel.tensor_map import TensorMap
+from savedmodel.wiring import Parameter, Wiring
+from xla_call_module.call import TensorSpec
+from xla_call_module.dimensions import Shape
+from xla_call_module.dtypes import dtype_from_tensorflow
+from xla_call_module.errors import FormatError
+from xla_call_module.node import decode_node
+
+__all__ = ["SessionFile", "read_session"]
+
+_VARIABLES = frozenset({"VarHandleOp", "Variable", "VariableV2"})
+_INTERNAL = "__saved_model"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFile:
+    """What is in a session graph.
+
+    Attributes:
+        signatures: the wiring of each signature, by its key.
+        variables: in the order of the graph.
+    """
+
+    signatures: Mapping[str, Wiring]
+    variables: tuple[Variable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    name: str
+    input_arg: tuple[_Argument, ...]
+    output_arg: tuple[_Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """A session graph with the attributes of a FunctionDef; nothing is copied."""
+
+    signature: _Signature
+    node_def: Sequence[Proto]
+    ret: Mapping[str, str]
+
+
+def read_session(prefix: Path, meta_graph: Proto) -> SessionFile:
+    """The signatures and variables of a MetaGraphDef.
+
+    Args:
+        prefix: the path of the checkpoint's files, up to `.index` and `.data-…`.
+        meta_graph: what the file has.
+
+    Raises:
+        FormatError: it is damaged.
+        StructureError: a signature computes something besides calls of StableHLO modules.
+    """
+    nodes = meta_graph.graph_def.node
+    handles = [node for node in nodes if node.op in _VARIABLES]
+    return SessionFile(
+        signatures={
+            key: _read_signature(key, definition, meta_graph, handles)
+            for key, definition in sorted(meta_graph.signature_def.items())
+            if not key.startswith(_INTERNAL)
+        },
+        variables=tuple(_read_variables(prefix, handles)),
+    )
+
+
+def _read_signature(
+    key: str, definition: Proto, meta_graph: Proto, handles: Sequence[Proto]
+) -> Wiring:
+    library = meta_graph.graph_def.library
+    functions = index_functions(library)
+    steps = steps_allowance()
+    inputs, outputs = sorted(definition.inputs), sorted(definition.outputs)
+    fed = [definition.inputs[name].name.partition(":")[0] for name in inputs]
+    given = [*fed, *(node.name for node in handles)]
+    graph: Any = _Graph(  # what `trace` reads of a FunctionDef
+        _Signature(f"the graph of {key}", _arguments(given), _arguments(outputs)),
+        [node for node in meta_graph.graph_def.node if node.name not in set(given)],
+        {name: definition.outputs[name].name for name in outputs},
+    )
+    origins = trace(graph, functions, allowance=steps)
+    return read_wiring(
+        Source(
+            key=key,
+            inputs={name: _input_spec(name, definition.inputs[name]) for name in inputs},
+            outputs=dict(zip(outputs, origins, strict=True)),
+            capture=Parameter,
+            library=library,
+            functions=functions,
+            described=_nothing_described,
+            chain=lambda call: (decode_node(call.node),),
+            steps=steps,
+        )
+    )
+
+
+def _nothing_described(name: str) -> Described:
+    raise FormatError(f"The file has no object graph, which would tell what {name} captures.")
+
+
+def _arguments(names: Sequence[str]) -> tuple[_Argument, ...]:
+    return tuple(map(_Argument, names))
+
+
+def _input_spec(name: str, info: Proto) -> TensorSpec:
+    dtype = dtype_from_tensorflow(info.dtype, where=f"The input {name}")
+    shape: Shape | None = None
+    if not info.tensor_shape.unknown_rank:
+        sizes = [dim.size for dim in info.tensor_shape.dim]
+        shape = tuple(f"{name}_{i}" if size < 0 else size for i, size in enumerate(sizes))
+    return TensorSpec(shape, dtype, name)
+
+
+def _read_variables(prefix: Path, handles: Sequence[Proto]) -> Iterator[Variable]:
+    if not handles:
+        return
+    tensors = TensorMap(read_index(prefix))
+    for node in handles:
+        shared = node.attr["shared_name"].s.decode("utf-8", "replace")
+        key = shared if shared in tensors.index.entries else str(node.name)
+        entry, dtype = find_tensor(tensors.index, key)
+        yield Variable(
+            name=str(node.name),
+            dtype=dtype,
+            shape=entry.shape,
+            key=key,
+            chunks=_chunks(tensors, key),
+            source=tensors.tensor(key),
+        )
+
+
+def _chunks(tensors: TensorMap, key: str) -> Callable[[], Iterator[object]]:
+    def chunks() -> Iterator[object]:
+        yield read_tensor(tensors.index, key)
+
+    return chunks
