@@ -32,6 +32,9 @@ __all__ = ["rewrite_nodes"]
 # saves, compares it with nothing, and loads a file without one
 # (tensorflow/python/saved_model/fingerprinting.py); the text is another form of the old message.
 _OUTDATED = frozenset({"fingerprint.pb", "saved_model.pbtxt"})
+# Caches of downloads keep large files elsewhere and link to them. What is in this folder is read as
+# tensors with checksums, so a link to anything else gives nothing away.
+_VARIABLES = "variables"
 
 
 def rewrite_nodes(
@@ -59,7 +62,7 @@ def rewrite_nodes(
 
     Raises:
         FormatError: the file is damaged, has no XlaCallModule node, or holds something that is
-            neither file nor folder.
+            neither file nor folder, or a link that leads out of it.
         StructureError: `target` exists; it is inside of `source`; the new call does not fit its
             node; saved_model.pb would be larger than 2 GiB.
         InteropError: what `change` raises, with the node's place.
@@ -162,9 +165,18 @@ def _files(folder: Path) -> Iterator[Path]:
         mode = entry.stat().st_mode if entry.exists() else 0
         if entry.is_symlink() and stat.S_ISDIR(mode):
             raise FormatError(f"{entry} is a link to a folder. To do: put the folder there itself.")
+        if entry.is_symlink() and path.parts[0] != _VARIABLES and not _is_inside(entry, folder):
+            raise FormatError(
+                f"{entry} leads to {entry.resolve()}, outside of the SavedModel. To do: put the "
+                "file there itself, if it belongs to it."
+            )
         if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
             raise FormatError(f"{entry} is neither a file nor a folder. To do: remove it.")
         yield path
+
+
+def _is_inside(entry: Path, folder: Path) -> bool:
+    return entry.resolve().is_relative_to(folder.resolve())
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
