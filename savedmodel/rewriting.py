@@ -165,13 +165,13 @@ def _files(folder: Path) -> Iterator[Path]:
         mode = entry.stat().st_mode if entry.exists() else 0
         if entry.is_symlink() and stat.S_ISDIR(mode):
             raise FormatError(f"{entry} is a link to a folder. To do: put the folder there itself.")
+        if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+            raise FormatError(f"{entry} is neither a file nor a folder. To do: remove it.")
         if entry.is_symlink() and path.parts[0] != _VARIABLES and not _is_inside(entry, folder):
             raise FormatError(
                 f"{entry} leads to {entry.resolve()}, outside of the SavedModel. To do: put the "
                 "file there itself, if it belongs to it."
             )
-        if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-            raise FormatError(f"{entry} is neither a file nor a folder. To do: remove it.")
         yield path
 
 
