@@ -84,20 +84,19 @@ def _renumber(main: Any, indices: Sequence[int]) -> None:
     block = main.regions[0].blocks[0]
     argument = block.arguments[0]
     with main.context, main.location:
-        start = ir.InsertionPoint.at_block_begin(block)
+        start = ir.InsertionPoint(next(iter(block.operations)))
         placeholder = _constant(0, argument.type, start)
-        place = ir.InsertionPoint.after(placeholder.owner)
         # With x64 on the platform index has 64 bits, and that of a case 32.
         narrow = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
         converted = ir.Operation.create(
-            "stablehlo.convert", results=[narrow], operands=[placeholder], ip=place
+            "stablehlo.convert", results=[narrow], operands=[placeholder], ip=start
         )
         case = ir.Operation.create(
             CASE,
             results=[argument.type],
             operands=[converted.results[0]],
             regions=len(indices),
-            ip=ir.InsertionPoint.after(converted),
+            ip=start,
         )
         for region, index in zip(case.regions, indices, strict=True):
             end = ir.InsertionPoint(region.blocks.append())
