@@ -7,7 +7,17 @@ from bridge.inspect import inspect
 from bridge.load import load
 from bridge.retarget import retarget
 from bridge.save import save
+from bridge.stages import exported_from_stage
 from bridge.verify import verify
 from xla_call_module.errors import InteropError
 
-__all__ = ["InteropError", "convert", "inspect", "load", "retarget", "save", "verify"]
+__all__ = [
+    "InteropError",
+    "convert",
+    "exported_from_stage",
+    "inspect",
+    "load",
+    "retarget",
+    "save",
+    "verify",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from jax import export, tree_util
 from bridge.binding import Binding
 from bridge.trees import with_text_keys
 from xla_call_module.call import bind_symbols
-from xla_call_module.checks import DisabledCheck
+from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, PlatformError, StructureError
 from xla_call_module.exported import argument_specs
@@ -23,6 +23,9 @@ __all__ = ["Arguments"]
 # What JAX's backend calls itself -> the platforms of `jax.export` that it can be.
 _PLATFORMS = {"gpu": ("cuda", "rocm")}
 _KINDS = "biufc"
+
+# The shape of each flat argument.
+Sizes = tuple[tuple[int | None, ...], ...]
 
 
 class Arguments:
@@ -79,6 +82,23 @@ class Arguments:
             self._accepted.add(kinds)
         return leaves
 
+    def unlike(self, leaves: list[Any]) -> Sizes | None:
+        """The shapes of all arguments where they are not those that the function was exported for.
+
+        That is possible where shape assertions are disabled, as it is in TensorFlow.
+
+        Args:
+            leaves: what `flatten` gave.
+        """
+        if SHAPE_ASSERTIONS not in self._checks:
+            return None
+        sizes = self._sizes([np.shape(leaf) for leaf in leaves])
+        try:
+            bind_symbols(self._key, self._specs, sizes)
+        except StructureError:
+            return tuple(sizes)
+        return None
+
     def _by_name(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], tree: tree_util.PyTreeDef
     ) -> list[Any]:
@@ -107,15 +127,20 @@ class Arguments:
                     f"{self._specs[index].path} of {self._key} has dtype {dtype}; expected "
                     f"{self._exported.in_avals[index].dtype}. To do: cast it."
                 )
-        sizes = [spec.static_shape for spec in self._specs]
-        for index, (shape, _) in enumerate(kinds, self._first):
-            # The key data of a typed PRNG key has dimensions that the key has not.
-            inner = (sizes[index] or ())[len(self._exported.in_avals[index].shape) :]
-            known = (size if isinstance(size, int) else None for size in shape)
-            sizes[index] = (*known, *inner)
+        sizes = self._sizes([shape for shape, _ in kinds])
         bind_symbols(self._key, self._specs, sizes, disabled_checks=self._checks)
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             self._check_platform()
+
+    def _sizes(self, shapes: Sequence[Sequence[Any]]) -> list[tuple[int | None, ...]]:
+        """The sizes of all arguments, of which `shapes` are those that are no parameters."""
+        sizes = [spec.static_shape or () for spec in self._specs]
+        for index, shape in enumerate(shapes, self._first):
+            # The key data of a typed PRNG key has dimensions that the key has not.
+            inner = sizes[index][len(self._exported.in_avals[index].shape) :]
+            known = (size if isinstance(size, int) else None for size in shape)
+            sizes[index] = (*known, *inner)
+        return sizes
 
     def _check_width(self) -> None:
         wide = [s for s in self._specs if s.dtype.name in WIDE and s.element != "float0"]

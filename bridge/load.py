@@ -12,14 +12,17 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge.arguments import Arguments
+from bridge.adopting import adopt
+from bridge.arguments import Arguments, Sizes
 from bridge.binding import Binding, bind
 from bridge.calling import call_flat
 from bridge.keys import to_logical
 from savedmodel.model import SavedModel, Signature, Variable
 from savedmodel.read import read
 from xla_call_module.checks import DisabledCheck, unite
+from xla_call_module.exported import from_exported
 from xla_call_module.flags import read_flags
+from xla_call_module.refining import refine
 
 __all__ = ["LoadedModel", "LoadedSignature", "load"]
 
@@ -110,6 +113,7 @@ class LoadedSignature:
         self._signature = signature
         self._model = model
         self._values = values
+        self._refined: dict[Sizes, Any] = {}
 
     @property
     def exported(self) -> export.Exported:
@@ -183,7 +187,9 @@ class LoadedSignature:
             PlatformError: it was not exported for the platform at hand.
         """
         leaves = self._arguments.flatten(args, kwargs)
-        results = self._run(*self._device_parameters, *leaves)
+        sizes = self._arguments.unlike(leaves)
+        run = self._run if sizes is None else self._run_for(sizes)
+        results = run(*self._device_parameters, *leaves)
         return tree_util.tree_unflatten(self.exported.out_tree, results)
 
     def __repr__(self) -> str:
@@ -210,6 +216,15 @@ class LoadedSignature:
     @cached_property
     def _run(self) -> Any:
         return jax.jit(call_flat(self.exported, name=self.key))
+
+    def _run_for(self, sizes: Sizes) -> Any:
+        """The function for arguments of other shapes than it was exported for."""
+        if sizes not in self._refined:
+            call = from_exported(self.exported, allow_flat_trees=True)
+            shapes = [tuple(size or 0 for size in sizes[index]) for index in call.kept]
+            flat = call_flat(adopt(refine(call, shapes)), name=self.key)
+            self._refined[sizes] = jax.jit(lambda *leaves: flat(*(leaves[i] for i in call.kept)))
+        return self._refined[sizes]
 
     @cached_property
     def _device_parameters(self) -> list[Any]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from jax.extend import mlir
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
-from xla_call_module.call import CallModule
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.composites import call_definitions
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo import (
@@ -19,11 +21,37 @@ from xla_call_module.stablehlo import (
     first_line,
     open_module,
     read_main,
+    serialize_module,
 )
 
-__all__ = ["refine_results"]
+__all__ = ["refine", "refine_results"]
 
 _GENERAL = "_general_main"
+
+
+def refine(call: CallModule, shapes: Sequence[Sequence[int]]) -> CallModule:
+    """The call for arguments of given shapes; its shape assertions are gone.
+
+    Args:
+        call: what is called.
+        shapes: a shape for each of `call.operands`.
+
+    Raises:
+        FormatError: the module is damaged.
+        StructureError: it cannot have arguments of these shapes.
+    """
+    with _refined(call, shapes, check_assertions=False) as module:
+        types = read_main(module)
+        operands = zip(call.operands, types.args, strict=True)
+        results = zip(call.results, types.results, strict=True)
+        return dataclasses.replace(
+            call,
+            module=serialize_module(module, call.stablehlo_version),
+            args=tuple(_with_shape(spec, found) for spec, found in operands),
+            results=tuple(_with_shape(spec, found) for spec, found in results),
+            kept=tuple(range(len(call.operands))),
+            exported=b"",
+        )
 
 
 def refine_results(
@@ -33,13 +61,24 @@ def refine_results(
 
     Args:
         call: what is called.
-        shapes: a shape for each of the module's arguments, without the platform index.
+        shapes: a shape for each of `call.operands`.
         check_assertions: whether its shape assertions have to hold.
 
     Raises:
-        FormatError: the module is damaged.
-        StructureError: it cannot have arguments of these shapes.
+        FormatError, StructureError: as `refine`.
     """
+    with _refined(call, shapes, check_assertions=check_assertions) as module:
+        return read_main(module).results
+
+
+def _with_shape(spec: TensorSpec, found: TensorType) -> TensorSpec:
+    return dataclasses.replace(spec, shape=tuple(size or 0 for size in found.shape))
+
+
+@contextmanager
+def _refined(
+    call: CallModule, shapes: Sequence[Sequence[int]], *, check_assertions: bool
+) -> Iterator[Any]:
     with open_module(call.module) as module:
         call_definitions(module)  # the refinement does not enter them
         _take_shapes(module, shapes)
@@ -47,12 +86,12 @@ def refine_results(
         module.operation.write_bytecode(bytecode)
         try:
             refined = mlir.refine_polymorphic_shapes(bytecode.getvalue(), check_assertions, True)
-            return read_main(ir.Module.parse(refined)).results
         except (RuntimeError, ValueError) as error:
             raise StructureError(
                 f"{call.name} cannot be called with the shapes {[tuple(s) for s in shapes]}: "
                 f"{first_line(error)}"
             ) from error
+        yield ir.Module.parse(refined)
 
 
 def _take_shapes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
@@ -74,6 +113,8 @@ def _take_shapes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
         new: Any = func.FuncOp  # its stub is that of the class that it extends
         start = ir.InsertionPoint.at_block_begin(module.body)
         front = new("main", ir.FunctionType.get(given, results), visibility="public", ip=start)
+        if "arg_attrs" in main.attributes:  # which say what the platform index is
+            front.attributes["arg_attrs"] = main.attributes["arg_attrs"]
         with ir.InsertionPoint(front.add_entry_block()):
             arguments = list(front.regions[0].blocks[0].arguments)
             passed = [

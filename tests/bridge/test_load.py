@@ -358,6 +358,28 @@ class TestWrongCalls:
         monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_call_module_disabled_checks=platform")
         np.testing.assert_allclose(bridge.load(tmp_path / "other")(X), np.sin(X), rtol=1e-6)
 
+    @pytest.mark.parametrize("by_flag", [False, True])
+    def test_disabled_shape_assertions(self, tmp_path, monkeypatch, by_flag):
+        """As in TensorFlow, the module is run with the shapes that come."""
+        b, two = export.symbolic_shape("b, 2*b")
+        specs = jax.ShapeDtypeStruct((b,), np.float32), jax.ShapeDtypeStruct((two,), np.float32)
+        exported = export.export(jax.jit(lambda x, y: (x.sum() + y.sum(), jnp.cos(y))))(*specs)
+        x, y = np.ones(2, np.float32), np.ones(5, np.float32)
+        bridge.save(exported, tmp_path / "checked")
+        with pytest.raises(StructureError, match=r"y of serving_default has shape \(5,\)"):
+            bridge.load(tmp_path / "checked")(x, y)
+        checks = [] if by_flag else ["shape_assertions"]
+        bridge.save(exported, tmp_path / "model", disabled_checks=checks)
+        if by_flag:
+            flag = "--tf_xla_call_module_disabled_checks=shape_assertions"
+            monkeypatch.setenv("TF_XLA_FLAGS", flag)
+        model = bridge.load(tmp_path / "model")
+        for _ in range(2):
+            total, cosines = model(x, y)
+            assert total == 7
+            np.testing.assert_allclose(cosines, np.cos(y), rtol=1e-6)
+        np.testing.assert_allclose(model(x, y[:4])[1], np.cos(y[:4]), rtol=1e-6)
+
     def test_a_class_that_is_not_registered(self, models):
         code = """
 import sys, bridge

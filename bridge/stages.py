@@ -1,0 +1,187 @@
+"""`exported_from_stage`: a function on its way through JAX becomes an `Exported`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import export, stages, tree_util
+from jax.extend import core
+
+from bridge._jax import cut_vjp
+from bridge.lowering import export_for
+from xla_call_module.call import read_artifact_version
+from xla_call_module.checks import DisabledCheck, parse_checks
+from xla_call_module.errors import PlatformError, ShardingError, StructureError
+from xla_call_module.exported import Check, argument_specs, to_jax_checks
+from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
+from xla_call_module.stablehlo import TensorType, read_main, serialize_module
+
+__all__ = ["exported_from_stage"]
+
+_BACKENDS = {"gpu": "cuda"}
+
+
+def exported_from_stage(
+    stage: stages.Wrapped | stages.Traced | stages.Lowered,
+    *args: Any,
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[Check] = (),
+    **kwargs: Any,
+) -> export.Exported:
+    """The `Exported` of a function that is jitted, traced or lowered already.
+
+    Of a `Lowered` there is a module and no function any more: the result has no VJP.
+
+    Args:
+        stage: what `jax.jit(f)`, `jax.jit(f).trace(...)` or `.lower(...)` returned.
+        args: specs or values of the positional arguments, for a jitted function alone.
+        platforms: what to lower for; by default for cpu, cuda and tpu. Of a `Lowered`, what it was
+            lowered for, in that order; by default what JAX runs on here.
+        disabled_checks: safety checks to leave out.
+        kwargs: the keyword arguments, for a jitted function alone.
+
+    Raises:
+        StructureError: it is something else, such as a `Compiled`; a traced function comes with
+            arguments; a lowered one has left out arguments, and which cannot be told.
+        PlatformError: it cannot be lowered for a platform, or was lowered for other ones.
+        ShardingError: it was lowered for several devices.
+
+    Example:
+        >>> import bridge, jax, jax.numpy as jnp
+        >>> traced = jax.jit(jnp.sin).trace(jax.ShapeDtypeStruct((3,), "float32"))
+        >>> bridge.exported_from_stage(traced).platforms
+        ('cpu', 'cuda', 'tpu')
+    """
+    checks = parse_checks(disabled_checks)
+    if isinstance(stage, stages.Lowered):
+        _refuse_arguments(stage, args, kwargs)
+        return _from_lowered(stage, platforms, checks)
+    chosen = parse_platforms(DEFAULT_PLATFORMS if platforms is None else platforms)
+    if isinstance(stage, stages.Traced):
+        _refuse_arguments(stage, args, kwargs)
+        args, kwargs = _specs(stage.args_info)
+        stage = jax.jit(_function_of(stage))
+    elif not isinstance(stage, stages.Wrapped):
+        raise StructureError(_explain_other(stage))
+    name = str(getattr(stage, "__name__", "function"))
+    return export_for(stage, args, kwargs, name=name, platforms=chosen, disabled_checks=checks)
+
+
+def _explain_other(stage: object) -> str:
+    expected = "expected what jax.jit(f), its trace(...) or its lower(...) returns."
+    if isinstance(stage, stages.Compiled):
+        return (
+            "A jax.stages.Compiled is machine code for the devices of this process: its StableHLO "
+            f"is gone, and what is left cannot be carried elsewhere; {expected} To do: keep the "
+            "lowered stage that it was compiled from."
+        )
+    return f"{type(stage).__name__} is no stage of a jitted function; {expected}"
+
+
+def _refuse_arguments(stage: object, args: Sequence[Any], kwargs: Any) -> None:
+    if args or kwargs:
+        raise StructureError(
+            f"A {type(stage).__name__} has its arguments already, and {len(args) + len(kwargs)} "
+            "more were passed. To do: leave them out."
+        )
+
+
+def _specs(info: Any) -> Any:
+    """Positional and keyword arguments as specs."""
+    return tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), info)
+
+
+def _function_of(traced: stages.Traced) -> Callable[..., Any]:
+    """The function that was traced; its Python is not run again."""
+    run = core.jaxpr_as_fun(traced.jaxpr)
+    structure = tree_util.tree_structure(traced.out_info)
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return tree_util.tree_unflatten(structure, run(*tree_util.tree_leaves((args, kwargs))))
+
+    function.__name__ = str(traced.fun_name)
+    return function
+
+
+def _from_lowered(
+    lowered: stages.Lowered,
+    platforms: Sequence[str] | None,
+    disabled_checks: tuple[DisabledCheck, ...],
+) -> export.Exported:
+    """An `Exported` of the right types, with the module in the place of its own."""
+    args, kwargs = _specs(lowered.args_info)
+    results = _specs(lowered.out_info)
+
+    def like(*_: Any, **__: Any) -> Any:
+        return tree_util.tree_map(lambda spec: jnp.zeros(spec.shape, spec.dtype), results)
+
+    module: Any = lowered.compiler_ir("stablehlo")
+    chosen = parse_platforms(_here() if platforms is None else platforms)
+    like.__name__ = str(module.operation.attributes["sym_name"]).strip('"').removeprefix("jit_")
+    made = export.export(
+        jax.jit(like), platforms=chosen, disabled_checks=to_jax_checks(disabled_checks)
+    )(*args, **kwargs)
+    with module.context:
+        _check_devices(module)
+        main = read_main(module)
+        if main.has_platform_index != (len(chosen) > 1):
+            raise PlatformError(
+                f"{like.__name__} was lowered for {'several' if main.has_platform_index else 'one'}"
+                f" of the platforms, not for {', '.join(chosen)}. To do: pass platforms= of what "
+                "it was lowered for, in that order."
+            )
+        given = [
+            TensorType(spec.static_shape or (), spec.dtype.mlir) for spec in argument_specs(made)
+        ]
+        kept = _kept(like.__name__, given, main.args)
+        version = read_artifact_version(made.mlir_module_serialized)
+        artifact = serialize_module(module, version)
+    changed = dataclasses.replace(made, mlir_module_serialized=artifact, module_kept_var_idx=kept)
+    return cut_vjp(changed, 0)
+
+
+def _here() -> list[str]:
+    backend = jax.default_backend()
+    return [_BACKENDS.get(backend, backend)]
+
+
+def _check_devices(module: Any) -> None:
+    attributes = module.operation.attributes
+    count = 1
+    for name in ("mhlo.num_partitions", "mhlo.num_replicas"):
+        if name in attributes:
+            count *= int(str(attributes[name]).split(" ", 1)[0])
+    if count > 1:
+        raise ShardingError(
+            f"The function was lowered for {count} devices, and what its arguments are on is not "
+            "in what was lowered. To do: use jax.export.export."
+        )
+
+
+def _kept(name: str, given: Sequence[TensorType], taken: Sequence[TensorType]) -> tuple[int, ...]:
+    """Which of the arguments the module takes: JAX leaves out those that are not used."""
+    if len(given) == len(taken):
+        return tuple(range(len(given)))
+    # From the first fitting argument on, and from the last: where both agree, there is no other.
+    forward = _fit(given, taken)
+    backward = tuple(len(given) - 1 - i for i in reversed(_fit(given[::-1], taken[::-1])))
+    if forward != backward or len(forward) != len(taken):
+        raise StructureError(
+            f"{name} was lowered with {len(taken)} of its {len(given)} arguments, since the others "
+            "are not used, and their types do not tell which. To do: jax.jit(f, keep_unused=True), "
+            "or pass the traced function."
+        )
+    return forward
+
+
+def _fit(given: Sequence[TensorType], taken: Sequence[TensorType]) -> tuple[int, ...]:
+    """The first places at which the types occur in their order."""
+    places: list[int] = []
+    for index, found in enumerate(given):
+        if len(places) < len(taken) and found == taken[len(places)]:
+            places.append(index)
+    return tuple(places)

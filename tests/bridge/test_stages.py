@@ -1,0 +1,106 @@
+"""`bridge.exported_from_stage`: a jitted, traced or lowered function becomes an `Exported`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bridge
+from xla_call_module.errors import PlatformError, ShardingError, StructureError
+
+X = np.linspace(0, 1, 3, dtype=np.float32)
+PARAMS = {"w": X + 1}
+
+
+def function(params, x, unused, *, scale):
+    return {"y": params["w"] * jnp.sin(x) * scale}
+
+
+ARGS, KWARGS = (PARAMS, X, np.int32(3)), {"scale": np.float32(2)}
+EXPECTED = function(*ARGS, **KWARGS)["y"]
+
+
+def test_a_jitted_function():
+    exported = bridge.exported_from_stage(jax.jit(function), *ARGS, **KWARGS)
+    assert exported.platforms == ("cpu", "cuda", "tpu")
+    np.testing.assert_allclose(exported.call(*ARGS, **KWARGS)["y"], EXPECTED, rtol=1e-6)
+
+
+@pytest.mark.parametrize("platforms", [["cpu"], ["cuda", "cpu"]])
+def test_a_traced_function(platforms):
+    traced = jax.jit(function).trace(*ARGS, **KWARGS)
+    exported = bridge.exported_from_stage(traced, platforms=platforms)
+    assert exported.fun_name == "function"
+    np.testing.assert_allclose(exported.call(*ARGS, **KWARGS)["y"], EXPECTED, rtol=1e-6)
+    gradient = jax.grad(lambda x: exported.call(PARAMS, x, ARGS[2], **KWARGS)["y"].sum())(X)
+    np.testing.assert_allclose(gradient, PARAMS["w"] * np.cos(X) * 2, rtol=1e-5)
+
+
+def test_a_traced_function_is_not_run_again():
+    runs = []
+    traced = jax.jit(lambda x: (runs.append(x), x * 2)[1]).trace(X)
+    np.testing.assert_array_equal(bridge.exported_from_stage(traced).call(X), X * 2)
+    assert len(runs) == 1
+
+
+def test_a_lowered_function(tmp_path):
+    lowered = jax.jit(function).trace(*ARGS, **KWARGS).lower()
+    before = lowered.as_text()
+    exported = bridge.exported_from_stage(lowered)
+    assert exported.module_kept_var_idx == (0, 1, 3)
+    assert exported.platforms == ("cpu",)
+    assert exported.fun_name == "function"
+    assert not exported.has_vjp()
+    np.testing.assert_allclose(exported.call(*ARGS, **KWARGS)["y"], EXPECTED, rtol=1e-6)
+    assert lowered.as_text() == before
+    np.testing.assert_allclose(lowered.compile()(*ARGS, **KWARGS)["y"], EXPECTED, rtol=1e-6)
+    bridge.save(exported, tmp_path / "model", params=PARAMS)
+    found = bridge.load(tmp_path / "model")(*ARGS[1:], **KWARGS)
+    np.testing.assert_allclose(found["y"], EXPECTED, rtol=1e-6)
+
+
+def test_a_function_lowered_for_several_platforms():
+    fun = jax.jit(lambda x: jax.lax.platform_dependent(x, cpu=lambda x: x + 1, cuda=jnp.negative))
+    lowered = fun.trace(X).lower(lowering_platforms=("cuda", "cpu"))
+    exported = bridge.exported_from_stage(lowered, platforms=["cuda", "cpu"])
+    np.testing.assert_array_equal(exported.call(X), X + 1)
+    with pytest.raises(PlatformError, match="lowered for several of the platforms, not for cpu"):
+        bridge.exported_from_stage(lowered)
+
+
+def test_arguments_that_were_left_out():
+    lowered = jax.jit(lambda x, y, z: (x, z)).lower(X, X, X)
+    with pytest.raises(StructureError, match=r"2 of its 3 arguments.*keep_unused=True"):
+        bridge.exported_from_stage(lowered)
+    lowered = jax.jit(lambda x, y, z: (x, z), keep_unused=True).lower(X, X + 1, X + 2)
+    found = bridge.exported_from_stage(lowered).call(X, X + 1, X + 2)
+    np.testing.assert_array_equal(found[1], X + 2)
+
+
+def test_a_compiled_function():
+    compiled = jax.jit(jnp.sin).lower(X).compile()
+    with pytest.raises(StructureError, match=r"Compiled is machine code .* the lowered stage"):
+        bridge.exported_from_stage(compiled)
+
+
+def test_something_else():
+    with pytest.raises(StructureError, match="function is no stage of a jitted function"):
+        bridge.exported_from_stage(lambda x: x)
+
+
+def test_arguments_of_a_traced_function():
+    traced = jax.jit(jnp.sin).trace(X)
+    with pytest.raises(StructureError, match="Traced has its arguments already, and 1 more"):
+        bridge.exported_from_stage(traced, X)
+
+
+def test_several_devices():
+    mesh = jax.sharding.AbstractMesh((2,), ("x",))
+    spec = jax.ShapeDtypeStruct(
+        (4,), np.float32, sharding=jax.sharding.NamedSharding(mesh, jax.P("x"))
+    )
+    lowered = jax.jit(jnp.sin).trace(spec).lower(lowering_platforms=("cpu",))
+    with pytest.raises(ShardingError, match=r"lowered for 2 devices.*jax\.export\.export"):
+        bridge.exported_from_stage(lowered)

@@ -1,0 +1,117 @@
+"""Shapes, names and paths of a call whose node does not say them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xla_call_module import from_exported
+from xla_call_module.describing import describe
+from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.refining import refine, refine_results
+
+
+def undescribed(call):
+    """The call as a foreign node has it."""
+    strip = lambda specs, what: tuple(  # noqa: E731
+        dataclasses.replace(spec, shape=None, name="", path=f"{what}[{index}]")
+        for index, spec in enumerate(specs)
+    )
+    operands, results = strip(call.operands, "args"), strip(call.results, "result")
+    return dataclasses.replace(
+        call, name="node", args=operands, results=results, exported=b"",
+        kept=tuple(range(len(operands))),
+    )  # fmt: skip
+
+
+def export(function, *shapes, platforms=("cpu",)):
+    scope = jax.export.SymbolicScope()
+    specs = [
+        jax.ShapeDtypeStruct(jax.export.symbolic_shape(s, scope=scope), np.float32) for s in shapes
+    ]
+    return from_exported(jax.export.export(jax.jit(function), platforms=platforms)(*specs))
+
+
+FUNCTIONS = {
+    "static": (lambda x: x * 2, ("3, 2",)),
+    "batch": (lambda x: (x.sum(axis=1), x.sum()), ("b, 3",)),
+    "related": (lambda x, y: jnp.concatenate([x, y]), ("b", "2*b + 1")),
+    "product": (lambda x: x.reshape(-1), ("b, t, 3",)),
+    "several": (
+        lambda x, y: (jnp.zeros((2 * x.shape[0] * y.shape[0] + 3 * x.shape[0] + 7,)), y[1:]),
+        ("b, 2", "n"),
+    ),
+    "three": (lambda x: x.reshape((x.shape[0] * x.shape[1], -1)), ("a, b, c",)),
+    "constant": (lambda x: jnp.ones((4,)), ("b, 3",)),
+    "composite": (lambda x: jax.lax.erf(x), ("b",)),
+}
+
+
+@pytest.mark.parametrize("platforms", [("cpu",), ("cuda", "cpu")])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_the_exported_says(name, platforms):
+    function, shapes = FUNCTIONS[name]
+    call = export(function, *shapes, platforms=platforms)
+    found = describe(undescribed(call))
+    assert [str(spec) for spec in found.args] == [str(spec) for spec in call.operands]
+    assert [str(spec) for spec in found.results] == [str(spec) for spec in call.results]
+    assert [spec.name for spec in found.args] == [spec.name for spec in call.operands]
+    assert found.name == "_lambda"
+
+
+def test_paths_of_results():
+    call = export(lambda x: {"y": [x, x + 1]}, "b")
+    assert [spec.path for spec in describe(undescribed(call)).results] == [
+        "result['y'][0]",
+        "result['y'][1]",
+    ]
+
+
+def test_without_assertions_each_dimension_is_its_own():
+    call = export(lambda x, y: (x[:, 0], y), "b, 3", "b, 2")
+    bare = undescribed(call)
+    refined = dataclasses.replace(bare, module=_without_assertions(bare))
+    assert [str(spec) for spec in describe(refined).args] == ["float32[d0_0,3]", "float32[d1_0,2]"]
+    assert [str(s) for s in describe(refined).results] == ["float32[d0_0]", "float32[d1_0,2]"]
+
+
+def _without_assertions(call):
+    from xla_call_module.stablehlo import open_module, serialize_module, walk
+
+    with open_module(call.module) as module:
+        for operation in list(walk(module)):
+            if "shape_assertion" in str(operation.attributes.get("call_target_name", "")):
+                operation.erase()
+        return serialize_module(module, call.stablehlo_version)
+
+
+def test_a_shape_that_is_no_polynomial():
+    call = export(lambda x: x.reshape((-1, 2)).sum(axis=1), "2*b")
+    assert str(describe(undescribed(call)).results[0]) == "float32[b]"
+    call = export(lambda x: jnp.zeros(x.shape[0] // 5), "b")
+    with pytest.raises(StructureError, match=r"at b = 72 is no polynomial.*through TensorFlow"):
+        describe(undescribed(call))
+
+
+def test_a_node_of_another_module():
+    call = undescribed(export(lambda x: x, "3"))
+    wrong = dataclasses.replace(call, args=call.args * 2, kept=(0, 1))
+    with pytest.raises(FormatError, match="has 2 inputs and 1 results; its module takes 1"):
+        describe(wrong)
+
+
+def test_refining():
+    call = export(lambda x, y: (jnp.sin(x), y.sum()), "b, 3", "2*b", platforms=("cpu", "cuda"))
+    static = refine(call, [(2, 3), (5,)])
+    assert [str(spec) for spec in (*static.args, *static.results)] == [
+        "float32[2,3]", "float32[5]", "float32[2,3]", "float32[]",
+    ]  # fmt: skip
+    assert [found.shape for found in refine_results(call, [(2, 3), (4,)])] == [(2, 3), ()]
+    with pytest.raises(
+        StructureError, match=r"cannot be called with the shapes \[\(2, 3\), \(5,\)"
+    ):
+        refine_results(call, [(2, 3), (5,)], check_assertions=True)
