@@ -158,9 +158,22 @@ class LoadedSignature:
 
     @property
     def variable_names(self) -> tuple[str, ...]:
-        """For each leaf of the parameters the name of its variable; empty if it has none."""
-        variables = self._model.variables
-        return tuple("" if i is None else variables[i].name for i in self._binding.variables)
+        """For each leaf of the parameters a name that only its variable has; empty if it has none.
+
+        Where several have one name, as jax2tf leaves them, it is followed by dtype and shape, such
+        as `Variable float32[3,2]`.
+        """
+        plain = [variable.name for variable in self._model.variables]
+        full = [
+            f"{v.name} {v.dtype.name}[{','.join(map(str, v.shape))}]" for v in self._model.variables
+        ]
+
+        def name(index: int) -> str:
+            if plain.count(plain[index]) == 1:
+                return plain[index]
+            return full[index] if full.count(full[index]) == 1 else ""
+
+        return tuple("" if i is None else name(i) for i in self._binding.variables)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns, as a pytree.

@@ -20,14 +20,14 @@ from bridge.probes import EDGES, RANDOM, SIZES, choose_sizes, draw, draw_cotange
 from bridge.trials import Array, Trial
 from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import evaluate_shape, symbols
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.refining import refine_results
 
 __all__ = ["make_trials"]
 
-# The size that inputs at the edges have, and the gradients of variables are taken at.
-_EDGE_SIZE = SIZES[1]
+# Which of the sizes inputs at the edges have, and the gradients of variables are taken at.
+_EDGE = 1
 
 
 def make_trials(model: LoadedModel, *, seed: int) -> list[Trial]:
@@ -65,7 +65,7 @@ class _Reference:
         self._inputs = dict(sorted(binding.inputs.items(), key=lambda item: item[1]))
         self._outputs = dict(sorted(binding.outputs.items(), key=lambda item: item[1]))
         self._params = [to_physical(leaf) for leaf in tree_util.tree_leaves(signature.params)]
-        self._variables = _unique(signature.variable_names)
+        self._variables = {name: i for i, name in enumerate(signature.variable_names) if name}
         self._run = jax.jit(self._evaluate, static_argnums=(0, 1))
 
     def trials(self, seed: int) -> list[Trial]:
@@ -73,20 +73,17 @@ class _Reference:
         names = sorted(
             {name for spec in self._specs for d in spec.shape or () for name in symbols(d)}
         )
-        wanted = SIZES if names else (_EDGE_SIZE,)
-        sizes = [(size, choose_sizes(names, size, self._accepts)) for size in wanted]
-        kinds = [(RANDOM, size, found) for size, found in sizes]
-        if self._inputs:
-            edge = next(found for size, found in sizes if size == _EDGE_SIZE)
-            kinds += [(kind, 0, edge) for kind in EDGES]
-        seen: set[tuple[str, tuple[int, ...]]] = set()
+        sizes = [choose_sizes(names, size, self._accepts) for size in (SIZES if names else (1,))]
+        edge = sizes[_EDGE if names else 0]
+        kinds = [(RANDOM, found) for found in sizes]
+        kinds += [(kind, edge) for kind in EDGES if self._inputs]
         trials = []
-        for number, (kind, size, found) in enumerate(kinds):
+        for number, (kind, found) in enumerate(kinds):
             # Constraints may leave fewer sizes than are wanted.
-            if (same := (kind, tuple(found.values()))) not in seen:
-                seen.add(same)
+            if (kind, found) not in kinds[:number]:
                 random = np.random.default_rng([seed, number, zlib.crc32(self._key.encode())])
-                trials.append(self._trial(kind, found, random, with_variables=size == _EDGE_SIZE))
+                with_variables = (kind, found) == (RANDOM, edge)
+                trials.append(self._trial(kind, found, random, with_variables=with_variables))
         return trials
 
     def _accepts(self, sizes: Mapping[str, int]) -> bool:
@@ -110,43 +107,65 @@ class _Reference:
             name: draw(self._specs[index], kind, sizes, random)
             for name, index in self._inputs.items()
         }
-        differentiated = tuple(n for n, i in self._inputs.items() if _has_gradient(self._specs[i]))
-        variables = tuple(
-            name
-            for name, index in self._variables.items()
-            if with_variables and _has_gradient(self._specs[index])
-        )
-        orders = self._orders if differentiated or variables else 0
-        sources = [f"input/{name}" for name in differentiated]
-        sources += [f"variable/{name}" for name in variables]
-        positions = (*(self._inputs[n] for n in differentiated),
-                     *(self._variables[n] for n in variables))  # fmt: skip
         # What the signature does not name is nothing that anything depends on.
         leaves = [draw(spec, "zeros", sizes, random) for spec in self._specs]
         leaves[: len(self._params)] = self._params
         for name, index in self._inputs.items():
             leaves[index] = inputs[name]
+        chosen = self._differentiated(self._inputs)
+        variables = self._differentiated(self._variables) if with_variables else {}
+        sources = {f"input/{name}": index for name, index in chosen.items()}
+        sources |= {f"variable/{name}": index for name, index in variables.items()}
+        cotangents, expected = self._chain(leaves, sources, random)
+        return Trial(
+            signature=self._key,
+            kind=kind,
+            sizes=sizes,
+            inputs=inputs,
+            differentiated=tuple(chosen),
+            variables=tuple(variables),
+            outputs=tuple(self._outputs),
+            cotangents=cotangents,
+            expected=expected,
+        )
+
+    def _differentiated(self, named: Mapping[str, int]) -> dict[str, int]:
+        """Those of some leaves that have gradients."""
+        return {name: index for name, index in named.items() if _has_gradient(self._specs[index])}
+
+    def _chain(
+        self, leaves: Sequence[Any], sources: Mapping[str, int], random: np.random.Generator
+    ) -> tuple[tuple[dict[str, Array], ...], tuple[dict[str, Array], ...]]:
+        """The cotangents of each order, and what each gives, from the call on."""
         cotangents: list[dict[str, Array]] = []
         expected: list[dict[str, Array]] = []
-        for order in range(orders + 1):
+        while True:
+            order = len(cotangents)
             drawn = [list(by_name.values()) for by_name in cotangents]
-            found = self._run(order, positions, tuple(leaves), drawn)
-            names = sources if order else list(self._outputs)
+            found = self._compute(order, tuple(sources.values()), tuple(leaves), drawn)
+            names = sources if order else self._outputs
             results = dict(zip(names, map(np.asarray, found), strict=True))
             expected.append(results)
-            if order < orders:
-                cotangents.append({
-                    name: draw_cotangent(value, random)
-                    for name, value in results.items()
-                    if _is_inexact(value)
-                })  # fmt: skip
-            if order == 0 and cotangents == [{}]:
-                cotangents.clear()
-                break
-        return Trial(
-            self._key, kind, sizes, inputs, differentiated, variables, tuple(self._outputs),
-            tuple(cotangents), tuple(expected),
-        )  # fmt: skip
+            inexact = {name: value for name, value in results.items() if _is_inexact(value)}
+            if order == self._orders or not sources or not inexact:
+                return tuple(cotangents), tuple(expected)
+            cotangents.append(
+                {name: draw_cotangent(value, random) for name, value in inexact.items()}
+            )
+
+    def _compute(self, order: int, *arguments: Any) -> list[Any]:
+        try:
+            found: list[Any] = self._run(order, *arguments)
+        except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+            if isinstance(error, InteropError):
+                raise
+            raise InteropError(
+                f"JAX does not run order {order} of {self._key}, lowered for "
+                f"{', '.join(self._call.platforms)} and {self._call.nr_devices} device(s), on "
+                f"{jax.default_backend()}: {error}. To do: verify it where it runs, with --record, "
+                "and compare with --against here."
+            ) from error
+        return found
 
     def _evaluate(
         self,
@@ -197,8 +216,3 @@ def _count_orders(exported: Any) -> int:
     while exported.has_vjp():
         exported, count = exported.vjp(), count + 1
     return count
-
-
-def _unique(names: Sequence[str]) -> dict[str, int]:
-    """The names that only one variable has, with its position."""
-    return {name: i for i, name in enumerate(names) if name and names.count(name) == 1}

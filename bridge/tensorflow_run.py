@@ -62,7 +62,7 @@ def run_trial(loaded: Any, trial: Mapping[str, Any], given: Callable[[str], Any]
     """
     signature = loaded.signatures[trial["signature"]]
     inputs = {name: given(f"input/{name}") for name in trial["inputs"]}
-    variables = {variable.name.partition(":")[0]: variable for variable in signature.variables}
+    variables = {name: v for v in signature.variables for name in names_of(v)}
     sources = {f"input/{name}": inputs[name] for name in trial["differentiated"]}
     sources |= {f"variable/{name}": variables[name] for name in trial["variables"]}
     # As it is served, without gradients; then all orders at once.
@@ -76,6 +76,13 @@ def run_trial(loaded: Any, trial: Mapping[str, Any], given: Callable[[str], Any]
                 value = tf.zeros_like(sources[name])
             results[f"{order}/{name}"] = np.asarray(tf.convert_to_tensor(value))
     return results
+
+
+def names_of(variable: Any) -> tuple[str, str]:
+    """A variable's name, alone and with dtype and shape."""
+    name = variable.name.partition(":")[0]
+    shape = ",".join(map(str, variable.shape))
+    return name, f"{name} {variable.dtype.name}[{shape}]"
 
 
 def call_signature(

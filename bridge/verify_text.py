@@ -29,10 +29,12 @@ def print_verification(report: VerifyReport, console: Console) -> None:
         table.add_row(Text(row.signature), Text(row.inputs), str(row.order), error, note)
     console.print(table)
     wrong = [row for row in report.rows if row.problem]
-    for row in wrong:
+    for problem in dict.fromkeys(row.problem for row in wrong):
         console.print()
-        console.print(Text(f"{row.signature}, {row.inputs}, order {row.order}:"))
-        console.print(Text(row.problem), soft_wrap=True)
+        for row in wrong:
+            if row.problem == problem:
+                console.print(Text(f"{row.signature}, {row.inputs}, order {row.order}:"))
+        console.print(Text(problem), soft_wrap=True)
     console.print()
     outcome = f"{len(wrong)} differ" if wrong else "all as in JAX"
     console.print(f"{len(report.rows)} comparisons with TensorFlow {report.tensorflow}: {outcome}")

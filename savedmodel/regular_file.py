@@ -11,16 +11,18 @@ from xla_call_module.errors import FormatError
 __all__ = ["check_inside", "read_file"]
 
 
-def check_inside(folder: Path, name: str) -> Path:
+def check_inside(folder: Path, name: str, *, links: bool = False) -> Path:
     """The path of a file in a folder.
 
     Args:
         folder: where the model is; it may be a link itself, as `latest` often is.
         name: the path below it, with slashes.
+        links: whether it may be a link to outside of the folder, as in a cache whose folders are
+            links to files that are named by their content.
 
     Raises:
-        FormatError: it is absolute, has `..`, is or goes through a link to outside of the folder,
-            or is there and is no regular file.
+        FormatError: it is absolute, has `..`, is such a link where none may be, or is there and is
+            no regular file.
     """
     parts = name.split("/")
     if not name or name.startswith("/") or "\0" in name or not {"", ".", ".."}.isdisjoint(parts):
@@ -35,7 +37,7 @@ def check_inside(folder: Path, name: str) -> Path:
     if not stat.S_ISREG(mode):
         raise FormatError(f"{path} is no regular file. To do: copy the folder again.")
     root = os.path.realpath(folder)
-    if os.path.commonpath([root, os.path.realpath(path)]) != root:
+    if not links and os.path.commonpath([root, os.path.realpath(path)]) != root:
         raise FormatError(
             f"{path} is a link to {os.path.realpath(path)}, outside of its folder. To do: copy the "
             "folder with what its links point to, such as by cp -rL."
@@ -44,13 +46,13 @@ def check_inside(folder: Path, name: str) -> Path:
 
 
 def read_file(folder: Path, name: str) -> bytes:
-    """The content of a file in a folder.
+    """The content of a file in a folder; it may be a link.
 
     Raises:
         FormatError: as `check_inside`.
         OSError: it is not there, or cannot be read.
     """
-    path = check_inside(folder, name)
+    path = check_inside(folder, name, links=True)
     # What took its place since must not be waited for.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -38,16 +38,16 @@ def open_checkpoint(folder: Path, name: str) -> BundleIndex:
         name: the path of the checkpoint's files below it, up to `.index` and `.data-…`.
 
     Raises:
-        FormatError: the table is not there or damaged; a file is a link to elsewhere, or no file.
+        FormatError: the table is not there or damaged; a file is no file.
     """
-    if not check_inside(folder, f"{name}.index").exists():
+    if not check_inside(folder, f"{name}.index", links=True).exists():
         raise FormatError(
             f"{folder} has no {name}.index, where the values of its variables would be. To do: "
             "copy the folder again, as a whole."
         )
     index = read_index(folder / name)
     for shard_id in {entry.shard_id for entry in index.entries.values()}:
-        check_inside(folder, f"{Path(name).parent}/{index.shard_path(shard_id).name}")
+        check_inside(folder, f"{Path(name).parent}/{index.shard_path(shard_id).name}", links=True)
     return index
 
 

@@ -84,21 +84,26 @@ def _renumber(main: Any, indices: Sequence[int]) -> None:
     block = main.regions[0].blocks[0]
     argument = block.arguments[0]
     with main.context, main.location:
-        start = ir.InsertionPoint.at_block_begin(block)
+        start = ir.InsertionPoint(next(iter(block.operations)))
         placeholder = _constant(0, argument.type, start)
+        # With x64 on the platform index has 64 bits, and that of a case 32.
+        narrow = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+        converted = ir.Operation.create(
+            "stablehlo.convert", results=[narrow], operands=[placeholder], ip=start
+        )
         case = ir.Operation.create(
             CASE,
             results=[argument.type],
-            operands=[placeholder],
+            operands=[converted.results[0]],
             regions=len(indices),
-            ip=ir.InsertionPoint.after(placeholder.owner),
+            ip=start,
         )
         for region, index in zip(case.regions, indices, strict=True):
             end = ir.InsertionPoint(region.blocks.append())
             number = _constant(index, argument.type, end)
             ir.Operation.create("stablehlo.return", operands=[number], ip=end)
         argument.replace_all_uses_with(case.results[0])
-        case.operands[0] = argument
+        converted.operands[0] = argument
         placeholder.owner.erase()
 
 

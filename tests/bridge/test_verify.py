@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -148,13 +149,6 @@ def test_what_tensorflow_cannot_run(tmp_path, capsys):
         assert row["error"] is None
 
 
-def test_what_tensorflow_cannot_load(record, report, tmp_path, capsys):
-    assert main(["verify", str(tmp_path / "gone"), "--against", str(record)]) == 1
-    shown = capsys.readouterr().out
-    assert "does not run it" in shown
-    assert "SavedModel file does not exist" in shown
-
-
 def test_the_command(folder, report, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("bridge.cli.verify", lambda *args, **kwargs: report)
     assert main(["verify", str(folder)]) == 0
@@ -177,16 +171,40 @@ def test_trouble(folder, tmp_path, capsys):
     assert "cannot be recorded" in capsys.readouterr().err
 
 
-def test_jax_cannot_be_imported_where_tensorflow_runs(folder, tmp_path, monkeypatch):
-    """A TensorFlow that tries to."""
-    program = (tmp_path / tensorflow_process._PROGRAM).resolve()
-    original = tensorflow_process.Path(tensorflow_process.__file__).with_name(program.name)
-    text = original.read_text().replace("tf.saved_model.load(model)", "__import__('jax')")
-    assert "__import__" in text
-    program.write_text(text)
-    monkeypatch.setattr(tensorflow_process, "__file__", str(program))
-    run = tensorflow_process.run_trials(folder, [])
-    assert re.search(r"ModuleNotFoundError: .*jax", run.failure)
+def test_what_jax_cannot_run_here(tmp_path, capsys):
+    exported = export.export(jax.jit(jnp.sin), platforms=["tpu"])(np.float32(1))
+    bridge.save(exported, tmp_path / "model", gradient_order=0)
+    assert main(["verify", str(tmp_path / "model")]) == 2
+    message = capsys.readouterr().err
+    assert "JAX does not run order 0 of serving_default, lowered for tpu and 1 device" in message
+
+
+def test_a_foreign_file(foreign, tmp_path):
+    bridge.retarget(foreign("jax2tf").folder, "2.16", to=tmp_path / "new")
+    found = bridge.verify(tmp_path / "new", record=tmp_path / "record")
+    assert found.passed
+    assert {(row.signature, row.order) for row in found.rows} == {
+        (key, order) for key in ("serving_default", "norm") for order in (0, 1)
+    }
+    compared = {name for trial in read_trials(tmp_path / "record") for name in trial.variables}
+    shapes = ("4,3", "3", "3,2", "2")
+    assert compared == {f"Variable float32[{shape}]" for shape in shapes}
+
+
+def test_jax_cannot_be_imported_where_tensorflow_runs(
+    folder, record, report, tmp_path, monkeypatch, capsys
+):
+    """A TensorFlow that tries to when it loads."""
+    here = Path(tensorflow_process.__file__)
+    text = here.with_name("tensorflow_run.py").read_text()
+    changed = text.replace("tf.saved_model.load(model)", "__import__('jax')")
+    assert changed != text
+    (tmp_path / "tensorflow_run.py").write_text(changed)
+    monkeypatch.setattr(tensorflow_process, "__file__", str(tmp_path / here.name))
+    assert main(["verify", str(folder), "--against", str(record)]) == 1
+    shown = capsys.readouterr().out
+    assert f"TensorFlow {report.tensorflow} does not run it" in shown
+    assert re.search(r"cannot be loaded\. ModuleNotFoundError: .*jax", shown)
 
 
 FAKE = """#!{python}

@@ -30,12 +30,3 @@ def test_another_number_is_a_failure(foreign, tmp_path):
     message = check(changed, tmp_path / "new", HERE)
     assert "serving_default, order 0: y at index" in message
     assert "missing: KeyError" in message
-
-
-def test_what_cannot_be_loaded_is_a_failure(foreign, tmp_path):
-    file = foreign("jax2tf")
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "saved_model.pb").write_bytes((file.folder / "saved_model.pb").read_bytes())
-    message = check(dataclasses.replace(file, folder=broken), tmp_path / "new", HERE)
-    assert message.startswith("It cannot be loaded.")

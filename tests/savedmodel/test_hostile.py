@@ -120,10 +120,12 @@ class TestFiles:
 
     @pytest.mark.parametrize("name", [PB, INDEX, DATA, "variables"])
     def test_a_link_to_elsewhere(self, folder, original, name):
+        """So a cache keeps models; what is read is checked, wherever it is."""
         target = folder / name
         shutil.rmtree(target) if target.is_dir() else target.unlink()
         os.symlink(original / name, target)
-        _refused(folder, r"is a link to .*outside of its folder.*cp -rL")
+        for variable in savedmodel.read(folder).variables:
+            assert variable.mapped().shape == variable.shape
 
     def test_links_that_stay_inside(self, folder, tmp_path):
         (folder / DATA).rename(folder / "variables/blob")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import zlib
 
@@ -24,6 +25,7 @@ from xla_call_module.errors import (
     VersionError,
 )
 from xla_call_module.exported import from_exported
+from xla_call_module.node import update_node
 
 NODES = [tf.compat.v1.NodeDef, schema.NodeDef]
 ARTIFACT = b"ML\xefR\x0dStableHLO_v1.2.3\x00"
@@ -316,3 +318,37 @@ def test_a_damaged_node_is_decoded_or_refused(call, data):
         assert str(error)  # noqa: PT017
     else:
         assert decoded.module == node.attr["module"].s
+
+
+@pytest.mark.parametrize("new_node", NODES, ids=["tensorflow", "private pool"])
+@given(before=calls(), after=calls())
+def test_an_updated_node_makes_the_other_call(new_node, before, after):
+    after = dataclasses.replace(
+        after, args=before.args, results=before.results, kept=before.kept, exported=before.exported
+    )
+    node = _encode(before, new_node)
+    node.attr["_other"].s = b"kept"
+    node.input.append("^control")
+    update_node(node, before, after)
+    wanted = _encode(after, new_node)
+    assert node.attr.pop("_other").s == b"kept"
+    assert list(node.input) == [*wanted.input, "^control"]
+    assert {key: node.attr[key] for key in node.attr} == {
+        key: wanted.attr[key] for key in wanted.attr
+    }
+
+
+def test_an_updated_node_of_another_program_gets_no_description(call, node):
+    for key in ("_jax_call", "_jax_exported"):
+        del node.attr[key]
+    before = decode_node(node)
+    node.attr["platforms"].list.s.append(b"TPU")
+    update_node(node, before, dataclasses.replace(before, version=before.version - 1))
+    assert not any(key.startswith("_") for key in node.attr)
+    assert node.attr["version"].i == before.version - 1
+    assert list(node.attr["platforms"].list.s) == [b"CPU", b"TPU"]  # it did not differ
+
+
+def test_a_node_is_not_updated_to_other_operands(call, node):
+    with pytest.raises(StructureError, match=r"Node call takes .* that is to take its place"):
+        update_node(node, call, dataclasses.replace(call, kept=call.kept[:1]))
