@@ -211,7 +211,7 @@ def test_a_link_that_leads_out(folder, tmp_path):
     (folder / "assets").mkdir()
     (folder / "assets" / "words.txt").symlink_to(tmp_path / "secret")
     with pytest.raises(
-        FormatError, match=r"words\.txt is a link to .*secret, outside of its folder"
+        FormatError, match=r"words\.txt is a link"
     ):
         rewrite_nodes(folder, tmp_path / "new", _same)
     assert not (tmp_path / "new").exists()
