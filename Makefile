@@ -8,13 +8,14 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 PYTEST_ARGS ?= -n 2 --dist loadfile
 MATRIX_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_ARGS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench matrix format clean
+.PHONY: help demo test check bench matrix fuzz format clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -37,12 +38,16 @@ bench: $(READY)test  ## Run the benchmarks
 matrix: $(READY)test  ## Run against older TensorFlow versions
 	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
 
+fuzz: $(READY)test  ## Read damaged and hostile files for ten minutes; FUZZ_ARGS="--seconds 60"
+	@$(MAKE) --no-print-directory $(READY)fuzz || echo 'atheris cannot be installed here.'
+	$(BIN)/python -m tests.fuzzing $(FUZZ_ARGS)
+
 format: $(READY)test  ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:  ## Remove the environments and every cache
-	rm -rf $(VENV) .matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .fuzz .matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/pyvenv.cfg:

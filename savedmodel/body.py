@@ -161,6 +161,17 @@ class Body:
         node.attr["T"].type = spec.dtype.enum
         return Tensor(node.name, "output")
 
+    def ensure_shape(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
+        """The same tensor, which TensorFlow refuses by name where rank or static sizes differ."""
+        if spec.shape is None:
+            return tensor
+        node = self.add_node("EnsureShape", f"{tensor.node}_shape")
+        node.input.append(tensor.in_function)
+        node.attr["T"].type = spec.dtype.enum
+        fill_shape(node.attr["shape"].shape, spec.static_shape)
+        fill_shape(node.attr["_output_shapes"].list.shape.add(), spec.static_shape)
+        return Tensor(node.name, "output")
+
     def stop_gradient(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
         """A tensor on which TensorFlow takes nothing to depend."""
         node = self.add_node("StopGradient", "StopGradient")

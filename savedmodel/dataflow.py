@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _PASS_THROUGH = frozenset({
-    "Identity", "PreventGradient", "ReadVariableOp", "StopGradient", "XlaSharding",
+    "EnsureShape", "Identity", "PreventGradient", "ReadVariableOp", "StopGradient", "XlaSharding",
 })  # fmt: skip
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _MAX_STEPS = 1_000_000

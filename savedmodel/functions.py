@@ -71,7 +71,10 @@ def _write_signature(
     resources = [body.add_variable(index, variables[index]) for index in used]
     results = tuple(leaves(function.results))
     call = body.add_node("StatefulPartitionedCall", "StatefulPartitionedCall")
-    call.input.extend(by_argument[index].in_function for index in arguments)
+    # Nobody else compares what a signature gets with its specification, and where rank or a static
+    # size differs, the message is MLIR's. The module takes no other, whatever checks are disabled.
+    fitting = [body.ensure_shape(by_argument[i], function.call.args[i]) for i in arguments]
+    call.input.extend(tensor.in_function for tensor in fitting)
     call.input.extend(resource.in_function for resource in resources)
     types = [function.call.args[index].dtype.enum for index in arguments] + [RESOURCE] * len(used)
     set_function_call(

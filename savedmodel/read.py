@@ -132,7 +132,7 @@ def _read_meta_graph(folder: Path) -> Proto:
 
 
 def _from_session(folder: Path, meta_graph: Proto) -> SavedModel:
-    file = read_session(folder / VARIABLES, meta_graph)
+    file = read_session(folder, VARIABLES, meta_graph)
     if not file.signatures:
         raise FormatError(f"{folder / PROTO_FILE} has no signatures and no object graph.")
     signatures = tuple(_to_signature(key, wiring, {}) for key, wiring in file.signatures.items())

@@ -17,13 +17,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from savedmodel.assets import asset_files
 from savedmodel.folder import new_folder
 from savedmodel.read import read_proto
+from savedmodel.regular_file import check_inside
 from savedmodel.remote import is_remote, upload
 from savedmodel.schema import Proto
 from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, serialize_proto, write_proto
 from xla_call_module.call import CallModule
-from xla_call_module.errors import FormatError, InteropError, StructureError
+from xla_call_module.errors import FormatError, InteropError, StructureError, refusing_damage
 from xla_call_module.node import OP, decode_node, description_allowance, update_node
 
 __all__ = ["rewrite_nodes"]
@@ -59,7 +61,7 @@ def rewrite_nodes(
 
     Raises:
         FormatError: the file is damaged, has no XlaCallModule node, or holds something that is
-            neither file nor folder.
+            neither file nor folder, or a link to a file outside.
         StructureError: `target` exists; it is inside of `source`; the new call does not fit its
             node; saved_model.pb would be larger than 2 GiB.
         InteropError: what `change` raises, with the node's place.
@@ -76,9 +78,12 @@ def rewrite_nodes(
     """
     _check_places(source, target)
     folder = Path(source)
-    proto = read_proto(folder)
-    count = _change_nodes(folder / PROTO_FILE, proto, change)
-    _change_metadata(proto, metadata)
+    with refusing_damage(str(folder / PROTO_FILE)):
+        proto = read_proto(folder)
+        for meta_graph in proto.meta_graphs:
+            asset_files(folder, meta_graph)
+        count = _change_nodes(folder / PROTO_FILE, proto, change)
+        _change_metadata(proto, metadata)
     data = serialize_proto(proto)
     del proto
     with _new_place(target, overwrite=overwrite) as place:
@@ -164,6 +169,9 @@ def _files(folder: Path) -> Iterator[Path]:
             raise FormatError(f"{entry} is a link to a folder. To do: put the folder there itself.")
         if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
             raise FormatError(f"{entry} is neither a file nor a folder. To do: remove it.")
+        if stat.S_ISREG(mode):
+            # What a link leads to elsewhere is no part of the model, and not to be handed on.
+            check_inside(folder, path.as_posix())
         yield path
 
 

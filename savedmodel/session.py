@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from savedmodel.dataflow import index_functions, steps_allowance, trace
+from savedmodel.dataflow import Call, index_functions, steps_allowance, trace
 from savedmodel.model import Variable
 from savedmodel.read_wiring import Described, Source, read_wiring
 from savedmodel.schema import Proto
-from savedmodel.tensor_bundle import find_tensor, read_index, read_tensor
+from savedmodel.stored_variables import open_checkpoint
+from savedmodel.tensor_bundle import find_tensor, read_tensor
 from savedmodel.tensor_map import TensorMap
 from savedmodel.wiring import Parameter, Wiring
-from xla_call_module.call import TensorSpec
+from xla_call_module.allowance import Allowance
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import dtype_from_tensorflow
 from xla_call_module.errors import FormatError
-from xla_call_module.node import decode_node
+from xla_call_module.node import decode_node, description_allowance
 
 __all__ = ["SessionFile", "read_session"]
 
@@ -64,55 +66,70 @@ class _Graph:
     ret: Mapping[str, str]
 
 
-def read_session(prefix: Path, meta_graph: Proto) -> SessionFile:
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A session graph, and how far it may still be followed."""
+
+    graph: Proto
+    handles: Sequence[Proto]
+    functions: Mapping[str, Proto]
+    steps: Allowance
+    descriptions: Allowance
+
+    def chain(self, call: Call) -> tuple[CallModule, ...]:
+        """A call; its gradients are not in a session graph."""
+        return (decode_node(call.node, allowance=self.descriptions),)
+
+
+def read_session(folder: Path, name: str, meta_graph: Proto) -> SessionFile:
     """The signatures and variables of a MetaGraphDef.
 
     Args:
-        prefix: the path of the checkpoint's files, up to `.index` and `.data-…`.
+        folder: where the model is.
+        name: the path of the checkpoint's files below it, up to `.index` and `.data-…`.
         meta_graph: what the file has.
 
     Raises:
         FormatError: it is damaged.
         StructureError: a signature computes something besides calls of StableHLO modules.
     """
-    nodes = meta_graph.graph_def.node
-    handles = [node for node in nodes if node.op in _VARIABLES]
+    graph = meta_graph.graph_def
+    handles = [node for node in graph.node if node.op in _VARIABLES]
+    functions = index_functions(graph.library)
+    session = _Session(graph, handles, functions, steps_allowance(), description_allowance())
     return SessionFile(
         signatures={
-            key: _read_signature(key, definition, meta_graph, handles)
+            key: _read_signature(key, definition, session)
             for key, definition in sorted(meta_graph.signature_def.items())
             if not key.startswith(_INTERNAL)
         },
-        variables=tuple(_read_variables(prefix, handles)),
+        variables=tuple(_read_variables(folder, name, handles)),
     )
 
 
-def _read_signature(
-    key: str, definition: Proto, meta_graph: Proto, handles: Sequence[Proto]
-) -> Wiring:
-    library = meta_graph.graph_def.library
-    functions = index_functions(library)
-    steps = steps_allowance()
+def _read_signature(key: str, definition: Proto, session: _Session) -> Wiring:
     inputs, outputs = sorted(definition.inputs), sorted(definition.outputs)
     fed = [definition.inputs[name].name.partition(":")[0] for name in inputs]
-    given = [*fed, *(node.name for node in handles)]
+    given = [*fed, *(node.name for node in session.handles)]
+    known = frozenset(given)
+    session.steps.spend(len(session.graph.node))
     graph: Any = _Graph(  # what `trace` reads of a FunctionDef
         _Signature(f"the graph of {key}", _arguments(given), _arguments(outputs)),
-        [node for node in meta_graph.graph_def.node if node.name not in set(given)],
+        [node for node in session.graph.node if node.name not in known],
         {name: definition.outputs[name].name for name in outputs},
     )
-    origins = trace(graph, functions, allowance=steps)
+    origins = trace(graph, session.functions, allowance=session.steps)
     return read_wiring(
         Source(
             key=key,
             inputs={name: _input_spec(name, definition.inputs[name]) for name in inputs},
             outputs=dict(zip(outputs, origins, strict=True)),
             capture=Parameter,
-            library=library,
-            functions=functions,
+            library=session.graph.library,
+            functions=session.functions,
             described=_nothing_described,
-            chain=lambda call: (decode_node(call.node),),
-            steps=steps,
+            chain=session.chain,
+            steps=session.steps,
         )
     )
 
@@ -134,10 +151,10 @@ def _input_spec(name: str, info: Proto) -> TensorSpec:
     return TensorSpec(shape, dtype, name)
 
 
-def _read_variables(prefix: Path, handles: Sequence[Proto]) -> Iterator[Variable]:
+def _read_variables(folder: Path, name: str, handles: Sequence[Proto]) -> Iterator[Variable]:
     if not handles:
         return
-    tensors = TensorMap(read_index(prefix))
+    tensors = TensorMap(open_checkpoint(folder, name))
     for node in handles:
         shared = node.attr["shared_name"].s.decode("utf-8", "replace")
         key = shared if shared in tensors.index.entries else str(node.name)

@@ -25,9 +25,30 @@ from savedmodel.wire import check_wire
 from xla_call_module.dtypes import DType, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
 
-__all__ = ["StoredVariables"]
+__all__ = ["StoredVariables", "open_checkpoint"]
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def open_checkpoint(folder: Path, name: str) -> BundleIndex:
+    """The table of contents of a model's checkpoint, whose files are all inside of its folder.
+
+    Args:
+        folder: where the model is.
+        name: the path of the checkpoint's files below it, up to `.index` and `.data-…`.
+
+    Raises:
+        FormatError: the table is not there or damaged; a file is a link to elsewhere, or no file.
+    """
+    if not check_inside(folder, f"{name}.index").exists():
+        raise FormatError(
+            f"{folder} has no {name}.index, where the values of its variables would be. To do: "
+            "copy the folder again, as a whole."
+        )
+    index = read_index(folder / name)
+    for shard_id in {entry.shard_id for entry in index.entries.values()}:
+        check_inside(folder, f"{Path(name).parent}/{index.shard_path(shard_id).name}")
+    return index
 
 
 class StoredVariables:
@@ -46,10 +67,7 @@ class StoredVariables:
         Raises:
             FormatError: the checkpoint is damaged, or has no object graph.
         """
-        check_inside(folder, f"{name}.index")
-        index = read_index(folder / name)
-        for shard_id in {entry.shard_id for entry in index.entries.values()}:
-            check_inside(folder, f"{Path(name).parent}/{index.shard_path(shard_id).name}")
+        index = open_checkpoint(folder, name)
         self._graph = graph
         self._keys = _checkpoint_keys(index, graph)
         self._tensors = TensorMap(index)

@@ -26,7 +26,7 @@ _PACKED_COST = 16
 # Graphs that TensorFlow writes take five to ten times their size.
 _ALLOWED_COST = 90 << 20
 _ALLOWED_RATIO = 12
-_MAX_FIELDS = 2_500_000
+_MAX_FIELDS = 1_500_000
 _MAX_DEPTH = 100  # protobuf's own limit
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 

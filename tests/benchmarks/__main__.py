@@ -13,7 +13,7 @@ warnings.simplefilter("ignore")
 from rich.console import Console  # noqa: E402 - TensorFlow reads the environment when imported
 from rich.table import Table  # noqa: E402
 
-from tests.benchmarks import calls, constants, files, gradients, linalg, looking  # noqa: E402
+from tests.benchmarks import calls, constants, files, gradients, linalg, loading, looking  # noqa: E402
 from tests.benchmarks.measure import Ratio  # noqa: E402
 
 BENCHMARKS = {
@@ -27,6 +27,9 @@ BENCHMARKS = {
     "linalg": linalg.linalg,
     "large_constant": constants.large_constant,
     "saved_size": gradients.saved_size,
+    "first_result": loading.first_result,
+    "load_four_gigabytes": loading.load_four_gigabytes,
+    "loaded_calls": loading.loaded_calls,
     "inspect_large": looking.inspect_large,
 }
 

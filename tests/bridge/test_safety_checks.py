@@ -238,6 +238,48 @@ class TestWhatIsSaidOfWrongShapes:
             run(tf.ones([2, 3]), tf.ones([4, 3]))
 
 
+class TestWhatASignatureIsGiven:
+    """TensorFlow itself does not compare it with the specification."""
+
+    CASES = {  # noqa: RUF012 - read only
+        "a static size": ("b, 3", (2, 5), r"\[\?,3\]"),
+        "all static": ("2, 3", (2, 5), r"\[2,3\]"),
+        "a rank": ("b", (2, 5), r"\[\?\]"),
+        "a scalar": ("", (1,), r"\[\]"),
+    }
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_it_is_refused_by_name(self, case, tmp_path):
+        spec, shape, expected = self.CASES[case]
+        # Disabled or not: the module takes no other.
+        bridge.save(_export(jnp.sin, spec), tmp_path / "m", disabled_checks=OFF)
+        signature = tf.saved_model.load(str(tmp_path / "m")).signatures["serving_default"]
+        compiled = tf.function(
+            lambda x: signature(x=x), input_signature=[tf.TensorSpec(None)], jit_compile=True
+        )
+        arrived = ",".join(map(str, shape))
+        for run in (signature, compiled):
+            with pytest.raises(
+                tf.errors.InvalidArgumentError,
+                match=rf"Shape of tensor x \[{arrived}\] is not compatible .* {expected}",
+            ):
+                run(x=tf.ones(shape))
+
+    def test_what_a_variable_stands_for_is_left_to_the_module(self, tmp_path):
+        """So that what disables the check when the file is run still does."""
+        total = _export(lambda x, y: x.sum() + y.sum(), "b, 3", "b, 3")
+        tensors = {"x": tf.ones([2, 3]), "y": tf.ones([4, 3])}
+        bridge.save(total, tmp_path / "checked")
+        checked = tf.saved_model.load(str(tmp_path / "checked")).signatures["serving_default"]
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"(?s)args\[1\]\.shape\[0\] \(= 4\).*'b' \(= 2\)"
+        ):
+            checked(**tensors)
+        bridge.save(total, tmp_path / "unchecked", disabled_checks=OFF)
+        unchecked = tf.saved_model.load(str(tmp_path / "unchecked")).signatures["serving_default"]
+        assert next(iter(unchecked(**tensors).values())).numpy() == 18
+
+
 class TestOptions:
     def test_checks_add_up(self, exported):
         own = export.export(

@@ -124,11 +124,22 @@ def test_other_files_are_copied_where_links_are_not_possible(folder, tmp_path, m
 
 
 def test_a_link_to_a_file_is_its_file(folder, tmp_path):
-    (folder / DATA).rename(tmp_path / "blob")
-    (folder / DATA).symlink_to(tmp_path / "blob")
+    (folder / DATA).rename(folder / "blob")
+    (folder / DATA).symlink_to(folder / "blob")
     rewrite_nodes(folder, tmp_path / "new", _same)
     assert not (tmp_path / "new" / DATA).is_symlink()
-    assert os.path.samefile(tmp_path / "new" / DATA, tmp_path / "blob")
+    assert os.path.samefile(tmp_path / "new" / DATA, folder / "blob")
+
+
+@pytest.mark.parametrize("name", [DATA, "assets/vocabulary.txt", "more.txt"])
+def test_a_link_to_a_file_elsewhere_is_not_handed_on(folder, tmp_path, name):
+    (tmp_path / "secret").write_text("secret")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "secret")
+    with pytest.raises(FormatError, match=r"is a link"):
+        rewrite_nodes(folder, tmp_path / "new", _same)
+    assert not (tmp_path / "new").exists()
 
 
 def test_in_place(folder):
@@ -186,7 +197,7 @@ def test_the_target_exists(folder, tmp_path):
 
 def test_what_is_no_file(folder, tmp_path):
     (folder / "assets").symlink_to(tmp_path)
-    with pytest.raises(FormatError, match=r"assets is a link to a folder"):
+    with pytest.raises(FormatError, match=r"assets is a link"):
         rewrite_nodes(folder, tmp_path / "new", _same)
     (folder / "assets").unlink()
     os.mkfifo(folder / "pipe")

@@ -1,0 +1,1 @@
+"""Mutations of SavedModels, and what reading them may end in."""
