@@ -21,6 +21,8 @@ from bridge.report_pictures import Area, areas_of, draw_sizes
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x1b[31m"
 PARAMS = {HOSTILE: np.ones((16, 8), np.float32), "step": np.int32(7)}
+# As in test_inspect.py: `erf` is another operation in older versions of JAX.
+OLDEST = "2.16" if jax.__version_info__ < (0, 9) else "2.18"
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
@@ -96,12 +98,12 @@ def test_nothing_is_fetched(page):
 def test_it_shows_what_the_report_has(page):
     text = re.sub(r"<[^>]*>", "", page)
     for part in (
-        "Readable from TensorFlow 2.18 on",
+        f"Readable from TensorFlow {OLDEST} on",
         "Signature serving_default",
         "float32[b,16]",
         "gradient 1",
-        "stablehlo.composite at",
-        "Retargeting finds a form for 2.17",
+        "test_html.py:",
+        "Retargeting finds a form for 2.",
         "trainable",
     ):
         assert part in text
@@ -110,12 +112,8 @@ def test_it_shows_what_the_report_has(page):
 def test_every_release_is_drawn(page):
     texts = re.findall(r"<title>TensorFlow (\S+): ([^<]*)</title>", page)
     assert [name for name, _ in texts] == [f"2.{minor}" for minor in range(14, 22)]
-    assert [name for name, why in texts if why == "reads the file"] == [
-        "2.18",
-        "2.19",
-        "2.20",
-        "2.21",
-    ]
+    reading = [name for name, why in texts if why == "reads the file"]
+    assert reading == [f"2.{minor}" for minor in range(int(OLDEST[2:]), 22)]
 
 
 def test_the_areas_fill_the_picture(report):
@@ -170,7 +168,7 @@ def test_a_browser_opens_it_without_an_error(page, tmp_path, errs):
     console, document = _open(tmp_path / "page.html", tmp_path)
     assert ("Content Security Policy" in console) == errs
     assert bool(console) == errs
-    assert "Readable from TensorFlow 2.18 on" in document
+    assert f"Readable from TensorFlow {OLDEST} on" in document
     assert document.count("<svg") == page.count("<svg")
 
 

@@ -31,6 +31,7 @@ PARAMS = {"dense": [np.ones((3, 4), np.float32), np.zeros(4, np.float32)], "step
 # knows from 2.16 on; newer ones make a composite, which it knows from 2.18 on, and, with symbolic
 # shapes, nothing special.
 SYMBOLIC, STATIC = ("2.16", "2.16") if jax.__version_info__ < (0, 9) else ("2.14", "2.18")
+BELOW = {"2.16": "2.15", "2.18": "2.17"}[STATIC]
 
 
 def predict(params, x, unused, *, key):
@@ -113,7 +114,7 @@ def test_variables_by_size(report):
 
 def test_every_order_is_told(report):
     signature = report.signatures[0]
-    assert [(o.order, o.tensorflow) for o in signature.orders] == [(0, "2.14"), (1, "2.14")]
+    assert [(o.order, o.tensorflow) for o in signature.orders] == [(0, SYMBOLIC), (1, "2.14")]
     assert signature.orders[0].module_bytes == signature.module_bytes
     function, gradient = (order.operations for order in signature.orders)
     assert function["stablehlo.dot_general"] == 2  # with symbolic and with static dimensions
@@ -129,13 +130,16 @@ def test_every_order_is_told(report):
 
 def test_what_stops_older_releases(report):
     obstacles = report.signatures[1].orders[0].obstacles
-    assert [o.tensorflow for o in obstacles] == ["2.14", "2.15", "2.16", "2.17"]
+    releases = ["2.14", "2.15", "2.16", "2.17"]
+    assert [o.tensorflow for o in obstacles] == releases[: releases.index(BELOW) + 1]
     last = obstacles[-1]
     line = predict.__code__.co_firstlineno  # the other function of this file is further down
-    found = re.fullmatch(r"stablehlo\.composite at .*test_inspect\.py:(\d+)", last.operation)
+    found = re.fullmatch(
+        r"(?:stablehlo\.composite|mhlo\.erf) at .*test_inspect\.py:(\d+)", last.operation
+    )
     assert found is not None
     assert int(found[1]) > line
-    assert last.reason == f"{last.operation} runs from TensorFlow 2.18 on"
+    assert last.reason == f"{last.operation} runs from TensorFlow {STATIC} on"
     assert last.removable is True
 
 
@@ -163,7 +167,8 @@ def test_constants(tmp_path):
     order = found.signatures[0].orders[0]
     (constant,) = order.constants
     assert (constant.type, constant.bytes) == ("tensor<300xf32>", 1200)
-    assert "test_inspect.py" in constant.location
+    if jax.__version_info__ >= (0, 8):  # older ones do not say where constants come from
+        assert "test_inspect.py" in constant.location
     assert order.constant_bytes == 1200
     assert [(p.constant, p.bytes, p.share) for p in found.parameters] == [(True, 120_000, 1.0)]
 
