@@ -36,7 +36,7 @@ _PASS_THROUGH = frozenset({
     "EnsureShape", "Identity", "PreventGradient", "ReadVariableOp", "StopGradient", "XlaSharding",
 })  # fmt: skip
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-_MAX_STEPS = 1_000_000
+_MAX_STEPS = 500_000
 _MAX_ORDER = 64
 
 _T = TypeVar("_T")
@@ -183,7 +183,11 @@ def find_gradient(call: Call, library: Proto) -> GradientFunction | None:
 
 
 def gradient_nodes(
-    call: Call, library: Proto, functions: Mapping[str, Proto] | None = None
+    call: Call,
+    library: Proto,
+    functions: Mapping[str, Proto] | None = None,
+    *,
+    allowance: Allowance | None = None,
 ) -> list[Proto]:
     """The XlaCallModule nodes of a call's gradients, order after order.
 
@@ -191,11 +195,14 @@ def gradient_nodes(
         call: the traced call.
         library: the FunctionDefLibrary.
         functions: what `index_functions` made of it.
+        allowance: what `steps_allowance` gave for the file.
 
     Raises:
         FormatError: a gradient leads nowhere, or there are more orders than any writer makes.
     """
     functions = index_functions(library) if functions is None else functions
+    allowance = allowance or steps_allowance()
+    allowance.spend(len(library.registered_gradients) + len(call.function.node_def))
     gradients = {
         gradient.registered_op_type: gradient.gradient_func
         for gradient in library.registered_gradients
@@ -203,7 +210,7 @@ def gradient_nodes(
     nodes: list[Proto] = []
     node, function = call.node, call.function
     while (name := gradients.pop(_gradient_op_type(node, function), None)) is not None:
-        found = _first_call(_find(functions, name), functions, set())
+        found = _first_call(_find(functions, name), functions, set(), allowance)
         if found is None:
             break
         node, function = found
@@ -214,17 +221,18 @@ def gradient_nodes(
 
 
 def _first_call(
-    function: Proto, library: Mapping[str, Proto], seen: set[str]
+    function: Proto, library: Mapping[str, Proto], seen: set[str], allowance: Allowance
 ) -> tuple[Proto, Proto] | None:
     """The first XlaCallModule node in a function or in those that it calls, with its function."""
     if function.signature.name in seen:
         return None
     seen.add(function.signature.name)
+    allowance.spend(1 + len(function.node_def))
     for node in function.node_def:
         if node.op == OP:
             return node, function
         if (callee := _callee(node)) in library:
-            found = _first_call(library[callee], library, seen)
+            found = _first_call(library[callee], library, seen, allowance)
             if found is not None:
                 return found
     return None

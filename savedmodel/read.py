@@ -195,7 +195,8 @@ class _Functions:
 
     def chain(self, call: Call) -> tuple[CallModule, ...]:
         """A call and its gradients."""
-        nodes = [call.node, *gradient_nodes(call, self.library, self.by_name)]
+        gradients = gradient_nodes(call, self.library, self.by_name, allowance=self.steps)
+        nodes = [call.node, *gradients]
         return tuple(decode_node(node, allowance=self.descriptions) for node in nodes)
 
 

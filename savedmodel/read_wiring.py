@@ -167,6 +167,7 @@ class _Reader:
 
 def _read_gradient(call: Call, primal: CallModule, source: Source) -> Gradient | None:
     """The gradient of a call that does not describe itself; None where it is anything else."""
+    source.steps.spend(len(call.function.node_def) + len(source.library.registered_gradients))
     function = find_gradient(call, source.library)
     if function is None or function.name not in source.functions:
         return None

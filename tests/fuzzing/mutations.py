@@ -21,7 +21,7 @@ from google.protobuf.message import EncodeError, Message
 from savedmodel import checksum, schema, tensor_bundle
 from savedmodel.sstable import decode_table, encode_table
 
-__all__ = ["DAMAGE", "EDITS", "damage_bytes", "mutate"]
+__all__ = ["DAMAGE", "EDITS", "damage_bytes", "mutate", "mutate_foreign"]
 
 PB = "saved_model.pb"
 INDEX = "variables/variables.index"
@@ -271,6 +271,16 @@ def _mutate_json(rng: random.Random, value: Any) -> Any:
                "(" * 500, "9" * 50, [], {}, [[]], [value], {"shape": []}, "float64", "-b",
                "floordiv(b, 0)", "mod(b, b)", "b^99999999", "é")  # fmt: skip
     return rng.choice(choices)
+
+
+def mutate_foreign(rng: random.Random, data: bytes) -> bytes:
+    """The saved_model.pb of another writer, which has no checksum, damaged or edited."""
+    if rng.random() < 0.4:
+        return damage_bytes(rng, data)
+    proto = schema.SavedModel.FromString(data)
+    for _ in range(rng.choice((1, 2, 4))):
+        _mutate_message(rng, proto)
+    return proto.SerializeToString()  # type: ignore[no-any-return]
 
 
 DAMAGE: tuple[Mutation, ...] = (*[_damage_file] * 16, _swap_file, _replace_file)

@@ -258,6 +258,44 @@ class TestGraphs:
         (signature,) = savedmodel.read(folder).signatures
         assert len(signature.wiring.invocations()) == 61
 
+    @pytest.mark.parametrize("described", [True, False])
+    def test_many_calls_and_many_gradients(self, folder, described):
+        def change(graph):
+            library = graph.graph_def.library
+            function = next(
+                f for f in library.function if any(n.op == "XlaCallModule" for n in f.node_def)
+            )
+            call = next(n for n in function.node_def if n.op == "XlaCallModule")
+            if not described:
+                del call.attr["_jax_call"], call.attr["_jax_exported"]
+            wrapper = _wrapper(graph)
+            key, name = next(iter(function.ret)), function.signature.output_arg[0].name
+            del function.signature.output_arg[:], wrapper.signature.output_arg[:]
+            function.ret.clear()
+            assert key == name
+            for number in range(1500):
+                function.node_def.add().CopyFrom(call)
+                function.node_def[-1].name = f"again{number}"
+                function.signature.output_arg.add(name=f"o{number}", type=1)
+                function.ret[f"o{number}"] = f"again{number}:output:0"
+                library.registered_gradients.add(
+                    registered_op_type=f"type{number}", gradient_func=function.signature.name
+                )
+            inner = next(n for n in wrapper.node_def if "Partitioned" in n.op)
+            wrapper.ret.clear()
+            fields = graph.object_graph_def.concrete_functions[wrapper.signature.name]
+            fields = fields.output_signature.dict_value.fields
+            spec = next(iter(fields.values()))
+            for number in range(1500):
+                wrapper.signature.output_arg.add(name=f"o{number}", type=1)
+                wrapper.ret[f"o{number}"] = f"{inner.name}:output:{number}"
+                fields[f"o{number}"].CopyFrom(spec)
+            for name in [name for name in fields if not name.startswith("o") or "_" in name]:
+                del fields[name]
+
+        _edit(folder, change)
+        _refused(folder, "more than 500,000 steps to follow its functions")
+
     def test_functions_without_number(self, folder):
         def change(graph):
             library = graph.graph_def.library
@@ -271,7 +309,7 @@ class TestGraphs:
                     node.bare_concrete_function.concrete_function_name = "f13"
 
         _edit(folder, change)
-        _refused(folder, "more than 1,000,000 steps to follow its functions|has none of that name")
+        _refused(folder, "more than 500,000 steps to follow its functions|has none of that name")
 
     def test_names_that_are_there_twice(self, folder):
         _edit(folder, lambda graph: graph.graph_def.library.function.append(_wrapper(graph)))
