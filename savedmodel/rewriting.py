@@ -34,9 +34,6 @@ __all__ = ["rewrite_nodes"]
 # saves, compares it with nothing, and loads a file without one
 # (tensorflow/python/saved_model/fingerprinting.py); the text is another form of the old message.
 _OUTDATED = frozenset({"fingerprint.pb", "saved_model.pbtxt"})
-# Caches of downloads keep large files elsewhere and link to them. What is in this folder is read as
-# tensors with checksums, so a link to anything else gives nothing away.
-_VARIABLES = "variables"
 
 
 def rewrite_nodes(
