@@ -19,7 +19,7 @@ from bridge.retarget_file import retarget_file
 from savedmodel.schema import SavedModel
 from xla_call_module.errors import PlatformError, StructureError, VersionError
 from xla_call_module.node import OP, decode_node
-from xla_call_module.versions import parse_release
+from xla_call_module.versions import RELEASES, parse_release
 
 FOREIGN = ("jax2tf", "keras", "bare_graph", "session_graph", "orbax")
 PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)}
@@ -89,6 +89,8 @@ def test_foreign_files_run(foreign, name, tmp_path):
 @pytest.mark.parametrize("name", ["jax2tf", "orbax", "session_graph"])
 def test_what_this_tensorflow_refuses_runs_afterwards(foreign, name, tmp_path):
     folder, values = foreign(name).folder, foreign(name).values
+    if max(call.stablehlo_version for call in _calls(folder)) <= RELEASES[-1].stablehlo:
+        pytest.skip("this JAX writes what this TensorFlow reads")
     with pytest.raises(tf.errors.OpError, match="failed to deserialize portable artifact"):
         _run(folder, values)
     bridge.retarget(folder, "2.21", to=tmp_path / "new")
