@@ -210,9 +210,7 @@ def test_a_link_that_leads_out(folder, tmp_path):
     (tmp_path / "secret").write_text("secret")
     (folder / "assets").mkdir()
     (folder / "assets" / "words.txt").symlink_to(tmp_path / "secret")
-    with pytest.raises(
-        FormatError, match=r"words\.txt is a link"
-    ):
+    with pytest.raises(FormatError, match=r"words\.txt is a link"):
         rewrite_nodes(folder, tmp_path / "new", _same)
     assert not (tmp_path / "new").exists()
 
