@@ -14,6 +14,7 @@ import savedmodel
 from bridge.cli import main
 from bridge.cost import costs_of_model, parse_sizes
 from bridge.module_text import module_text
+from tests.x64 import enable_x64
 from xla_call_module.errors import PlatformError, ShardingError, StructureError
 
 PARAMS = {"w": np.ones((16, 8), np.float32), "c": np.ones((8, 8), np.float32)}
@@ -111,7 +112,7 @@ def test_several_devices(tmp_path):
 
 
 def test_wide_dtypes_and_keys(tmp_path):
-    with jax.enable_x64(True):
+    with enable_x64(True):
         exported = jax.export.export(
             jax.jit(lambda x, key: x + jax.random.normal(key, (3,), jnp.float64))
         )(np.zeros(3), jax.random.key(0))
