@@ -38,6 +38,7 @@ from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import PlatformError, StructureError
 from xla_call_module.exported import to_jax_checks
+from xla_call_module.stablehlo import custom_calls, open_module
 
 __all__ = ["adopt", "export_wiring", "input_order", "is_real", "to_results"]
 
@@ -144,8 +145,9 @@ def export_wiring(
         made = export.export(
             jax.jit(function),
             platforms=_common_platforms([found.exported for found in functions.values()]),
-            disabled_checks=first.disabled_safety_checks,
+            disabled_checks=_checks_for([found.exported for found in functions.values()]),
         )(*given)
+    made = dataclasses.replace(made, disabled_safety_checks=first.disabled_safety_checks)
     return cut_vjp(made, min(found.order for found in functions.values()))
 
 
@@ -154,6 +156,16 @@ def to_results(outputs: Mapping[str, Any]) -> Any:
     if list(outputs) == [f"output_{index}" for index in range(len(outputs))]:
         return next(iter(outputs.values())) if len(outputs) == 1 else tuple(outputs.values())
     return dict(outputs)
+
+
+def _checks_for(exporteds: Sequence[export.Exported]) -> list[export.DisabledSafetyCheck]:
+    """The checks of what is exported once more; the custom calls in it were checked before."""
+    checks = [check for exported in exporteds for check in exported.disabled_safety_checks]
+    for exported in exporteds:
+        with open_module(exported.mlir_module_serialized) as module:
+            targets = {call.target for call in custom_calls(module)}
+        checks += [export.DisabledSafetyCheck.custom_call(target) for target in sorted(targets)]
+    return checks
 
 
 def _spec_of(array: np.ndarray[Any, Any]) -> jax.ShapeDtypeStruct:
@@ -248,7 +260,8 @@ def _restored(
 
 def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Exported:
     """The VJP of a call, of a module that takes and returns some of its values only."""
-    pull_back = call_flat(adopt(gradient.call))
+    adopted = adopt(gradient.call)
+    pull_back = call_flat(adopted)
     count = len(primal.in_avals)
 
     def vjp(*arguments: Any) -> tuple[Any, ...]:
@@ -269,8 +282,12 @@ def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Expo
     for aval in primal.out_avals:
         dtype = aval.dtype if is_real(aval) else jax.dtypes.float0
         specs.append(jax.ShapeDtypeStruct(aval.shape, dtype))
+    checks = _checks_for([primal, adopted])
     with _wide(gradient.call.args):
-        made = export.export(jax.jit(vjp), platforms=primal.platforms)(*specs)
+        made = export.export(jax.jit(vjp), platforms=primal.platforms, disabled_checks=checks)(
+            *specs
+        )
+    made = dataclasses.replace(made, disabled_safety_checks=primal.disabled_safety_checks)
     return cut_vjp(made, 0)
 
 

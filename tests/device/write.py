@@ -1,4 +1,4 @@
-"""`python -m tests.device.write OUT`: files for cpu, cuda and tpu, and what JAX computes on a CPU."""
+"""`python -m tests.device.write OUT`: files for every platform, and what JAX computes on a CPU."""
 
 from __future__ import annotations
 
