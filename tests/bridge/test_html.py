@@ -23,7 +23,6 @@ from tests.jax_versions import ERF
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x1b[31m"
 PARAMS = {HOSTILE: np.ones((16, 8), np.float32), "step": np.int32(7)}
 # As in test_inspect.py: `erf` is another operation in older versions of JAX.
-OLDEST = "2.16" if jax.__version_info__ < (0, 9) else "2.18"
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
@@ -99,11 +98,7 @@ def test_nothing_is_fetched(page):
 def test_it_shows_what_the_report_has(page):
     text = re.sub(r"<[^>]*>", "", page)
     for part in (
-<<<<<<< HEAD
-        f"Readable from TensorFlow {OLDEST} on",
-=======
         f"Readable from TensorFlow {ERF} on",
->>>>>>> w-jaxv
         "Signature serving_default",
         "float32[b,16]",
         "gradient 1",
@@ -117,13 +112,8 @@ def test_it_shows_what_the_report_has(page):
 def test_every_release_is_drawn(page):
     texts = re.findall(r"<title>TensorFlow (\S+): ([^<]*)</title>", page)
     assert [name for name, _ in texts] == [f"2.{minor}" for minor in range(14, 22)]
-<<<<<<< HEAD
     reading = [name for name, why in texts if why == "reads the file"]
-    assert reading == [f"2.{minor}" for minor in range(int(OLDEST[2:]), 22)]
-=======
-    reading = [f"2.{minor}" for minor in range(int(ERF.partition(".")[2]), 22)]
-    assert [name for name, why in texts if why == "reads the file"] == reading
->>>>>>> w-jaxv
+    assert reading == [f"2.{minor}" for minor in range(int(ERF[2:]), 22)]
 
 
 def test_the_areas_fill_the_picture(report):
@@ -178,11 +168,7 @@ def test_a_browser_opens_it_without_an_error(page, tmp_path, errs):
     console, document = _open(tmp_path / "page.html", tmp_path)
     assert ("Content Security Policy" in console) == errs
     assert bool(console) == errs
-<<<<<<< HEAD
-    assert f"Readable from TensorFlow {OLDEST} on" in document
-=======
     assert f"Readable from TensorFlow {ERF} on" in document
->>>>>>> w-jaxv
     assert document.count("<svg") == page.count("<svg")
 
 

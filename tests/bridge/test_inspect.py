@@ -28,15 +28,9 @@ from xla_call_module.errors import FormatError, StructureError
 
 PARAMS = {"dense": [np.ones((3, 4), np.float32), np.zeros(4, np.float32)], "step": np.int32(7)}
 
-<<<<<<< HEAD
-# What `erf` is lowered to: JAX 0.8 and older call one of MLIR's own operations, which TensorFlow
-# knows from 2.16 on; newer ones make a composite, which it knows from 2.18 on, and, with symbolic
-# shapes, nothing special.
-SYMBOLIC, STATIC = ("2.16", "2.16") if jax.__version_info__ < (0, 9) else ("2.14", "2.18")
-BELOW = {"2.16": "2.15", "2.18": "2.17"}[STATIC]
+# The release before.
+BELOW = {"2.16": "2.15", "2.18": "2.17"}[ERF]
 
-=======
->>>>>>> w-jaxv
 
 def predict(params, x, unused, *, key):
     kernel, bias = params["dense"]
@@ -118,7 +112,7 @@ def test_variables_by_size(report):
 
 def test_every_order_is_told(report):
     signature = report.signatures[0]
-    assert [(o.order, o.tensorflow) for o in signature.orders] == [(0, SYMBOLIC), (1, "2.14")]
+    assert [(o.order, o.tensorflow) for o in signature.orders] == [(0, ERF_OF_SYMBOLS), (1, "2.14")]
     assert signature.orders[0].module_bytes == signature.module_bytes
     function, gradient = (order.operations for order in signature.orders)
     assert function["stablehlo.dot_general"] == 2  # with symbolic and with static dimensions
@@ -143,7 +137,7 @@ def test_what_stops_older_releases(report):
     )
     assert found is not None
     assert int(found[1]) > line
-    assert last.reason == f"{last.operation} runs from TensorFlow {STATIC} on"
+    assert last.reason == f"{last.operation} runs from TensorFlow {ERF} on"
     assert last.removable is True
 
 
