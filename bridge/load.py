@@ -119,9 +119,9 @@ class LoadedSignature:
     def exported(self) -> export.Exported:
         """The `Exported` that was saved; its first argument is the parameters, if it has any.
 
-        Its module is the one in the file, which is equal to the one that was exported but for what
-        saving changed: the version of StableHLO, and linear algebra. Constants that are variables
-        in the file, and what a backward pass is handed in TensorFlow, are in it again.
+        Its module means what the exported one meant; `changes` says what was done to it. Constants
+        that are variables in the file, and what a backward pass is handed in TensorFlow, are in it
+        again.
 
         Raises:
             FormatError: it is damaged.
@@ -129,6 +129,11 @@ class LoadedSignature:
             VersionError: a newer JAX wrote it.
         """
         return self._binding.exported
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What saving did to the module, in words; nothing where its bytes are those exported."""
+        return self._signature.function.call.changes
 
     @cached_property
     def params(self) -> Any:

@@ -23,6 +23,7 @@ from savedmodel.dataflow import (
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
 from savedmodel.read_wiring import Described, Source, read_wiring
 from savedmodel.regular_file import read_file
+from savedmodel.remote import is_remote
 from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
 from savedmodel.session import read_session
@@ -34,7 +35,7 @@ from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, VARIABLES
 from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_tensorflow
-from xla_call_module.errors import FormatError, refusing_damage
+from xla_call_module.errors import FormatError, StructureError, refusing_damage
 from xla_call_module.node import decode_node, description_allowance
 
 __all__ = ["read", "read_proto"]
@@ -56,6 +57,7 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
             ours, also after TensorFlow has loaded and saved it again.
 
     Raises:
+        StructureError: the path is an address such as `gs://bucket/model`.
         FormatError: it is damaged, or a signature computes something besides one call.
         OSError: a file cannot be read.
 
@@ -66,6 +68,11 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
         >>> savedmodel.read("my_model").default.inputs
         {'x': 0}
     """
+    if is_remote(path):
+        raise StructureError(
+            f"{os.fspath(path)} is an address, and files are mapped from a disk. To do: copy the "
+            "folder to one, with etils or the tools of the store, and pass the copy."
+        )
     folder = Path(path)
     with refusing_damage(str(folder / PROTO_FILE)):
         return _read(folder)

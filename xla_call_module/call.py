@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
@@ -109,6 +109,7 @@ class CallModule:
             function, and are none of its own.
         residual_args: how many of the last arguments come from the forward pass in that way.
         hoisted: the keys of the constants that are arguments after all others.
+        changes: what was done to the module since it was exported, in words.
     """
 
     name: str
@@ -126,6 +127,7 @@ class CallModule:
     residual_results: int = 0
     residual_args: int = 0
     hoisted: tuple[str, ...] = ()
+    changes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         """Refuse what no node can say."""

@@ -136,6 +136,7 @@ def hoist_constants(
             args=(*call.args, *specs),
             kept=(*call.kept, *range(count, count + len(specs))),
             hoisted=tuple(arguments),
+            changes=(*call.changes, "large constants as arguments"),
         )
         return hoisted, values
 

@@ -77,7 +77,11 @@ def lower_linalg(call: CallModule) -> CallModule:
         spliced: dict[LibraryForm, Any] = {}
         for operation, form in forms:
             _replace(module, operation, form, spliced)
-        return dataclasses.replace(call, module=serialize_module(module, call.stablehlo_version))
+        return dataclasses.replace(
+            call,
+            module=serialize_module(module, call.stablehlo_version),
+            changes=(*call.changes, "linear algebra in portable operations"),
+        )
 
 
 def _read_form(name: str, operation: Any) -> LibraryForm | None:

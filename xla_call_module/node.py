@@ -233,6 +233,8 @@ def _describe(call: CallModule) -> bytes:
         description["residuals"] = [call.residual_results, call.residual_args]
     if call.hoisted:
         description["hoisted"] = list(call.hoisted)
+    if call.changes:
+        description["changes"] = list(call.changes)
     return json.dumps(description, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -258,6 +260,7 @@ def _read_description(node: Any, allowance: Allowance) -> dict[str, Any]:
             "residual_results": residual_results,
             "residual_args": residual_args,
             "hoisted": tuple(map(str, fields.get("hoisted", ()))),
+            "changes": tuple(map(str, fields.get("changes", ()))),
         }
     except InteropError:
         raise

@@ -62,7 +62,13 @@ def select_platforms(call: CallModule, platforms: Sequence[str]) -> CallModule:
             _renumber(find_main(module), indices)
         artifact = serialize_module(module, call.stablehlo_version)
     exported = carried_for(call, wanted) if call.exported else b""
-    return dataclasses.replace(call, module=artifact, platforms=wanted, exported=exported)
+    return dataclasses.replace(
+        call,
+        module=artifact,
+        platforms=wanted,
+        exported=exported,
+        changes=(*call.changes, f"platforms {', '.join(call.platforms)} to {', '.join(wanted)}"),
+    )
 
 
 def _drop_index(main: Any, index: int) -> None:

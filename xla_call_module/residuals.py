@@ -44,6 +44,7 @@ _CHEAP = frozenset({
 _TYPICAL_SIZE = 64
 _DTYPES = {dtype.mlir: dtype for dtype in DTYPES}
 _PLATFORM_INDEX = -1
+_SPLIT = "a forward and a backward pass"
 
 
 def split_residuals(primal: CallModule, vjp: CallModule) -> tuple[CallModule, CallModule] | None:
@@ -81,6 +82,7 @@ def split_residuals(primal: CallModule, vjp: CallModule) -> tuple[CallModule, Ca
             results=(*primal.results, *specs),
             kept=kept,
             residual_results=len(specs),
+            changes=(*primal.changes, _SPLIT),
         )
         kept = _write_backward(vjp_module, body, division)
         count = len(vjp.args)
@@ -90,6 +92,7 @@ def split_residuals(primal: CallModule, vjp: CallModule) -> tuple[CallModule, Ca
             args=(*vjp.args, *specs),
             kept=(*kept, *range(count, count + len(specs))),
             residual_args=len(specs),
+            changes=(*vjp.changes, _SPLIT),
         )
         return forward, backward
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xla_call_module.call import CallModule
+from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.composites import COMPOSITE, call_definitions
 from xla_call_module.errors import VersionError
 from xla_call_module.gspmd import is_only_shardy, to_gspmd
@@ -263,9 +263,13 @@ def _serialize(call: CallModule, module: Any, release: Release) -> bytes:
 
 def _relabel(call: CallModule, release: Release, artifact: bytes) -> CallModule:
     shardy = call.uses_shardy and release.shardy
+    before, after = call.stablehlo_version, read_artifact_version(artifact)
+    versions = " to ".join(".".join(map(str, version)) for version in (before, after))
+    changed = () if artifact == call.module else (f"StableHLO {versions}",)
     return dataclasses.replace(
         call,
         module=artifact,
+        changes=(*call.changes, *changed),
         version=_SHARDY_CONVENTION if shardy else min(call.version, release.convention, 9),
         uses_shardy=shardy,
     )

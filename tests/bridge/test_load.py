@@ -49,7 +49,7 @@ def exporteds():
 
 def network(params, x, n):
     """Integers come and go; a large constant is closed over."""
-    return {"y": jnp.tanh(x @ params["w"] + params["b"]) * LARGE.mean(), "n": n + 1}
+    return {"y": jnp.tanh(x @ params["w"] + params["b"]) * jnp.mean(LARGE), "n": n + 1}
 
 
 def loss(call):
@@ -199,8 +199,22 @@ class TestExported:
         exported = export.export(jax.jit(lambda x: x * 2))(X)
         bridge.save(exported, tmp_path / "model", tensorflow="2.21")
         bytes_of_the_target = bridge.retarget(exported, "2.21").mlir_module_serialized
-        found = bridge.load(tmp_path / "model").signatures["serving_default"].exported
-        assert found.mlir_module_serialized == bytes_of_the_target
+        signature = bridge.load(tmp_path / "model").signatures["serving_default"]
+        assert signature.exported.mlir_module_serialized == bytes_of_the_target
+        (change,) = signature.changes
+        assert change.startswith("StableHLO ")
+        bridge.save(signature.exported, tmp_path / "again", tensorflow="2.21")
+        again = bridge.load(tmp_path / "again").signatures["serving_default"]
+        assert again.exported.mlir_module_serialized == bytes_of_the_target
+        assert again.changes == ()
+
+    def test_what_was_changed_is_said(self, folder, model):
+        changes = model.signatures["serving_default"].changes
+        passes = {
+            "residuals": ["a forward and a backward pass", "large constants as arguments"],
+            "plain": [],
+        }.get(folder.parent.name.rstrip("0123456789"), ["large constants as arguments"])
+        assert [change for change in changes if not change.startswith("StableHLO")] == passes
 
     def test_it_is_saved_again(self, model, tmp_path):
         signature = model.signatures["serving_default"]
@@ -379,6 +393,12 @@ class TestWrongCalls:
             assert total == 7
             np.testing.assert_allclose(cosines, np.cos(y), rtol=1e-6)
         np.testing.assert_allclose(model(x, y[:4])[1], np.cos(y[:4]), rtol=1e-6)
+
+    def test_an_address(self):
+        with pytest.raises(
+            StructureError, match=r"gs://bucket/model is an address.*copy the folder"
+        ):
+            bridge.load("gs://bucket/model")
 
     def test_a_class_that_is_not_registered(self, models):
         code = """
