@@ -91,7 +91,8 @@ def _renumber(main: Any, indices: Sequence[int]) -> None:
             results=[argument.type],
             operands=[placeholder],
             regions=len(indices),
-            ip=ir.InsertionPoint.after(placeholder.owner),
+            # Behind the placeholder; JAX 0.7 has no `InsertionPoint.after`.
+            ip=ir.InsertionPoint(block.operations[1]),
         )
         for region, index in zip(case.regions, indices, strict=True):
             end = ir.InsertionPoint(region.blocks.append())
