@@ -14,7 +14,7 @@ from typing import Any
 from jax.extend.mlir.passmanager import PassManager
 
 from bridge.diff_weights import WeightDifference, diff_weights
-from bridge.inspect import FileReport, OrderReport, SignatureReport, TensorReport, report_of
+from bridge.report import FileReport, OrderReport, SignatureReport, TensorReport, report_of
 from bridge.signature_calls import calls_of, names_of
 from savedmodel.model import SavedModel
 from savedmodel.read import read

@@ -15,7 +15,7 @@ from jax import tree_util
 from bridge._jax import enable_x64
 from bridge.calling import call_flat
 from bridge.keys import to_logical, to_physical
-from bridge.load import LoadedModel, LoadedSignature
+from bridge.loaded import LoadedModel, LoadedSignature
 from bridge.probes import EDGES, RANDOM, SIZES, choose_sizes, draw, draw_cotangent
 from bridge.trials import Array, Trial
 from xla_call_module.call import TensorSpec

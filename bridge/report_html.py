@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from bridge.cost import CostReport
-from bridge.inspect import FileReport, OrderReport, ParameterReport, SignatureReport
 from bridge.markup import Markup, element, join
+from bridge.report import FileReport, OrderReport, ParameterReport, SignatureReport
 from bridge.report_pictures import (
     areas_of,
     draw_array,

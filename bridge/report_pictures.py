@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bridge.inspect import FileReport, SignatureReport, TensorReport
 from bridge.markup import Markup, element
+from bridge.report import FileReport, SignatureReport, TensorReport
 from bridge.report_text import aval, size
 from bridge.sharding_report import ArraySharding, MeshAxis
 from xla_call_module.versions import RELEASES

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bridge.cost import CostReport
-from bridge.inspect import FileReport, OrderReport, SignatureReport, TensorReport
+from bridge.report import FileReport, OrderReport, SignatureReport, TensorReport
 from bridge.sharding_report import ArraySharding, MeshAxis, ShardingReport
 
 __all__ = [

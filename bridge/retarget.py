@@ -10,7 +10,6 @@ from typing import overload
 from jax import export
 
 from bridge._jax import replace_vjp
-from bridge.retarget_file import retarget_file
 from xla_call_module import retargeting
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
@@ -98,6 +97,8 @@ def retarget(
             raise StructureError(
                 f"Where the SavedModel {os.fspath(exported)} goes is missing. To do: pass to=."
             )
+        from bridge.retarget_file import retarget_file  # most never need it
+
         retarget_file(
             exported,
             to,

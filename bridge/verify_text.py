@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bridge.verify import VerifyReport
+from bridge.verification import VerifyReport
 
 __all__ = ["print_verification"]
 

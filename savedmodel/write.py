@@ -80,8 +80,8 @@ def serialize_proto(proto: Proto) -> bytes:
         data: bytes = proto.SerializeToString(deterministic=True)
     except EncodeError as error:
         raise _too_large("more") from error
-    if len(data) + checksum.HEADER_SIZE > MAX_PROTO_BYTES:
-        raise _too_large(f"{len(data):,}")
+    if (size := len(data) + checksum.HEADER_SIZE) > MAX_PROTO_BYTES:
+        raise _too_large(f"{size:,}")
     return data
 
 

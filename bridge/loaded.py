@@ -1,0 +1,242 @@
+"""What `load` returns: a SavedModel as JAX functions, without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export, tree_util
+
+from bridge.adopting import adopt
+from bridge.arguments import Arguments, Sizes
+from bridge.binding import Binding, bind
+from bridge.calling import call_flat
+from bridge.keys import to_logical
+from savedmodel.model import SavedModel, Signature, Variable
+from xla_call_module.checks import DisabledCheck, unite
+from xla_call_module.exported import from_exported
+from xla_call_module.flags import read_flags
+from xla_call_module.refining import refine
+
+__all__ = ["LoadedModel", "LoadedSignature"]
+
+
+class LoadedModel:
+    """A SavedModel as JAX functions. Calling it calls its default signature.
+
+    Attributes:
+        signatures: for each key the function.
+    """
+
+    signatures: Mapping[str, LoadedSignature]
+
+    def __init__(self, model: SavedModel) -> None:
+        """Take over what was read; nothing of it is parsed further."""
+        values = _Values(model.variables)
+        self.signatures = MappingProxyType(
+            {
+                signature.key: LoadedSignature(signature, model, values)
+                for signature in model.signatures
+            }
+        )
+        self._default = self.signatures[model.default.key]
+
+    @property
+    def params(self) -> Any:
+        """The parameters of the default signature."""
+        return self._default.params
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the default signature returns."""
+        return self._default(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        """The signatures with their inputs."""
+        return f"LoadedModel({', '.join(map(repr, self.signatures.values()))})"
+
+
+class LoadedSignature:
+    """A signature of a SavedModel as a JAX function whose parameters are bound.
+
+    It can be called under `jax.jit`, `jax.grad` and its like to the order that was saved,
+    `jax.lax.scan` and `jax.export`. `jax.vmap` of it calls it for one element after another, since
+    the batching of a module is fixed when it is exported. The parameters are constants in all of
+    these; to differentiate with respect to them call `exported.call(params, ...)`.
+
+    Attributes:
+        key: of the signature.
+    """
+
+    key: str
+
+    def __init__(self, signature: Signature, model: SavedModel, values: _Values) -> None:
+        """Take over what was read."""
+        self.key = signature.key
+        self._signature = signature
+        self._model = model
+        self._values = values
+        self._refined: dict[Sizes, Any] = {}
+
+    @property
+    def exported(self) -> export.Exported:
+        """The `Exported` that was saved; its first argument is the parameters, if it has any.
+
+        Its module means what the exported one meant; `changes` says what was done to it. Constants
+        that are variables in the file, and what a backward pass is handed in TensorFlow, are in it
+        again.
+
+        Raises:
+            FormatError: it is damaged.
+            StructureError: a pytree type is not registered for serialization in this process.
+            VersionError: a newer JAX wrote it.
+        """
+        return self._binding.exported
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What saving did to the module, in words; nothing where its bytes are those exported."""
+        return self._signature.function.call.changes
+
+    @cached_property
+    def params(self) -> Any:
+        """The pytree of the parameters as read-only numpy arrays, or None.
+
+        Raises:
+            FormatError: a value is damaged.
+        """
+        if self._binding.params is None:
+            return None
+        return tree_util.tree_unflatten(self._binding.params, self._parameters(self._values.host))
+
+    @cached_property
+    def inputs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """For each input name of the signature its spec, in the order of the arguments."""
+        return _specs(self._binding.inputs, self.exported.in_avals)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """For each output name of the signature its spec, in the order of the results."""
+        return _specs(self._binding.outputs, self.exported.out_avals)
+
+    @property
+    def binding(self) -> Binding:
+        """Which leaves of the exported function are parameters, inputs and outputs."""
+        return self._binding
+
+    @property
+    def variable_names(self) -> tuple[str, ...]:
+        """For each leaf of the parameters a name that only its variable has; empty if it has none.
+
+        Where several have one name, as jax2tf leaves them, it is followed by dtype and shape, such
+        as `Variable float32[3,2]`.
+        """
+        plain = [variable.name for variable in self._model.variables]
+        full = [
+            f"{v.name} {v.dtype.name}[{','.join(map(str, v.shape))}]" for v in self._model.variables
+        ]
+
+        def name(index: int) -> str:
+            if plain.count(plain[index]) == 1:
+                return plain[index]
+            return full[index] if full.count(full[index]) == 1 else ""
+
+        return tuple("" if i is None else name(i) for i in self._binding.variables)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns, as a pytree.
+
+        Args:
+            args: the arguments of the exported function but for the parameters; or none.
+            kwargs: its keyword arguments; or the inputs by their names in the signature.
+
+        Raises:
+            StructureError, DtypeError: the arguments are not those that it was exported for.
+            PlatformError: it was not exported for the platform at hand.
+        """
+        leaves = self._arguments.flatten(args, kwargs)
+        sizes = self._arguments.unlike(leaves)
+        run = self._run if sizes is None else self._run_for(sizes)
+        results = run(*self._device_parameters, *leaves)
+        return tree_util.tree_unflatten(self.exported.out_tree, results)
+
+    def __repr__(self) -> str:
+        """The key and what the module takes."""
+        call = self._signature.function.call
+        ordered = sorted(self._signature.inputs.items(), key=lambda item: item[1])
+        inputs = ", ".join(f"{name}: {call.args[index]}" for name, index in ordered)
+        return f"{self.key}({inputs})"
+
+    @cached_property
+    def _binding(self) -> Binding:
+        return bind(self._signature, self._model, self._values.host, self._flags)
+
+    @cached_property
+    def _flags(self) -> tuple[DisabledCheck, ...]:
+        """The checks that TF_XLA_FLAGS disables, as TensorFlow would have it."""
+        return read_flags().disabled_checks
+
+    @cached_property
+    def _arguments(self) -> Arguments:
+        checks = unite(self._signature.function.call.disabled_checks, self._flags)
+        return Arguments(self.key, self._binding, checks)
+
+    @cached_property
+    def _run(self) -> Any:
+        return jax.jit(call_flat(self.exported, name=self.key))
+
+    def _run_for(self, sizes: Sizes) -> Any:
+        """The function for arguments of other shapes than it was exported for."""
+        if sizes not in self._refined:
+            call = from_exported(self.exported, allow_flat_trees=True)
+            shapes = [tuple(size or 0 for size in sizes[index]) for index in call.kept]
+            flat = call_flat(adopt(refine(call, shapes)), name=self.key)
+            self._refined[sizes] = jax.jit(lambda *leaves: flat(*(leaves[i] for i in call.kept)))
+        return self._refined[sizes]
+
+    @cached_property
+    def _device_parameters(self) -> list[Any]:
+        # A tracer must not be remembered.
+        with jax.ensure_compile_time_eval():
+            return self._parameters(self._values.device, self.exported.module_kept_var_idx)
+
+    def _parameters(
+        self, value_of: Callable[[int], Any], needed: Container[int] | None = None
+    ) -> list[Any]:
+        """The leaves of the parameters, with zeros for those that are not needed."""
+        leaves = []
+        for position, variable in enumerate(self._binding.variables):
+            aval = self.exported.in_avals[position]
+            if variable is None or (needed is not None and position not in needed):
+                leaves.append(jax.numpy.zeros(aval.shape, aval.dtype))
+            else:
+                leaves.append(to_logical(value_of(variable), aval))
+        return leaves
+
+
+class _Values:
+    """The values of a file's variables, each of them mapped once."""
+
+    def __init__(self, variables: Sequence[Variable]) -> None:
+        self._variables = variables
+        self._device: dict[int, jax.Array] = {}
+
+    def host(self, index: int) -> np.ndarray[Any, Any]:
+        """A read-only array."""
+        return self._variables[index].mapped()
+
+    def device(self, index: int) -> jax.Array:
+        """The same on JAX's default device; on a CPU it is the same memory."""
+        if index not in self._device:
+            self._device[index] = jax.device_put(self.host(index))
+        return self._device[index]
+
+
+def _specs(indices: Mapping[str, int], avals: Sequence[Any]) -> Mapping[str, jax.ShapeDtypeStruct]:
+    ordered = sorted(indices.items(), key=lambda item: item[1])
+    return MappingProxyType(
+        {name: jax.ShapeDtypeStruct(avals[i].shape, avals[i].dtype) for name, i in ordered}
+    )
