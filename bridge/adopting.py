@@ -20,6 +20,7 @@ from bridge._jax import cut_vjp, enable_x64, replace_vjp
 from bridge.calling import call_flat, is_float0
 from bridge.keys import to_logical, to_physical
 from bridge.restore import restore
+from savedmodel.model import Variable
 from savedmodel.wiring import (
     Cast,
     Constant,
@@ -104,7 +105,7 @@ class _Function:
 def export_wiring(
     wiring: Wiring,
     names: Mapping[int, str],
-    constant: Callable[[int], np.ndarray[Any, Any]],
+    variables: Sequence[Variable],
     disabled_checks: Sequence[DisabledCheck],
 ) -> export.Exported:
     """A signature as an `Exported` of a dict of parameters, if there are any, and of its inputs.
@@ -112,12 +113,16 @@ def export_wiring(
     Args:
         wiring: of the signature.
         names: for each variable that is a parameter its name.
-        constant: the value of a variable.
+        variables: those of the file.
         disabled_checks: safety checks that are not in force besides those of the calls.
 
     Raises:
         InteropError: a module is damaged, or cannot be called from JAX.
     """
+
+    def constant(variable: int) -> np.ndarray[Any, Any]:
+        return variables[variable].mapped()
+
     functions = {
         id(invocation): _to_function(invocation, constant, disabled_checks)
         for invocation in wiring.invocations()
@@ -139,7 +144,7 @@ def export_wiring(
     scope = export.SymbolicScope()
     given: list[Any] = [_to_spec(spec, scope) for spec in specs.values()]
     if names:
-        given = [{name: _spec_of(constant(v)) for v, name in names.items()}, *given]
+        given = [{name: _spec_of(variables[v]) for v, name in names.items()}, *given]
     every = [spec for found in functions.values() for spec in found.specs]
     with _wide([*every, *specs.values()]):
         made = export.export(
@@ -168,8 +173,8 @@ def _checks_for(exporteds: Sequence[export.Exported]) -> list[export.DisabledSaf
     return checks
 
 
-def _spec_of(array: np.ndarray[Any, Any]) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+def _spec_of(variable: Variable) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(variable.shape, variable.dtype.numpy)
 
 
 def _common_platforms(exporteds: Sequence[export.Exported]) -> tuple[str, ...]:

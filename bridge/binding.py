@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from jax import export, tree_util
 
 from bridge.adopting import export_wiring, input_order, to_results
@@ -43,7 +42,6 @@ class Binding:
 def bind(
     signature: Signature,
     model: SavedModel,
-    value_of: Callable[[int], np.ndarray[Any, Any]],
     disabled_checks: tuple[DisabledCheck, ...],
 ) -> Binding:
     """The function behind a signature.
@@ -51,7 +49,6 @@ def bind(
     Args:
         signature: one of `model`.
         model: the file.
-        value_of: the value of a variable.
         disabled_checks: safety checks that are not in force besides those of the calls.
 
     Raises:
@@ -60,14 +57,16 @@ def bind(
     wiring = signature.wiring
     assert wiring is not None, "the file was read"
     if not _describes_itself(signature, wiring):
-        return _bind_wiring(wiring, model, value_of, disabled_checks)
+        return _bind_wiring(wiring, model, disabled_checks)
     function = signature.function
     exported = restore(
-        function.chain, lambda key: value_of(function.constants[key]), disabled_checks
+        function.chain,
+        lambda key: model.variables[function.constants[key]].mapped(),
+        disabled_checks,
     )
     params = _params_tree(exported, signature, model)
     if params is None and function.bound:
-        return _bind_wiring(wiring, model, value_of, disabled_checks)
+        return _bind_wiring(wiring, model, disabled_checks)
     variables: tuple[int | None, ...] = ()
     if params is not None:
         by_path = dict(_paths(model.params))
@@ -93,14 +92,13 @@ def _describes_itself(signature: Signature, wiring: Wiring) -> bool:
 def _bind_wiring(
     wiring: Wiring,
     model: SavedModel,
-    value_of: Callable[[int], np.ndarray[Any, Any]],
     disabled_checks: tuple[DisabledCheck, ...],
 ) -> Binding:
     """The function behind a signature that TensorFlow made: the inputs are its arguments."""
     chosen = _parameters(wiring, model)
     texts = unique_names(model.variables[v].key or model.variables[v].name for v in chosen)
     names = dict(zip(chosen, texts, strict=True))
-    exported = export_wiring(wiring, names, value_of, disabled_checks)
+    exported = export_wiring(wiring, names, model.variables, disabled_checks)
     by_name = sorted(names, key=names.__getitem__)
     inputs = dict(zip(input_order(wiring), range(len(names), len(exported.in_avals)), strict=True))
     outputs = to_results({name: name for name in wiring.outputs})

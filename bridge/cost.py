@@ -8,23 +8,20 @@ takes is not known.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax import export
 
 from bridge._jax import enable_x64
+from bridge.adopting import adopt
 from bridge.signature_calls import call_of_order, calls_of
 from savedmodel.model import SavedModel
-from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.call import CallModule
 from xla_call_module.checks import PLATFORM
-from xla_call_module.dimensions import evaluate_shape, symbols
+from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.errors import PlatformError, ShardingError, StructureError
-from xla_call_module.exported import to_jax_checks
 from xla_call_module.refining import refine
 
 __all__ = ["CostReport", "cost_of", "costs_of_model", "parse_sizes"]
@@ -218,39 +215,11 @@ def _lower(
 ) -> Any:
     arguments = [
         jax.ShapeDtypeStruct(evaluate_shape(spec.shape or (), sizes), spec.dtype.numpy)
-        for spec in call.args
+        for spec in call.operands
     ]
     with jax.default_device(devices[0] if devices else None):
-        traced = jax.jit(_exported(call).call).trace(*arguments)
+        traced = jax.jit(adopt(call).call).trace(*arguments)
         return traced.lower(lowering_platforms=(platform,))
-
-
-def _exported(call: CallModule) -> export.Exported:
-    """The module as an `Exported` of a flat function, as its node takes and returns arrays."""
-    scope = export.SymbolicScope()
-    specs = [_symbolic(spec, scope) for spec in call.args]
-    results = [_symbolic(spec, scope) for spec in call.results]
-
-    def shape_of_it(*_: Any) -> tuple[Any, ...]:
-        return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in results)
-
-    outline = export.export(jax.jit(shape_of_it), platforms=call.platforms)(*specs)
-    return dataclasses.replace(
-        outline,
-        fun_name=call.name,
-        mlir_module_serialized=call.module,
-        calling_convention_version=call.version,
-        module_kept_var_idx=call.kept,
-        disabled_safety_checks=to_jax_checks(call.disabled_checks),
-        uses_global_constants=bool(call.symbols) or call.has_platform_index,
-    )
-
-
-def _symbolic(spec: TensorSpec, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
-    dims = ",".join(map(str, spec.shape or ()))
-    is_symbolic = any(symbols(dim) for dim in spec.shape or ())
-    shape = export.symbolic_shape(dims, scope=scope) if is_symbolic else spec.shape
-    return jax.ShapeDtypeStruct(shape, spec.dtype.numpy)
 
 
 def _analysis(stage: Any) -> Mapping[str, float]:

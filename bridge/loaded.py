@@ -172,7 +172,7 @@ class LoadedSignature:
 
     @cached_property
     def _binding(self) -> Binding:
-        return bind(self._signature, self._model, self._values.host, self._flags)
+        return bind(self._signature, self._model, self._flags)
 
     @cached_property
     def _flags(self) -> tuple[DisabledCheck, ...]:
