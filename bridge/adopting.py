@@ -34,6 +34,7 @@ from savedmodel.wiring import (
 )
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, unite
+from xla_call_module.custom_calls import refuse_callbacks
 from xla_call_module.describing import describe
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import WIDE
@@ -51,9 +52,11 @@ def adopt(call: CallModule) -> export.Exported:
         call: any call.
 
     Raises:
-        FormatError, StructureError: see `describe`.
+        FormatError, StructureError: see `describe`; the module calls back to Python.
     """
     call = describe(call)
+    with open_module(call.module) as module:
+        refuse_callbacks(call.name, module)
     scope = export.SymbolicScope()
     args = [_to_spec(spec, scope) for spec in call.operands]
     results = [_to_spec(spec, scope) for spec in call.results]

@@ -22,7 +22,7 @@ from xla_call_module.lapack import is_portable
 from xla_call_module.platforms import PLATFORMS
 from xla_call_module.stablehlo import CustomCall, custom_calls, custom_calls_among
 
-__all__ = ["TARGETS", "Provider", "Target", "check_custom_calls", "classify"]
+__all__ = ["TARGETS", "Provider", "Target", "check_custom_calls", "classify", "refuse_callbacks"]
 
 
 class Provider(enum.Enum):
@@ -167,13 +167,7 @@ def check_custom_calls(
         StructureError: it calls back to Python.
     """
     allowed = {check.custom_call for check in checks}
-    for call in custom_calls(module):
-        if classify(call.target).provider is Provider.CALLBACK:
-            raise StructureError(
-                f"{where} calls back to Python at {call.location} (custom call {call.target}); the "
-                "function lives in the process that exported. To do: leave pure_callback, "
-                "io_callback and debug.print out of what is exported."
-            )
+    refuse_callbacks(where, module)
     if "ALL" in allowed:
         return
     for index, platform in enumerate(platforms):
@@ -184,6 +178,27 @@ def check_custom_calls(
                 continue
             if platform not in classify(call.target).platforms:
                 raise _absent(where, call, platform)
+
+
+def refuse_callbacks(where: str, module: Any) -> None:
+    """Refuse a parsed module that calls back to Python.
+
+    What it would call is an address in the process that exported; JAX, too, would jump there.
+
+    Args:
+        where: the name of the function, for messages.
+        module: the parsed module.
+
+    Raises:
+        StructureError: it calls back to Python, with the place.
+    """
+    for call in custom_calls(module):
+        if classify(call.target).provider is Provider.CALLBACK:
+            raise StructureError(
+                f"{where} calls back to Python at {call.location} (custom call {call.target}); the "
+                "function lives in the process that exported. To do: leave pure_callback, "
+                "io_callback and debug.print out of what is exported."
+            )
 
 
 def _absent(where: str, call: CustomCall, platform: str) -> InteropError:

@@ -15,7 +15,7 @@ from jax import export, tree_util
 
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import PLATFORM, DisabledCheck, parse_checks
-from xla_call_module.custom_calls import check_custom_calls
+from xla_call_module.custom_calls import check_custom_calls, refuse_callbacks
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import (
@@ -171,9 +171,13 @@ def to_exported(call: CallModule) -> export.Exported:
 
     Raises:
         FormatError: what it carries is damaged, or contradicts the call.
-        StructureError: a pytree type is not registered for serialization in this process.
+        StructureError: a pytree type is not registered for serialization in this process; the
+            module calls back to Python.
         VersionError: a newer JAX wrote it.
     """
+    if b"python" in call.module:  # names are plain text in MLIR bytecode
+        with open_module(call.module) as module:
+            refuse_callbacks(call.name, module)
     bare = _deserialize(call)
     exported = dataclasses.replace(
         bare,

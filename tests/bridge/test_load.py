@@ -13,12 +13,14 @@ import tensorflow as tf
 from jax import export
 
 import bridge
+import savedmodel
 from bridge.trees import with_text_keys
 from tests.bridge.absence import run_without_tensorflow
 from tests.bridge.models import BY_NAME, CASES
 from tests.bridge.pytrees import physical
 from tests.x64 import enable_x64
 from xla_call_module.errors import DtypeError, FormatError, PlatformError, StructureError
+from xla_call_module.stablehlo import serialize_module
 
 W = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
 X = np.linspace(0, 1, 12, dtype=np.float32).reshape(4, 3)
@@ -393,6 +395,29 @@ class TestWrongCalls:
             assert total == 7
             np.testing.assert_allclose(cosines, np.cos(y), rtol=1e-6)
         np.testing.assert_allclose(model(x, y[:4])[1], np.cos(y[:4]), rtol=1e-6)
+
+    @pytest.mark.parametrize("describes_itself", [True, False])
+    def test_a_module_that_calls_back_to_python(self, tmp_path, describes_itself):
+        """What it would call is an address in another process."""
+        exported = export.export(jax.jit(lambda x: x * 2))(X)
+        bridge.save(exported, tmp_path / "model")
+        lowered = jax.jit(lambda x: jax.pure_callback(np.sin, x, x)).lower(X)
+        module = lowered.compiler_ir("stablehlo")
+        with module.context:
+            artifact = serialize_module(module, (1, 0, 0))
+        file = savedmodel.read(tmp_path / "model")
+        function = file.default.function
+        call = dataclasses.replace(
+            function.call,
+            module=artifact,
+            exported=function.call.exported if describes_itself else b"",
+        )
+        function = dataclasses.replace(function, chain=(call,))
+        signature = dataclasses.replace(file.default, function=function)
+        savedmodel.write(dataclasses.replace(file, signatures=(signature,)), tmp_path / "hostile")
+        model = bridge.load(tmp_path / "hostile")
+        with pytest.raises(StructureError, match="calls back to Python"):
+            model(X)
 
     def test_an_address(self):
         with pytest.raises(
