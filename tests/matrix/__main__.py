@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -38,12 +40,13 @@ def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     console = Console(highlight=False)
     run = from_each_jax if options.jax else in_each_tensorflow
+    until = time.monotonic() + options.tests_within
     everything = not (options.jax or options.only or options.cases)
     try:
         with _folder(options.keep) as folder, _steps(console) as step:
             cells = run(folder, only=_chosen(options), names=options.cases, step=step)
             if everything:
-                cells += with_each_jax(only=USUAL_JAX, step=step)
+                cells += with_each_jax(only=USUAL_JAX, step=step, until=until)
     except EnvironmentFailedError as failure:
         console.print(f"An environment cannot be made: {failure}", markup=False)
         return 1
@@ -62,6 +65,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jax", action="store_true", help="other JAXs instead of TensorFlows")
     parser.add_argument("--only", metavar="VERSION", help="one TensorFlow, or one JAX")
     parser.add_argument("--all", action="store_true", help="every TensorFlow, not the usual ones")
+    parser.add_argument(
+        "--tests-within",
+        metavar="SECONDS",
+        type=float,
+        default=math.inf,
+        help="begin to run the tests with another JAX only while this has not passed",
+    )
     parser.add_argument("--readme", action="store_true", help="write the table of the README")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="a new folder for the files")
     options = parser.parse_args(arguments)

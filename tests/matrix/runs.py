@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
@@ -76,21 +78,26 @@ def from_each_jax(
     return cells
 
 
-def with_each_jax(*, only: Sequence[str], step: Step) -> list[Cell]:
+def with_each_jax(*, only: Sequence[str], step: Step, until: float = math.inf) -> list[Cell]:
     """The tests run with each other JAX and the newest TensorFlow.
 
     Args:
         only: the versions to run.
         step: is told what happens.
+        until: when `time.monotonic` says this, no more of them are begun.
 
     Raises:
         EnvironmentFailedError: an environment cannot be made.
     """
     writers, cells = _make([writer for writer in WRITERS if writer.version in only], step)
-    return [*cells, *(_test(writer, step) for writer in writers)]
+    return [*cells, *(_test(writer, step, until) for writer in writers)]
 
 
-def _test(writer: Ready, step: Step) -> Cell:
+def _test(writer: Ready, step: Step, until: float) -> Cell:
+    if time.monotonic() >= until:
+        return Cell(
+            "", "", "", f"tests with jax-{writer.version}", Outcome.ABSENT, "no time was left"
+        )
     step(f"the tests run with JAX {writer.version}")
     return run_suite(writer)
 
