@@ -47,7 +47,7 @@ class Variable:
     shape: tuple[int, ...]
     trainable: bool = True
     constant: bool = False
-    key: str = ""
+    key: str = field(default="", compare=False)
     chunks: Callable[[], Iterator[Any]] | None = field(default=None, compare=False)
     source: Callable[[], np.ndarray[Any, Any]] | None = field(default=None, compare=False)
 
