@@ -65,14 +65,14 @@ def test_every_example_has_a_test():
     assert {example.stem for example in EXAMPLES} <= tested
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(5))
 def test_readme_code(block, tmp_path, monkeypatch):
     """The README's Python runs from top to bottom."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     monkeypatch.chdir(tmp_path)
     namespace = {}
     for code in blocks[: block + 1]:
         exec(compile(code, f"README block {block}", "exec"), namespace)
-    expected = (("exported",), ("model",), ("f", "g"), ("network",))[block]
+    expected = (("exported",), ("model",), ("f", "g"), ("signature",), ("network",))[block]
     assert set(expected) <= namespace.keys()
