@@ -274,11 +274,14 @@ def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Expo
 
     def vjp(*arguments: Any) -> tuple[Any, ...]:
         operands, cotangents = arguments[:count], arguments[count:]
-        zeros = iter([jnp.zeros(c.shape, bool) for c in cotangents if is_float0(c)])
+        # The cotangents of integers: other programs give them the integer's dtype, or bool.
+        shapes = iter([c.shape for c in cotangents if is_float0(c)])
         given = {"operand": operands, "result": cotangents}
         taken = [
-            next(zeros) if kind == "zero" or is_float0(given[kind][index]) else given[kind][index]
-            for kind, index in gradient.operands
+            jnp.zeros(next(shapes), spec.dtype.numpy)
+            if kind == "zero" or is_float0(given[kind][index])
+            else given[kind][index]
+            for (kind, index), spec in zip(gradient.operands, gradient.call.operands, strict=True)
         ]
         results = pull_back(*taken)
         return tuple(

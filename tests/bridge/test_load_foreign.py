@@ -129,6 +129,30 @@ def test_it_becomes_a_file_of_ours(model, values, tmp_path):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+def test_integers_and_complex_numbers_of_jax2tf(tmp_path):
+    script = TESTS / "foreign" / "write_jax2tf_kinds.py"
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "out"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    expected = dict(np.load(tmp_path / "out" / "values.npz"))
+    signature = bridge.load(tmp_path / "out" / "model").signatures["serving_default"]
+    ids, z = np.array([1, 2, 1], np.int32), np.array([1 + 2j, 3], np.complex64)
+    call = signature.exported.call
+    results = signature(ids, z)
+    for name in ("y", "k", "c"):
+        np.testing.assert_allclose(results[name], expected[name], rtol=1e-6)
+    of_params = jax.grad(lambda p: call(p, ids, z)["y"].sum(), allow_int=True)(signature.params)
+    assert {path: leaf.dtype == jax.dtypes.float0 for path, leaf in of_params.items()} == {
+        "params/e": False,
+        "params/n": True,
+    }
+    np.testing.assert_allclose(of_params["params/e"], expected["e"], rtol=1e-6)
+    # Where TensorFlow gets this one wrong, what is in the file is right.
+    of_z = jax.grad(lambda z: jnp.real(call(signature.params, ids, z)["c"].sum()))(z)
+    np.testing.assert_allclose(of_z, expected["z"], rtol=1e-6)
+
+
 class TestPlumbing:
     """What TensorFlow puts around a call is followed."""
 
