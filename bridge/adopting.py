@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,9 +38,9 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.custom_calls import refuse_callbacks
 from xla_call_module.describing import describe
-from xla_call_module.dimensions import Shape
+from xla_call_module.dimensions import Dim, Shape, symbols
 from xla_call_module.dtypes import WIDE
-from xla_call_module.errors import PlatformError, StructureError
+from xla_call_module.errors import InteropError, PlatformError, StructureError
 from xla_call_module.exported import to_jax_checks
 from xla_call_module.stablehlo import custom_calls, open_module
 
@@ -66,7 +68,7 @@ def adopt(call: CallModule) -> export.Exported:
 
     with _wide((*call.args, *call.results)):
         made = export.export(jax.jit(like), platforms=call.platforms)(*args)
-    return dataclasses.replace(
+    adopted = dataclasses.replace(
         made,
         fun_name=call.name,
         mlir_module_serialized=call.module,
@@ -76,6 +78,7 @@ def adopt(call: CallModule) -> export.Exported:
         uses_global_constants=call.has_platform_index or bool(call.symbols),
         nr_devices=call.nr_devices,
     )
+    return cut_vjp(adopted, 0)  # that of the zeros
 
 
 def _to_spec(spec: TensorSpec, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
@@ -85,7 +88,12 @@ def _to_spec(spec: TensorSpec, scope: export.SymbolicScope) -> jax.ShapeDtypeStr
 
 
 def _wide(specs: Sequence[TensorSpec]) -> contextlib.AbstractContextManager[Any]:
-    return enable_x64() if any(s.dtype.name in WIDE for s in specs) else contextlib.nullcontext()
+    return _wide_if(spec.dtype.name for spec in specs)
+
+
+def _wide_if(dtypes: Iterable[str]) -> contextlib.AbstractContextManager[Any]:
+    """A context with 64-bit dtypes, if any is among the names."""
+    return enable_x64() if any(name in WIDE for name in dtypes) else contextlib.nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +134,12 @@ def export_wiring(
     def constant(variable: int) -> np.ndarray[Any, Any]:
         return variables[variable].mapped()
 
-    functions = {
-        id(invocation): _to_function(invocation, constant, disabled_checks)
-        for invocation in wiring.invocations()
-    }
+    functions = _with_own_symbols(
+        {
+            id(invocation): _to_function(invocation, constant, disabled_checks)
+            for invocation in wiring.invocations()
+        }
+    )
     specs = _input_specs(wiring, functions)
 
     def function(*arguments: Any) -> Any:
@@ -148,13 +158,13 @@ def export_wiring(
     given: list[Any] = [_to_spec(spec, scope) for spec in specs.values()]
     if names:
         given = [{name: _spec_of(variables[v]) for v, name in names.items()}, *given]
-    every = [spec for found in functions.values() for spec in found.specs]
-    with _wide([*every, *specs.values()]):
-        made = export.export(
-            jax.jit(function),
+    with _wide_if(_dtypes_of(wiring, functions, [variables[v] for v in names])):
+        made = _export(
+            function,
+            given,
             platforms=_common_platforms([found.exported for found in functions.values()]),
             disabled_checks=_checks_for([found.exported for found in functions.values()]),
-        )(*given)
+        )
     made = dataclasses.replace(made, disabled_safety_checks=first.disabled_safety_checks)
     return cut_vjp(made, min(found.order for found in functions.values()))
 
@@ -164,6 +174,80 @@ def to_results(outputs: Mapping[str, Any]) -> Any:
     if list(outputs) == [f"output_{index}" for index in range(len(outputs))]:
         return next(iter(outputs.values())) if len(outputs) == 1 else tuple(outputs.values())
     return dict(outputs)
+
+
+def _export(
+    function: Callable[..., Any],
+    specs: Sequence[Any],
+    *,
+    platforms: Sequence[str],
+    disabled_checks: Sequence[export.DisabledSafetyCheck],
+) -> export.Exported:
+    """What `jax.export` makes of a function around calls.
+
+    Raises:
+        StructureError: the shapes of one call do not follow from those of the others.
+    """
+    wrapped = jax.jit(function)
+    try:
+        return export.export(wrapped, platforms=platforms, disabled_checks=disabled_checks)(*specs)
+    except (ValueError, TypeError) as error:
+        if isinstance(error, InteropError):
+            raise
+        raise StructureError(
+            f"{function.__name__} and what is around it in the file are no JAX function of "
+            f"symbolic shapes: {error}. To do: use the file through TensorFlow, from JAX by "
+            "bridge.call_tf."
+        ) from error
+
+
+def _with_own_symbols(functions: Mapping[int, _Function]) -> dict[int, _Function]:
+    """The functions, the dimension variables of each under names that no other has.
+
+    Where two of them take the same input, JAX finds out that the sizes are the same.
+    """
+    taken: set[str] = set()
+    renamed = {}
+    for key, function in functions.items():
+        found = {s for spec in function.specs for dim in spec.shape or () for s in symbols(dim)}
+        names = {name: name for name in found}
+        for name in sorted(found & taken):
+            count = next(i for i in itertools.count(1) if f"{name}_{i}" not in taken | found)
+            names[name] = f"{name}_{count}"
+        taken |= set(names.values())
+        specs = tuple(
+            dataclasses.replace(
+                spec, shape=spec.shape and tuple(_rename(dim, names) for dim in spec.shape)
+            )
+            for spec in function.specs
+        )
+        renamed[key] = dataclasses.replace(function, specs=specs)
+    return renamed
+
+
+def _rename(dim: Dim, names: Mapping[str, str]) -> Dim:
+    if isinstance(dim, int):
+        return dim
+    return re.sub(r"[^\W\d]\w*", lambda found: names.get(found[0], found[0]), dim)
+
+
+def _dtypes_of(
+    wiring: Wiring, functions: Mapping[int, _Function], variables: Sequence[Variable]
+) -> Iterator[str]:
+    """The names of all dtypes in a signature."""
+    yield from (spec.dtype.name for found in functions.values() for spec in found.specs)
+    yield from (
+        spec.dtype.name
+        for invocation in wiring.invocations()
+        for spec in invocation.call.own_results
+    )
+    yield from (spec.dtype.name for spec in wiring.inputs.values())
+    yield from (variable.dtype.name for variable in variables)
+    for value in wiring.values():
+        if isinstance(value, Cast):
+            yield value.dtype.name
+        elif isinstance(value, Constant):
+            yield str(value.value.dtype)
 
 
 def _checks_for(exporteds: Sequence[export.Exported]) -> list[export.DisabledSafetyCheck]:
@@ -247,8 +331,14 @@ def _restored(
     def hoisted(key: str) -> np.ndarray[Any, Any]:
         index = next(index for index, found in call.constants.items() if found == key)
         value = invocation.operands[places[index]]
-        assert isinstance(value, Parameter)
-        return constant(value.variable)
+        if isinstance(value, Parameter):
+            return constant(value.variable)
+        if isinstance(value, Constant):
+            return value.value
+        raise StructureError(
+            f"A constant of {call.name} is computed in the file, by {type(value).__name__}. To do: "
+            "use the file through TensorFlow."
+        )
 
     exported = restore(invocation.chain, hoisted, disabled_checks)
     flat = call_flat(exported)
@@ -275,14 +365,16 @@ def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Expo
     def vjp(*arguments: Any) -> tuple[Any, ...]:
         operands, cotangents = arguments[:count], arguments[count:]
         # The cotangents of integers: other programs give them the integer's dtype, or bool.
-        shapes = iter([c.shape for c in cotangents if is_float0(c)])
+        shapes = [c.shape for c in cotangents if is_float0(c)]
         given = {"operand": operands, "result": cotangents}
-        taken = [
-            jnp.zeros(next(shapes), spec.dtype.numpy)
-            if kind == "zero" or is_float0(given[kind][index])
-            else given[kind][index]
-            for (kind, index), spec in zip(gradient.operands, gradient.call.operands, strict=True)
-        ]
+        taken = []
+        for (kind, index), spec in zip(gradient.operands, gradient.call.operands, strict=True):
+            if kind == "zero":
+                taken.append(jnp.zeros(shapes[index], spec.dtype.numpy))
+            elif is_float0(given[kind][index]):
+                taken.append(jnp.zeros(given[kind][index].shape, spec.dtype.numpy))
+            else:
+                taken.append(given[kind][index])
         results = pull_back(*taken)
         return tuple(
             _zero_cotangent(operand) if index is None or not is_real(operand) else results[index]
@@ -294,10 +386,8 @@ def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Expo
         dtype = aval.dtype if is_real(aval) else jax.dtypes.float0
         specs.append(jax.ShapeDtypeStruct(aval.shape, dtype))
     checks = _checks_for([primal, adopted])
-    with _wide(gradient.call.args):
-        made = export.export(jax.jit(vjp), platforms=primal.platforms, disabled_checks=checks)(
-            *specs
-        )
+    with _wide((*gradient.call.args, *gradient.call.results)):
+        made = _export(vjp, specs, platforms=primal.platforms, disabled_checks=checks)
     made = dataclasses.replace(made, disabled_safety_checks=primal.disabled_safety_checks)
     return cut_vjp(made, 0)
 

@@ -16,13 +16,15 @@ from xla_call_module.call import bind_symbols
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, PlatformError, StructureError
-from xla_call_module.exported import argument_specs
+from xla_call_module.exported import argument_specs, result_specs
 
 __all__ = ["Arguments"]
 
 # What JAX's backend calls itself -> the platforms of `jax.export` that it can be.
 _PLATFORMS = {"gpu": ("cuda", "rocm")}
 _KINDS = "biufc"
+# How many kinds of arguments are remembered as checked.
+_REMEMBERED = 1024
 
 # The shape of each flat argument.
 Sizes = tuple[tuple[int | None, ...], ...]
@@ -53,6 +55,11 @@ class Arguments:
         self._first = len(binding.variables)
         self._tree = _without_params(exported, has_params=binding.params is not None)
         self._names = binding.inputs
+        self._wide = [
+            spec
+            for spec in (*self._specs, *result_specs(exported))
+            if spec.dtype.name in WIDE and spec.element != "float0"
+        ]
         self._accepted: set[tuple[Any, ...]] = set()
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -66,7 +73,7 @@ class Arguments:
             StructureError, DtypeError: they are not those that the function was exported for.
             PlatformError: it was not exported for the platform at hand.
         """
-        leaves, tree = tree_util.tree_flatten((args, dict(kwargs)))
+        leaves, tree = self._flatten(args, kwargs)
         # In the file the keys of dicts are text, in the order that they had.
         if tree != self._tree and with_text_keys(tree) != self._tree:
             leaves = self._by_name(args, kwargs, tree)
@@ -76,11 +83,40 @@ class Arguments:
             else leaf
             for index, leaf in enumerate(leaves, self._first)
         ]
-        kinds = tuple((np.shape(leaf), _dtype_of(leaf)) for leaf in leaves)
+        kinds = tuple(self._kind_of(leaf, index) for index, leaf in enumerate(leaves, self._first))
+        self._check_width()
         if kinds not in self._accepted:
-            self._check(leaves, kinds)
+            self._check(kinds)
+            if len(self._accepted) >= _REMEMBERED:
+                self._accepted.clear()
             self._accepted.add(kinds)
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            self._check_platform()
         return leaves
+
+    def _flatten(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], tree_util.PyTreeDef]:
+        try:
+            return tree_util.tree_flatten((args, dict(kwargs)))
+        except (ValueError, TypeError) as error:
+            raise StructureError(
+                f"The arguments of {self._key} are no pytree: {error}. To do: pass what "
+                "jax.tree.flatten takes."
+            ) from error
+
+    def _kind_of(self, leaf: Any, index: int) -> tuple[tuple[Any, ...], Any]:
+        """The shape and the dtype that JAX takes a value for."""
+        if isinstance(leaf, jax.Array):
+            return leaf.shape, leaf.dtype
+        if isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.ma.MaskedArray):
+            return leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)
+        if isinstance(leaf, (bool, int, float, complex)):
+            return (), jax.dtypes.canonicalize_dtype(np.result_type(type(leaf)))
+        raise DtypeError(
+            f"{self._specs[index].path} of {self._key} is a {type(leaf).__name__}; expected a JAX "
+            f"or numpy array, {self._specs[index]}."
+        )
 
     def unlike(self, leaves: list[Any]) -> Sizes | None:
         """The shapes of all arguments where they are not those that the function was exported for.
@@ -114,13 +150,19 @@ class Arguments:
     def _from_python(self, number: complex, index: int) -> Any:
         """A Python number in the dtype of the argument, if JAX would promote it to that."""
         dtype = self._exported.in_avals[index].dtype
+        if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+            return number
         kinds = [np.result_type(type(number)).kind, np.dtype(dtype).kind.replace("V", "f")]
         if _KINDS.find(kinds[0]) > _KINDS.find(kinds[1]):
             return number
-        return np.asarray(number, dtype)
+        try:
+            return np.asarray(number, dtype)
+        except OverflowError as error:
+            raise DtypeError(
+                f"{self._specs[index].path} of {self._key} is {number}, which is no {dtype}."
+            ) from error
 
-    def _check(self, leaves: list[Any], kinds: tuple[Any, ...]) -> None:
-        self._check_width()
+    def _check(self, kinds: tuple[Any, ...]) -> None:
         for index, (_, dtype) in enumerate(kinds, self._first):
             if dtype != self._exported.in_avals[index].dtype:
                 raise DtypeError(
@@ -129,8 +171,6 @@ class Arguments:
                 )
         sizes = self._sizes([shape for shape, _ in kinds])
         bind_symbols(self._key, self._specs, sizes, disabled_checks=self._checks)
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            self._check_platform()
 
     def _sizes(self, shapes: Sequence[Sequence[Any]]) -> list[tuple[int | None, ...]]:
         """The sizes of all arguments, of which `shapes` are those that are no parameters."""
@@ -143,11 +183,10 @@ class Arguments:
         return sizes
 
     def _check_width(self) -> None:
-        wide = [s for s in self._specs if s.dtype.name in WIDE and s.element != "float0"]
-        if wide and not jax.config.read("jax_enable_x64"):
+        if self._wide and not jax.config.read("jax_enable_x64"):
             raise DtypeError(
-                f"{wide[0].path} of {self._key} is {wide[0]}, and JAX has no 64-bit dtypes while "
-                "x64 is off. To do: jax.config.update('jax_enable_x64', True)."
+                f"{self._wide[0].path} of {self._key} is {self._wide[0]}, and JAX has no 64-bit "
+                "dtypes while x64 is off. To do: jax.config.update('jax_enable_x64', True)."
             )
 
     def _check_platform(self) -> None:
@@ -167,10 +206,3 @@ def _without_params(exported: export.Exported, *, has_params: bool) -> tree_util
     leaves = range(len(exported.in_avals))
     args, kwargs = tree_util.tree_unflatten(exported.in_tree, leaves)
     return tree_util.tree_structure((args[int(has_params) :], kwargs))
-
-
-def _dtype_of(leaf: Any) -> Any:
-    """The dtype that JAX takes a value for."""
-    if isinstance(leaf, jax.Array):
-        return leaf.dtype
-    return jax.dtypes.canonicalize_dtype(np.result_type(getattr(leaf, "dtype", leaf)))

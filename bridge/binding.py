@@ -9,11 +9,12 @@ from typing import Any
 from jax import export, tree_util
 
 from bridge.adopting import export_wiring, input_order, to_results
+from bridge.names import input_names, output_names
 from bridge.restore import restore
 from bridge.trees import key_names, unique_names
 from savedmodel.model import SavedModel, Signature
 from savedmodel.structures import NONE, Leaf, Structure
-from savedmodel.wiring import Input, Parameter, Wiring
+from savedmodel.wiring import Input, Output, Parameter, Wiring
 from xla_call_module.checks import DisabledCheck
 
 __all__ = ["Binding", "bind"]
@@ -56,7 +57,7 @@ def bind(
     """
     wiring = signature.wiring
     assert wiring is not None, "the file was read"
-    if not _describes_itself(signature, wiring):
+    if not _describes_itself(signature, wiring, model):
         return _bind_wiring(wiring, model, disabled_checks)
     function = signature.function
     exported = restore(
@@ -67,25 +68,65 @@ def bind(
     params = _params_tree(exported, signature, model)
     if params is None and function.bound:
         return _bind_wiring(wiring, model, disabled_checks)
-    variables: tuple[int | None, ...] = ()
-    if params is not None:
-        by_path = dict(_paths(model.params))
-        bound = signature.function.bound
-        variables = tuple(
-            bound.get(index, by_path.get(path)) for index, path in enumerate(key_names(params))
-        )
+    variables = () if params is None else _variables_of(params, signature, model)
     return Binding(exported, params, variables, signature.inputs, signature.outputs)
 
 
-def _describes_itself(signature: Signature, wiring: Wiring) -> bool:
+def _variables_of(
+    params: tree_util.PyTreeDef, signature: Signature, model: SavedModel
+) -> tuple[int | None, ...]:
+    """For each leaf of the parameters the index of its variable.
+
+    What the module takes is bound to it. For what it does not take the object graph tells, which
+    names the variables by the same paths.
+    """
+    bound, by_path = signature.function.bound, dict(_paths(model.params))
+    variables: list[int | None] = []
+    for index, path in enumerate(key_names(params)):
+        found = bound.get(index, by_path.get(path))
+        if index not in bound and found is not None:
+            variable, spec = model.variables[found], signature.function.call.args[index]
+            fits = (variable.shape, variable.dtype) == (spec.shape, spec.dtype)
+            found = found if fits and found not in bound.values() else None
+        variables.append(found)
+    return tuple(variables)
+
+
+def _describes_itself(signature: Signature, wiring: Wiring, model: SavedModel) -> bool:
     """Whether the signature is one call with its own `Exported`, and nothing around it."""
-    invocations = wiring.invocations()
+    invocations, call = wiring.invocations(), signature.function.call
+    if len(invocations) != 1 or not call.exported:
+        return False
+    operands = invocations[0].operands
+    names = [value.name for value in operands if isinstance(value, Input)]
+    results = [value.index for value in wiring.outputs.values() if isinstance(value, Output)]
     return (
-        len(invocations) == 1
-        and bool(signature.function.call.exported)
-        and signature.outputs.keys() == wiring.outputs.keys()
-        and all(isinstance(value, Input | Parameter) for value in invocations[0].operands)
-        and len(set(wiring.outputs.values())) == len(signature.function.call.own_results)
+        all(isinstance(value, Input | Parameter) for value in operands)
+        and len(names) == len(set(names))
+        and len(wiring.inputs) - len(names) <= len(set(range(len(call.own_args))) - set(call.kept))
+        and len(wiring.outputs) == len(call.own_results)
+        and sorted(results) == list(range(len(call.own_results)))
+        and (_is_recorded(signature, model) or _names_fit(signature))
+    )
+
+
+def _is_recorded(signature: Signature, model: SavedModel) -> bool:
+    """Whether the file is as it was written: what TensorFlow saves again has no such record."""
+    return signature.key in model.metadata.get("signatures", {})
+
+
+def _names_fit(signature: Signature) -> bool:
+    """Whether no input or output has the name that another one had when the file was written.
+
+    A function around the call may have swapped them.
+    """
+    call = signature.function.call
+    given = {index: name for name, index in signature.inputs.items()}
+    free = sorted(given)
+    usual = dict(zip(input_names(signature.key, call, free, None), free, strict=True))
+    results = {name: i for i, name in enumerate(output_names(signature.key, call, None))}
+    return all(usual.get(name, index) == index for name, index in signature.inputs.items()) and all(
+        results.get(name, index) == index for name, index in signature.outputs.items()
     )
 
 
@@ -135,7 +176,8 @@ def _params_tree(
     in_tree: Any = exported.in_tree  # the stub of its class lacks `children`
     first = in_tree.children()[0].children()[:1]
     if not first or (not bound and model.params == NONE):
-        return None
+        given = model.metadata.get("params") is True and first and not first[0].num_leaves
+        return first[0] if given else None
     leaves = range(first[0].num_leaves)
     own = set(bound) <= set(leaves) and not set(signature.inputs.values()) & set(leaves)
     return first[0] if own else None

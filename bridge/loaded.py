@@ -18,11 +18,15 @@ from bridge.calling import call_flat
 from bridge.keys import to_logical
 from savedmodel.model import SavedModel, Signature, Variable
 from xla_call_module.checks import DisabledCheck, unite
+from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.flags import read_flags
 from xla_call_module.refining import refine
 
 __all__ = ["LoadedModel", "LoadedSignature"]
+
+# For how many kinds of shapes that it was not exported for a function is kept.
+_REFINED = 16
 
 
 class LoadedModel:
@@ -110,7 +114,10 @@ class LoadedSignature:
         """
         if self._binding.params is None:
             return None
-        return tree_util.tree_unflatten(self._binding.params, self._parameters(self._values.host))
+        # A tracer must not be remembered.
+        with jax.ensure_compile_time_eval():
+            leaves = self._parameters(self._values.host)
+        return tree_util.tree_unflatten(self._binding.params, leaves)
 
     @cached_property
     def inputs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
@@ -160,7 +167,15 @@ class LoadedSignature:
         leaves = self._arguments.flatten(args, kwargs)
         sizes = self._arguments.unlike(leaves)
         run = self._run if sizes is None else self._run_for(sizes)
-        results = run(*self._device_parameters, *leaves)
+        try:
+            results = run(*self._device_parameters, *leaves)
+        except (ValueError, TypeError) as error:
+            if isinstance(error, InteropError):
+                raise
+            raise StructureError(
+                f"JAX cannot call {self.key} in this way: {error}. It can be differentiated in "
+                "reverse mode, by jax.grad, jax.vjp and jax.jacrev."
+            ) from error
         return tree_util.tree_unflatten(self.exported.out_tree, results)
 
     def __repr__(self) -> str:
@@ -194,6 +209,8 @@ class LoadedSignature:
             call = from_exported(self.exported, allow_flat_trees=True)
             shapes = [tuple(size or 0 for size in sizes[index]) for index in call.kept]
             flat = call_flat(adopt(refine(call, shapes)), name=self.key)
+            if len(self._refined) >= _REFINED:
+                self._refined.pop(next(iter(self._refined)))
             self._refined[sizes] = jax.jit(lambda *leaves: flat(*(leaves[i] for i in call.kept)))
         return self._refined[sizes]
 
@@ -211,7 +228,7 @@ class LoadedSignature:
         for position, variable in enumerate(self._binding.variables):
             aval = self.exported.in_avals[position]
             if variable is None or (needed is not None and position not in needed):
-                leaves.append(jax.numpy.zeros(aval.shape, aval.dtype))
+                leaves.append(_zeros(aval))
             else:
                 leaves.append(to_logical(value_of(variable), aval))
         return leaves
@@ -233,6 +250,12 @@ class _Values:
         if index not in self._device:
             self._device[index] = jax.device_put(self.host(index))
         return self._device[index]
+
+
+def _zeros(aval: Any) -> Any:
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+        return jax.numpy.zeros(aval.shape, aval.dtype)
+    return np.zeros(aval.shape, aval.dtype)
 
 
 def _specs(indices: Mapping[str, int], avals: Sequence[Any]) -> Mapping[str, jax.ShapeDtypeStruct]:

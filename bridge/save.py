@@ -144,7 +144,7 @@ def save(
         signatures=signatures,
         variables=(*variables, *to_constants(constants)),
         params=NONE if tree is None else to_structure(tree),
-        metadata=_describe(signatures),
+        metadata=_describe(signatures, has_params=tree is not None),
     )
     if saved.module_bytes >= MAX_PROTO_BYTES:
         raise _too_large(saved)
@@ -352,7 +352,7 @@ def _without_first(arguments: Structure) -> Structure:
     return as_tuple([as_tuple([child for _, child in args.children[1:]]), kwargs])
 
 
-def _describe(signatures: Sequence[Signature]) -> dict[str, Any]:
+def _describe(signatures: Sequence[Signature], *, has_params: bool) -> dict[str, Any]:
     """What `inspect` shows of the file beside what its nodes say of themselves."""
     calls = [call for signature in signatures for call in signature.function.chain]
     releases = [release for call in calls if (release := oldest_release(call)) is not None]
@@ -360,6 +360,7 @@ def _describe(signatures: Sequence[Signature]) -> dict[str, Any]:
         "format": _FORMAT,
         "writer": f"jax-tf-bridge {metadata.version('jax-tf-bridge')}",
         "jax": jax.__version__,
+        "params": has_params,
         "tensorflow": max(releases, key=lambda release: release.tensorflow).name,
         "signatures": {
             signature.key: {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,12 +12,14 @@ import jax.numpy as jnp
 from jax import export, stages, tree_util
 from jax.extend import core
 
-from bridge._jax import cut_vjp
+from bridge._jax import cut_vjp, enable_x64
 from bridge.lowering import export_for
-from xla_call_module.call import read_artifact_version
+from xla_call_module.call import TensorSpec, read_artifact_version
 from xla_call_module.checks import DisabledCheck, parse_checks
+from xla_call_module.custom_calls import check_custom_calls
+from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import PlatformError, ShardingError, StructureError
-from xla_call_module.exported import Check, argument_specs, to_jax_checks
+from xla_call_module.exported import Check, argument_specs, result_specs, to_jax_checks
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 from xla_call_module.stablehlo import TensorType, read_main, serialize_module
 
@@ -59,16 +62,32 @@ def exported_from_stage(
     checks = parse_checks(disabled_checks)
     if isinstance(stage, stages.Lowered):
         _refuse_arguments(stage, args, kwargs)
-        return _from_lowered(stage, platforms, checks)
+        with _as_wide_as(stage):
+            return _from_lowered(stage, platforms, checks)
     chosen = parse_platforms(DEFAULT_PLATFORMS if platforms is None else platforms)
     if isinstance(stage, stages.Traced):
         _refuse_arguments(stage, args, kwargs)
         args, kwargs = _specs(stage.args_info)
-        stage = jax.jit(_function_of(stage))
-    elif not isinstance(stage, stages.Wrapped):
+        function = _function_of(stage)
+        with _as_wide_as(stage):
+            return export_for(
+                jax.jit(function), args, kwargs, name=function.__name__, platforms=chosen,
+                disabled_checks=checks,
+            )  # fmt: skip
+    if not isinstance(stage, stages.Wrapped):
         raise StructureError(_explain_other(stage))
     name = str(getattr(stage, "__name__", "function"))
     return export_for(stage, args, kwargs, name=name, platforms=chosen, disabled_checks=checks)
+
+
+def _as_wide_as(stage: stages.Traced | stages.Lowered) -> contextlib.AbstractContextManager[Any]:
+    """The dtypes that JAX had when it was traced: with 64 bits, if anything in it has."""
+    dtypes = [leaf.dtype for leaf in tree_util.tree_leaves((stage.args_info, stage.out_info))]
+    if isinstance(stage, stages.Traced):
+        dtypes += [value.aval.dtype for eqn in stage.jaxpr.eqns for value in eqn.outvars]
+        dtypes += [jnp.result_type(constant) for constant in stage.jaxpr.consts]
+    wide = any(str(dtype) in WIDE for dtype in dtypes)
+    return enable_x64() if wide else contextlib.nullcontext()
 
 
 def _explain_other(stage: object) -> str:
@@ -114,6 +133,11 @@ def _from_lowered(
 ) -> export.Exported:
     """An `Exported` of the right types, with the module in the place of its own."""
     args, kwargs = _specs(lowered.args_info)
+    if symbolic := [a for a in tree_util.tree_leaves((args, kwargs)) if _is_symbolic(a)]:
+        raise StructureError(
+            f"The function was lowered with an argument of shape {symbolic[0].shape}; dimension "
+            "variables are arguments of their own there. To do: pass the traced function."
+        )
     results = _specs(lowered.out_info)
 
     def like(*_: Any, **__: Any) -> Any:
@@ -127,6 +151,7 @@ def _from_lowered(
     )(*args, **kwargs)
     with module.context:
         _check_devices(module)
+        check_custom_calls(like.__name__, module, chosen, disabled_checks)
         main = read_main(module)
         if main.has_platform_index != (len(chosen) > 1):
             raise PlatformError(
@@ -134,9 +159,13 @@ def _from_lowered(
                 f" of the platforms, not for {', '.join(chosen)}. To do: pass platforms= of what "
                 "it was lowered for, in that order."
             )
-        given = [
-            TensorType(spec.static_shape or (), spec.dtype.mlir) for spec in argument_specs(made)
-        ]
+        given = [_type_of(spec) for spec in argument_specs(made)]
+        returned = [_type_of(spec) for spec in result_specs(made)]
+        if list(main.results) != returned:
+            raise StructureError(
+                f"{like.__name__} was lowered to return {', '.join(map(str, main.results))}, and "
+                f"is said to return {', '.join(map(str, returned))}."
+            )
         kept = _kept(like.__name__, given, main.args)
         version = read_artifact_version(made.mlir_module_serialized)
         artifact = serialize_module(module, version)
@@ -144,9 +173,17 @@ def _from_lowered(
     return cut_vjp(changed, 0)
 
 
+def _is_symbolic(spec: Any) -> bool:
+    return any(export.is_symbolic_dim(dim) for dim in spec.shape)
+
+
 def _here() -> list[str]:
     backend = jax.default_backend()
     return [_BACKENDS.get(backend, backend)]
+
+
+def _type_of(spec: TensorSpec) -> TensorType:
+    return TensorType(spec.static_shape or (), spec.dtype.mlir)
 
 
 def _check_devices(module: Any) -> None:

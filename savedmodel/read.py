@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from google.protobuf.message import DecodeError
 
@@ -28,7 +28,7 @@ from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
 from savedmodel.session import read_session
 from savedmodel.stored_variables import StoredVariables
-from savedmodel.structures import NONE, Branch, Leaf, Structure, as_dict, as_list, as_tuple
+from savedmodel.structures import NONE, Branch, Leaf, Structure, as_dict, as_tuple
 from savedmodel.wire import check_wire
 from savedmodel.wiring import Input, Output, Parameter, Wiring
 from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, VARIABLES
@@ -394,8 +394,9 @@ class _Objects:
         }
         identifier = node.user_object.identifier
         if "list" in identifier or "tuple" in identifier:
-            ordered = [children[name] for name in sorted(children, key=_as_number)]
-            return as_list(ordered) if "list" in identifier else as_tuple(ordered)
+            # A place that holds no variable is not in the file; the others keep their numbers.
+            kind: Literal["list", "tuple"] = "list" if "list" in identifier else "tuple"
+            return Branch(kind, tuple((n, children[n]) for n in sorted(children, key=_as_number)))
         return Branch("dict", tuple(children.items()))
 
     def _children(self, index: int) -> dict[str, int]:

@@ -193,13 +193,18 @@ class _Pullback:
         if len(calls) != 1 or len(results) != len(origins):
             return None
         (vjp,) = calls.values()
-        operands = tuple(map(self._operand, vjp.operands))
-        if any(operand is None for operand in operands):
-            return None
+        gradient = decode_node(vjp.node)
+        operands: list[tuple[str, int]] = []
+        for origin, spec in zip(vjp.operands, gradient.operands, strict=True):
+            found = self._operand(origin)
+            if found is None and spec.dtype.name == "bool" and _is_zero(origin):
+                # The cotangent of an integer, which is made on the spot.
+                found = ("zero", sum(kind == "zero" for kind, _ in operands))
+            if found is None:
+                return None
+            operands.append(found)
         returned = self._returned([result.index for result in results])
-        return Gradient(
-            decode_node(vjp.node), tuple(operand for operand in operands if operand), returned
-        )
+        return Gradient(gradient, tuple(operands), returned)
 
     def _operand(self, origin: Origin) -> tuple[str, int] | None:
         """What an operand of the VJP is in terms of the call."""
@@ -210,8 +215,7 @@ class _Pullback:
             captured = self.source.described(self.function.name).captured
             found = self._place(captured[origin.index - len(passed)])
             return found if found and found[0] == "operand" else None
-        # The cotangent of an integer is made on the spot.
-        return ("zero", 0) if isinstance(origin, Unknown | dataflow.Constant) else None
+        return None
 
     def _place(self, reference: str) -> tuple[str, int] | None:
         """Which result or operand of the call a tensor is."""
@@ -236,6 +240,18 @@ class _Pullback:
         return tuple(found)
 
 
+def _is_zero(origin: Origin) -> bool:
+    """Whether something is all zeros, as far as its operation tells."""
+    if isinstance(origin, dataflow.Constant):
+        return not _to_numpy(origin.tensor).any()
+    if not isinstance(origin, Unknown):
+        return False
+    place = {"BroadcastTo": 0, "Fill": 1}.get(origin.op)
+    return origin.op == "ZerosLike" or (
+        place is not None and len(origin.sources) == 2 and _is_zero(origin.sources[place])
+    )
+
+
 def _split(reference: str) -> tuple[str, int]:
     """Node and number of `node`, `node:0` or `node:output:0`."""
     node, _, rest = reference.partition(":")
@@ -256,17 +272,27 @@ def _to_numpy(tensor: Proto) -> np.ndarray[Any, Any]:
                 f"A constant of {dtype.name}{list(shape)} has {len(tensor.tensor_content)} bytes."
             )
         return np.frombuffer(tensor.tensor_content, dtype.numpy).reshape(shape)
+    if not count:
+        return np.zeros(shape, dtype.numpy)
+    values = _listed_values(tensor, dtype.numpy)
+    if not 0 < values.size <= count or (values.size > 1 and count > _MAX_PADDED):
+        raise FormatError(f"A constant of {dtype.name}{list(shape)} has {values.size} values.")
+    if values.size == 1:
+        return np.broadcast_to(values[0], shape)
+    # The last value is that of all that are left out.
+    return np.concatenate([values, values[-1:].repeat(count - values.size)]).reshape(shape)
+
+
+def _listed_values(tensor: Proto, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """The elements in the fields of a TensorProto for values of each kind."""
+    if tensor.half_val:  # bits, also of bfloat16
+        return np.array(tensor.half_val, np.uint16).view(dtype)
+    if tensor.float8_val:
+        return np.frombuffer(tensor.float8_val, np.uint8).view(dtype)
+    for pairs, part in ((tensor.scomplex_val, np.float32), (tensor.dcomplex_val, np.float64)):
+        if pairs:
+            return np.array(pairs, part)[: len(pairs) // 2 * 2].view(dtype)
     fields = ("float_val", "double_val", "int_val", "int64_val", "bool_val", "uint32_val",
               "uint64_val")  # fmt: skip
     values = [value for name in fields for value in getattr(tensor, name)]
-    if not count:
-        return np.zeros(shape, dtype.numpy)
-    if not values or len(values) > max(count, 1):
-        raise FormatError(f"A constant of {dtype.name}{list(shape)} has {len(values)} values.")
-    if len(values) == 1:
-        return np.broadcast_to(np.array(values[0]).astype(dtype.numpy), shape)
-    if count > _MAX_PADDED:
-        raise FormatError(f"A constant of {dtype.name}{list(shape)} has {len(values)} values.")
-    # The last value is that of all that are left out.
-    padded = np.array(values + [values[-1]] * (count - len(values)))
-    return padded[:count].astype(dtype.numpy).reshape(shape)
+    return np.array(values).astype(dtype)

@@ -84,7 +84,7 @@ class Gradient:
     Attributes:
         call: the module.
         operands: what it takes: `("operand", i)` of the call, the cotangent of `("result", i)`, or
-            `("zero", 0)`.
+            `("zero", i)` for the cotangent of the i-th result that has none.
         results: for each operand of the call which result is its cotangent; None for none.
     """
 

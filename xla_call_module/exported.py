@@ -43,6 +43,7 @@ __all__ = [
     "carried_kept",
     "from_exported",
     "result_paths",
+    "result_specs",
     "strip_exported",
     "to_exported",
     "to_jax_checks",
@@ -265,6 +266,15 @@ def argument_specs(exported: export.Exported) -> tuple[TensorSpec, ...]:
         DtypeError: a dtype that TensorFlow cannot carry.
     """
     return _specs(exported.in_avals, argument_paths(exported.in_tree), {})
+
+
+def result_specs(exported: export.Exported) -> tuple[TensorSpec, ...]:
+    """Every flat result of an `Exported`.
+
+    Raises:
+        DtypeError: a dtype that TensorFlow cannot carry.
+    """
+    return _specs(exported.out_avals, result_paths(exported.out_tree), {})
 
 
 def argument_paths(in_tree: tree_util.PyTreeDef) -> tuple[str, ...]:

@@ -313,6 +313,34 @@ class TestValues:
         with pytest.raises(FormatError, match="the checksum of the 24 bytes of 'params/w"):
             model(X, N)
 
+    def test_none_among_parameters(self, tmp_path):
+        """Leaves after it keep their values, whether they are used or not."""
+        full = lambda value: np.full((2,), value, np.float32)  # noqa: E731
+        params = [None, full(7), (None, full(9)), full(11)]
+        exported = export.export(jax.jit(lambda params, x: x * params[2][1]))(params, full(1))
+        bridge.save(exported, tmp_path / "m", params=params)
+        loaded = tf.saved_model.load(tmp_path / "m")
+        tf.saved_model.save(loaded, tmp_path / "again", signatures=loaded.signatures)
+        for name in ("m", "again"):
+            model = bridge.load(tmp_path / name)
+            jax.tree.map(np.testing.assert_array_equal, model.params, params)
+            np.testing.assert_array_equal(model(full(2)), full(18))
+
+    def test_no_parameters_at_all(self, tmp_path):
+        exported = export.export(jax.jit(lambda params, x: x * 2))({}, X)
+        bridge.save(exported, tmp_path / "m", params={})
+        model = bridge.load(tmp_path / "m")
+        assert model.params == {}
+        np.testing.assert_array_equal(model(X), X * 2)
+
+    def test_a_tracer_is_not_remembered(self, tmp_path):
+        params = {"key": jax.random.key(3)}
+        exported = export.export(jax.jit(lambda p, x: x + jax.random.normal(p["key"], (3,))))
+        bridge.save(exported(params, X), tmp_path / "m", params=params)
+        signature = bridge.load(tmp_path / "m").signatures["serving_default"]
+        call = lambda x: signature.exported.call(signature.params, x)  # noqa: E731
+        np.testing.assert_allclose(jax.jit(call)(X), call(X), rtol=1e-6)
+
 
 class TestSeveralSignatures:
     """Each is a function of its own, of the same parameters."""
@@ -395,6 +423,49 @@ class TestWrongCalls:
             assert total == 7
             np.testing.assert_allclose(cosines, np.cos(y), rtol=1e-6)
         np.testing.assert_allclose(model(x, y[:4])[1], np.cos(y[:4]), rtol=1e-6)
+        # What the module computes for such shapes has no gradient in the file.
+        with pytest.raises(StructureError, match="gradients up to order 0"):
+            jax.grad(lambda x: model(x, y)[0])(x)
+
+    @pytest.mark.parametrize(
+        "value", ["abc", object(), np.ma.array([1.0]), jax.ShapeDtypeStruct((4,), np.int32)]
+    )
+    def test_what_is_no_array(self, model, value):
+        with pytest.raises(DtypeError, match=r"n of serving_default is a \w+; expected a JAX"):
+            model(X, value)
+
+    def test_a_number_out_of_range(self, tmp_path):
+        bridge.save(export.export(jax.jit(lambda x: x + 1))(np.uint8(3)), tmp_path / "m")
+        with pytest.raises(DtypeError, match="is 300, which is no uint8"):
+            bridge.load(tmp_path / "m")(300)
+
+    def test_forward_mode(self, model):
+        with pytest.raises(StructureError, match=r"reverse mode, by jax\.grad"):
+            jax.jvp(lambda x: model(x, N)["y"], (X,), (X,))
+
+    def test_a_constraint(self, tmp_path):
+        b = export.symbolic_shape("b", constraints=["b >= 8"])
+        exported = export.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct(b, np.float32))
+        bridge.save(exported, tmp_path / "m")
+        with pytest.raises(StructureError, match="JAX cannot call serving_default in this way"):
+            bridge.load(tmp_path / "m")(np.ones(3, np.float32))
+
+    def test_the_platform_is_checked_after_a_trace(self, tmp_path):
+        exported = export.export(jax.jit(jnp.sin), platforms=["cuda"])(X)
+        bridge.save(exported, tmp_path / "m")
+        model = bridge.load(tmp_path / "m")
+        assert jax.eval_shape(model, X).shape == X.shape
+        with pytest.raises(PlatformError, match="exported for cuda, and JAX runs on cpu"):
+            model(X)
+
+    def test_wide_results(self, tmp_path):
+        with enable_x64(True):
+            wide = export.export(jax.jit(lambda n: n.astype("int64") * 2**40))(N)
+            bridge.save(wide, tmp_path / "m")
+            model = bridge.load(tmp_path / "m")
+            assert model(N)[1] == 2**40
+        with enable_x64(False), pytest.raises(DtypeError, match=r"result.* is int64.*x64 is off"):
+            model(N)
 
     @pytest.mark.parametrize("describes_itself", [True, False])
     def test_a_module_that_calls_back_to_python(self, tmp_path, describes_itself):

@@ -217,6 +217,72 @@ class TestPlumbing:
         np.testing.assert_array_equal(gradients["weight"], np.full((3, 3), 2, np.float32))
         assert gradients["count"].dtype == jax.dtypes.float0
 
+    def test_a_wrapper_that_swaps(self, tmp_path):
+        """What is around a call of ours decides, not the names that it was saved with."""
+        exported = jax.export.export(jax.jit(lambda *, x, y: {"a": x - y, "b": x + 1}))
+        spec = jax.ShapeDtypeStruct((3,), np.float32)
+        bridge.save(exported(x=spec, y=spec), tmp_path / "inner")
+        inner = tf.saved_model.load(tmp_path / "inner")
+
+        def swapped(x, y):
+            results = inner.signatures["serving_default"](x=y, y=x)
+            return {"a": results["b"], "b": results["a"]}
+
+        specs = [tf.TensorSpec([3], name=name) for name in "xy"]
+        self.save(swapped, tmp_path / "model", *specs, inner=inner)
+        x, y = np.arange(3, dtype=np.float32), np.full(3, 10, np.float32)
+        found = bridge.load(tmp_path / "model")(x=x, y=y)
+        np.testing.assert_array_equal(found["a"], y + 1)
+        np.testing.assert_array_equal(found["b"], y - x)
+
+    def test_one_input_for_two_arguments(self, tmp_path):
+        call = bridge.convert(lambda x, y: x - 2 * y)
+        self.save(lambda x: call(x, x), tmp_path / "model", tf.TensorSpec([3], name="x"))
+        x = np.arange(3, dtype=np.float32)
+        np.testing.assert_array_equal(bridge.load(tmp_path / "model")(x), -x)
+
+    def test_casts_to_wide_dtypes(self, tmp_path):
+        call = bridge.convert(lambda n: n * 1)
+
+        def function(n):
+            return {"y": tf.cast(tf.cast(call(n), tf.float64), tf.int32)}
+
+        self.save(function, tmp_path / "model", tf.TensorSpec([1], tf.int32, name="n"))
+        n = np.array([2**24 + 1], np.int32)
+        np.testing.assert_array_equal(bridge.load(tmp_path / "model")(n)["y"], n)
+
+    def test_constants_in_fields_of_their_own(self, tmp_path):
+        call = bridge.convert(lambda x, *rest: (x, *rest))
+
+        def function(x):
+            constants = [tf.constant(1.5, tf.half), tf.constant(1 + 2j, tf.complex64)]
+            return dict(zip("abc", call(x, *constants), strict=True))
+
+        self.save(function, tmp_path / "model", tf.TensorSpec([1], name="x"))
+        found = bridge.load(tmp_path / "model")(np.ones(1, np.float32))
+        assert (found["b"].dtype, found["b"]) == (np.float16, 1.5)
+        assert (found["c"].dtype, found["c"]) == (np.complex64, 1 + 2j)
+
+    def test_symbols_of_two_calls(self, tmp_path):
+        call = bridge.convert(lambda x: x * 2, polymorphic_shapes="auto")
+        self.save(
+            lambda x, y: {"p": call(x), "q": call(y)},
+            tmp_path / "model",
+            tf.TensorSpec([None], name="x"),
+            tf.TensorSpec([None], name="y"),
+        )
+        found = bridge.load(tmp_path / "model")(np.ones(2, np.float32), np.ones(5, np.float32))
+        assert (found["p"].shape, found["q"].shape) == ((2,), (5,))
+
+    def test_sizes_that_do_not_follow(self, tmp_path):
+        call = bridge.convert(lambda x, y: x + y, polymorphic_shapes=["b", "b"])
+        self.save(
+            lambda x: call(x, tf.ones([5])), tmp_path / "model", tf.TensorSpec([None], name="x")
+        )
+        signature = bridge.load(tmp_path / "model").signatures["serving_default"]
+        with pytest.raises(StructureError, match=r"no JAX function of symbolic shapes.*call_tf"):
+            _ = signature.exported
+
     def test_functions_without_signatures(self, tmp_path):
         module = tf.Module()
         module.double = tf.function(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import bridge
+from tests.x64 import enable_x64
 from xla_call_module.errors import PlatformError, ShardingError, StructureError
 
 X = np.linspace(0, 1, 3, dtype=np.float32)
@@ -104,3 +105,29 @@ def test_several_devices():
     lowered = jax.jit(jnp.sin).trace(spec).lower(lowering_platforms=("cpu",))
     with pytest.raises(ShardingError, match=r"lowered for 2 devices.*jax\.export\.export"):
         bridge.exported_from_stage(lowered)
+
+
+def test_wide_dtypes_are_those_of_the_trace():
+    with enable_x64(True):
+        traced = jax.jit(lambda x: x * (1 + 1e-12) - x).trace(jax.ShapeDtypeStruct((2,), "float64"))
+        x = np.ones(2)
+    for stage in (traced, traced.lower()):
+        exported = bridge.exported_from_stage(stage)
+        assert [aval.dtype for aval in exported.in_avals] == [np.float64]
+        with enable_x64(True):
+            np.testing.assert_allclose(exported.call(x), 1e-12, rtol=1e-3)
+
+
+def test_a_callback():
+    """What it calls is gone when the lowered function is."""
+    lowered = jax.jit(lambda x: jax.pure_callback(np.sin, x, x)).lower(X)
+    with pytest.raises(StructureError, match="calls back to Python"):
+        bridge.exported_from_stage(lowered)
+
+
+def test_a_symbolic_shape():
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b"), np.float32)
+    traced = jax.jit(jnp.sin).trace(spec)
+    with pytest.raises(StructureError, match=r"of shape \(b,\).*pass the traced function"):
+        bridge.exported_from_stage(traced.lower())
+    np.testing.assert_allclose(bridge.exported_from_stage(traced).call(X), np.sin(X), rtol=1e-6)
