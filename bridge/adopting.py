@@ -36,7 +36,7 @@ from savedmodel.wiring import (
 )
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, unite
-from xla_call_module.custom_calls import refuse_callbacks
+from xla_call_module.custom_calls import classify, refuse_callbacks
 from xla_call_module.describing import describe
 from xla_call_module.dimensions import Dim, Shape, symbols
 from xla_call_module.dtypes import WIDE
@@ -165,7 +165,6 @@ def export_wiring(
             platforms=_common_platforms([found.exported for found in functions.values()]),
             disabled_checks=_checks_for([found.exported for found in functions.values()]),
         )
-    made = dataclasses.replace(made, disabled_safety_checks=first.disabled_safety_checks)
     return cut_vjp(made, min(found.order for found in functions.values()))
 
 
@@ -256,8 +255,12 @@ def _checks_for(exporteds: Sequence[export.Exported]) -> list[export.DisabledSaf
     for exported in exporteds:
         with open_module(exported.mlir_module_serialized) as module:
             targets = {call.target for call in custom_calls(module)}
-        checks += [export.DisabledSafetyCheck.custom_call(target) for target in sorted(targets)]
-    return checks
+        checks += [
+            export.DisabledSafetyCheck.custom_call(target)
+            for target in sorted(targets)
+            if not classify(target).stable
+        ]
+    return list(dict.fromkeys(checks))
 
 
 def _spec_of(variable: Variable) -> jax.ShapeDtypeStruct:
@@ -388,7 +391,6 @@ def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Expo
     checks = _checks_for([primal, adopted])
     with _wide((*gradient.call.args, *gradient.call.results)):
         made = _export(vjp, specs, platforms=primal.platforms, disabled_checks=checks)
-    made = dataclasses.replace(made, disabled_safety_checks=primal.disabled_safety_checks)
     return cut_vjp(made, 0)
 
 

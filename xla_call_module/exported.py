@@ -184,6 +184,8 @@ def to_exported(call: CallModule) -> export.Exported:
         bare,
         mlir_module_serialized=call.module,
         module_kept_var_idx=call.kept,
+        # JAX 0.8 and older read none in what newer versions write.
+        nr_devices=call.nr_devices,
         disabled_safety_checks=to_jax_checks(call.disabled_checks),
     )
     specs = (*_specs_of(exported.in_avals), *_specs_of(exported.out_avals))
