@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
+from bridge.backend import platform_of
 from bridge.binding import Binding
 from bridge.trees import with_text_keys
 from xla_call_module.call import bind_symbols
@@ -20,8 +21,6 @@ from xla_call_module.exported import argument_specs, result_specs
 
 __all__ = ["Arguments"]
 
-# What JAX's backend calls itself -> the platforms of `jax.export` that it can be.
-_PLATFORMS = {"gpu": ("cuda", "rocm")}
 _KINDS = "biufc"
 # How many kinds of arguments are remembered as checked.
 _REMEMBERED = 1024
@@ -190,13 +189,12 @@ class Arguments:
             )
 
     def _check_platform(self) -> None:
-        backend = jax.default_backend()
-        platforms = _PLATFORMS.get(backend, (backend,))
+        platform = platform_of(jax.devices()[0])
         disabled = export.DisabledSafetyCheck.platform() in self._exported.disabled_safety_checks
-        if not disabled and not set(platforms) & set(self._exported.platforms):
+        if not disabled and platform not in self._exported.platforms:
             raise PlatformError(
                 f"{self._key} was exported for {', '.join(self._exported.platforms)}, and JAX runs "
-                f"on {backend} here. To do: export it with platforms= of both, or run JAX on what "
+                f"on {platform} here. To do: export it with platforms= of both, or run JAX on what "
                 "it was exported for."
             )
 

@@ -16,6 +16,7 @@ import jax
 
 from bridge._jax import enable_x64
 from bridge.adopting import adopt
+from bridge.backend import platform_of
 from bridge.signature_calls import call_of_order, calls_of
 from savedmodel.model import SavedModel
 from xla_call_module.call import CallModule
@@ -147,7 +148,7 @@ def cost_of(
     """
     _check(call, sizes)
     devices = _devices(platform)
-    chosen = platform or _platform_of(devices[0])
+    chosen = platform or platform_of(devices[0])
     if chosen not in call.platforms and PLATFORM not in call.disabled_checks:
         raise PlatformError(
             f"{call.name} was exported for {', '.join(call.platforms)}, not for {chosen}. To do: "
@@ -201,13 +202,6 @@ def _devices(platform: str | None) -> Sequence[Any]:
         return jax.devices(platform)
     except RuntimeError:  # no such backend
         return ()
-
-
-def _platform_of(device: Any) -> str:
-    """The name that `jax.export` has for the platform of a device, which says `gpu` of two."""
-    if device.platform != "gpu":
-        return str(device.platform)
-    return "rocm" if "rocm" in device.client.platform_version else "cuda"
 
 
 def _lower(

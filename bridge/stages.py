@@ -13,6 +13,7 @@ from jax import export, stages, tree_util
 from jax.extend import core
 
 from bridge._jax import cut_vjp, enable_x64
+from bridge.backend import platform_of
 from bridge.lowering import export_for
 from xla_call_module.call import TensorSpec, read_artifact_version
 from xla_call_module.checks import DisabledCheck, parse_checks
@@ -24,8 +25,6 @@ from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 from xla_call_module.stablehlo import TensorType, read_main, serialize_module
 
 __all__ = ["exported_from_stage"]
-
-_BACKENDS = {"gpu": "cuda"}
 
 
 def exported_from_stage(
@@ -144,7 +143,7 @@ def _from_lowered(
         return tree_util.tree_map(lambda spec: jnp.zeros(spec.shape, spec.dtype), results)
 
     module: Any = lowered.compiler_ir("stablehlo")
-    chosen = parse_platforms(_here() if platforms is None else platforms)
+    chosen = parse_platforms([platform_of(jax.devices()[0])] if platforms is None else platforms)
     like.__name__ = str(module.operation.attributes["sym_name"]).strip('"').removeprefix("jit_")
     made = export.export(
         jax.jit(like), platforms=chosen, disabled_checks=to_jax_checks(disabled_checks)
@@ -175,11 +174,6 @@ def _from_lowered(
 
 def _is_symbolic(spec: Any) -> bool:
     return any(export.is_symbolic_dim(dim) for dim in spec.shape)
-
-
-def _here() -> list[str]:
-    backend = jax.default_backend()
-    return [_BACKENDS.get(backend, backend)]
 
 
 def _type_of(spec: TensorSpec) -> TensorType:

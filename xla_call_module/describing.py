@@ -209,12 +209,15 @@ def _to_text(terms: Mapping[tuple[str, ...], int]) -> Dim:
 
 def _check_elsewhere(call: CallModule, shapes: Sequence[Shape], names: Sequence[str]) -> None:
     """Compare the polynomials with what the module says of sizes that they were not made of."""
-    for start in _ELSEWHERE:
-        values = {name: start + position for position, name in enumerate(names)}
+    compared = 0
+    multiples = {name: _BASE * (3 + position) for position, name in enumerate(names)}
+    others = ({name: n + i for i, name in enumerate(names)} for n in _ELSEWHERE)
+    for values in (*others, multiples):
         try:
             found = _sizes(call, values)
         except StructureError:
             continue  # the function does not take such sizes
+        compared += 1
         for spec, shape, sizes in zip(call.results, shapes, found, strict=True):
             if evaluate_shape(shape, values) != sizes:
                 at = ", ".join(f"{name} = {value}" for name, value in values.items())
@@ -223,3 +226,8 @@ def _check_elsewhere(call: CallModule, shapes: Sequence[Shape], names: Sequence[
                     "its dimension variables, so the function cannot be exported again. To do: use "
                     "the file through TensorFlow."
                 )
+    if not compared:
+        raise StructureError(
+            f"How the results of {call.name} depend on {', '.join(names)} cannot be found out: it "
+            "takes none of the sizes that were tried. To do: use the file through TensorFlow."
+        )

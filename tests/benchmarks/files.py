@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.measure import Ratio, compare, run_process, seconds
+from tests.benchmarks.measure import Ratio, compare, compare_usage, run_process, seconds
 
 _MODEL = """
 import sys
@@ -54,19 +54,8 @@ def whole_process() -> Iterator[Ratio]:
     with tempfile.TemporaryDirectory() as folder:
         ours = [run_process(_OURS, f"{folder}/ours") for _ in range(6)][1:]
         peer = [run_process(_JAX2TF, f"{folder}/peer") for _ in range(6)][1:]
-    for name, field, limit, unit, scale in (
-        ("export and save, whole process: CPU time / jax2tf", "cpu", 1 / 4, "s", 1.0),
-        ("export and save, whole process: peak memory / jax2tf", "memory", 1 / 3, "MB", 1e-6),
-    ):
-        mine = [getattr(usage, field) for usage in ours]
-        theirs = [getattr(usage, field) for usage in peer]
-        yield Ratio(
-            name,
-            tuple(a / b for a, b in zip(mine, theirs, strict=True)),
-            limit,
-            f"{statistics.median(mine) * scale:.3g} {unit}",
-            f"{statistics.median(theirs) * scale:.3g} {unit}",
-        )
+    name = "export and save, whole process: {} / jax2tf"
+    yield from compare_usage(name, ours, peer, cpu=1 / 4, memory=1 / 3)
 
 
 def save_step() -> Iterator[Ratio]:

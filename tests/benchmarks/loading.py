@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks import models
-from tests.benchmarks.measure import Ratio, compare, run_process, seconds
+from tests.benchmarks.measure import Ratio, compare, compare_usage, run_process, seconds
 
 _OURS = """
 import sys
@@ -44,19 +44,8 @@ def first_result() -> Iterator[Ratio]:
             arguments = (f"{folder}/model", str(width))
             ours = [run_process(_OURS, *arguments) for _ in range(_ROUNDS)][1:]
             peer = [run_process(_TENSORFLOW, *arguments) for _ in range(_ROUNDS)][1:]
-        for what, field, limit, unit, scale in (
-            ("CPU time", "cpu", 1 / 3, "s", 1.0),
-            ("peak memory", "memory", 1 / 2, "MB", 1e-6),
-        ):
-            mine = [getattr(usage, field) for usage in ours]
-            theirs = [getattr(usage, field) for usage in peer]
-            yield Ratio(
-                f"load to first result, {size}: {what} / tf.saved_model.load",
-                tuple(a / b for a, b in zip(mine, theirs, strict=True)),
-                limit,
-                f"{statistics.median(mine) * scale:.3g} {unit}",
-                f"{statistics.median(theirs) * scale:.3g} {unit}",
-            )
+        name = f"load to first result, {size}: {{}} / tf.saved_model.load"
+        yield from compare_usage(name, ours, peer, cpu=1 / 3, memory=1 / 2)
 
 
 def _write_network(folder: str, width: int, depth: int) -> None:

@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 ROUNDS = 5
@@ -73,6 +73,38 @@ def compare(
         f"{medians[0]:.3g} {unit}",
         f"{medians[1]:.3g} {unit}",
     )
+
+
+def compare_usage(
+    name: str,
+    ours: Sequence[Usage],
+    peer: Sequence[Usage],
+    *,
+    cpu: float | None,
+    memory: float | None,
+) -> Iterator[Ratio]:
+    """CPU time and peak memory of processes, round by round; `{}` in the name is which of them.
+
+    Args:
+        name: what was compared.
+        ours: one for each round.
+        peer: the same of the peer.
+        cpu: what the median ratio of CPU times must not exceed.
+        memory: the same of peak memory.
+    """
+    for what, field, limit, unit, scale in (
+        ("CPU time", "cpu", cpu, "s", 1.0),
+        ("peak memory", "memory", memory, "MB", 1e-6),
+    ):
+        mine = [getattr(usage, field) for usage in ours]
+        theirs = [getattr(usage, field) for usage in peer]
+        yield Ratio(
+            name.format(what),
+            tuple(a / b for a, b in zip(mine, theirs, strict=True)),
+            limit,
+            f"{statistics.median(mine) * scale:.3g} {unit}",
+            f"{statistics.median(theirs) * scale:.3g} {unit}",
+        )
 
 
 def seconds(action: Callable[[], object], *, repeat: int = 1) -> float:
