@@ -10,6 +10,9 @@ MATRIX_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
 
+# These ask for the plain `tensorflow`, which would overwrite the files of `tensorflow-cpu`.
+BESIDE_CPU := tf_keras tensorflow-serving-api
+
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed-
 
@@ -60,4 +63,6 @@ $(READY)%: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo 'Installing into $(VENV), once; this takes a few minutes.'
 	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install -qq --disable-pip-version-check \
 		--editable '.[$*]' --constraint constraints.txt
+	@test '$*' != test || PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install -qq \
+		--disable-pip-version-check --no-deps $(BESIDE_CPU) --constraint constraints.txt
 	@touch $@
