@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
+from bridge.environment import describe_environment, source_file
 from bridge.names import Names, input_names, names_of_signature, output_names, parameter_names
 from bridge.parameters import check_parameters, to_constants, to_variables
 from bridge.processes import JaxProcesses, is_spread
@@ -20,7 +21,9 @@ from bridge.progress import progress_bar
 from bridge.tracing import export_model
 from bridge.trees import to_structure, with_text_keys
 from bridge.vjp import vjp_of
+from savedmodel.manifest import write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
+from savedmodel.staging import staged_folder
 from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
 from savedmodel.write_together import write_together
@@ -61,6 +64,7 @@ def save(
     linalg: str = "portable",
     overwrite: bool = False,
     num_shards: int | None = None,
+    manifest: bool = False,
 ) -> None:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
 
@@ -117,6 +121,8 @@ def save(
         overwrite: whether a SavedModel at `path` is replaced.
         num_shards: how many files each process puts its parameters in, which it writes at the same
             time; by default one for each GiB, and 8 at most. The numbers are the same in any.
+        manifest: whether `assets.extra/` gets a list of all files with their hashes, of the
+            versions of Python and the packages, and of the git revision of the function's source.
 
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
@@ -190,6 +196,23 @@ def save(
     )
     if saved.module_bytes >= MAX_PROTO_BYTES:
         raise _too_large(saved)
+    if manifest:
+        _refuse_spread(params)
+        with staged_folder(path, overwrite=overwrite) as folder:
+            _write(saved, folder, params=params, overwrite=False, num_shards=num_shards)
+            write_manifest(folder, **describe_environment(source_file(model)), request={})
+        return
+    _write(saved, path, params=params, overwrite=overwrite, num_shards=num_shards)
+
+
+def _write(
+    saved: SavedModel,
+    path: str | os.PathLike[str],
+    *,
+    params: Any,
+    overwrite: bool,
+    num_shards: int | None,
+) -> None:
     with progress_bar("Saving") as progress:
         if is_spread(params):
             write_together(
@@ -202,6 +225,14 @@ def save(
             )
         else:
             write(saved, path, overwrite=overwrite, num_shards=num_shards, progress=progress)
+
+
+def _refuse_spread(params: Any) -> None:
+    if is_spread(params):
+        raise ShardingError(
+            "Several processes write this model, and none of them has all files to hash. To do: "
+            "leave out manifest=True."
+        )
 
 
 def _by_signature(
