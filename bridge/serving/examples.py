@@ -13,7 +13,7 @@ from bridge.keys import to_physical
 from bridge.probes import RANDOM, draw
 from bridge.serving.signatures import STRING, ServedSignature, ServedTensor
 from savedmodel.model import DEFAULT_SIGNATURE
-from savedmodel.structures import Branch, Leaf, Structure
+from savedmodel.structures import Branch, Leaf, Structure, as_dict, as_tuple, leaves
 from xla_call_module.call import TensorSpec
 from xla_call_module.errors import DtypeError, StructureError
 
@@ -139,10 +139,10 @@ def _as_one(signature: ServedSignature, value: Any) -> dict[str, Any] | None:
     if isinstance(value, Mapping) and required <= value.keys() <= names:
         return dict(value)
     if signature.arguments is not None and signature.positions is not None:
-        leaves = _match_arguments(signature.arguments, value)
-        if leaves is not None:
+        matched = _match_arguments(signature.arguments, value)
+        if matched is not None:
             at = {index: name for name, index in signature.positions.items()}
-            return {at[index]: leaf for index, leaf in leaves if index in at}
+            return {at[index]: leaf for index, leaf in matched if index in at}
     if len(names) == 1 and _is_array(value):
         return {names.pop(): value}
     return None
@@ -153,15 +153,21 @@ def _is_array(value: Any) -> bool:
 
 
 def _match_arguments(arguments: Structure, value: Any) -> list[tuple[int, Any]] | None:
-    """The leaves of a value that is all positional arguments, or the only one."""
+    """The leaves of a value that is all arguments, in order or by name, or the only one."""
     assert isinstance(arguments, Branch)
-    (_, args), (_, kwargs) = arguments.children
-    assert isinstance(args, Branch)
-    if isinstance(kwargs, Branch) and kwargs.children:
-        return None
-    if isinstance(value, tuple) and (found := _match(args, value)) is not None:
-        return found
-    return _match(args.children[0][1], value) if len(args.children) == 1 else None
+    children = [
+        child
+        for _, branch in arguments.children
+        if isinstance(branch, Branch)
+        for child in branch.children
+    ]
+    # A file says which names arguments have, and the order of their leaves.
+    children.sort(key=lambda child: min(leaves(child[1]), default=-1))
+    in_order = as_tuple([structure for _, structure in children])
+    for structure in (as_dict(dict(children)), in_order):
+        if (found := _match(structure, value)) is not None:
+            return found
+    return _match(children[0][1], value) if len(children) == 1 else None
 
 
 def _match(structure: Structure, value: Any) -> list[tuple[int, Any]] | None:
@@ -183,9 +189,9 @@ def _match(structure: Structure, value: Any) -> list[tuple[int, Any]] | None:
         children = list(value)
     found: list[tuple[int, Any]] = []
     for (_, below), child in zip(structure.children, children, strict=True):
-        if (leaves := _match(below, child)) is None:
+        if (inner := _match(below, child)) is None:
             return None
-        found += leaves
+        found += inner
     return found
 
 
