@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from bridge.verify import verify
-from xla_call_module.errors import InteropError, MissingDependencyError
+from xla_call_module.errors import InteropError, MissingDependencyError, StructureError
 from xla_call_module.linalg_option import LINALG
 
 if TYPE_CHECKING:
@@ -111,6 +112,13 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
         default=LINALG[0],
         help="whether calls of LAPACK are replaced (the default)",
     )
+    parser.add_argument(
+        "--warmup",
+        type=_sizes,
+        default=[],
+        metavar="SIZES",
+        help="batch sizes that TensorFlow Serving warms up with, such as 1,8,32",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a SavedModel at DIR")
     parser.add_argument(
         "--revision", metavar="TEXT", help="of the source, where there is no git to ask"
@@ -129,18 +137,25 @@ def _names(text: str) -> list[str] | dict[str, str]:
     return {old.strip(): new.strip() for old, new in pairs} if pairs else parts
 
 
+def _sizes(text: str) -> list[int]:
+    try:
+        return [int(part) for part in _list(text)]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of batch sizes") from error
+
+
 def run_export_command(options: argparse.Namespace) -> int:
     """Do it; the exit status."""
     _check_options(options)
+    # JAX is imported here, and takes a second.
+    from bridge.exporting import run_export
+    from bridge.targets import CodeError
+
     with _shown_progress() as progress:
         try:
-            # JAX is imported here, and takes a second.
-            from bridge.exporting import run_export
-
             result = run_export(_to_request(options), folder=Path.cwd(), progress=progress)
-        except InteropError as error:
-            if error.__cause__ is not None and not isinstance(error.__cause__, InteropError):
-                _show_own_frames(error.__cause__)
+        except CodeError as error:
+            _show_traceback(error.__cause__)
             raise
         checked, failure = _check(options, progress) if options.check else (None, "")
     for warning in result.warnings:
@@ -156,11 +171,15 @@ def run_export_command(options: argparse.Namespace) -> int:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """End the process where an option would have no effect."""
+    """End the process where an option would have no effect, or nothing could be written."""
     if options.python is not None and not options.check:
         options.parser.error("--python is for --check")
     if options.check and "://" in options.out:
         options.parser.error("--check needs a folder, and --out is an address")
+    if not options.overwrite and os.path.lexists(options.out):
+        raise StructureError(
+            f"{options.out} exists. To do: pass --overwrite to replace it, or take another folder."
+        )
     if options.gradient_order < 0:
         options.parser.error(f"--gradient-order is at least 0, not {options.gradient_order}")
 
@@ -182,6 +201,7 @@ def _to_request(options: argparse.Namespace) -> ExportRequest:
         outputs=options.outputs,
         platforms=None if options.platforms is None else tuple(options.platforms),
         x64=options.x64,
+        warmup=tuple(options.warmup),
         overwrite=options.overwrite,
         revision=options.revision,
         options={
@@ -217,13 +237,13 @@ def _shown_progress() -> Iterator[Callable[[str], None]]:
         yield lambda step: status.update(f"{step} …")
 
 
-def _say_nothing(step: str) -> None:  # noqa: ARG001 - one of two
+def _say_nothing(step: str) -> None:
     pass
 
 
-def _show_own_frames(error: BaseException) -> None:
+def _show_traceback(error: BaseException | None) -> None:
     """The traceback of what a user's function or module raised."""
-    lines = traceback.format_exception(type(error), error, error.__traceback__, chain=False)
+    lines = traceback.format_exception(error, chain=False)
     print("".join(lines), file=sys.stderr, end="")
 
 
@@ -237,7 +257,6 @@ def _print(
         print(json.dumps(_to_json(result, checked, failure), indent=2, allow_nan=False))
         return
     report, manifest = result.report, result.manifest
-    source = manifest.source or {}
     print(
         f"{options.out}: {report.bytes:,} bytes in {len(report.files)} files, readable from "
         f"TensorFlow {report.tensorflow} on"
@@ -246,10 +265,16 @@ def _print(
         names = ", ".join(_aval(tensor) for tensor in signature.inputs)
         results = ", ".join(_aval(tensor) for tensor in signature.outputs)
         print(f"{signature.key}({names}) -> {results}, for {', '.join(signature.platforms)}")
-    if source:
-        changed = {True: ", with changes", False: "", None: ", perhaps with changes"}
-        print(f"from revision {source['revision']}{changed[source['changed']]}")
-    if checked is not None:
+    if manifest.source is not None:
+        from bridge.report_text import revision_of
+
+        print(f"from {revision_of(manifest.source)}")
+    if (warmup := report.warmup) is not None:
+        print(f"{warmup.records} warmup requests")
+    if checked is not None and checked.passed:
+        count = len(checked.rows)
+        print(f"{count} comparisons with TensorFlow {checked.tensorflow}: all as in JAX")
+    elif checked is not None:
         from bridge.verify_text import print_verification
 
         print_verification(checked, Console(highlight=False))

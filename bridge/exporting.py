@@ -21,8 +21,9 @@ from bridge.inspect import inspect
 from bridge.parameter_files import read_parameters, select
 from bridge.report import FileReport
 from bridge.save import save
+from bridge.serving.warmup import add_warmup
 from bridge.source_locations import relative_locations
-from bridge.targets import Target, find_target
+from bridge.targets import CodeError, Target, find_target
 from bridge.tracing import TracedModel, export_model
 from bridge.trees import key_names
 from savedmodel.manifest import Manifest, hash_file, write_manifest
@@ -106,8 +107,8 @@ def run_export(
         progress: is told of each step.
 
     Raises:
-        InteropError: something asked for does not fit; `__cause__` is what the function or its
-            module raised. Nothing has been written.
+        CodeError: the function or its module raised an error, which is the cause.
+        InteropError: something asked for does not fit. Nothing has been written.
         OSError: a file cannot be read or written.
     """
     with contextlib.ExitStack() as stack:
@@ -125,6 +126,8 @@ def run_export(
         with staged_folder(out, overwrite=request.overwrite) as staged:
             progress("saving")
             _save(traced, staged, request)
+            if request.warmup:
+                add_warmup(staged, request.warmup)
             environment = describe_environment(target.file)
             if request.revision is not None:
                 environment["source"] = {"revision": request.revision, "changed": None}
@@ -165,13 +168,13 @@ def _trace(target: Target, params: Any, request: ExportRequest) -> TracedModel:
 
 @contextlib.contextmanager
 def _explaining(name: str) -> Iterator[None]:
-    """What the function itself raises becomes an `InteropError`, with it as the cause."""
+    """What the function itself raises becomes the cause of an error that says what was done."""
     try:
         yield
     except InteropError:
         raise
     except Exception as error:
-        raise StructureError(
+        raise CodeError(
             f"{name} cannot be exported for these arguments: {type(error).__name__}: "
             f"{str(error).strip().splitlines()[0] if str(error).strip() else ''} To do: see where "
             "it comes from above, and change the function, --args or --params."

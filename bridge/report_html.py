@@ -17,7 +17,7 @@ from bridge.report_pictures import (
     draw_sizes,
 )
 from bridge.report_style import STYLE
-from bridge.report_text import cost_facts, readers, size, writer_of
+from bridge.report_text import cost_facts, manifest_facts, readers, size, writer_of
 from bridge.sharding_report import ArraySharding, ShardingReport
 
 if TYPE_CHECKING:
@@ -273,6 +273,7 @@ def _rest(report: FileReport) -> Markup:
     facts = {
         "written by": writer_of(report),
         **{key: str(value) for key, value in report.metadata.items()},
+        **manifest_facts(report.manifest),
         "assets": ", ".join(file.path for file in report.assets) or "none",
         "warmup": "none" if warmup is None else f"{warmup.records} records in {warmup.path}",
         **({"TF_XLA_FLAGS": " ".join(report.flags)} if report.flags else {}),

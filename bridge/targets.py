@@ -14,7 +14,11 @@ from jax import export
 
 from xla_call_module.errors import FormatError, InteropError, StructureError
 
-__all__ = ["Target", "find_target"]
+__all__ = ["CodeError", "Target", "find_target"]
+
+
+class CodeError(StructureError):
+    """The user's own code raised something, which is the cause: mend it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ def find_target(name: str, folder: Path) -> Target:
         folder: where modules are looked for first, as `python -m` does in its own.
 
     Raises:
-        StructureError: there is no such module or object, or the module cannot be imported.
+        StructureError: there is no such module or object.
+        CodeError: the module cannot be imported.
         FormatError: the file holds no `Exported`.
         OSError: it cannot be read.
     """
@@ -91,8 +96,8 @@ def _import(name: str, folder: Path) -> Any:
         raise _broken(name, error) from error
 
 
-def _broken(name: str, error: Exception) -> StructureError:
-    return StructureError(
+def _broken(name: str, error: Exception) -> CodeError:
+    return CodeError(
         f"{name} cannot be imported: {type(error).__name__}: {error} To do: mend it; "
         f"python -c 'import {name}' shows the same."
     )

@@ -28,8 +28,11 @@ __all__ = [
 ]
 
 MANIFEST_FILE = "assets.extra/jax_tf_bridge_manifest.json"
-# What is put beside a finished model, and says nothing of what it computes.
-_BESIDE = frozenset({MANIFEST_FILE, "assets.extra/jax_tf_bridge_publication.json"})
+# What is put beside a finished model where it is served, and changes nothing that it computes.
+_BESIDE = frozenset({
+    "assets.extra/jax_tf_bridge_publication.json", "assets.extra/tf_serving_warmup_requests",
+    "batching_params.pbtxt",
+})  # fmt: skip
 _FORMAT = 1
 _MOST_BYTES = 16 << 20
 _PIECE_BYTES = 8 << 20
@@ -77,7 +80,7 @@ def write_manifest(
     Raises:
         OSError: a file cannot be read or written.
     """
-    paths = sorted(_paths(folder) - _BESIDE)
+    paths = sorted(_paths(folder))
     manifest = Manifest(
         {path: hash_file(folder / path) for path in paths}, versions, source, request
     )
@@ -139,9 +142,11 @@ def compare_manifest(folder: Path) -> tuple[str, ...]:
             f"{folder} has no manifest ({MANIFEST_FILE}). To do: write it with `jax-tf-bridge "
             "export`, or bridge.save(…, manifest=True)."
         )
-    found = _paths(folder) - _BESIDE
+    found = _paths(folder)
     missing = [f"{path} is missing" for path in sorted(manifest.files.keys() - found)]
-    added = [f"{path} is not in the manifest" for path in sorted(found - manifest.files.keys())]
+    added = [
+        f"{path} is not in the manifest" for path in sorted(found - manifest.files.keys() - _BESIDE)
+    ]
     changed = [
         difference
         for path in sorted(found & manifest.files.keys())
@@ -170,9 +175,10 @@ def _difference(path: Path, name: str, expected: HashedFile) -> str:
 
 
 def _paths(folder: Path) -> set[str]:
-    """All files below a folder; links to folders are not followed."""
+    """All files below a folder but for the manifest; links to folders are not followed."""
     return {
-        (Path(root) / name).relative_to(folder).as_posix()
+        path
         for root, _, names in os.walk(folder)
         for name in names
+        if (path := (Path(root) / name).relative_to(folder).as_posix()) != MANIFEST_FILE
     }
