@@ -17,6 +17,7 @@ _PREFIXES = {"uint": "u", "bfloat": "bf", "int": "i", "float": "f", "complex": "
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ARRAY = re.compile(r"([A-Za-z][A-Za-z0-9_]*)\s*\[")
 _KEY = re.compile(r"[^\W\d][\w./~-]*|\d+|'[^']*'|\"[^\"]*\"")
+_AROUND_SIGNS = re.compile(r"\s*([,+*()-])\s*")
 _SPACE = re.compile(r"\s*")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _DEEPEST = 50
@@ -47,7 +48,7 @@ class ArrayText:
     Attributes:
         dtype: its whole name, such as `float32`.
         shape: the text between the brackets, such as `b,28,28`, as `jax.export.symbolic_shape`
-            takes it.
+            takes it, without spaces around its signs.
     """
 
     dtype: str
@@ -109,7 +110,7 @@ def to_text(arguments: ArgumentTexts) -> str:
     """The text that `parse_arguments` reads the same arguments from.
 
     >>> to_text(parse_arguments("float32[b, 2]"))
-    'f32[b, 2]'
+    'f32[b,2]'
     """
     by_name = (f"{name}={_tree_text(tree)}" for name, tree in arguments.by_name.items())
     return ", ".join([*map(_tree_text, arguments.positional), *by_name])
@@ -196,7 +197,7 @@ class _Reader:
             self.position += 1
         if not self._take("]"):
             raise self.error("the ']' of the shape is missing", found.start())
-        shape = self.text[start : self.position - 1].strip()
+        shape = _AROUND_SIGNS.sub(r"\1", self.text[start : self.position - 1].strip())
         if not re.fullmatch(r"[\w\s,+*()-]*", shape, re.ASCII):
             raise self.error(f"{shape!r} is no shape", start)
         return ArrayText(dtype, shape)

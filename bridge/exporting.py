@@ -202,6 +202,11 @@ def _trainable(traced: TracedModel, patterns: Sequence[str]) -> Any:
 
 def _save(traced: TracedModel, staged: Path, request: ExportRequest) -> None:
     model: Any = traced.exported
+    if isinstance(model, Mapping) and request.signature != DEFAULT_SIGNATURE:
+        raise StructureError(
+            f"{request.target} has the signatures {sorted(model)}, so that --signature "
+            f"{request.signature} names none. To do: leave it out."
+        )
     save(
         model if isinstance(model, Mapping) else {request.signature: model},
         staged,
