@@ -172,6 +172,7 @@ class SignatureReport:
         parameters: names of the variables that are bound to it.
         operations: how often each operation occurs in the function and its gradients.
         orders: the function's module, then those of its gradients.
+        batch_buckets: the sizes that batches are padded to; empty where they are not.
     """
 
     key: str
@@ -191,6 +192,7 @@ class SignatureReport:
     parameters: tuple[str, ...]
     operations: Mapping[str, int]
     orders: tuple[OrderReport, ...]
+    batch_buckets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +323,7 @@ def _report_signature(signature: Signature, variables: Sequence[Variable]) -> Si
         for number, chain in enumerate(calls)
         for order, module in enumerate(chain)
     )
-    main = orders[0]
+    main, buckets = orders[0], signature.function.batch_buckets
     return SignatureReport(
         key=signature.key,
         function=call.name,
@@ -342,6 +344,7 @@ def _report_signature(signature: Signature, variables: Sequence[Variable]) -> Si
         parameters=_bound(signature, variables),
         operations=_most_frequent(sum((Counter(o.operations) for o in orders), Counter[str]())),
         orders=orders,
+        batch_buckets=() if buckets is None else buckets.sizes,
     )
 
 

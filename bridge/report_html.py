@@ -98,6 +98,8 @@ def _signature(signature: SignatureReport, report: FileReport) -> Markup:
         "gradients": f"to order {signature.gradient_order}" if signature.gradient_order else "none",
         "devices": str(signature.devices),
     }
+    if signature.batch_buckets:
+        facts["batch buckets"] = ", ".join(map(str, signature.batch_buckets))
     sharding = signature.orders[0].sharding
     return element(
         "section",

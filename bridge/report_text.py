@@ -106,6 +106,8 @@ def _print_signature(signature: SignatureReport, console: Console) -> None:
         "devices": str(signature.devices),
         "operations": _operations(signature.operations),
     }
+    if signature.batch_buckets:
+        facts["batch buckets"] = ", ".join(map(str, signature.batch_buckets))
     _print_facts(facts, console)
     _print_orders(signature.orders, console)
     if (sharding := signature.orders[0].sharding) is not None:

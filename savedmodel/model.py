@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.structures import NONE, Structure
 from savedmodel.wiring import Wiring
 from xla_call_module.call import CallModule
@@ -187,6 +188,7 @@ class Function:
         results: the result; the leaves are indices into `chain[0].results`.
         no_gradient: what TensorFlow says when a gradient is asked for that the chain does not have.
         constants: for the keys of the chain's constants the index of the variable that holds it.
+        batch_buckets: what the batches are padded to; None for what they are.
     """
 
     name: str
@@ -197,6 +199,7 @@ class Function:
     results: Structure
     no_gradient: str = ""
     constants: Mapping[str, int] = field(default_factory=dict)
+    batch_buckets: BatchBuckets | None = None
 
     @property
     def call(self) -> CallModule:

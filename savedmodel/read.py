@@ -262,6 +262,7 @@ def _to_signature(key: str, wiring: Wiring, recorded: Mapping[str, Any]) -> Sign
             parameters=(),
             results=as_dict({name: Leaf(index) for name, index in outputs.items()}),
             constants=constants,
+            batch_buckets=first.batch_buckets,
         ),
         inputs=inputs,
         outputs=outputs,

@@ -20,6 +20,7 @@ from savedmodel.dataflow import (
     shown_by,
     trace,
 )
+from savedmodel.read_padding import check_cut, read_buckets, read_cut, read_padded
 from savedmodel.schema import Proto
 from savedmodel.wiring import (
     Cast,
@@ -115,6 +116,9 @@ def _unknown(origin: Origin, seen: set[int]) -> Iterator[str]:
     if id(origin) in seen:
         return
     seen.add(id(origin))
+    if (inside := read_padded(origin) or read_cut(origin)) is not None:
+        yield from _unknown(inside.source, seen)
+        return
     match origin:
         case Unknown():
             yield f"{origin.op} ({origin.node})"
@@ -138,16 +142,22 @@ class _Reader:
     source: Source
     names: tuple[str, ...]
     _invocations: dict[int, Invocation] = field(default_factory=dict)
+    # For each call with a padded batch what its results are cut by.
+    _counts: dict[int, Origin] = field(default_factory=dict)
 
     def value(self, origin: Origin) -> Value:
+        cut = read_cut(origin)
+        if isinstance(found := origin if cut is None else cut.source, Result):
+            invocation = self._invocation(found.call)
+            count = self._counts.get(id(found.call))
+            check_cut(invocation, found.index, is_cut=cut is not None and cut.count is count)
+            return Output(invocation, found.index)
         match origin:
             case Argument(index) if index < len(self.names):
                 return Input(self.names[index])
             case Argument(index):
                 captured = self.source.capture(index - len(self.names))
                 return captured if isinstance(captured, Parameter) else self.value(captured)
-            case Result(call, index):
-                return Output(self._invocation(call), index)
             case dataflow.Constant(tensor):
                 return Constant(_to_numpy(tensor))
             case dataflow.Cast(below, enum):
@@ -161,7 +171,12 @@ class _Reader:
     def _invocation(self, call: Call) -> Invocation:
         if id(call) not in self._invocations:
             chain = self.source.chain(call)
-            operands = tuple(map(self.value, call.operands))
+            padded = [read_padded(operand) for operand in call.operands]
+            sources = [
+                operand if found is None else found.source
+                for operand, found in zip(call.operands, padded, strict=True)
+            ]
+            operands = tuple(map(self.value, sources))
             if len(operands) != len(chain[0].operands):
                 raise FormatError(
                     f"Node {call.node.name} has {len(operands)} inputs, and takes "
@@ -170,7 +185,10 @@ class _Reader:
             gradient = None
             if not chain[0].exported:
                 chain, gradient = chain[:1], _read_gradient(call, chain[0], self.source)
-            self._invocations[id(call)] = Invocation(chain, operands, gradient)
+            buckets = None
+            if any(padded):
+                buckets, self._counts[id(call)] = read_buckets(chain[0], padded)
+            self._invocations[id(call)] = Invocation(chain, operands, gradient, buckets)
         return self._invocations[id(call)]
 
 
