@@ -258,6 +258,7 @@ class FileReport:
         assets: those of them that are the model's assets.
         warmup: None where there are no warmup requests.
         flags: what TF_XLA_FLAGS says that has no effect, or on which TensorFlow ends the process.
+        others: the signatures that compute something besides calls of modules, and what that is.
     """
 
     path: str
@@ -272,6 +273,7 @@ class FileReport:
     assets: tuple[StoredFile, ...]
     warmup: WarmupReport | None
     flags: tuple[str, ...]
+    others: Mapping[str, str]
 
     @property
     def parameters_by_size(self) -> tuple[ParameterReport, ...]:
@@ -312,6 +314,7 @@ def report_of(model: SavedModel, folder: Path) -> FileReport:
         assets=tuple(file for file in files if file.path.startswith("assets/")),
         warmup=_report_warmup(folder),
         flags=(*flags.ignored, *flags.fatal),
+        others=dict(model.others),
     )
 
 

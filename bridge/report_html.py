@@ -277,6 +277,7 @@ def _rest(report: FileReport) -> Markup:
         **{key: str(value) for key, value in report.metadata.items()},
         "assets": ", ".join(file.path for file in report.assets) or "none",
         "warmup": "none" if warmup is None else f"{warmup.records} records in {warmup.path}",
+        **({"other signatures": ", ".join(report.others)} if report.others else {}),
         **({"TF_XLA_FLAGS": " ".join(report.flags)} if report.flags else {}),
     }
     rows = [[file.path, size(file.bytes)] for file in report.files[:_MOST_ROWS]]

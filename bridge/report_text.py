@@ -80,6 +80,8 @@ def _extras(report: FileReport) -> dict[str, str]:
         found["assets"] = names
     if (warmup := report.warmup) is not None:
         found["warmup"] = f"{warmup.records} records, {size(warmup.bytes)}, in {warmup.path}"
+    if report.others:
+        found["other signatures"] = ", ".join(report.others)
     if report.flags:
         found["flags"] = " ".join(report.flags)
     return found

@@ -18,6 +18,7 @@ from bridge.names import Names, input_names, names_of_signature, output_names, p
 from bridge.parameters import check_parameters, to_constants, to_variables
 from bridge.processes import JaxProcesses, is_spread
 from bridge.progress import progress_bar
+from bridge.signature_defaults import with_defaults
 from bridge.trees import to_structure, with_text_keys
 from bridge.vjp import vjp_of
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
@@ -60,6 +61,7 @@ def save(
     overwrite: bool = False,
     num_shards: int | None = None,
     batch_buckets: Buckets | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
 
@@ -114,6 +116,11 @@ def save(
             the dimension variable that leads the shapes of inputs and results; the last row is
             repeated, and the results are cut. A batch larger than all sizes runs as it is. The
             function is run in JAX here, with random inputs, to see that its results stay the same.
+        defaults: values for inputs that a request may leave out, by the inputs' names in the
+            signature; with several signatures a mapping from signature keys to these. TensorFlow
+            Serving fills them in from its release 2.16 on, a session of any release, and
+            `bridge.load`; TensorFlow's own Python signatures want all inputs, and so does an older
+            Serving.
 
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
@@ -177,6 +184,7 @@ def save(
         )
         for key, exported in exporteds.items()
     )
+    signatures = with_defaults(signatures, defaults)
     signatures = with_batch_buckets(signatures, exporteds, batch_buckets, params)
     saved = SavedModel(
         signatures=signatures,
