@@ -38,7 +38,13 @@ from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, VARIABLES
 from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_tensorflow
-from xla_call_module.errors import FormatError, StructureError, refusing_damage
+from xla_call_module.errors import (
+    DtypeError,
+    FormatError,
+    InteropError,
+    StructureError,
+    refusing_damage,
+)
 from xla_call_module.node import decode_node, description_allowance
 
 __all__ = ["read", "read_proto"]
@@ -93,11 +99,11 @@ def _read(folder: Path) -> SavedModel:
     if not entries:
         raise FormatError(f"{folder / PROTO_FILE} has no signatures and no functions.")
     found: list[Signature] = []
-    refused: dict[str, StructureError] = {}
+    refused: dict[str, InteropError] = {}
     for entry in entries:
         try:
             signature = _read_signature(entry, functions, objects, metadata)
-        except StructureError as error:
+        except (StructureError, DtypeError) as error:
             refused[entry.key] = error
         else:
             defaults = _read_defaults(entry, meta_graph)
