@@ -58,7 +58,8 @@ def examples_of(
 
     Args:
         signatures: those of the file.
-        warmup: batch sizes, example inputs, or a mapping from signature keys to these.
+        warmup: batch sizes, example inputs, or a mapping from signature keys to these; True for the
+            sizes that are known.
         allowed: the batch sizes that the server runs, where there are such; rows of the example
             inputs are repeated for those that no example has.
         seed: of the random numbers.
@@ -68,7 +69,7 @@ def examples_of(
             cannot be made up.
         DtypeError: an example has another dtype than the signature.
     """
-    by_key = _by_signature(signatures, warmup)
+    by_key = _by_signature(signatures, warmup, allowed)
     found = []
     for signature in signatures:
         if signature.key not in by_key:
@@ -83,10 +84,12 @@ def examples_of(
 
 
 def _by_signature(
-    signatures: Sequence[ServedSignature], warmup: Any
+    signatures: Sequence[ServedSignature], warmup: Any, allowed: Sequence[int]
 ) -> dict[str, tuple[int, ...] | list[Example]]:
     """By key the batch sizes, as a tuple, or the examples, as a list."""
     keys = {signature.key: signature for signature in signatures}
+    if warmup is True:
+        return {**_known_sizes(signatures, allowed)}
     if isinstance(warmup, Mapping) and warmup and warmup.keys() <= keys.keys():
         found = {}
         for key, asked in warmup.items():
@@ -106,6 +109,19 @@ def _by_signature(
         # The default signature's own words are the most telling.
         raise refused.get(DEFAULT_SIGNATURE, next(iter(refused.values())))
     return taken
+
+
+def _known_sizes(
+    signatures: Sequence[ServedSignature], allowed: Sequence[int]
+) -> dict[str, tuple[int, ...]]:
+    """For each signature the sizes that the server runs, or that it pads batches to itself."""
+    found = {signature.key: tuple(allowed) or signature.buckets for signature in signatures}
+    if not any(found.values()):
+        raise StructureError(
+            "warmup=True warms up with the allowed batch sizes, and neither batching nor "
+            "batch_buckets says which they are. To do: pass warmup=(1, 8, 32), or one of these."
+        )
+    return {key: sizes for key, sizes in found.items() if sizes}
 
 
 def _examples(signature: ServedSignature, value: Any) -> list[Example]:

@@ -82,12 +82,14 @@ class ServedSignature:
         inputs: sorted by name.
         outputs: sorted by name.
         constraints: what the sizes have to meet.
+        buckets: the sizes that batches are padded to inside of the signature, ascending.
     """
 
     key: str
     inputs: tuple[ServedTensor, ...]
     outputs: tuple[ServedTensor, ...]
     constraints: tuple[SizeConstraint, ...] = ()
+    buckets: tuple[int, ...] = ()
 
     @property
     def has_free_batch(self) -> bool:
@@ -125,7 +127,9 @@ class ServedSignature:
                     f"variables gives it for {tensor}. To do: take a size that {tensor.leading} "
                     "can be."
                 )
-        self._check_constraints(batch, values)
+        inside = next((size for size in self.buckets if size >= batch), batch)
+        padded = [(inside,)] * len(free)
+        self._check_constraints(batch, solve([(t.leading or "",) for t in free], padded))
         return values
 
     def shapes_at(self, batch: int) -> dict[str, tuple[int, ...]]:
@@ -226,6 +230,7 @@ def _signature(key: str, definition: Proto, model: SavedModel | None) -> ServedS
         _described(plain.inputs, inputs),
         _described(plain.outputs, outputs),
         constraints=tuple({c: None for chain in calls for c in constraints_of(chain[0])}),
+        buckets=() if (buckets := signature.function.batch_buckets) is None else buckets.sizes,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -220,6 +222,24 @@ def test_sizes_that_the_module_does_not_take(tmp_path, shape, constraints, sizes
     good = [size for size in (8, 16) if shape != "16, 3" or size == 16]
     publish(exported, tmp_path, params=PARAMS, gradient_order=0, warmup=good)
     assert [len(results["output_0"]) for _, results in _replay(tmp_path / "1")] == good
+
+
+def test_sizes_inside_of_buckets(tmp_path):
+    exported = export("b, 3", ("b>=8",))
+    options = {"params": PARAMS, "gradient_order": 0, "batch_buckets": (8, 32)}
+    publish(exported, tmp_path, warmup=(1, 8), **options)
+    assert [len(results["output_0"]) for _, results in _replay(tmp_path / "1")] == [1, 8]
+    # True is for the programs that there are.
+    published = publish(exported, tmp_path, warmup=True, batching=True, **options)
+    assert [len(results["output_0"]) for _, results in _replay(tmp_path / "2")] == [8, 32]
+    assert "allowed_batch_sizes: 32" in Path(published.configs.batching).read_text()
+
+
+def test_sizes_that_nothing_says(saved, tmp_path):
+    with pytest.raises(StructureError, match="neither batching nor batch_buckets says"):
+        publish(saved, tmp_path, warmup=True)
+    publish(saved, tmp_path, warmup=True, batching=(2, 4))
+    assert [len(_inputs(request)["x"]) for request in _requests(tmp_path / "1")] == [2, 4]
 
 
 def test_other_dimensions_follow_from_the_batch_or_are_given(tmp_path):
