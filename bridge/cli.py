@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bridge.cli_export import add_export, run_export_command
 from bridge.cli_manifest import add_manifest, run_manifest
+from bridge.cli_publish import add_publish, add_rollback, run_publish, run_rollback
 from bridge.inspect import inspect
 from bridge.verify import verify
 from xla_call_module.errors import InteropError
@@ -282,6 +283,10 @@ _COMMANDS = (
         run_manifest,
         trouble=2,
     ),
+    _Command(
+        "publish", "put a SavedModel where TensorFlow Serving finds it", add_publish, run_publish
+    ),
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
+    _Command("rollback", "serve an older version again", add_rollback, run_rollback),
     _Command("verify", "compare TensorFlow with JAX", _add_verify, _run_verify, trouble=2),
 )

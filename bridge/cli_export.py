@@ -113,6 +113,12 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
         help="whether calls of LAPACK are replaced (the default)",
     )
     parser.add_argument(
+        "--batch-buckets",
+        type=_sizes,
+        metavar="SIZES",
+        help="batch sizes that requests are padded to, such as 1,8,32,128",
+    )
+    parser.add_argument(
         "--warmup",
         type=_sizes,
         default=[],
@@ -210,6 +216,7 @@ def _to_request(options: argparse.Namespace) -> ExportRequest:
             "tensorflow": options.tensorflow,
             "disabled_checks": options.disabled_checks,
             "linalg": options.linalg,
+            "batch_buckets": options.batch_buckets,
         },
     )
 

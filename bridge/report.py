@@ -173,6 +173,7 @@ class SignatureReport:
         parameters: names of the variables that are bound to it.
         operations: how often each operation occurs in the function and its gradients.
         orders: the function's module, then those of its gradients.
+        batch_buckets: the sizes that batches are padded to; empty where they are not.
     """
 
     key: str
@@ -192,6 +193,7 @@ class SignatureReport:
     parameters: tuple[str, ...]
     operations: Mapping[str, int]
     orders: tuple[OrderReport, ...]
+    batch_buckets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +261,7 @@ class FileReport:
         manifest: what `savedmodel.manifest` says of the files and their making; None where there is
             none. Whether it is right, `jax-tf-bridge manifest` tells.
         flags: what TF_XLA_FLAGS says that has no effect, or on which TensorFlow ends the process.
+        others: the signatures that compute something besides calls of modules, and what that is.
     """
 
     path: str
@@ -274,6 +277,7 @@ class FileReport:
     warmup: WarmupReport | None
     manifest: Manifest | None
     flags: tuple[str, ...]
+    others: Mapping[str, str]
 
     @property
     def parameters_by_size(self) -> tuple[ParameterReport, ...]:
@@ -315,6 +319,7 @@ def report_of(model: SavedModel, folder: Path) -> FileReport:
         warmup=_report_warmup(folder),
         manifest=read_manifest(folder),
         flags=(*flags.ignored, *flags.fatal),
+        others=dict(model.others),
     )
 
 
@@ -326,7 +331,7 @@ def _report_signature(signature: Signature, variables: Sequence[Variable]) -> Si
         for number, chain in enumerate(calls)
         for order, module in enumerate(chain)
     )
-    main = orders[0]
+    main, buckets = orders[0], signature.function.batch_buckets
     return SignatureReport(
         key=signature.key,
         function=call.name,
@@ -347,6 +352,7 @@ def _report_signature(signature: Signature, variables: Sequence[Variable]) -> Si
         parameters=_bound(signature, variables),
         operations=_most_frequent(sum((Counter(o.operations) for o in orders), Counter[str]())),
         orders=orders,
+        batch_buckets=() if buckets is None else buckets.sizes,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypedDict, Unpack
 
 from jax import export
 
+from bridge.batch_buckets import Buckets
 from bridge.names import Names
 from bridge.processes import is_spread
 from bridge.save import save
@@ -47,6 +48,8 @@ class SaveOptions(TypedDict, total=False):
     """What `bridge.save` takes besides the model and where it goes."""
 
     params: Any
+    args: Any
+    platforms: Sequence[str] | None
     trainable: Any
     inputs: Names | Mapping[str, Names] | None
     outputs: Names | Mapping[str, Names] | None
@@ -57,6 +60,14 @@ class SaveOptions(TypedDict, total=False):
     disabled_checks: Sequence[Check]
     linalg: str
     num_shards: int | None
+    manifest: bool
+    batch_buckets: Buckets | None
+
+
+class PublishOptions(SaveOptions, total=False):
+    """The same, and what `bridge.serving.compose` has of its own."""
+
+    defaults: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +105,7 @@ def publish(
     keep: int | None = None,
     name: str | None = None,
     seed: int = 0,
-    **options: Unpack[SaveOptions],
+    **options: Unpack[PublishOptions],
 ) -> Published:
     """Write a model as the next version below a folder that TensorFlow Serving watches.
 
@@ -113,10 +124,10 @@ def publish(
         warmup: batch sizes, as `(1, 8, 32)`, or example inputs, as `bridge.serving.add_warmup`
             takes them; None for no warmup.
         batching: allowed batch sizes, a `Batching` or its fields as a mapping, or True for the
-            sizes of `warmup`. They are checked against the signatures, and written to
-            `batching_parameters.txt` beside the versions and `batching_params.pbtxt` in this one;
-            `models.config` and `monitoring.config` are written, too, unless they are there. An
-            example of `warmup` is repeated to each allowed size.
+            sizes of `warmup` or `batch_buckets`. They are checked against the signatures, and
+            written to `batching_parameters.txt` beside the versions and `batching_params.pbtxt` in
+            this one; `models.config` and `monitoring.config` are written, too, unless they are
+            there. An example of `warmup` is repeated to each allowed size.
         keep: how many versions stay, this one included; by default all. Never removed are the
             highest, this one, and those that the `models.config` there names.
         name: of the model, in its configuration; by default the folder's.
@@ -143,7 +154,8 @@ def publish(
     _check_numbers(version, keep)
     if version is not None and version in base.taken():
         raise _taken(base_path, version)
-    wanted = parse_batching(batching, sizes=parse_sizes(warmup) or ())
+    sizes = parse_sizes(warmup) or parse_sizes(options.get("batch_buckets")) or ()
+    wanted = parse_batching(batching, sizes=sizes)
     own_name = name if name is not None else _name_of(base_path)
     with base.new_version() as folder:
         _fill(model, folder, base_path, options)
@@ -248,7 +260,7 @@ def _name_of(base_path: str | os.PathLike[str]) -> str:
 
 
 def _fill(
-    model: Any, folder: Path, base_path: str | os.PathLike[str], options: SaveOptions
+    model: Any, folder: Path, base_path: str | os.PathLike[str], options: PublishOptions
 ) -> None:
     """Put the SavedModel into a folder that is not there yet."""
     if not isinstance(model, str | os.PathLike):

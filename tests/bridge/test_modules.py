@@ -146,17 +146,8 @@ def test_flax_nnx(tmp_path):
     _check(tmp_path / "m", network, {"last/kernel": np.asarray(wanted.get_value())})
     _, names, trainable = _load(tmp_path / "m")
     assert names.keys() - trainable == {"norm/mean", "norm/var"}
-    assert trainable == {
-        f"{layer}/{name}"
-        for layer, name in [
-            ("first", "kernel"),
-            ("first", "bias"),
-            ("norm", "scale"),
-            ("norm", "bias"),
-            ("last", "kernel"),
-            ("last", "bias"),
-        ]
-    }
+    layers = {"first": ("kernel", "bias"), "norm": ("scale", "bias"), "last": ("kernel", "bias")}
+    assert trainable == {f"{layer}/{name}" for layer, names in layers.items() for name in names}
     with pytest.raises(StructureError, match="holds its parameters, and params= was passed"):
         bridge.save(network, tmp_path / "n", params=PARAMS, args="f32[b,3]")
 

@@ -97,7 +97,7 @@ def test_a_version_can_be_chosen(saved, tmp_path):
 
 def test_it_takes_what_save_takes():
     taken = set(inspect.signature(bridge.save).parameters) - {"model", "path", "overwrite"}
-    assert set(get_type_hints(publishing.SaveOptions)) == taken
+    assert set(get_type_hints(publishing.PublishOptions)) == taken
 
 
 def test_several_signatures_and_options_reach_save(exported, tmp_path):
@@ -342,7 +342,7 @@ def test_a_damaged_record_of_a_rollback(saved, tmp_path):
         ({"warmup": ()}, "warmup is empty"),
         ({"warmup": (0, 8)}, "0 among the batch sizes"),
         ({"batching": "8"}, "batching='8'; expected allowed batch sizes"),
-        ({"batching": True}, "warmup has none"),
+        ({"batching": True}, "neither warmup nor batch_buckets"),
     ],
 )
 def test_wrong_arguments(saved, tmp_path, options, message):

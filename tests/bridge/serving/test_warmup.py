@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -37,10 +39,10 @@ def _inputs(request):
 
 def _replay(folder):
     """The results of each request by the session loader, which is Serving's."""
-    found = []
+    found, requests = [], _requests(folder)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         graph = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
-        for request in _requests(folder):
+        for request in requests:
             signature = graph.signature_def[request.model_spec.signature_name]
             feeds = {signature.inputs[name].name: value for name, value in _inputs(request).items()}
             fetches = {name: info.name for name, info in signature.outputs.items()}
@@ -54,8 +56,15 @@ def _saved(tmp_path, function, *specs, **options):
     return tmp_path / "model"
 
 
-def _spec(shape, dtype="float32", constraints=()):
-    return jax.ShapeDtypeStruct(jax.export.symbolic_shape(shape, constraints=constraints), dtype)
+def _spec(shape, dtype="float32"):
+    return jax.ShapeDtypeStruct(jax.export.symbolic_shape(shape), dtype)
+
+
+def _specs(*shapes):
+    """Specs with the same dimension variables."""
+    scope = jax.export.SymbolicScope()
+    dims = [jax.export.symbolic_shape(shape, scope=scope) for shape in shapes]
+    return [jax.ShapeDtypeStruct(shape, "float32") for shape in dims]
 
 
 def test_a_request_for_each_batch_size_runs(exported, tmp_path):
@@ -129,11 +138,13 @@ def _two(batch, scale):
 
 
 IMAGE, MASK = np.ones((2, 3), np.float32), np.zeros(2, np.float32)
+SMALL = {"batch_image": IMAGE[:1], "batch_mask": MASK[:1], "scale": 1}
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    batch = {"image": _spec("b, 3"), "mask": _spec("b")}
+    image, mask = _specs("b, 3", "b")
+    batch = {"image": image, "mask": mask}
     one = jax.ShapeDtypeStruct((), "float32")
     return _saved(tmp_path_factory.mktemp("two"), _two, batch, one)
 
@@ -144,7 +155,7 @@ def two(tmp_path_factory):
         ({"batch_image": IMAGE, "batch_mask": MASK, "scale": 2.0}, 1),
         (({"image": IMAGE, "mask": MASK}, 2.0), 1),
         ({"batch": {"image": IMAGE, "mask": MASK}, "scale": np.float32(2)}, 1),
-        ([({"image": IMAGE, "mask": MASK}, 2.0), {"batch_image": IMAGE[:1], "batch_mask": MASK[:1], "scale": 1}], 2),
+        ([({"image": IMAGE, "mask": MASK}, 2.0), SMALL], 2),
         ({"serving_default": [({"image": IMAGE, "mask": MASK}, 2.0)]}, 1),
     ],
     ids=["named", "arguments", "keywords", "list", "by signature"],
@@ -186,7 +197,7 @@ def test_wrong_examples(two, warmup, error, message):
 def test_no_more_records_than_serving_takes(saved, tmp_path):
     publish(saved, tmp_path)
     assert add_warmup(tmp_path / "1", range(1, MOST_RECORDS + 1)) == MOST_RECORDS
-    with pytest.raises(StructureError, match="1001 warmup records.*refuses a model with more"):
+    with pytest.raises(StructureError, match=r"1001 warmup records.*refuses a model with more"):
         add_warmup(tmp_path / "1", range(1, MOST_RECORDS + 2))
     # What was there is still there, and nothing besides.
     assert len(_requests(tmp_path / "1")) == MOST_RECORDS
@@ -213,8 +224,26 @@ def test_sizes_that_the_module_does_not_take(tmp_path, shape, constraints, sizes
     assert [len(results["output_0"]) for _, results in _replay(tmp_path / "1")] == good
 
 
+def test_sizes_inside_of_buckets(tmp_path):
+    exported = export("b, 3", ("b>=8",))
+    options = {"params": PARAMS, "gradient_order": 0, "batch_buckets": (8, 32)}
+    publish(exported, tmp_path, warmup=(1, 8), **options)
+    assert [len(results["output_0"]) for _, results in _replay(tmp_path / "1")] == [1, 8]
+    # True is for the programs that there are.
+    published = publish(exported, tmp_path, warmup=True, batching=True, **options)
+    assert [len(results["output_0"]) for _, results in _replay(tmp_path / "2")] == [8, 32]
+    assert "allowed_batch_sizes: 32" in Path(published.configs.batching).read_text()
+
+
+def test_sizes_that_nothing_says(saved, tmp_path):
+    with pytest.raises(StructureError, match="neither batching nor batch_buckets says"):
+        publish(saved, tmp_path, warmup=True)
+    publish(saved, tmp_path, warmup=True, batching=(2, 4))
+    assert [len(_inputs(request)["x"]) for request in _requests(tmp_path / "1")] == [2, 4]
+
+
 def test_other_dimensions_follow_from_the_batch_or_are_given(tmp_path):
-    folder = _saved(tmp_path, lambda x, y: (x, y), _spec("b, 2*b"), _spec("b+1"))
+    folder = _saved(tmp_path, lambda x, y: (x, y), *_specs("b, 2*b", "b+1"))
     with pytest.raises(StructureError, match=r"The batch size 2 does not fit.*b \+ 1"):
         add_warmup(folder, (2,))
     (tmp_path / "other").mkdir()
