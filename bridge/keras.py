@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
-from bridge.layer_artifact import LayerFunction, LayerWeight
-from bridge.layer_computation import LayerComputation, check_cast
-from bridge.layer_text import decode_artifact, encode_artifact
-from xla_call_module.errors import FormatError, MissingDependencyError, PlatformError
+from bridge.layer_artifact import LayerWeight, StaticShape
+from bridge.layer_base import PACKAGE, InitialValues, LayerBase
+from bridge.layer_computation import Runs
+from xla_call_module.errors import MissingDependencyError, PlatformError
 
 try:
     import keras
@@ -29,32 +28,13 @@ except ImportError as error:
 
 __all__ = ["ExportedLayer"]
 
-_PACKAGE = "bridge"
 _BACKENDS = ("tensorflow", "jax")
-_SEED = "seed_generator_state"
+
+keras.saving.register_keras_serializable(package=PACKAGE)(InitialValues)
 
 
-@keras.saving.register_keras_serializable(package=_PACKAGE)
-class InitialValues:
-    """What a layer's weights begin with. It is handed on to clones, and not to files."""
-
-    def __init__(self, computation: LayerComputation | None = None) -> None:
-        """Take over values; none in what was read from a file."""
-        self.computation = computation
-
-    def get_config(self) -> dict[str, Any]:
-        """Nothing: a file has the values of the weights."""
-        return {}
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> InitialValues:
-        """What a file has of it: nothing."""
-        del config
-        return cls()
-
-
-@keras.saving.register_keras_serializable(package=_PACKAGE)
-class ExportedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type information
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Keras is untyped
     """A JAX function as a layer of Keras 3.
 
     The function takes what the layer is given, in the order of JAX's own libraries, and then the
@@ -120,84 +100,45 @@ class ExportedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras has no t
         as_a_whole = trainable if isinstance(trainable, bool) else True
         super().__init__(trainable=as_a_whole, autocast=False, **kwargs)
         self.supports_masking = True
-        seeds = rng if isinstance(rng, keras.random.SeedGenerator) else None
-        if isinstance(exported, LayerComputation):
-            self._computation = exported
-        else:
-            from bridge.layer_export import seed_of, to_computation
-
-            self._computation = to_computation(
-                exported,
-                params=params,
-                state=state,
-                rng=rng if seeds is None else True,
-                train=train,
-                trainable=True if isinstance(trainable, bool) else trainable,
-                dtypes=(self.compute_dtype, self.variable_dtype),
-                gradient_order=gradient_order,
-            )
-            if rng is not None and rng is not False and seeds is None:
-                seeds = keras.random.SeedGenerator(seed_of(rng))
-        self._seeds = seeds
-        self._held = self._make_weights()
-        self._constants: list[Any] = []
-        if self._computation.is_ready:
-            self._constants = self._make_constants()
+        self._seeds = _to_generator(rng)
+        self._begin(
+            exported,
+            params=params,
+            state=state,
+            rng=True if self._seeds is rng else rng,
+            train=train,
+            trainable=True if isinstance(trainable, bool) else trainable,
+            gradient_order=gradient_order,
+        )
         self.built = True
-
-    @property
-    def params(self) -> Any:
-        """The pytree of the parameters as Keras variables; a named tuple is a tuple there."""
-        return self._computation.params(self._held)
-
-    @property
-    def state(self) -> Any:
-        """The pytree of the state as Keras variables."""
-        return self._computation.state(self._held)
 
     def build(self, input_shape: Any) -> None:
         """Export the function for inputs of a shape, and of the dtype that the layer computes in.
 
         A layer that is called exports it for what it is called with.
         """
-        if not self._computation.is_ready:
-            leaf = keras.tree.map_shape_structure(
-                lambda shape: keras.KerasTensor(shape, self.compute_dtype), input_shape
-            )
-            self._prepare((leaf,), {})
+        make = lambda shape: keras.KerasTensor(shape, self.compute_dtype)  # noqa: E731
+        self._export_for((keras.tree.map_shape_structure(make, input_shape),), {})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for inputs, as of any layer."""
-        if not self._computation.is_ready:
-            named = {k: v for k, v in kwargs.items() if k not in ("training", "mask")}
-            self._prepare(args, named)
-        if keras.backend.backend() == "jax":
-            self._remember_constants()
+        self._export_for(args, kwargs)
+        if not self._computation.constants_are_known:
+            # A scope of its own has the values themselves, and not what JAX traces.
+            with keras.StatelessScope():
+                self._remember_constants()
         return super().__call__(*args, **kwargs)
 
     def call(self, inputs: Any, *more: Any, training: Any = None, **named: Any) -> Any:
         """The outputs for inputs that are tensors."""
-        if not self._computation.constants_are_known:
-            self._remember_constants()
-        training = bool(training)
-        function, run = self._computation.runner(_to_run(), training=training)
-        leaves = self._inputs(function, inputs, more, named)
-        held = self._held[: function.parameters + function.state]
-        operands = [variable.value for variable in held]
-        operands += [self._draw(spec.shape) for spec in function.key_specs]
-        results = run([*operands, *leaves])
-        if training:
-            states = self._held[function.parameters :]
-            for variable, index in zip(states, function.new_state, strict=False):
-                variable.assign(results[index])
-        return self._computation.outputs(function, results)
+        return self._compute((inputs, *more), named, training)
 
     def compute_output_spec(
         self, inputs: Any, *more: Any, training: Any = None, **named: Any
     ) -> Any:
         """What is known of the outputs, from the symbolic shapes alone."""
         function = self._computation.artifact.function(training=bool(training))
-        leaves = self._inputs(function, inputs, more, named)
+        leaves = self._inputs(function, (inputs, *more), named)
         return self._computation.result_specs(
             function, leaves, lambda shape, dtype: keras.KerasTensor(shape, dtype.name)
         )
@@ -205,121 +146,38 @@ class ExportedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras has no t
     def compute_output_shape(self, input_shape: Any, *more: Any) -> Any:
         """The shapes of the outputs, from the symbolic shapes alone."""
         self.build(input_shape)
-        function = self._computation.artifact.function(training=False)
+        function = self._computation.artifact.inference
         return self._computation.output_shapes(self.name, function, (input_shape, *more))
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
         """The mask of the first masked input, for those outputs whose leading axes are its own."""
-        masks = keras.tree.flatten(previous_mask)
-        leaves = keras.tree.flatten(inputs)
-        pairs = {id(leaf): mask for leaf, mask in zip(leaves, masks, strict=False)}
-        function = self._computation.artifact.inference
-        return self._computation.masks(
-            self.name, function, inputs, lambda leaf: pairs.get(id(leaf)), lambda m: len(m.shape)
-        )
-
-    def save_own_variables(self, store: Any) -> None:
-        """Put the weights under their pytree paths, the constants under their hashes."""
-        for weight, variable in self._named_weights():
-            store[quote(weight.name, safe="")] = variable
-        if self._seeds is not None:
-            store[_SEED] = self._seeds.state
-
-    def load_own_variables(self, store: Any) -> None:
-        """Take the weights from where `save_own_variables` put them.
-
-        Raises:
-            FormatError: one is missing, or of another shape.
-        """
-        for weight, variable in self._named_weights():
-            key = quote(weight.name, safe="")
-            if key not in store.keys():  # noqa: SIM118 - a store is no mapping
-                raise FormatError(
-                    f"The file has no weight {weight.name} of the layer {self.name}. To do: load "
-                    "it into the model that it was saved from."
-                )
-            value = np.asarray(store[key])
-            if value.shape != weight.shape:
-                raise FormatError(
-                    f"The weight {weight.name} of the layer {self.name} has the shape "
-                    f"{value.shape} in the file; expected {weight.shape}."
-                )
-            variable.assign(value)
-        if self._seeds is not None and _SEED in store.keys():  # noqa: SIM118
-            self._seeds.state.assign(store[_SEED])
+        leaves, masks = keras.tree.flatten(inputs), keras.tree.flatten(previous_mask)
+        return self._masks(inputs, leaves, masks)
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` makes the layer of: names, flags, and the artifact as text."""
         seed = None if self._seeds is None else self._seeds.get_config()["seed"]
-        return {
-            **super().get_config(),
-            "artifact": encode_artifact(self._computation.artifact),
-            "seed": seed,
-            "values": InitialValues(self._computation),
-        }
+        own = self._own_config(InitialValues(self._computation))
+        return {**super().get_config(), **own, "seed": seed}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ExportedLayer:
         """The layer that `get_config` described.
 
-        Its weights are those that the layer began with if it is a clone in the same process. A
-        layer from a file gets the file's; until then they are zeros.
-
         Raises:
             FormatError: the artifact is damaged.
         """
-        config = dict(config)
-        artifact = decode_artifact(config.pop("artifact", None))
-        values, seed = config.pop("values", None), config.pop("seed", None)
-        known = values.computation if isinstance(values, InitialValues) else None
-        functions = (artifact.inference, artifact.training)
-        takes_keys = any(function is not None and function.keys for function in functions)
-        return cls(
-            LayerComputation(
-                weights=artifact.weights,
-                values=None if known is None else known.values,
-                artifact=artifact,
-                constants=None if known is None else known.constants,
-            ),
-            rng=keras.random.SeedGenerator(seed) if takes_keys else None,
-            **config,
-        )
+        computation, rest = cls._read_config(config)
+        seed = rest.pop("seed", None)
+        generator = keras.random.SeedGenerator(seed) if computation.artifact.takes_keys else None
+        return cls(computation, rng=generator, **rest)
 
-    def _prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Export the function for what the layer is called with."""
-        from bridge.specifications import ArgumentSpec
-
-        def describe(leaf: Any) -> ArgumentSpec:
-            dtype = keras.backend.standardize_dtype(getattr(leaf, "dtype", type(leaf).__name__))
-            if keras.backend.is_float_dtype(dtype):
-                dtype = self.compute_dtype
-            return ArgumentSpec("inputs", tuple(np.shape(leaf)), dtype, None)
-
-        described = keras.tree.map_structure(describe, (tuple(args), dict(kwargs)))
-        self._computation.prepare(*described)
-        self._constants = self._make_constants()
-
-    def _make_weights(self) -> list[Any]:
-        computation = self._computation
-        made = []
-        for index, weight in enumerate(computation.weights):
-            if (shared := computation.shared.get(index)) is not None:
-                made.append(shared)
-                continue
-            value = None if computation.values is None else computation.values[index]
-            is_state = index >= computation.parameters
-            made.append(self._make_weight(weight, value, is_state=is_state))
-        return made
-
-    def _make_constants(self) -> list[Any]:
-        known = self._computation.constants
-        return [
-            self._make_weight(constant, known.get(constant.name), is_state=False)
-            for constant in self._computation.artifact.constants
-        ]
+    def _describe(self, leaf: Any) -> tuple[StaticShape, str]:
+        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        return tuple(np.shape(leaf)), keras.backend.standardize_dtype(dtype)
 
     def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
-        """A variable, whose path is that of the layer and its own path in the pytree."""
+        """A variable whose path is that of the layer, and then its own path in the pytree."""
 
         def initial(shape: Any, dtype: Any = None) -> Any:
             found = np.zeros(shape, weight.dtype.numpy) if value is None else value
@@ -341,44 +199,32 @@ class ExportedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras has no t
                 name=name,
             )
 
-    def _named_weights(self) -> list[tuple[LayerWeight, Any]]:
-        artifact = self._computation.artifact
-        weights = (*artifact.weights, *artifact.constants)
-        return list(zip(weights, [*self._held, *self._constants], strict=True))
+    def _value(self, variable: Any) -> Any:
+        return variable.value
 
-    def _inputs(
-        self, function: LayerFunction, inputs: Any, more: Sequence[Any], named: Mapping[str, Any]
-    ) -> list[Any]:
-        leaves = self._computation.inputs(self.name, function, (inputs, *more), named)
-        for leaf, spec in zip(leaves, function.specs[function.first_input :], strict=True):
-            check_cast(spec, keras.backend.standardize_dtype(leaf.dtype), self.name)
-        return leaves
+    def _runs(self) -> Runs:
+        if keras.backend.backend() == "tensorflow":
+            from bridge.layer_tensorflow import to_tensorflow
 
-    def _draw(self, shape: Any) -> Any:
-        """The data of PRNG keys: the generator's seed and a counter, as uint32."""
-        size, seeds = int(np.prod(shape)), self._seeds
-        assert seeds is not None, "a function that takes keys was given some"
-        pairs = [keras.ops.cast(seeds.next(), "uint32") for _ in range((size + 1) // 2)]
+            return to_tensorflow
+        from bridge.layer_jax import to_jax
+
+        return to_jax
+
+    def _draw(self, shape: Sequence[int]) -> Any:
+        """The generator's seed and its counter, as often as there are words for."""
+        size = int(np.prod(shape))
+        pairs = [keras.ops.cast(self._seeds.next(), "uint32") for _ in range((size + 1) // 2)]
         return keras.ops.reshape(keras.ops.concatenate(pairs)[:size], shape)
 
-    def _remember_constants(self) -> None:
-        """Keep the values of constants, which cannot be had where JAX traces."""
-        computation = self._computation
-        if not computation.is_ready or computation.constants_are_known:
-            return
-        with keras.StatelessScope():
-            for constant, variable in zip(
-                computation.artifact.constants, self._constants, strict=True
-            ):
-                computation.remember(constant, np.asarray(variable.value))
+    def _seed_state(self) -> Any:
+        return self._seeds.state
 
 
-def _to_run() -> Any:
-    """What runs a function on the backend of this process."""
-    if keras.backend.backend() == "tensorflow":
-        from bridge.layer_tensorflow import to_tensorflow
+def _to_generator(rng: Any) -> keras.random.SeedGenerator | None:
+    """What keys are drawn from; None where there are none."""
+    if rng is None or rng is False or isinstance(rng, keras.random.SeedGenerator):
+        return rng or None
+    from bridge.layer_export import seed_of
 
-        return to_tensorflow
-    from bridge.layer_jax import to_jax
-
-    return to_jax
+    return keras.random.SeedGenerator(seed_of(rng))

@@ -132,6 +132,11 @@ class LayerArtifact:
         """How many of the weights are parameters; the others are state."""
         return self.inference.parameters
 
+    @property
+    def takes_keys(self) -> bool:
+        """Whether a function takes PRNG keys."""
+        return bool(self.inference.keys or (self.training is not None and self.training.keys))
+
     def function(self, *, training: bool) -> LayerFunction:
         """The function that is called."""
         return self.training if training and self.training is not None else self.inference

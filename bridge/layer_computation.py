@@ -19,7 +19,7 @@ from xla_call_module.constants import key_of
 from xla_call_module.dtypes import DType
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
-__all__ = ["LayerComputation", "Run", "check_cast"]
+__all__ = ["LayerComputation", "Run", "Runs", "check_cast"]
 
 # Runs a function on flat tensors.
 Run = Callable[[Sequence[Any]], list[Any]]

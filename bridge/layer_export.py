@@ -245,10 +245,11 @@ class FunctionSource:
             StructureError: JAX cannot export a function for every batch size.
             Exception: what tracing it raises.
         """
-        inference = _export(self.inference, held, args, kwargs)
         if self.training is None:
-            return ExportedSource(inference)
-        return ExportedSource(inference, _export(self.training, held, args, kwargs))
+            return ExportedSource(_export(self.inference, held, args, kwargs))
+        training = _export(self.training, held, args, kwargs)
+        less = _without_unused(self.inference, held, args)
+        return ExportedSource(_export(self.inference, less, args, kwargs), training)
 
 
 def to_source(model: Any, train: Any) -> ExportedSource | FunctionSource:
@@ -358,14 +359,34 @@ def _export(
         ) from error
 
 
+def _without_unused(function: Any, held: Held, args: Sequence[Any]) -> Held:
+    """What is passed to a function for inference, which may do without keys and state."""
+    leading = [x for x in (held.params, held.state, held.keys) if x is not None]
+    missing = len(leading) + len(_spread(function, 0, args)) - len(_required(function))
+    kinds = {parameter.kind for parameter in _parameters(function).values()}
+    if inspect.Parameter.VAR_POSITIONAL in kinds or missing < 1:
+        return held
+    without = [name for name in ("keys", "state") if getattr(held, name) is not None][:missing]
+    return dataclasses.replace(
+        held,
+        keys=None if "keys" in without else held.keys,
+        state=None if "state" in without else held.state,
+    )
+
+
+def _required(function: Any) -> list[inspect.Parameter]:
+    """The positional parameters that have no default."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    found = _parameters(function).values()
+    return [p for p in found if p.kind in kinds and p.default is p.empty]
+
+
 def _spread(function: Any, leading: int, args: Sequence[Any]) -> Sequence[Any]:
     """The inputs; those of a function of several may come as one list."""
     if len(args) != 1 or not isinstance(args[0], (list, tuple)):
         return args
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [p for p in _parameters(function).values() if p.kind in kinds]
-    required = [p for p in positional[leading:] if p.default is p.empty]
-    return args[0] if len(required) == len(args[0]) > 1 else args
+    wanted = len(_required(function)) - leading
+    return args[0] if wanted == len(args[0]) > 1 else args
 
 
 def _for_any_batch(arguments: Sequence[ArgumentSpec]) -> list[ArgumentSpec]:

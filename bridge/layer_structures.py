@@ -10,6 +10,7 @@ from xla_call_module.errors import StructureError
 
 __all__ = ["describe", "fill", "match_first", "match_inputs", "match_shapes"]
 
+_MASK = "mask"
 _Children = tuple[tuple[str, Structure], ...]
 
 
@@ -41,7 +42,10 @@ def match_inputs(
     found: dict[int, Any] = {}
     for position, (value, (_, child)) in enumerate(zip(spread, positional, strict=True)):
         found.update(_match(name, child, value, f"inputs[{position}]", _is_leaf))
-    if kwargs.keys() != (wanted_keys := {key for key, _ in keyword}):
+    wanted_keys = {key for key, _ in keyword}
+    # A mask is handed on beside the function, unless it takes one itself.
+    kwargs = {key: value for key, value in kwargs.items() if key in wanted_keys or key != _MASK}
+    if kwargs.keys() != wanted_keys:
         raise StructureError(
             f"{name} was called with the keyword inputs {sorted(kwargs)}; expected "
             f"{sorted(wanted_keys)}."
