@@ -167,10 +167,8 @@ class _Ready:
     """An `Exported`: one call, whatever arrives."""
 
     def __init__(self, exported: export.Exported, options: GradientOptions) -> None:
-        from bridge.gradient import DifferentiableCall
-
         self._exported = exported
-        self._call = DifferentiableCall(exported, options)
+        self._call = _differentiable(exported, options)
         self._call.prepare()
         self.is_wide = any(spec.dtype.name in WIDE for spec in self._call.call.args)
 
@@ -183,6 +181,18 @@ class _Ready:
         for argument, aval in zip(arguments, exported.in_avals, strict=True):
             _check_dtype(argument, aval.dtype)
         return self._call, exported.out_tree
+
+
+def _differentiable(exported: export.Exported, options: GradientOptions) -> DifferentiableCall:
+    from bridge.exported_order import ExportedOrder
+    from bridge.gradient import DifferentiableCall
+
+    order = ExportedOrder(
+        exported,
+        disabled_checks=options.disabled_checks,
+        portable_linalg=options.portable_linalg,
+    )
+    return DifferentiableCall(order, options)
 
 
 class Tracer:
@@ -236,8 +246,6 @@ class Tracer:
         tree: tree_util.PyTreeDef,
         platforms: tuple[str, ...],
     ) -> tuple[DifferentiableCall, tree_util.PyTreeDef]:
-        from bridge.gradient import DifferentiableCall
-
         args, kwargs = tree_util.tree_unflatten(tree, specs)
         try:
             exported = export_for(
@@ -262,7 +270,7 @@ class Tracer:
                 f"{_name_of(self._fun)} was called with the structure {tree}, and JAX exported it "
                 f"for {exported.in_tree}: some of its arguments are static. {_BIND_STATIC}"
             )
-        return DifferentiableCall(exported, self._options), exported.out_tree
+        return _differentiable(exported, self._options), exported.out_tree
 
     def _refuse_static(self, tree: tree_util.PyTreeDef) -> None:
         """Refuse arguments that `jax.jit` was told to take as Python values."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ import tensorflow as tf
 from jax import export, tree_util
 
 from bridge._jax import cut_vjp, dlpack_exporter, transformation_query
+from bridge.orders import Runner
 from xla_call_module._tf import device_query, flags_in_force, recording_query
 from xla_call_module.call import CallModule
 from xla_call_module.checks import SHAPE_ASSERTIONS
@@ -32,7 +33,6 @@ __all__ = ["EagerCalls", "Runner", "Views", "to_runner"]
 # The arguments of a call as numpy arrays of the same memory, and what two calls share that need the
 # same module.
 Views = tuple[list[np.ndarray[Any, Any]], list[Hashable]]
-Runner = Callable[[Sequence[np.ndarray[Any, Any]]], list[tf.Tensor]]
 
 # What both sides have in DLPack, but for what JAX has only with x64.
 _INTEGERS = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")

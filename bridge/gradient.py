@@ -1,8 +1,8 @@
 """A chain of calls as one differentiable TensorFlow function.
 
-Order 0 of the chain is the function, order k+1 the VJP of order k, which `Exported.vjp()` makes
-without tracing the user's function again. The gradient of each order is the next one, so tapes can
-be nested.
+Order 0 of the chain is the function, order k+1 the VJP of order k. The gradient of each order is
+the next one, so tapes can be nested. Where the orders come from is not known here, so that a chain
+that was written to a file runs without JAX.
 """
 
 from __future__ import annotations
@@ -15,11 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
-from jax import export
 
-from bridge.eager import Runner, to_runner
-from bridge.lowering import explain_gradient
-from bridge.vjp import vjp_of
+from bridge.orders import Order, Runner
 from xla_call_module._tf import (
     exempt_from_autograph,
     flags_in_force,
@@ -32,8 +29,6 @@ from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.constants import HOISTED_FROM, hoist_constants
 from xla_call_module.dimensions import evaluate_shape, solve
 from xla_call_module.errors import InteropError, StructureError
-from xla_call_module.exported import from_exported
-from xla_call_module.linalg import lower_linalg
 from xla_call_module.op import Op
 from xla_call_module.residuals import split_residuals
 from xla_call_module.retargeting import retarget
@@ -131,31 +126,26 @@ class DifferentiableCall:
     """One order of the chain, on flat tensors."""
 
     def __init__(
-        self,
-        exported: export.Exported,
-        options: GradientOptions,
-        *,
-        below: DifferentiableCall | None = None,
+        self, order: Order, options: GradientOptions, *, below: DifferentiableCall | None = None
     ) -> None:
-        """Check the `Exported`; its VJP, and its form for the imported TensorFlow, wait for need.
+        """Take the call; its VJP, and its form for the imported TensorFlow, wait for need.
 
         Args:
-            exported: this order of the chain.
+            order: this order of the chain.
             options: what is asked of all of them.
             below: the call that this is the VJP of.
-
-        Raises:
-            InteropError: it cannot be called from the imported TensorFlow.
         """
-        call = from_exported(
-            exported, allow_flat_trees=True, disabled_checks=options.disabled_checks
-        )
-        self.call = lower_linalg(call) if options.portable_linalg else call
-        self._exported = exported
+        self.call = order.call
+        self._source = order
         self._options = options
         self._order: int = 0 if below is None else below._order + 1
         self._name: str = self.call.name if below is None else below._name
         self._constants: dict[str, tf.Tensor] = {} if below is None else below._constants
+        if below is None and order.constants:
+            with tf.init_scope():
+                self._constants.update(
+                    (key, tf.constant(value)) for key, value in order.constants.items()
+                )
         self.disabled_checks = unite(self.call.disabled_checks, flags_in_force().disabled_checks)
         self._prepared: _Runnable | None = None
         self._vjp: DifferentiableCall | None = None
@@ -182,7 +172,7 @@ class DifferentiableCall:
 
     def runner(self) -> Runner | None:
         """What runs the call in JAX, where nothing is recorded; None where only TensorFlow can."""
-        return to_runner(self._exported, self.call)
+        return self._source.runner()
 
     def __call__(
         self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None = None
@@ -190,8 +180,8 @@ class DifferentiableCall:
         """The flat results.
 
         Args:
-            tensors: one for each of `call.args`, of their dtypes and of fitting shapes; in a graph
-                None for some of those that neither the call nor its gradient takes.
+            tensors: one for each of `call.own_args`, of their dtypes and of fitting shapes; in a
+                graph None for some of those that neither the call nor its gradient takes.
             handed: what computes the same from what the order below has computed already.
         """
         if tf.executing_eagerly() and not self._may_record():
@@ -290,7 +280,9 @@ class DifferentiableCall:
         needed = [tensors[index] for index in self._needed()]
         with tf.control_dependencies(static or []):
             results = list(self._as_function()(*needed))
-        shapes = _result_shapes(self.call, tensors, self.disabled_checks)
+        # Constants know no sizes that the arguments do not.
+        taken = [*tensors, *(None for _ in self.call.hoisted)]
+        shapes = _result_shapes(self.call, taken, self.disabled_checks)
         for result, shape in zip(results, shapes, strict=True):
             result.set_shape(shape)
         return results
@@ -310,7 +302,7 @@ class DifferentiableCall:
                 ]
 
                 def call(*given: tf.Tensor) -> Tensors:
-                    tensors: Gradients = [None] * len(self.call.args)
+                    tensors: Gradients = [None] * len(self.call.own_args)
                     for index, tensor in zip(needed, given, strict=True):
                         tensors[index] = tensor
                     return self._attach_gradient(tensors)
@@ -326,15 +318,16 @@ class DifferentiableCall:
         Of any other the gradient is None, which TensorFlow takes for zeros where it goes through
         a function.
         """
+        every = range(len(self.call.own_args))
         if self._options.unconnected_zeros:
-            return tuple(range(len(self.call.args)))
+            return tuple(every)
         needed = set(self.call.kept)
         if self._is_differentiable():
             try:
                 needed.update(self._order_above().call.kept)
             except _NOT_DIFFERENTIABLE:
-                return tuple(range(len(self.call.args)))
-        return tuple(sorted(needed & set(range(len(self.call.args)))))
+                return tuple(every)
+        return tuple(sorted(needed & set(every)))
 
     def _apply_forward(
         self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None
@@ -415,14 +408,14 @@ class DifferentiableCall:
                 tf.fill(tf.shape(tensor), tf.cast(float("nan"), tensor.dtype))
                 if spec.dtype.differentiable and tensor is not None
                 else None
-                for spec, tensor in zip(self.call.args, tensors, strict=True)
+                for spec, tensor in zip(self.call.own_args, tensors, strict=True)
             ]
 
     def _to_jax(
         self, results: Sequence[tf.Tensor], cotangents: Sequence[tf.Tensor | None]
     ) -> Tensors:
         """The cotangents that the VJP takes."""
-        specs = self._order_above().call.args[len(self.call.args) :]
+        specs = self._order_above().call.own_args[len(self.call.own_args) :]
         return [
             _cotangent(spec, cotangent, result)
             for spec, cotangent, result in zip(specs, cotangents, results, strict=True)
@@ -436,7 +429,7 @@ class DifferentiableCall:
             None
             if not spec.dtype.differentiable or (zero.is_zero and may_be_none)
             else _conjugate(spec, gradient)
-            for spec, zero, gradient in zip(self.call.args, pulled, gradients, strict=True)
+            for spec, zero, gradient in zip(self.call.own_args, pulled, gradients, strict=True)
         ]
 
     def _levels_in_file(self) -> Iterator[DifferentiableCall]:
@@ -472,17 +465,7 @@ class DifferentiableCall:
     def _order_above(self) -> DifferentiableCall:
         with self._lock:
             if self._vjp is None:
-                if not self._exported.has_vjp():
-                    raise StructureError(
-                        f"{self._name} was serialized without its VJP, so it has no gradient. "
-                        "To do: serialize it with Exported.serialize(vjp_order=1) or more."
-                    )
-                try:
-                    vjp = vjp_of(self._exported)
-                except NotImplementedError as error:
-                    explained = explain_gradient(self.call.name, self.call.platforms, error)
-                    raise (explained or error) from error
-                self._vjp = DifferentiableCall(vjp, self._options, below=self)
+                self._vjp = DifferentiableCall(self._source.vjp(), self._options, below=self)
             return self._vjp
 
 

@@ -42,7 +42,7 @@ from xla_call_module.residuals import split_residuals
 from xla_call_module.retargeting import oldest_release, retarget
 from xla_call_module.several_devices import check_one_device
 
-__all__ = ["save"]
+__all__ = ["ChainOptions", "save", "to_chain"]
 
 _FORMAT = 1
 _CONSTANTS_SHOWN = 3
@@ -173,7 +173,7 @@ def save(
     )  # fmt: skip
     params, trainable, inputs = traced.params, traced.trainable, traced.inputs
     exporteds = _by_signature(traced.exported)
-    options = _Options(
+    options = ChainOptions(
         tensorflow=tensorflow,
         gradient_order=gradient_order,
         residuals=residuals,
@@ -184,7 +184,7 @@ def save(
     constants: dict[str, np.ndarray[Any, Any]] = {}
     chains: dict[str, tuple[CallModule, ...]] = {}
     for key, exported in exporteds.items():
-        chains[key] = _to_chain(exported, options, constants)
+        chains[key] = to_chain(exported, options, constants)
     tree: Any = None if params is None else tree_util.tree_structure(params)
     variables: tuple[Variable, ...] = ()
     if tree is not None:
@@ -272,7 +272,7 @@ def _too_large(saved: SavedModel) -> StructureError:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Options:
+class ChainOptions:
     """What `save` is asked to make of each chain; the fields are its arguments."""
 
     tensorflow: str | None
@@ -283,8 +283,8 @@ class _Options:
     portable_linalg: bool
 
 
-def _to_chain(
-    exported: export.Exported, options: _Options, constants: dict[str, np.ndarray[Any, Any]]
+def to_chain(
+    exported: export.Exported, options: ChainOptions, constants: dict[str, np.ndarray[Any, Any]]
 ) -> tuple[CallModule, ...]:
     """The call, its VJP and so on, all as the wanted TensorFlow reads them.
 
@@ -311,7 +311,7 @@ def _to_chain(
     return tuple(retarget(late(call), options.tensorflow) for call in calls)
 
 
-def _differentiated(exported: export.Exported, options: _Options) -> list[CallModule]:
+def _differentiated(exported: export.Exported, options: ChainOptions) -> list[CallModule]:
     """The call, its VJP and so on, as JAX makes them."""
     calls = [_to_call(exported, options.disabled_checks)]
     _warn_of_devices(calls[0])

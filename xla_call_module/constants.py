@@ -36,6 +36,7 @@ __all__ = [
     "Constant",
     "constants_of",
     "hoist_constants",
+    "key_of",
     "largest_constants",
     "restore_constants",
 ]
@@ -117,7 +118,7 @@ def hoist_constants(
         arguments: dict[str, Any] = {}
         for operation in _large_constants(walk(main), from_bytes):
             value = _read(operation)
-            key = _key_of(value)
+            key = key_of(value)
             if key not in arguments:
                 block = main.regions[0].blocks[0]
                 kind = operation.results[0].type
@@ -259,7 +260,8 @@ def _read(operation: Any) -> np.ndarray[Any, Any]:
     return np.frombuffer(bytes.fromhex(digits[1]), dtype).reshape(found.shape)
 
 
-def _key_of(value: np.ndarray[Any, Any]) -> str:
+def key_of(value: np.ndarray[Any, Any]) -> str:
+    """The key of a constant with a value: a hash of it, its dtype and its shape."""
     digest = hashlib.sha256(f"{value.dtype}{value.shape}".encode())
     digest.update(np.ascontiguousarray(value).view(np.uint8).data)
     return digest.hexdigest()

@@ -32,6 +32,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.gradient_check",
         "bridge.jax2tf",
         "bridge.keras",
+        "bridge.layer_tensorflow",
         "bridge.modes",
         "bridge.pullbacks",
         "bridge.serving",

@@ -1,0 +1,92 @@
+"""An `Exported` as the orders of a differentiable TensorFlow function.
+
+`Exported.vjp()` makes the next order without tracing the user's function again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax import export
+
+from bridge.eager import to_runner
+from bridge.lowering import explain_gradient
+from bridge.orders import Runner
+from bridge.vjp import vjp_of
+from xla_call_module.call import CallModule
+from xla_call_module.checks import DisabledCheck
+from xla_call_module.errors import StructureError
+from xla_call_module.exported import from_exported
+from xla_call_module.linalg import lower_linalg
+
+__all__ = ["ExportedOrder"]
+
+
+class ExportedOrder:
+    """One order of the chain that begins with an `Exported`."""
+
+    __slots__ = ("_disabled_checks", "_exported", "_name", "_portable_linalg", "call")
+
+    call: CallModule
+
+    def __init__(
+        self,
+        exported: export.Exported,
+        *,
+        disabled_checks: Sequence[DisabledCheck] = (),
+        portable_linalg: bool = True,
+        name: str = "",
+    ) -> None:
+        """Check the `Exported`; its VJP waits for need.
+
+        Args:
+            exported: this order.
+            disabled_checks: what every order leaves out besides the checks of the `Exported`.
+            portable_linalg: whether calls of linear algebra libraries are replaced.
+            name: of order 0, for messages; by default its own.
+
+        Raises:
+            InteropError: it cannot be called from TensorFlow.
+        """
+        call = from_exported(exported, allow_flat_trees=True, disabled_checks=disabled_checks)
+        self.call = lower_linalg(call) if portable_linalg else call
+        self._exported = exported
+        self._disabled_checks = tuple(disabled_checks)
+        self._portable_linalg = portable_linalg
+        self._name = name or self.call.name
+
+    @property
+    def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
+        """None: they are in the module."""
+        return {}
+
+    def vjp(self) -> ExportedOrder:
+        """The next order.
+
+        Raises:
+            StructureError: it was serialized without one.
+            LoweringError: it cannot be lowered for a platform.
+            Exception: what JAX raises where it cannot differentiate.
+        """
+        if not self._exported.has_vjp():
+            raise StructureError(
+                f"{self._name} was serialized without its VJP, so it has no gradient. "
+                "To do: serialize it with Exported.serialize(vjp_order=1) or more."
+            )
+        try:
+            vjp = vjp_of(self._exported)
+        except NotImplementedError as error:
+            explained = explain_gradient(self.call.name, self.call.platforms, error)
+            raise (explained or error) from error
+        return ExportedOrder(
+            vjp,
+            disabled_checks=self._disabled_checks,
+            portable_linalg=self._portable_linalg,
+            name=self._name,
+        )
+
+    def runner(self) -> Runner | None:
+        """What runs the call in JAX; None where only TensorFlow can."""
+        return to_runner(self._exported, self.call)

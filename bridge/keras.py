@@ -1,0 +1,230 @@
+"""`ExportedLayer`: what was exported from JAX as a layer of Keras 3, on TensorFlow and on JAX.
+
+The layer is saved as an artifact: StableHLO and its derivatives are in the file, so that the
+process that loads it needs this module and nothing of the code that the layer was made of; on
+Keras' TensorFlow backend not even JAX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bridge.layer_artifact import LayerWeight, StaticShape
+from bridge.layer_base import PACKAGE, InitialValues, LayerBase
+from bridge.layer_computation import Runs
+from xla_call_module.errors import MissingDependencyError, PlatformError
+
+try:
+    import keras
+except ImportError as error:
+    raise MissingDependencyError(
+        "bridge.keras needs Keras 3, which is not installed. To do: pip install "
+        "'jax-tf-bridge[keras]'."
+    ) from error
+
+__all__ = ["ExportedLayer"]
+
+_BACKENDS = ("tensorflow", "jax")
+
+keras.saving.register_keras_serializable(package=PACKAGE)(InitialValues)
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Keras is untyped
+    """A JAX function as a layer of Keras 3.
+
+    The function takes what the layer is given, in the order of JAX's own libraries, and then the
+    inputs: `f(params, state, rng, *inputs)`, without those that are not given. It returns its
+    outputs; where there is a state, `(outputs, new_state)`. A function for inference that has one
+    for training beside it may leave out `state` and `rng`, and return the outputs alone.
+
+    Args:
+        exported: a `jax.export.Exported`; a function of JAX arrays, which the layer exports for
+            any batch size when it is first called; or the path of a SavedModel that `bridge.save`
+            wrote, whose default signature and parameters are taken. A function with a parameter
+            `training` is exported with both of its values.
+        params: the pytree of the parameters: arrays, or the variables of another layer, which are
+            then shared. The weights are named by their paths in it.
+        trainable: whether the layer is trainable, as of any layer; or a prefix of `params` with
+            bools. Integers are never trained.
+        state: a pytree of arrays that training replaces by those that the function returns, such as
+            the statistics of batch normalization.
+        rng: a seed, a PRNG key, a pytree of these, or a `keras.random.SeedGenerator`; True for a
+            seed that is chosen at random. At each call the function gets keys that a generator of
+            seeds draws: typed ones, unless key data is passed here.
+        train: what the layer calls with `training=True`: another Exported or function; with a
+            path also the key of a signature.
+        gradient_order: how many times the layer can be differentiated.
+        kwargs: `name`, `dtype` and others of `keras.layers.Layer`. Under a dtype policy such as
+            `mixed_bfloat16` a function is exported for it; what is exported already for other
+            dtypes is refused.
+
+    Raises:
+        InteropError: the function does not fit what it is given, or cannot cross.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, keras, numpy as np
+        >>> from bridge.keras import ExportedLayer
+        >>> params = {"dense": {"kernel": np.ones((3, 2), "float32"), "bias": np.zeros(2)}}
+        >>> def dense(params, x):
+        ...     return jnp.tanh(x @ params["dense"]["kernel"] + params["dense"]["bias"])
+        >>> model = keras.Sequential([keras.Input((3,)), ExportedLayer(dense, params=params)])
+        >>> [weight.path for weight in model.weights]
+        ['exported_layer/dense/bias', 'exported_layer/dense/kernel']
+        >>> model.compile("sgd", "mean_squared_error")
+        >>> history = model.fit(np.ones((8, 3)), np.zeros((8, 2)), verbose=0)
+        >>> model.save("my_model.keras")  # loads wherever bridge.keras is imported
+    """
+
+    def __init__(
+        self,
+        exported: Any,
+        *,
+        params: Any = None,
+        trainable: Any = True,
+        state: Any = None,
+        rng: Any = None,
+        train: Any = None,
+        gradient_order: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        if keras.backend.backend() not in _BACKENDS:
+            raise PlatformError(
+                f"Keras runs on its {keras.backend.backend()} backend; expected one of "
+                f"{', '.join(_BACKENDS)}. To do: set KERAS_BACKEND before Keras is imported."
+            )
+        as_a_whole = trainable if isinstance(trainable, bool) else True
+        super().__init__(trainable=as_a_whole, autocast=False, **kwargs)
+        self.supports_masking = True
+        self._seeds = _to_generator(rng)
+        self._begin(
+            exported,
+            params=params,
+            state=state,
+            rng=True if self._seeds is rng else rng,
+            train=train,
+            trainable=True if isinstance(trainable, bool) else trainable,
+            gradient_order=gradient_order,
+        )
+        self.built = True
+
+    def build(self, input_shape: Any) -> None:
+        """Export the function for inputs of a shape, and of the dtype that the layer computes in.
+
+        A layer that is called exports it for what it is called with.
+        """
+        make = lambda shape: keras.KerasTensor(shape, self.compute_dtype)  # noqa: E731
+        self._export_for((keras.tree.map_shape_structure(make, input_shape),), {})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The outputs for inputs, as of any layer."""
+        self._export_for(args, kwargs)
+        if not self._computation.constants_are_known:
+            # A scope of its own has the values themselves, and not what JAX traces.
+            with keras.StatelessScope():
+                self._remember_constants()
+        return super().__call__(*args, **kwargs)
+
+    def call(self, inputs: Any, *more: Any, training: Any = None, **named: Any) -> Any:
+        """The outputs for inputs that are tensors."""
+        return self._compute((inputs, *more), named, training)
+
+    def compute_output_spec(
+        self, inputs: Any, *more: Any, training: Any = None, **named: Any
+    ) -> Any:
+        """What is known of the outputs, from the symbolic shapes alone."""
+        function = self._computation.artifact.function(training=bool(training))
+        leaves = self._inputs(function, (inputs, *more), named)
+        return self._computation.result_specs(
+            function, leaves, lambda shape, dtype: keras.KerasTensor(shape, dtype.name)
+        )
+
+    def compute_output_shape(self, input_shape: Any, *more: Any) -> Any:
+        """The shapes of the outputs, from the symbolic shapes alone."""
+        self.build(input_shape)
+        function = self._computation.artifact.inference
+        return self._computation.output_shapes(self.name, function, (input_shape, *more))
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
+        """The mask of the first masked input, for those outputs whose leading axes are its own."""
+        leaves, masks = keras.tree.flatten(inputs), keras.tree.flatten(previous_mask)
+        return self._masks(inputs, leaves, masks)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` makes the layer of: names, flags, and the artifact as text."""
+        seed = None if self._seeds is None else self._seeds.get_config()["seed"]
+        own = self._own_config(InitialValues(self._computation))
+        return {**super().get_config(), **own, "seed": seed}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> ExportedLayer:
+        """The layer that `get_config` described.
+
+        Raises:
+            FormatError: the artifact is damaged.
+        """
+        computation, rest = cls._read_config(config)
+        seed = rest.pop("seed", None)
+        generator = keras.random.SeedGenerator(seed) if computation.artifact.takes_keys else None
+        return cls(computation, rng=generator, **rest)
+
+    def _describe(self, leaf: Any) -> tuple[StaticShape, str]:
+        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        return tuple(np.shape(leaf)), keras.backend.standardize_dtype(dtype)
+
+    def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
+        """A variable whose path is that of the layer, and then its own path in the pytree."""
+
+        def initial(shape: Any, dtype: Any = None) -> Any:
+            found = np.zeros(shape, weight.dtype.numpy) if value is None else value
+            return keras.ops.convert_to_tensor(found, dtype)
+
+        *scopes, name = weight.name.split("/")
+        average = "mean" if weight.dtype.differentiable else "only_first_replica"
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(keras.name_scope(self.name, caller=self))
+            for scope in scopes:
+                stack.enter_context(keras.name_scope(scope))
+            return keras.Variable(
+                initial,
+                shape=weight.shape,
+                dtype=weight.dtype.name,
+                trainable=weight.trainable,
+                autocast=False,
+                aggregation=average if is_state else "none",
+                name=name,
+            )
+
+    def _value(self, variable: Any) -> Any:
+        return variable.value
+
+    def _runs(self) -> Runs:
+        if keras.backend.backend() == "tensorflow":
+            from bridge.layer_tensorflow import to_tensorflow
+
+            return to_tensorflow
+        from bridge.layer_jax import to_jax
+
+        return to_jax
+
+    def _draw(self, shape: Sequence[int]) -> Any:
+        """The generator's seed and its counter, as often as there are words for."""
+        size = int(np.prod(shape))
+        pairs = [keras.ops.cast(self._seeds.next(), "uint32") for _ in range((size + 1) // 2)]
+        return keras.ops.reshape(keras.ops.concatenate(pairs)[:size], shape)
+
+    def _seed_state(self) -> Any:
+        return self._seeds.state
+
+
+def _to_generator(rng: Any) -> keras.random.SeedGenerator | None:
+    """What keys are drawn from; None where there are none."""
+    if rng is None or rng is False or isinstance(rng, keras.random.SeedGenerator):
+        return rng or None
+    from bridge.layer_export import seed_of
+
+    return keras.random.SeedGenerator(seed_of(rng))

@@ -1,0 +1,253 @@
+"""`ExportedLayer`: what was exported from JAX as a layer of tf-keras, TensorFlow's Keras 2.
+
+It is that of `bridge.keras` for models that have stayed with the older Keras: saved as an
+artifact, in `.keras`, `.h5` and SavedModel files, and loaded where this module is imported, without
+the code that it was made of and without JAX.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bridge.layer_artifact import LayerWeight, StaticShape
+from bridge.layer_base import PACKAGE, InitialValues, LayerBase
+from bridge.layer_computation import Runs
+from xla_call_module.errors import MissingDependencyError
+
+try:
+    import tensorflow as tf
+    import tf_keras
+except ImportError as error:
+    raise MissingDependencyError(
+        "bridge.tf_keras needs tf-keras and TensorFlow, which are not installed. To do: pip "
+        "install 'jax-tf-bridge[tf-keras]'."
+    ) from error
+
+from bridge.layer_tensorflow import to_tensorflow
+from xla_call_module._tf import exempt_from_autograph
+
+__all__ = ["ExportedLayer"]
+
+_LARGEST_SEED = 1 << 31
+
+tf_keras.saving.register_keras_serializable(package=PACKAGE)(InitialValues)
+
+
+@tf_keras.saving.register_keras_serializable(package=PACKAGE)
+class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # Keras is untyped
+    """A JAX function as a layer of tf-keras (Keras 2).
+
+    The function takes what the layer is given, in the order of JAX's own libraries, and then the
+    inputs: `f(params, state, rng, *inputs)`, without those that are not given. It returns its
+    outputs; where there is a state, `(outputs, new_state)`. A function for inference that has one
+    for training beside it may leave out `state` and `rng`, and return the outputs alone.
+
+    Args:
+        exported: a `jax.export.Exported`; a function of JAX arrays, which the layer exports for
+            any batch size when it is first called; or the path of a SavedModel that `bridge.save`
+            wrote, whose default signature and parameters are taken. A function with a parameter
+            `training` is exported with both of its values.
+        params: the pytree of the parameters: arrays, or the variables of another layer, which are
+            then shared. The weights are named by their paths in it.
+        trainable: whether the layer is trainable, as of any layer; or a prefix of `params` with
+            bools. Integers are never trained.
+        state: a pytree of arrays that training replaces by those that the function returns, such
+            as the statistics of batch normalization.
+        rng: a seed, a PRNG key, a pytree of these; or True for a seed that is chosen at random. At
+            each call the function gets other keys, drawn from the seed and a counter: typed ones,
+            unless key data is passed here.
+        train: what the layer calls with `training=True`: another Exported or function; with a
+            path also the key of a signature.
+        gradient_order: how many times the layer can be differentiated.
+        kwargs: `name`, `dtype` and others of `tf_keras.layers.Layer`. Under a dtype policy such as
+            `mixed_bfloat16` a function is exported for it; what is exported already for other
+            dtypes is refused.
+
+    Raises:
+        InteropError: the function does not fit what it is given, or cannot cross.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np, tf_keras
+        >>> from bridge.tf_keras import ExportedLayer
+        >>> params = {"dense": {"kernel": np.ones((3, 2), "float32"), "bias": np.zeros(2)}}
+        >>> def dense(params, x):
+        ...     return jnp.tanh(x @ params["dense"]["kernel"] + params["dense"]["bias"])
+        >>> layer = ExportedLayer(dense, params=params)
+        >>> model = tf_keras.Sequential([tf_keras.Input((3,)), layer])
+        >>> [weight.name for weight in model.weights]
+        ['exported_layer/dense/bias:0', 'exported_layer/dense/kernel:0']
+        >>> model.predict(np.zeros((1, 3)), verbose=0)
+        array([[0., 0.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        exported: Any,
+        *,
+        params: Any = None,
+        trainable: Any = True,
+        state: Any = None,
+        rng: Any = None,
+        train: Any = None,
+        gradient_order: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        as_a_whole = trainable if isinstance(trainable, bool) else True
+        seed = kwargs.pop("seed", None)
+        super().__init__(trainable=as_a_whole, autocast=False, **kwargs)
+        self.supports_masking = True
+        self._seeds = None
+        self._begin(
+            exported,
+            params=params,
+            state=state,
+            rng=rng,
+            train=train,
+            trainable=True if isinstance(trainable, bool) else trainable,
+            gradient_order=gradient_order,
+        )
+        if rng is not None and rng is not False:
+            self._seed = _first_seed(rng) if seed is None else int(seed)
+            self._seeds = self._make_seeds(self._seed)
+        self.built = True
+
+    def build(self, input_shape: Any) -> None:
+        """Export the function for inputs of a shape, and of the dtype that the layer computes in.
+
+        A layer that is called exports it for what it is called with.
+        """
+        self._export_for((_specs(input_shape, self.compute_dtype),), {})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The outputs for inputs, as of any layer."""
+        self._export_for(args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    @exempt_from_autograph
+    def call(self, inputs: Any, *more: Any, training: Any = None, **named: Any) -> Any:
+        """The outputs for inputs that are tensors."""
+        return self._compute((inputs, *more), named, training)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The shapes of the outputs, from the symbolic shapes alone."""
+        shapes = _plain(input_shape)
+        self.build(shapes)
+        function = self._computation.artifact.inference
+        found = self._computation.output_shapes(self.name, function, (shapes,))
+        return _map_shapes(tf.TensorShape, found)
+
+    def compute_output_signature(self, input_signature: Any) -> Any:
+        """What is known of the outputs, from the symbolic shapes alone."""
+        self._export_for((input_signature,), {})
+        function = self._computation.artifact.inference
+        leaves = self._inputs(function, (input_signature,), {})
+        return self._computation.result_specs(
+            function, leaves, lambda shape, dtype: tf.TensorSpec(shape, dtype.name)
+        )
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """The mask of the first masked input, for those outputs whose leading axes are its own."""
+        if mask is None:
+            return None
+        return self._masks(inputs, tf.nest.flatten(inputs), tf.nest.flatten(mask))
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` makes the layer of: names, flags, and the artifact as text."""
+        seed = None if self._seeds is None else self._seed
+        own = self._own_config(InitialValues(self._computation))
+        return {**super().get_config(), **own, "seed": seed}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> ExportedLayer:
+        """The layer that `get_config` described.
+
+        Raises:
+            FormatError: the artifact is damaged.
+        """
+        computation, rest = cls._read_config(config)
+        return cls(computation, rng=computation.artifact.takes_keys, **rest)
+
+    def _describe(self, leaf: Any) -> tuple[StaticShape, str]:
+        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        return tuple(tf.TensorShape(np.shape(leaf))), tf.as_dtype(dtype).name
+
+    def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
+        """A variable whose name is that of the layer, and then its path in the pytree."""
+
+        def initial(shape: Any, dtype: Any = None, **_: Any) -> Any:
+            found = np.zeros(shape, weight.dtype.numpy) if value is None else value
+            return tf.convert_to_tensor(found, dtype)
+
+        first, mean = tf.VariableAggregation.ONLY_FIRST_REPLICA, tf.VariableAggregation.MEAN
+        average = mean if weight.dtype.differentiable else first
+        with tf.name_scope(self.name):
+            return self.add_weight(
+                name=weight.name,
+                shape=weight.shape,
+                dtype=weight.dtype.name,
+                initializer=initial,
+                trainable=weight.trainable,
+                experimental_autocast=False,
+                aggregation=average if is_state else tf.VariableAggregation.NONE,
+            )
+
+    def _make_seeds(self, seed: int) -> Any:
+        """A variable that has the seed and a counter."""
+        with tf.name_scope(self.name):
+            return self.add_weight(
+                name="seed_generator_state",
+                shape=(2,),
+                dtype="int64",
+                initializer=lambda shape, dtype=None, **_: tf.constant([seed, 0], dtype, shape),
+                trainable=False,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+
+    def _value(self, variable: Any) -> Any:
+        return variable
+
+    def _runs(self) -> Runs:
+        return to_tensorflow
+
+    def _draw(self, shape: Sequence[int]) -> Any:
+        """The seed and the counter, as often as there are words for."""
+        size, pairs = int(np.prod(shape)), []
+        for _ in range((size + 1) // 2):
+            pairs.append(tf.cast(tf.identity(self._seeds), tf.uint32))
+            self._seeds.assign_add([0, 1])
+        return tf.reshape(tf.concat(pairs, 0)[:size], shape)
+
+    def _seed_state(self) -> Any:
+        return self._seeds
+
+
+def _first_seed(rng: Any) -> int:
+    if rng is True:
+        return random.randrange(_LARGEST_SEED)
+    from bridge.layer_export import seed_of
+
+    return seed_of(rng) or 0
+
+
+def _plain(shape: Any) -> Any:
+    """A nested structure of shapes as tuples."""
+    return _map_shapes(lambda one: tuple(tf.TensorShape(one).as_list()), shape)
+
+
+def _map_shapes(change: Any, shape: Any) -> Any:
+    is_shape = isinstance(shape, (list, tuple)) and all(
+        size is None or isinstance(size, int) for size in shape
+    )
+    if is_shape or isinstance(shape, tf.TensorShape):
+        return change(shape)
+    if isinstance(shape, Mapping):
+        return {key: _map_shapes(change, one) for key, one in shape.items()}
+    return type(shape)(_map_shapes(change, one) for one in shape)
+
+
+def _specs(shape: Any, dtype: str) -> Any:
+    return _map_shapes(lambda one: tf.TensorSpec(one, dtype), _plain(shape))
