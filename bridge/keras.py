@@ -105,11 +105,14 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
             exported,
             params=params,
             state=state,
-            rng=True if self._seeds is rng else rng,
+            rng=True if isinstance(rng, keras.random.SeedGenerator) else rng,
             train=train,
             trainable=True if isinstance(trainable, bool) else trainable,
             gradient_order=gradient_order,
         )
+        if not as_a_whole:
+            for variable in self._held:  # they were made after it was said of the layer
+                variable.trainable = False
         self.built = True
 
     def build(self, input_shape: Any) -> None:
@@ -172,9 +175,11 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         generator = keras.random.SeedGenerator(seed) if computation.artifact.takes_keys else None
         return cls(computation, rng=generator, **rest)
 
-    def _describe(self, leaf: Any) -> tuple[StaticShape, str]:
+    def _describe(self, leaf: Any) -> tuple[StaticShape | None, str]:
         dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-        return tuple(np.shape(leaf)), keras.backend.standardize_dtype(dtype)
+        shape = leaf.shape if hasattr(leaf, "shape") else np.shape(leaf)
+        known = getattr(shape, "rank", 0) is not None  # TensorFlow's may be unknown
+        return tuple(shape) if known else None, keras.backend.standardize_dtype(dtype)
 
     def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
         """A variable whose path is that of the layer, and then its own path in the pytree."""

@@ -89,8 +89,8 @@ class LayerFunction:
         """The index of the first input in `specs`."""
         return self.parameters + self.state + self.keys
 
-    def result_shapes(self, sizes: Sequence[StaticShape | None]) -> list[StaticShape]:
-        """The shapes of the results, with None for what does not follow from those of the inputs.
+    def bind(self, sizes: Sequence[StaticShape | None]) -> dict[str, int]:
+        """The dimension variables that follow from what is known of the inputs' shapes.
 
         Args:
             sizes: for each input, in the order of `specs`, what is known of its shape.
@@ -98,13 +98,22 @@ class LayerFunction:
         Raises:
             StructureError: the shapes contradict what the function was exported for.
         """
-        call = self.chain[0]
         own = [spec.static_shape for spec in self.specs[: self.first_input]]
-        symbols = bind_symbols(
-            self.name, self.specs, [*own, *sizes], disabled_checks=call.disabled_checks
-        )
-        shapes = (evaluate_shape(spec.shape or (), symbols) for spec in call.own_results)
-        return [tuple(shape) for shape in shapes]
+        checks = self.chain[0].disabled_checks
+        return bind_symbols(self.name, self.specs, [*own, *sizes], disabled_checks=checks)
+
+    def result_shapes(self, sizes: Sequence[StaticShape | None]) -> list[StaticShape]:
+        """The shapes of the results, with None for what does not follow from those of the inputs.
+
+        Args:
+            sizes: as of `bind`.
+
+        Raises:
+            StructureError: as of `bind`.
+        """
+        symbols = self.bind(sizes)
+        results = self.chain[0].own_results
+        return [tuple(evaluate_shape(spec.shape or (), symbols) or ()) for spec in results]
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,8 @@ class LayerBase:
     _seeds: Any
 
     @abstractmethod
-    def _describe(self, leaf: Any) -> tuple[StaticShape, str]:
-        """The shape and the dtype of an input."""
+    def _describe(self, leaf: Any) -> tuple[StaticShape | None, str]:
+        """The shape of an input, None where its rank is not known, and its dtype."""
 
     @abstractmethod
     def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
@@ -146,8 +146,11 @@ class LayerBase:
     ) -> list[Any]:
         """The leaves of the inputs, of dtypes that can be cast to what the function takes."""
         leaves = self._computation.inputs(self.name, function, args, named)
-        for leaf, spec in zip(leaves, function.specs[function.first_input :], strict=True):
-            check_cast(spec, self._describe(leaf)[1], self.name)
+        described = list(map(self._describe, leaves))
+        specs = function.specs[function.first_input :]
+        for (_, dtype), spec in zip(described, specs, strict=True):
+            check_cast(spec, dtype, self.name)
+        function.bind([shape for shape, _ in described])
         return leaves
 
     def _compute(self, args: Sequence[Any], named: Mapping[str, Any], training: Any) -> Any:

@@ -171,9 +171,10 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         computation, rest = cls._read_config(config)
         return cls(computation, rng=computation.artifact.takes_keys, **rest)
 
-    def _describe(self, leaf: Any) -> tuple[StaticShape, str]:
+    def _describe(self, leaf: Any) -> tuple[StaticShape | None, str]:
         dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-        return tuple(tf.TensorShape(np.shape(leaf))), tf.as_dtype(dtype).name
+        shape = tf.TensorShape(leaf.shape if hasattr(leaf, "shape") else np.shape(leaf))
+        return None if shape.rank is None else tuple(shape), tf.as_dtype(dtype).name
 
     def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
         """A variable whose name is that of the layer, and then its path in the pytree."""
