@@ -23,9 +23,9 @@ from savedmodel.remote import address, is_remote, upload
 from savedmodel.write import PROTO_FILE
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = ["BasePath", "open_base_path", "parse_version"]
+__all__ = ["MOST", "BasePath", "open_base_path", "parse_version"]
 
-# Serving's numbers have 64 bits, and 0 is no version in its text formats.
+# Serving's numbers have 64 bits.
 MOST = 2**63 - 1
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+[ \t\n\v\f\r]*")
 
@@ -108,7 +108,7 @@ class _Folder:
         return {
             number: name
             for number, name in self.taken().items()
-            if any((self._path / name / file).is_file() for file in _PROTO_FILES)
+            if (self._path / name / PROTO_FILE).is_file()
         }
 
     @contextmanager
@@ -124,8 +124,14 @@ class _Folder:
         return str(target)
 
     def copy(self, name: str, folder: Path) -> None:
+        source = self._path / name
         folder.mkdir()
-        copy_files(self._path / name, folder)
+        copy_files(source, folder)
+        # A version that goes is moved away first, so one that is still there was there all along.
+        if not (source / PROTO_FILE).exists():
+            raise StructureError(
+                f"{source} was removed while it was copied. To do: take a version that is there."
+            )
 
     def remove(self, name: str) -> None:
         with hidden_folder(self._path, "remove") as aside:
@@ -169,7 +175,7 @@ class _Store:
         return {
             number: name
             for number, name in self.taken().items()
-            if any((self._address / name / file).exists() for file in _PROTO_FILES)
+            if (self._address / name / PROTO_FILE).exists()
         }
 
     @contextmanager
@@ -201,9 +207,6 @@ class _Store:
         self._address.mkdir(parents=True, exist_ok=True)
         (self._address / name).write_text(text)
         return f"{self._path}/{name}"
-
-
-_PROTO_FILES = (PROTO_FILE, "saved_model.pbtxt")
 
 
 def _numbered(names: list[str]) -> dict[int, str]:

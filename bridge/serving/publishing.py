@@ -147,6 +147,8 @@ def publish(
         >>> published.version, published.removed
         (2, (1,))
     """
+    if unknown := sorted(options.keys() - PublishOptions.__optional_keys__):
+        raise TypeError(f"publish() got an unexpected keyword argument {unknown[0]!r}")
     base = open_base_path(base_path)
     _check_numbers(version, keep)
     if version is not None and version in base.taken():

@@ -181,7 +181,7 @@ def _arrays(request):
 
 
 def test_a_request_larger_than_a_batch_would_fail(saved, tmp_path):
-    with pytest.raises(StructureError, match=r"has 32 rows in x, and the largest allowed.* is 8"):
+    with pytest.raises(StructureError, match=r"has 32 rows, and the largest allowed.* is 8"):
         publish(saved, tmp_path, warmup=(1, 32), batching=(1, 8))
     assert list(tmp_path.iterdir()) == []
 
