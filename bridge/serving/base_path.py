@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from savedmodel.copying import copy_files
-from savedmodel.folder import hidden_folder, move_new
+from savedmodel.folder import hidden_folder, move_new, write_text
 from savedmodel.remote import address, is_remote, upload
 from savedmodel.write import PROTO_FILE
 from xla_call_module.errors import FormatError, StructureError
 
 __all__ = ["MOST", "BasePath", "open_base_path", "parse_version"]
 
+# One name for all that is hidden there, so that whoever comes next removes what was left.
+_HIDDEN = "publish"
 # Serving's numbers have 64 bits.
 MOST = 2**63 - 1
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+[ \t\n\v\f\r]*")
@@ -113,7 +115,7 @@ class _Folder:
 
     @contextmanager
     def new_version(self) -> Iterator[Path]:
-        with hidden_folder(self._path, "publish") as outer:
+        with hidden_folder(self._path, _HIDDEN) as outer:
             # One more level: the hidden folder itself is locked, and removed at the end.
             folder = outer / "version"
             yield folder
@@ -134,7 +136,7 @@ class _Folder:
             )
 
     def remove(self, name: str) -> None:
-        with hidden_folder(self._path, "remove") as aside:
+        with hidden_folder(self._path, _HIDDEN) as aside:
             try:
                 (self._path / name).rename(aside / "version")
             except FileNotFoundError:
@@ -149,13 +151,9 @@ class _Folder:
             raise FormatError(f"{self._path / name} is no text: {error}.") from error
 
     def write_text(self, name: str, text: str) -> str:
-        with hidden_folder(self._path, "configure") as aside:
-            new = aside / name
-            with new.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._path / name)
+        with hidden_folder(self._path, _HIDDEN) as aside:
+            write_text(aside / name, text)
+            (aside / name).replace(self._path / name)
         return str(self._path / name)
 
 
