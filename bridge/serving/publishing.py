@@ -49,6 +49,8 @@ class SaveOptions(TypedDict, total=False):
     """What `bridge.save` takes besides the model and where it goes."""
 
     params: Any
+    args: Any
+    platforms: Sequence[str] | None
     trainable: Any
     inputs: Names | Mapping[str, Names] | None
     outputs: Names | Mapping[str, Names] | None
@@ -59,6 +61,7 @@ class SaveOptions(TypedDict, total=False):
     disabled_checks: Sequence[Check]
     linalg: str
     num_shards: int | None
+    manifest: bool
     batch_buckets: Buckets | None
 
 
