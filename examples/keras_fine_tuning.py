@@ -113,14 +113,15 @@ def fine_tune(params, folder: Path) -> None:
     )
     print("trained:", ", ".join(weight.path for weight in model.trainable_weights))
     print("frozen: ", ", ".join(weight.path for weight in model.non_trainable_weights))
-    frozen = [np.array(weight) for weight in model.non_trainable_weights]
+    frozen = [keras.ops.convert_to_numpy(weight) for weight in model.non_trainable_weights]
 
     _, before = model.evaluate(*test, verbose=0)
     model.fit(*training, epochs=EPOCHS, batch_size=BATCH, verbose=0)
     _, after = model.evaluate(*test, verbose=0)
     print(f"accuracy before: {before:.1%}")
     print(f"accuracy after:  {after:.1%}")
-    same = all(map(np.array_equal, frozen, map(np.array, model.non_trainable_weights)))
+    now = [keras.ops.convert_to_numpy(weight) for weight in model.non_trainable_weights]
+    same = all(map(np.array_equal, frozen, now))
     print(f"what is frozen {'is as it was' if same else 'has changed'}")
 
     model.save(folder / "digits.keras")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import bridge
 import savedmodel
 
 ROOT = Path(__file__).parents[1]
@@ -76,8 +80,89 @@ def test_sharded_serving(run, tmp_path):
     assert (tmp_path / "mesh.svg").read_text().startswith("<svg ")
 
 
+@pytest.mark.parametrize(
+    ("framework", "package", "fixed", "trainable"),
+    [
+        ("flax", "flax", "batch_stats/BatchNorm_0/mean", "params/Conv_0/kernel"),
+        ("nnx", "flax", "norm/mean", "conv/kernel"),
+        ("haiku", "haiku", "state/batch_norm/_/mean_ema/average", "params/conv2_d/w"),
+        ("equinox", "equinox", None, "conv/weight"),
+        ("keras", "keras", "sequential/batch_normalization/moving_mean", "sequential/dense/kernel"),
+    ],
+)
+def test_from_a_framework(run, tmp_path, framework, package, fixed, trainable):
+    pytest.importorskip(package)
+    printed = run(f"from_{framework}")
+    kinds = dict(re.findall(r"^(\S+):0 .* (trainable|fixed)$", printed, re.MULTILINE))
+    assert kinds[trainable] == "trainable"
+    assert fixed is None or kinds[fixed] == "fixed"
+    difference = re.search(r"greatest difference .*: (\S+)\n", printed)
+    # float32, computed by two builds of XLA
+    assert float(difference[1]) < 1e-5
+    (signature,) = bridge.inspect(tmp_path / "model").signatures
+    assert [tensor.name for tensor in signature.inputs] == ["image"]
+    assert not isinstance(signature.inputs[0].shape[0], int)
+    assert signature.gradient_order == 1
+
+
+def test_keras_fine_tuning(run, tmp_path):
+    pytest.importorskip("keras")
+    printed = run("keras_fine_tuning")
+    assert "trained: network/head/bias, network/head/kernel\n" in printed
+    assert "frozen:  network/body/conv1, network/body/conv2\n" in printed
+    before, after, loaded = map(float, re.findall(r"([\d.]+)%", printed))
+    # It has not seen half of the digits before.
+    assert before < 60
+    assert after > 90
+    assert loaded == after
+    assert "what is frozen is as it was\n" in printed
+    difference = re.search(r"greatest difference of a logit: (\S+)", printed)
+    assert float(difference[1]) == 0
+
+
+def test_export_in_ci(tmp_path):
+    """Each step of the workflow that is a command runs as it stands, one after another."""
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / "examples" / "export_in_ci.yml").read_text())
+    ((_, job),) = workflow["jobs"].items()
+    commands = {step["name"]: step["run"] for step in job["steps"] if "run" in step}
+    extra = re.search(r"'jax-tf-bridge\[([\w-]+)\]'", commands.pop("Install"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert extra[1] in project["optional-dependencies"]
+    (tmp_path / "network.py").write_text(
+        "def predict(params, image):\n"
+        "    return {'scores': image.reshape(image.shape[0], -1) @ params['w']}\n"
+    )
+    np.savez(tmp_path / "params.npz", w=np.ones((784, 10), np.float32))
+    program = tmp_path / "bin" / "jax-tf-bridge"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -m bridge \"$@\"\n")
+    program.chmod(0o755)
+    places = {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    assert len(commands) == 3
+    for name, command in commands.items():
+        done = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", command],
+            cwd=tmp_path,
+            env=os.environ | places,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+    report = json.loads((tmp_path / "export.json").read_text())
+    assert report["check"]["passed"]
+    assert report["warmup"]["records"] == 3
+    uploaded = next(
+        step["with"]["path"] for step in job["steps"] if "upload" in step.get("uses", "")
+    )
+    assert all((tmp_path / path).exists() for path in uploaded.split())
+
+
 def test_every_example_has_a_test():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    (marks,) = test_from_a_framework.pytestmark
+    tested |= {f"from_{framework}" for framework, *_ in marks.args[1]}
     assert {example.stem for example in EXAMPLES} <= tested
 
 
