@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -258,6 +261,61 @@ def test_equinox_with_state(tmp_path):
     assert any(name.startswith("1/") for name in names.keys() - trainable)
 
 
+@pytest.fixture(scope="module")
+def on_jax(tmp_path_factory):
+    pytest.importorskip("keras")
+    folder = tmp_path_factory.mktemp("keras")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.bridge.keras_on_jax", str(folder)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_functional_keras_model(on_jax):
+    expected = np.load(on_jax / "expected.npz")
+    loaded, names, trainable = _load(on_jax / "functional")
+    tokens = tf.constant(np.arange(10, dtype=np.int32).reshape(5, 2) % 4)
+    with tf.GradientTape() as tape:
+        results = loaded({"x": tf.constant(X), "tokens": tokens})
+        loss = tf.reduce_sum(results["y"] ** 2)
+    np.testing.assert_allclose(results["y"], expected["y"], rtol=1e-5, atol=1e-6)
+    gradient = tape.gradient(loss, names["dense/kernel"])
+    np.testing.assert_allclose(gradient, expected["kernel"], rtol=1e-4, atol=1e-5)
+    assert trainable == {
+        "dense/kernel",
+        "dense/bias",
+        "norm/beta",
+        "norm/gamma",
+    }
+    assert names.keys() - trainable == {
+        "embedding/embeddings",
+        "norm/moving_mean",
+        "norm/moving_variance",
+        "seed_generator/seed_generator_state",
+    }
+    signature = loaded.signatures["serving_default"]
+    # Another batch, and another length of its own.
+    results = signature(x=tf.constant(X[:2]), tokens=tf.zeros([2, 7], tf.int32))
+    assert results["y"].shape == (2, 2)
+    assert results["length"].shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", ["subclassed", "layer"])
+def test_other_keras_models(on_jax, name):
+    loaded, names, trainable = _load(on_jax / name)
+    np.testing.assert_allclose(loaded(X), np.load(on_jax / "expected.npz")[name], rtol=1e-5)
+    assert names.keys() == trainable
+    assert {path.rpartition("/")[2] for path in names} == {"kernel", "bias"}
+    if name == "subclassed":
+        (signature,) = bridge.inspect(on_jax / name).signatures
+        assert [tensor.name for tensor in signature.inputs] == ["features"]
+
+
 def test_a_keras_model_on_another_backend(tmp_path):
     """This process has Keras on TensorFlow; `examples/from_keras.py` has it on JAX."""
     keras = pytest.importorskip("keras")
@@ -272,9 +330,9 @@ def test_one_line_needs_no_framework(monkeypatch):
     """None of them is imported to look whether an object is one of theirs."""
     frameworks = ("keras", "equinox", "flax", "flax.linen", "flax.nnx", "haiku")
     for name in frameworks:
-        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
+        monkeypatch.delitem(sys.modules, name, raising=False)
     assert to_parametric(_predict, PARAMS).params is PARAMS
-    assert not any(name in __import__("sys").modules for name in frameworks)
+    assert not any(name in sys.modules for name in frameworks)
 
 
 @pytest.mark.parametrize(
