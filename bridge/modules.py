@@ -115,6 +115,9 @@ def _text_of(tensor: Any, number: int) -> str:
 def _of_equinox(equinox: ModuleType, model: Any, params: Any) -> Parametric | None:
     if not isinstance(model, equinox.Module):
         return None
+    plain = PlainParameters.of(model)
+    if params is not None and not plain.paths:
+        return None  # a function that `equinox.filter_jit` and the like have wrapped
     name = f"The Equinox module {type(unwrapped(model)).__name__}"
     _refuse_params(name, params)
     if not callable(model):
@@ -122,7 +125,6 @@ def _of_equinox(equinox: ModuleType, model: Any, params: Any) -> Parametric | No
             f"{name} is not callable. To do: pass a function of it, as in bridge.save(lambda m, x: "
             "m.encode(x), path, params=module, args=…)."
         )
-    plain = PlainParameters.of(model)
     flags = of_parts(model, lambda part: isinstance(part, equinox.nn.State), trained=False)
     call = named(lambda p, *args, **kw: plain.rebuild(p)(*args, **kw), model)
     return Parametric(call, name, plain.params, plain.select(flags))
@@ -148,18 +150,21 @@ def _of_linen(linen: ModuleType, model: Any, params: Any) -> Parametric | None:
 
 
 def _of_nnx(nnx: ModuleType, model: Any, params: Any) -> Parametric | None:
-    if not isinstance(model, nnx.Module):
+    owner, method = model, "__call__"
+    if inspect.ismethod(model):
+        owner, method = model.__self__, model.__name__
+    if not isinstance(owner, nnx.Module):
         return None
-    name = f"The nnx module {type(model).__name__}"
+    name = f"The nnx module {type(owner).__name__}"
     _refuse_params(name, params)
-    definition, keys, state = nnx.split(model, nnx.RngState, ...)
+    definition, keys, state = nnx.split(owner, nnx.RngState, ...)
     plain = PlainParameters.of(state, without="value")
 
     def call(params: Any, *args: Any, **kwargs: Any) -> Any:
         state = plain.rebuild(params)
         module = nnx.merge(definition, keys, state)
         try:
-            results = module(*args, **kwargs)
+            results = getattr(module, method)(*args, **kwargs)
         except sys.modules["flax.errors"].TraceContextError as error:  # of the keys' count
             raise _new_state(name, "random numbers") from error
         _refuse_new_state(name, plain.leaves(params), _nnx_leaves(nnx, module))

@@ -13,6 +13,7 @@ from bridge.argument_specs import to_specs
 from bridge.lowering import export_for
 from bridge.modules import to_parametric
 from bridge.parametric import Parametric
+from bridge.stages import exported_from_stage
 from bridge.trees import check_prefix
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError
@@ -52,7 +53,8 @@ def export_model(
     """A function or a module, traced and lowered, with its parameters.
 
     Args:
-        model: as for `bridge.save`; what is exported already stays as it is.
+        model: as for `bridge.save`; what is exported already stays as it is, and what is traced or
+            lowered is not traced again.
         params: as for `bridge.save`.
         trainable: a bool, or a prefix of the parameters with bools. What the framework does not
             train stays untrained.
@@ -71,6 +73,10 @@ def export_model(
     if isinstance(model, (export.Exported, Mapping)):
         _refuse_arguments(args=args, platforms=platforms, constraints=constraints or None)
         return TracedModel(model, params, trainable, inputs)
+    if isinstance(model, (stages.Traced, stages.Lowered)):
+        _refuse_arguments(args=args, constraints=constraints or None)
+        exported = exported_from_stage(model, platforms=platforms, disabled_checks=disabled_checks)
+        return TracedModel(exported, params, trainable, inputs)
     chosen = parse_platforms(DEFAULT_PLATFORMS if platforms is None else platforms)
     function = to_parametric(model, params)
     if args is None and function.inputs is None:
@@ -82,7 +88,8 @@ def export_model(
     leading = () if function.params is None else (function.params,)
     call: Any = function.call
     exported = export_for(
-        call if isinstance(call, stages.Wrapped) else jax.jit(call),
+        # Other things can be lowered, too, such as what `flax.nnx.jit` returns, but not exported.
+        call if isinstance(call, type(jax.jit(to_specs))) else jax.jit(call),
         (*leading, *specs),
         by_name,
         name=function.name,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -19,6 +21,7 @@ from jax import export
 
 import bridge
 from bridge.cli import main
+from bridge.cli_export import _shown_progress
 from bridge.verification import VerifyReport
 from savedmodel.manifest import MANIFEST_FILE, compare_manifest, read_manifest
 from xla_call_module.errors import MissingDependencyError
@@ -238,6 +241,42 @@ def test_targets_and_arguments(command, target, options, inputs, outputs):
     assert not jax.config.jax_enable_x64
 
 
+@pytest.mark.parametrize("kind", ["orbax", "safetensors"])
+def test_other_files_of_parameters(command, project, tmp_path, kind):
+    with np.load(project / "params.npz") as params:
+        arrays = {key: jnp.asarray(value) for key, value in params.items()}
+    if kind == "orbax":
+        checkpoint = pytest.importorskip("orbax.checkpoint")
+        dense = {key.removeprefix("dense/"): value for key, value in arrays.items()}
+        with checkpoint.StandardCheckpointer() as saver:
+            saver.save(project / "checkpoint", {"step": 3, "params": {"dense": dense}})
+        options = ["--params", "checkpoint", "--params-key", "params"]
+    else:
+        pytest.importorskip("safetensors.flax").save_file(
+            {key.replace("/", "|"): value for key, value in arrays.items()},
+            project / "p.safetensors",
+        )
+        options = ["--params", "p.safetensors", "--params-separator", "|"]
+    status, _, said = command("exported_network:predict", *ARGS[:2], *options)
+    assert status == 0, said
+    image = np.ones((2, 4, 2), np.float32)
+    found = bridge.load(tmp_path / "model")(image)["score"]
+    np.testing.assert_allclose(found, _expected(image), rtol=1e-5)
+
+
+def test_a_module_of_a_framework(command, project, tmp_path):
+    pytest.importorskip("equinox")
+    (project / "equinox_network.py").write_text(
+        "import equinox, jax\n"
+        "network = equinox.filter_vmap(equinox.nn.MLP(3, 2, 4, 1, key=jax.random.key(0)))\n"
+    )
+    status, _, said = command("equinox_network:network", "--args", "f32[b,3]")
+    assert status == 0, said
+    report = bridge.inspect(tmp_path / "model")
+    assert [p.name for p in report.parameters][:2] == ["layers/0/bias", "layers/0/weight"]
+    assert "equinox" in report.manifest.versions
+
+
 def test_an_exported_file(command, project, tmp_path):
     exported = export.export(jax.jit(jnp.cos), platforms=["cpu", "tpu"])(np.ones(3, "f"))
     (project / "cosine.stablehlo").write_bytes(exported.serialize(vjp_order=1))
@@ -360,6 +399,47 @@ def test_the_statuses_are_documented(capsys):
     for status in range(4):
         assert f"\n  {status}  " in shown
     assert "f32[b,28,28]" in shown
+
+
+def test_the_revision(command, tmp_path, monkeypatch):
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    (checkout / "tracked_network.py").write_text("def f(x):\n    return x * 2\n")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+
+    def git(*arguments):
+        command = ["git", "-c", "user.name=n", "-c", "user.email=e@example.com", *arguments]
+        done = subprocess.run(
+            command, cwd=checkout, env=environment, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    monkeypatch.chdir(checkout)
+    commit = git("rev-parse", "HEAD")
+    for changed, said in ((False, "\n"), (True, ", with changes\n")):
+        _, printed, _ = command("tracked_network:f", "--args", "f32[b]", "--overwrite")
+        assert f"from revision {commit}{said}" in printed
+        source = {"revision": commit, "changed": changed}
+        assert bridge.inspect(tmp_path / "model").manifest.source == source
+        (checkout / "tracked_network.py").write_text("def f(x):\n    return x * 3\n")
+
+
+def test_progress_is_shown_on_a_terminal_alone(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with _shown_progress() as progress:
+            progress("reading the parameters")
+            time.sleep(0.2)
+        assert ("reading the parameters" in stream.getvalue()) == shown
 
 
 def test_the_revision_where_there_is_no_git(command, tmp_path):

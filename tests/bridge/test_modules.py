@@ -64,6 +64,15 @@ def test_a_function_without_parameters(tmp_path):
     np.testing.assert_allclose(tf.saved_model.load(str(tmp_path / "m"))(X), np.sin(X), rtol=1e-6)
 
 
+@pytest.mark.parametrize("stage", ["trace", "lower"])
+def test_a_stage(tmp_path, stage):
+    made = getattr(jax.jit(_predict), stage)(PARAMS, jax.ShapeDtypeStruct((5, 3), "float32"))
+    bridge.save(made, tmp_path / "m", params=PARAMS)
+    loaded, names, _ = _load(tmp_path / "m")
+    np.testing.assert_allclose(loaded(X), _predict(PARAMS, X), rtol=1e-6)
+    assert names.keys() == {"w"}
+
+
 def test_keyword_arguments_and_specs(tmp_path):
     spec = jax.ShapeDtypeStruct(export.symbolic_shape("b, 3"), "float32")
 
@@ -155,6 +164,23 @@ def test_flax_nnx(tmp_path):
         bridge.save(network, tmp_path / "n", params=PARAMS, args="f32[b,3]")
 
 
+def test_a_method_of_an_nnx_module(tmp_path):
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Coder(nnx.Module):
+        def __init__(self, rngs):
+            self.linear = nnx.Linear(3, 2, rngs=rngs)
+
+        def encode(self, x):
+            return jnp.tanh(self.linear(x))
+
+    coder = Coder(nnx.Rngs(0))
+    bridge.save(coder.encode, tmp_path / "m", args="f32[b,3]")
+    loaded, names, _ = _load(tmp_path / "m")
+    np.testing.assert_allclose(loaded(X), coder.encode(X), rtol=1e-5)
+    assert names.keys() == {"linear/kernel", "linear/bias"}
+
+
 def test_statistics_that_nnx_updates(tmp_path):
     nnx = pytest.importorskip("flax.nnx")
     norm = nnx.BatchNorm(3, rngs=nnx.Rngs(0))
@@ -221,7 +247,8 @@ def test_equinox(tmp_path):
     # One example at a time, and a function of the module.
     bridge.save(network, tmp_path / "one", args="f32[3]")
     np.testing.assert_allclose(_load(tmp_path / "one")[0](X[0]), network(X[0]), rtol=1e-5)
-    bridge.save(lambda m, x: jax.vmap(m)(x), tmp_path / "f", params=network, args="f32[b,3]")
+    vmapped = equinox.filter_jit(lambda m, x: jax.vmap(m)(x))
+    bridge.save(vmapped, tmp_path / "f", params=network, args="f32[b,3]")
     _check(tmp_path / "f", jax.vmap(network), {"layers/1/weight": gradient.layers[1].weight})
 
 
