@@ -126,10 +126,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for inputs, as of any layer."""
         self._export_for(args, kwargs)
-        if not self._computation.constants_are_known:
-            # A scope of its own has the values themselves, and not what JAX traces.
-            with keras.StatelessScope():
-                self._remember_constants()
+        self._remember_constants()
         return super().__call__(*args, **kwargs)
 
     def call(self, inputs: Any, *more: Any, training: Any = None, **named: Any) -> Any:
@@ -206,6 +203,15 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
 
     def _value(self, variable: Any) -> Any:
         return variable.value
+
+    def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        if keras.backend.backend() == "tensorflow":
+            from bridge.layer_tensorflow import read_variables
+
+            return read_variables([variable.value for variable in variables])
+        # A scope of its own has the values themselves, and not what JAX traces.
+        with keras.StatelessScope():
+            return [keras.ops.convert_to_numpy(variable) for variable in variables]
 
     def _runs(self) -> Runs:
         if keras.backend.backend() == "tensorflow":
