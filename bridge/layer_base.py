@@ -121,10 +121,14 @@ class LayerBase:
         ]
         self._constants = self._make_constants() if exported.is_ready else []
 
+    @abstractmethod
+    def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
+        """The same for a constant, whose value is remembered."""
+
     def _make_constants(self) -> list[Any]:
         known = self._computation.constants
         return [
-            self._make_weight(constant, known.get(constant.name), is_state=False)
+            self._make_constant(constant, known.get(constant.name))
             for constant in self._computation.artifact.constants
         ]
 

@@ -197,6 +197,9 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
                 aggregation=average if is_state else tf.VariableAggregation.NONE,
             )
 
+    def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
+        return self._make_weight(constant, value, is_state=False)
+
     def _make_seeds(self, seed: int) -> Any:
         """A variable that has the seed and a counter."""
         with tf.name_scope(self.name):
