@@ -8,7 +8,8 @@ Keras' TensorFlow backend not even JAX.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -126,10 +127,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for inputs, as of any layer."""
         self._export_for(args, kwargs)
-        if not self._computation.constants_are_known:
-            # A scope of its own has the values themselves, and not what JAX traces.
-            with keras.StatelessScope():
-                self._remember_constants()
+        self._remember_constants()
         return super().__call__(*args, **kwargs)
 
     def call(self, inputs: Any, *more: Any, training: Any = None, **named: Any) -> Any:
@@ -182,6 +180,16 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         return tuple(shape) if known else None, keras.backend.standardize_dtype(dtype)
 
     def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
+        average = "mean" if weight.dtype.differentiable else "only_first_replica"
+        aggregation = average if is_state else "none"
+        return self._make_variable(keras.Variable, weight, value, aggregation)
+
+    def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
+        variable = self._make_variable(_Constant, constant, value, "none")
+        variable.listener = partial(self._computation.remember, constant)
+        return variable
+
+    def _make_variable(self, kind: Any, weight: LayerWeight, value: Any, aggregation: str) -> Any:
         """A variable whose path is that of the layer, and then its own path in the pytree."""
 
         def initial(shape: Any, dtype: Any = None) -> Any:
@@ -189,23 +197,31 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
             return keras.ops.convert_to_tensor(found, dtype)
 
         *scopes, name = weight.name.split("/")
-        average = "mean" if weight.dtype.differentiable else "only_first_replica"
         with contextlib.ExitStack() as stack:
             stack.enter_context(keras.name_scope(self.name, caller=self))
             for scope in scopes:
                 stack.enter_context(keras.name_scope(scope))
-            return keras.Variable(
+            return kind(
                 initial,
                 shape=weight.shape,
                 dtype=weight.dtype.name,
                 trainable=weight.trainable,
                 autocast=False,
-                aggregation=average if is_state else "none",
+                aggregation=aggregation,
                 name=name,
             )
 
     def _value(self, variable: Any) -> Any:
         return variable.value
+
+    def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        if keras.backend.backend() == "tensorflow":
+            from bridge.layer_tensorflow import read_variables
+
+            return read_variables([variable.value for variable in variables])
+        # A scope of its own has the values themselves, and not what JAX traces.
+        with keras.StatelessScope():
+            return [keras.ops.convert_to_numpy(variable) for variable in variables]
 
     def _runs(self) -> Runs:
         if keras.backend.backend() == "tensorflow":
@@ -224,6 +240,22 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
 
     def _seed_state(self) -> Any:
         return self._seeds.state
+
+
+class _Constant(keras.Variable):  # type: ignore[misc]  # Keras is untyped
+    """A variable that tells which values are assigned to it.
+
+    While Keras trains or predicts on JAX, the values are in its hands and not in the variables.
+    """
+
+    listener: Callable[[Any], Any] | None = None
+
+    def assign(self, value: Any) -> Any:
+        """The value, as any variable's; a loader brings an array."""
+        assigned = super().assign(value)
+        if self.listener is not None and isinstance(value, np.ndarray):
+            self.listener(value)
+        return assigned
 
 
 def _to_generator(rng: Any) -> keras.random.SeedGenerator | None:

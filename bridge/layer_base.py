@@ -69,6 +69,10 @@ class LayerBase:
         """What a function takes of a variable."""
 
     @abstractmethod
+    def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        """The values of variables, also where a graph is built."""
+
+    @abstractmethod
     def _runs(self) -> Runs:
         """What makes what runs a function."""
 
@@ -117,10 +121,14 @@ class LayerBase:
         ]
         self._constants = self._make_constants() if exported.is_ready else []
 
+    @abstractmethod
+    def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
+        """The same for a constant, whose value is remembered."""
+
     def _make_constants(self) -> list[Any]:
         known = self._computation.constants
         return [
-            self._make_weight(constant, known.get(constant.name), is_state=False)
+            self._make_constant(constant, known.get(constant.name))
             for constant in self._computation.artifact.constants
         ]
 
@@ -155,8 +163,6 @@ class LayerBase:
 
     def _compute(self, args: Sequence[Any], named: Mapping[str, Any], training: Any) -> Any:
         """The outputs for inputs that are tensors; the state is updated in training."""
-        if not self._computation.constants_are_known:
-            self._remember_constants()
         training = bool(training)
         function, run = self._computation.runner(self._runs(), training=training)
         leaves = self._inputs(function, args, named)
@@ -170,11 +176,12 @@ class LayerBase:
         return self._computation.outputs(function, results)
 
     def _remember_constants(self) -> None:
-        """Keep the values of constants, which cannot be had where a graph is built."""
-        if self._computation.is_ready:
-            constants = self._computation.artifact.constants
-            for constant, variable in zip(constants, self._constants, strict=True):
-                self._computation.remember(constant, np.asarray(variable))
+        """Keep the values of the weights that are constants, unless they are known."""
+        if self._computation.constants_are_known:
+            return
+        values = self._read(self._constants)
+        for constant, value in zip(self._computation.artifact.constants, values, strict=True):
+            self._computation.remember(constant, value)
 
     def _masks(self, inputs: Any, leaves: Sequence[Any], masks: Sequence[Any]) -> Any:
         """The mask of the first masked input, for those outputs whose leading axes are its own.
@@ -221,6 +228,7 @@ class LayerBase:
                     f"{value.shape} in the file; expected {weight.shape}."
                 )
             variable.assign(value)
+        self._remember_constants()
         if self._seeds is not None and _SEED in found:
             self._seed_state().assign(np.asarray(store[_SEED]))
 

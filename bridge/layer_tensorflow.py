@@ -13,7 +13,7 @@ from bridge.layer_artifact import LayerFunction
 from bridge.layer_computation import Run
 from bridge.orders import WrittenOrder
 
-__all__ = ["to_tensorflow"]
+__all__ = ["read_variables", "to_tensorflow"]
 
 
 def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[Any, Any]]) -> Run:
@@ -39,3 +39,9 @@ def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[An
         return call([tf.cast(x, dtype) for x, dtype in zip(tensors, dtypes, strict=True)])
 
     return run
+
+
+def read_variables(variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """The values of variables, also where a graph is built."""
+    with tf.init_scope():
+        return [np.asarray(tf.convert_to_tensor(variable)) for variable in variables]

@@ -230,9 +230,23 @@ def _check_function(artifact: LayerArtifact, function: LayerFunction) -> None:
 
 
 def _is_vjp(vjp: CallModule, call: CallModule) -> bool:
-    taken = [spec.shape for spec in (*call.own_args, *call.results)]
-    returned = [spec.shape for spec in call.own_args]
-    return taken == [s.shape for s in vjp.own_args] and returned == [s.shape for s in vjp.results]
+    """Whether it takes the arguments and cotangents of a call, and returns those it has.
+
+    What has no derivative has a float0 in its place, of the shape that it has in JAX.
+    """
+    pairs = [
+        ((*call.own_args, *call.results), vjp.own_args),
+        (call.own_args, vjp.results),
+    ]
+    return all(
+        len(wanted) == len(found)
+        and all(
+            (w.shape, w.dtype) == (f.shape, f.dtype)
+            for w, f in zip(wanted, found, strict=True)
+            if w.dtype.differentiable
+        )
+        for wanted, found in pairs
+    )
 
 
 def _indices(structure: Structure) -> list[int]:

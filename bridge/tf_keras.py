@@ -27,7 +27,7 @@ except ImportError as error:
         "install 'jax-tf-bridge[tf-keras]'."
     ) from error
 
-from bridge.layer_tensorflow import to_tensorflow
+from bridge.layer_tensorflow import read_variables, to_tensorflow
 from xla_call_module._tf import exempt_from_autograph
 
 __all__ = ["ExportedLayer"]
@@ -125,6 +125,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for inputs, as of any layer."""
         self._export_for(args, kwargs)
+        self._remember_constants()
         return super().__call__(*args, **kwargs)
 
     @exempt_from_autograph
@@ -196,6 +197,9 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
                 aggregation=average if is_state else tf.VariableAggregation.NONE,
             )
 
+    def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
+        return self._make_weight(constant, value, is_state=False)
+
     def _make_seeds(self, seed: int) -> Any:
         """A variable that has the seed and a counter."""
         with tf.name_scope(self.name):
@@ -210,6 +214,9 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
 
     def _value(self, variable: Any) -> Any:
         return variable
+
+    def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        return read_variables(variables)
 
     def _runs(self) -> Runs:
         return to_tensorflow

@@ -24,7 +24,7 @@ from xla_call_module.errors import (  # noqa: E402
 
 # Keras reads its own variables in this way, on its JAX backend too.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning:keras"
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
 )
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
