@@ -17,6 +17,7 @@ from bridge.serving import add_warmup, publish
 from bridge.serving.examples import parse_sizes
 from bridge.serving.warmup import MOST_RECORDS, WARMUP_FILE
 from tests.bridge.serving.conftest import PARAMS, export
+from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
@@ -111,7 +112,7 @@ def test_every_signature_gets_requests(tmp_path):
 
 @pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
 def test_inputs_of_every_dtype(tmp_path, dtype):
-    with jax.enable_x64(True):
+    with enable_x64(True):
         folder = _saved(tmp_path, lambda x: jnp.reshape(x, (-1,)), _spec("b, 2", dtype))
     add_warmup(folder, (3,))
     (request,) = _requests(folder)
