@@ -145,7 +145,9 @@ class ServedSignature:
         values = solve(dims, [(size,) for *_, size in found])
         for tensor, _, dim, size in found:
             at = evaluate(dim, values)
-            if at != size and (at is not None or linear_form(dim) is not None):
+            missed = at != size and (at is not None or linear_form(dim) is not None)
+            # JAX has no dimension variable that is 0.
+            if missed or min(values.values(), default=1) < 1:
                 raise StructureError(_unsolved(what, self.key, tensor))
         padded = [(self._padded(size) if axis == 0 else size,) for _, axis, _, size in found]
         self._check_constraints(what, solve(dims, padded))

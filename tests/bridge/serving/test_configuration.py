@@ -11,13 +11,16 @@ import pytest
 from google.protobuf import text_format
 
 import bridge
+import savedmodel
 from bridge.serving import Batching, ModelConfig, publish, write_configs
 from bridge.serving.messages import BatchingParameters, MonitoringConfig
+from bridge.serving.signatures import read_signatures
 from savedmodel.records import record_sizes
 from tests.bridge.serving.conftest import PARAMS, export
 from tests.bridge.serving.test_warmup import _requests, _saved, _specs
 from xla_call_module.constraints import SizeConstraint
 from xla_call_module.errors import StructureError
+from xla_call_module.refining import refine_results
 
 model_server_config_pb2 = pytest.importorskip("tensorflow_serving.config.model_server_config_pb2")
 
@@ -269,6 +272,42 @@ def test_models_need_names_of_their_own(tmp_path, models):
 )
 def test_constraints(text, values, holds):
     assert SizeConstraint(text).holds(values) is holds
+
+
+def _accepts(function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except StructureError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("shape", "constraints"),
+    [
+        ("b, 3", ("b>=3", "b<=9")),
+        ("b, 3", ("mod(b, 3)==1",)),
+        ("b, 3", ("floordiv(b, 2)>=2", "b>=4")),
+        ("2*b, 3", ("b>=2",)),
+        ("3*b+1, 3", ()),
+        ("5, 3", ()),
+    ],
+)
+def test_sizes_are_taken_as_the_module_takes_them(tmp_path, shape, constraints):
+    bridge.save(export(shape, constraints), tmp_path / "m", params=PARAMS, gradient_order=0)
+    (signature,) = read_signatures(tmp_path / "m")
+    call = savedmodel.read(tmp_path / "m").default.function.call
+    sizes = range(1, 12)
+    ours = [size for size in sizes if _accepts(signature.sizes_at, size)]
+    theirs = [
+        size
+        for size in sizes
+        if _accepts(refine_results, call, [(3, 2), (size, 3)], check_assertions=True)
+    ]
+    assert ours == theirs != []
+    examples = [size for size in sizes if _accepts(signature.check_shapes, {"x": (size, 3)})]
+    if shape != "5, 3":  # static sizes are compared before
+        assert examples == ours
 
 
 def test_constraints_of_several_platforms(tmp_path):

@@ -220,7 +220,9 @@ import sys
 from bridge.serving import publish
 print("ready", flush=True)
 sys.stdin.readline()
-print(*(publish(sys.argv[1], sys.argv[2], warmup=(1,)).version for _ in range(5)))
+options = {"warmup": (1,), "batching": True}
+print(*(publish(sys.argv[1], sys.argv[2], **options).version for _ in range(5)))
+assert "tensorflow" not in sys.modules
 """
 
 
@@ -241,7 +243,9 @@ def test_publishers_at_once_never_collide(saved, tmp_path):
     numbers = [list(map(int, text.split())) for text in printed]
     assert all(mine == sorted(mine) for mine in numbers)
     assert sorted(n for mine in numbers for n in mine) == list(range(1, 16)) == _visible(base)
-    assert len(os.listdir(base)) == 15
+    assert [process.returncode for process in processes] == [0] * 3
+    files = {"models.config", "monitoring.config", "batching_parameters.txt"}
+    assert {*os.listdir(base)} == files | {str(number) for number in range(1, 16)}
     whole = _contents(base / "1")
     assert all(_contents(base / str(number)) == whole for number in range(2, 16))
 

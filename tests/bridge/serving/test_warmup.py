@@ -187,6 +187,7 @@ def test_example_inputs(two, warmup, count):
         (({"image": IMAGE.astype("float64"), "mask": MASK}, 1.0), DtypeError, "has dtype float64"),
         (({"image": IMAGE[0], "mask": MASK}, 1.0), StructureError, r"has shape \(3,\)"),
         (({"image": IMAGE[:, :2], "mask": MASK}, 1.0), StructureError, r"has shape \(2, 2\)"),
+        (({"image": IMAGE[:0], "mask": MASK[:0]}, 1.0), StructureError, "does not fit .*image"),
         (({"image": IMAGE, "mask": MASK[:1]}, 1.0), StructureError, "example does not fit .*mask"),
         ({"serving_default": {"scale": 1}}, StructureError, r"found \['scale'\]"),
         ({"unknown": (1, 2)}, StructureError, r"found \['unknown'\]"),
