@@ -189,7 +189,8 @@ def rollback(
     """Serve an older version again: it is published once more, under the next number.
 
     A server takes it as it takes every new version, and lets go of the bad one when it is loaded;
-    nothing is removed. On a disk the files are not copied but get one more name.
+    nothing is removed. On a disk the files are not copied but get one more name. A server whose
+    configuration names versions or labels is told by that instead (`bridge.serving.write_configs`).
 
     Args:
         base_path: the folder above the versions.

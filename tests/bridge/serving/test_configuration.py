@@ -11,13 +11,16 @@ import pytest
 from google.protobuf import text_format
 
 import bridge
+import savedmodel
 from bridge.serving import Batching, ModelConfig, publish, write_configs
 from bridge.serving.messages import BatchingParameters, MonitoringConfig
+from bridge.serving.signatures import read_signatures
 from savedmodel.records import record_sizes
 from tests.bridge.serving.conftest import PARAMS, export
 from tests.bridge.serving.test_warmup import _requests, _saved, _specs
 from xla_call_module.constraints import SizeConstraint
 from xla_call_module.errors import StructureError
+from xla_call_module.refining import refine_results
 
 model_server_config_pb2 = pytest.importorskip("tensorflow_serving.config.model_server_config_pb2")
 
@@ -71,7 +74,7 @@ def test_what_a_user_has_edited_stays(saved, tmp_path):
 def test_all_batching_parameters(saved, tmp_path):
     given = {
         "allowed_batch_sizes": [4, 16],
-        "batch_timeout_micros": 2000,
+        "batch_timeout_micros": np.int32(2000),
         "max_enqueued_batches": 64,
         "num_batch_threads": 2,
         "thread_pool_name": "sine",
@@ -110,6 +113,8 @@ def test_parameters_without_sizes_allow_those_of_warmup(saved, tmp_path):
         ({"num_batch_threads": 0}, "num_batch_threads=0; expected a whole number from 1"),
         ({"batch_timeout_micros": -1}, "batch_timeout_micros=-1"),
         ({"max_enqueued_batches": 1.5}, r"max_enqueued_batches=1\.5"),
+        ({"max_enqueued_batches": True}, "max_enqueued_batches=True"),
+        ({"thread_pool_name": 3}, "thread_pool_name=3; expected some text"),
         (3.5, r"batching=3\.5; expected allowed batch sizes"),
     ],
 )
@@ -130,6 +135,7 @@ def test_parameters_that_a_server_refuses(saved, tmp_path, batching, message):
         # Without allowed sizes the server runs any size up to the largest.
         ("b, 3", ("b>=2",), {"max_batch_size": 8}, (2,), "The batch size 1 .*constraint b>=2"),
         ("b, 3", ("b<=999",), {"batch_timeout_micros": 5}, (2,), "The batch size 1000 .*b<=999"),
+        ("b, 3", ("b<=9999",), {"max_batch_size": 10000}, (2,), "The batch size 10000 .*b<=9999"),
     ],
 )
 def test_allowed_sizes_are_those_of_the_module(tmp_path, shape, constraints, bad, good, message):
@@ -266,6 +272,42 @@ def test_models_need_names_of_their_own(tmp_path, models):
 )
 def test_constraints(text, values, holds):
     assert SizeConstraint(text).holds(values) is holds
+
+
+def _accepts(function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except StructureError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("shape", "constraints"),
+    [
+        ("b, 3", ("b>=3", "b<=9")),
+        ("b, 3", ("mod(b, 3)==1",)),
+        ("b, 3", ("floordiv(b, 2)>=2", "b>=4")),
+        ("2*b, 3", ("b>=2",)),
+        ("3*b+1, 3", ()),
+        ("5, 3", ()),
+    ],
+)
+def test_sizes_are_taken_as_the_module_takes_them(tmp_path, shape, constraints):
+    bridge.save(export(shape, constraints), tmp_path / "m", params=PARAMS, gradient_order=0)
+    (signature,) = read_signatures(tmp_path / "m")
+    call = savedmodel.read(tmp_path / "m").default.function.call
+    sizes = range(1, 12)
+    ours = [size for size in sizes if _accepts(signature.sizes_at, size)]
+    theirs = [
+        size
+        for size in sizes
+        if _accepts(refine_results, call, [(3, 2), (size, 3)], check_assertions=True)
+    ]
+    assert ours == theirs != []
+    examples = [size for size in sizes if _accepts(signature.check_shapes, {"x": (size, 3)})]
+    if shape != "5, 3":  # static sizes are compared before
+        assert examples == ours
 
 
 def test_constraints_of_several_platforms(tmp_path):

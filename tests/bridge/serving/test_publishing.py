@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_type_hints
 
@@ -219,7 +220,9 @@ import sys
 from bridge.serving import publish
 print("ready", flush=True)
 sys.stdin.readline()
-print(*(publish(sys.argv[1], sys.argv[2], warmup=(1,)).version for _ in range(5)))
+options = {"warmup": (1,), "batching": True}
+print(*(publish(sys.argv[1], sys.argv[2], **options).version for _ in range(5)))
+assert "tensorflow" not in sys.modules
 """
 
 
@@ -240,9 +243,25 @@ def test_publishers_at_once_never_collide(saved, tmp_path):
     numbers = [list(map(int, text.split())) for text in printed]
     assert all(mine == sorted(mine) for mine in numbers)
     assert sorted(n for mine in numbers for n in mine) == list(range(1, 16)) == _visible(base)
-    assert len(os.listdir(base)) == 15
+    assert [process.returncode for process in processes] == [0] * 3
+    files = {"models.config", "monitoring.config", "batching_parameters.txt"}
+    assert {*os.listdir(base)} == files | {str(number) for number in range(1, 16)}
     whole = _contents(base / "1")
     assert all(_contents(base / str(number)) == whole for number in range(2, 16))
+
+
+def test_publishers_that_remove_at_once(saved, tmp_path):
+    base = tmp_path / "base"
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: publish(saved, base, keep=2), range(16)))
+    assert sorted(published.version for published in found) == list(range(1, 17))
+    removed = [version for published in found for version in published.removed]
+    left = _visible(base)
+    assert left[-1] == 16
+    assert 2 <= len(left) <= 3  # the last one to look may have a lower number
+    assert {*removed, *left} == {*range(1, 17)}
+    assert sorted(os.listdir(base)) == sorted(map(str, left))
+    assert all(_contents(base / str(version)) == _contents(saved) for version in left)
 
 
 def test_only_one_of_two_gets_a_chosen_number(saved, tmp_path, monkeypatch):
