@@ -82,7 +82,7 @@ def _add_function_options(parser: argparse.ArgumentParser) -> None:
         type=_list,
         default=["*"],
         metavar="NAMES",
-        help="names of parameters, such as 'head/*'; none for none of them, by default all",
+        help="names of parameters, such as head,*/bias; none for none of them, by default all",
     )
     parser.add_argument("--platforms", type=_list, metavar="NAMES", help="by default cpu,cuda,tpu")
     parser.add_argument("--x64", action="store_true", help="with 64-bit dtypes (jax_enable_x64)")
@@ -159,7 +159,9 @@ def run_export_command(options: argparse.Namespace) -> int:
 
     with _shown_progress() as progress:
         try:
-            result = run_export(_to_request(options), folder=Path.cwd(), progress=progress)
+            # What the user's module prints is no part of the report.
+            with contextlib.redirect_stdout(sys.stderr):
+                result = run_export(_to_request(options), folder=Path.cwd(), progress=progress)
         except CodeError as error:
             _show_traceback(error.__cause__)
             raise

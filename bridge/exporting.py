@@ -47,7 +47,7 @@ class ExportRequest:
         params: a file or folder that `bridge.parameter_files` reads; None for none.
         params_key: the part of it that is the parameters, such as `model/params`.
         params_separator: what the keys of a file are split at.
-        trainable: patterns of the names of parameters, as a shell has them.
+        trainable: patterns of the names of parameters, or of what they lie in, as a shell has them.
         signature: its key.
         inputs: names for its inputs, as for `bridge.save`.
         outputs: names for its outputs.
@@ -188,16 +188,21 @@ def _trainable(traced: TracedModel, patterns: Sequence[str]) -> Any:
     tree: Any = tree_util.tree_structure(traced.params)
     names = ["/".join(path) for path in key_names(tree)]
     for pattern in patterns:
-        if pattern != "*" and not any(fnmatchcase(name, pattern) for name in names):
+        if pattern != "*" and not any(_fits(name, pattern) for name in names):
             raise StructureError(
                 f"--trainable {pattern!r} fits none of the {len(names)} parameters: "
                 f"{', '.join(names[:10])}{', …' * (len(names) > 10)}."
             )
-    wanted = [any(fnmatchcase(name, pattern) for pattern in patterns) for name in names]
+    wanted = [any(_fits(name, pattern) for pattern in patterns) for name in names]
     own = traced.trainable
     own = [own] * len(names) if isinstance(own, bool) else tree_util.tree_leaves(own)
     both = [flag and other for flag, other in zip(wanted, own, strict=True)]
     return tree_util.tree_unflatten(tree, both)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Whether the pattern is of the name, or of what it lies in."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")
 
 
 def _save(traced: TracedModel, staged: Path, request: ExportRequest) -> None:

@@ -55,7 +55,7 @@ def to_parametric(model: Any, params: Any = None) -> Parametric:
 
 
 def _of_keras(keras: ModuleType, model: Any, params: Any) -> Parametric | None:
-    if not isinstance(model, keras.Layer):
+    if not isinstance(model, keras.layers.Layer):
         return None
     name = f"The Keras model {model.name}"
     _refuse_params(name, params)

@@ -165,6 +165,7 @@ def save(
         >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, 3"), "float32")
         >>> exported = jax.export.export(jax.jit(predict))(params, x)
         >>> bridge.save(exported, "my_model", params=params)
+        >>> bridge.save(predict, "the_same", params=params, args="f32[batch,3]")
     """
     checks = parse_checks(disabled_checks)
     traced = export_model(

@@ -210,8 +210,10 @@ def test_options_of_save(command, tmp_path):
     assert (signature.key, signature.gradient_order) == ("classify", 0)
     assert signature.disabled_checks == ("platform",)
     assert {p.name: p.trainable for p in report.parameters} == {"dense/b": False, "dense/w": True}
-    command("exported_network:predict", *ARGS, "--trainable", "none", "--overwrite")
-    assert not any(p.trainable for p in bridge.inspect(tmp_path / "model").parameters)
+    for names, expected in (("none", False), ("dense", True)):
+        command("exported_network:predict", *ARGS, "--trainable", names, "--overwrite")
+        parameters = bridge.inspect(tmp_path / "model").parameters
+        assert [p.trainable for p in parameters] == [expected] * 2
 
 
 @pytest.mark.parametrize(
@@ -268,10 +270,13 @@ def test_a_module_of_a_framework(command, project, tmp_path):
     pytest.importorskip("equinox")
     (project / "equinox_network.py").write_text(
         "import equinox, jax\n"
+        "print('imported')\n"
         "network = equinox.filter_vmap(equinox.nn.MLP(3, 2, 4, 1, key=jax.random.key(0)))\n"
     )
-    status, _, said = command("equinox_network:network", "--args", "f32[b,3]")
+    status, printed, said = command("equinox_network:network", "--args", "f32[b,3]", "--json")
     assert status == 0, said
+    assert said == "imported\n"
+    assert json.loads(printed)["path"] == str(tmp_path / "model")
     report = bridge.inspect(tmp_path / "model")
     assert [p.name for p in report.parameters][:2] == ["layers/0/bias", "layers/0/weight"]
     assert "equinox" in report.manifest.versions
