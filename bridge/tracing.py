@@ -81,8 +81,9 @@ def export_model(
     function = to_parametric(model, params)
     if args is None and function.inputs is None:
         raise StructureError(
-            f"The arguments of {function.name} are not known. To do: pass args=, such as "
-            "args='f32[b,28,28]', or args=() where there are none; or pass a jax.export.Exported."
+            f"Expected a jax.export.Exported, got {type(model).__name__} ({function.name}) without "
+            "what its arguments are. To do: pass args= (--args), such as args='f32[b,28,28]', or "
+            "args=() where there are none; or export it with jax.export.export first."
         )
     specs, by_name = to_specs(function.inputs if args is None else args, constraints=constraints)
     leading = () if function.params is None else (function.params,)

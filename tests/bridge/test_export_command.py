@@ -325,7 +325,7 @@ def test_a_check_that_cannot_be_made_has_its_own_status(command, tmp_path, monke
         ("exported_network.py:predict", [], "To do: write exported_network:function"),
         ("exported_network", [], "not of the form module:function"),
         ("params.npz", [], "holds no serialized jax.export.Exported"),
-        ("exported_network:predict", [], "The arguments of predict are not known"),
+        ("exported_network:predict", [], "got function (predict) without what its arguments are"),
         ("exported_network:predict", ["--args", "f32[b,4"], "the ']' of the shape is missing"),
         ("exported_network:predict", [*ARGS[:3], "no.npz"], "no.npz"),
         ("exported_network:predict", [*ARGS, "--params-key", "dens"], "no 'dens' among ['dense']"),
