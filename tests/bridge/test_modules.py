@@ -365,7 +365,7 @@ def test_one_line_needs_no_framework(monkeypatch):
 @pytest.mark.parametrize(
     ("model", "options", "error", "message"),
     [
-        (_predict, {"params": PARAMS}, StructureError, r"got function \(_predict\) without what its"),
+        (_predict, {"params": PARAMS}, StructureError, r"got function \(_predict\) without"),
         ("f", {"args": ()}, ArgumentError, "Expected a jax.export.Exported, a function, or a mod"),
         (dict, {"args": ()}, ArgumentError, "of a class, an instance"),
         (_predict, {"params": PARAMS, "args": "f64[3]"}, DtypeError, "jax_enable_x64"),
