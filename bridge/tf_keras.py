@@ -131,6 +131,12 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
     @exempt_from_autograph
     def call(self, inputs: Any, *more: Any, training: Any = None, **named: Any) -> Any:
         """The outputs for inputs that are tensors."""
+        if not self._computation.constants_are_known and _is_being_built():
+            function = self._computation.artifact.inference
+            leaves = self._inputs(function, (inputs, *more), named)
+            return self._computation.result_specs(
+                function, leaves, lambda shape, dtype: tf.compat.v1.placeholder(dtype.name, shape)
+            )
         return self._compute((inputs, *more), named, training)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -231,6 +237,16 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
 
     def _seed_state(self) -> Any:
         return self._seeds
+
+
+def _is_being_built() -> bool:
+    """Whether TF-Keras calls a layer to see the shapes of its outputs, and runs nothing.
+
+    It does so in a graph of this name (tf_keras/src/engine/base_layer.py,
+    `_infer_output_signature`), for a model from a file before the weights are there.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    return not tf.executing_eagerly() and str(graph.name).endswith("_scratch_graph")
 
 
 def _first_seed(rng: Any) -> int:

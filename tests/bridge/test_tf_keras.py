@@ -1,0 +1,180 @@
+"""`bridge.tf_keras.ExportedLayer`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("tf_keras")
+tf = pytest.importorskip("tensorflow")
+
+from bridge.tf_keras import ExportedLayer  # noqa: E402
+from xla_call_module.errors import DtypeError, FormatError, StructureError  # noqa: E402
+
+# TF-Keras says so of .h5 files, and of what it keeps in SavedModels.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning"),
+]
+
+ROOT = Path(__file__).parents[2]
+X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+Y = X.sum(1, keepdims=True)
+TABLE = np.random.default_rng(1).normal(size=(4, 8192)).astype("float32") / 100
+W = np.random.default_rng(2).normal(size=(8192, 4)).astype("float32")
+
+
+def network(params, x):
+    return jnp.tanh(x @ TABLE @ params["dense"]["w"] + params["b"])
+
+
+def make_network(**options):
+    return ExportedLayer(network, params={"dense": {"w": W}, "b": np.zeros(4)}, **options)
+
+
+def train(params, state, rng, x):
+    kept = jax.random.bernoulli(rng, 0.5, x.shape)
+    return jnp.where(kept, x @ params, 0.0), {"mean": 0.5 * state["mean"] + 0.5 * x.mean(0)}
+
+
+def infer(params, state, x):
+    return x @ params - state["mean"]
+
+
+def make_normalizing():
+    return ExportedLayer(
+        infer, params=np.eye(4, dtype="float32"), state={"mean": np.zeros(4, "float32")},
+        train=train, rng=3, name="normalizing",
+    )  # fmt: skip
+
+
+def make_model(**options):
+    inputs = keras.Input((4,))
+    hidden = make_normalizing()(
+        make_network(name="net", trainable={"dense": False, "b": True})(inputs)
+    )
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+    model.compile(keras.optimizers.SGD(0.01), keras.losses.MeanSquaredError(), **options)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = make_model()
+    model.fit(X, Y, batch_size=4, verbose=0)
+    return model
+
+
+def test_weights(model):
+    layer = model.get_layer("net")
+    assert [w.name for w in layer.weights][:2] == ["net/b:0", "net/dense/w:0"]
+    assert [w.name for w in layer.trainable_weights] == ["net/b:0"]
+    assert np.abs(model.get_layer("normalizing").state["mean"]).max() > 0
+
+
+def test_outputs():
+    layer = make_network()
+    expected = network({"dense": {"w": W}, "b": np.zeros(4, "float32")}, X)
+    np.testing.assert_allclose(layer(X), expected, rtol=1e-4, atol=1e-5)
+    assert layer.compute_output_shape((None, 4)).as_list() == [None, 4]
+    spec = layer.compute_output_signature(tf.TensorSpec([None, 4], tf.float32))
+    assert (spec.shape.as_list(), spec.dtype) == ([None, 4], tf.float32)
+
+
+@pytest.mark.parametrize("options", [{"jit_compile": True}, {"run_eagerly": True}], ids=str)
+def test_every_way_to_run(options):
+    model = make_model(**options)
+    first = model.fit(X, Y, batch_size=4, verbose=0).history["loss"][0]
+    last = model.fit(X, Y, batch_size=4, epochs=3, verbose=0).history["loss"][-1]
+    assert np.isfinite([first, last]).all()
+    assert np.abs(model.get_layer("net").params["b"]).max() > 0
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.h5", "saved_model"])
+def test_a_file(model, tmp_path, name):
+    path = str(tmp_path / name)
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    assert type(loaded.get_layer("net")).__name__ == "ExportedLayer"
+    np.testing.assert_allclose(loaded.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
+    loaded.fit(X, Y, verbose=0)
+
+
+def test_a_clone_begins_again(model):
+    clone = keras.models.clone_model(model)
+    np.testing.assert_array_equal(clone.get_layer("normalizing").params, np.eye(4))
+    clone.set_weights(model.get_weights())
+    np.testing.assert_allclose(clone.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
+
+
+READ = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "jax":
+            raise ModuleNotFoundError(f"{name} is not installed here")
+
+sys.meta_path.insert(0, Blocker())
+import numpy as np, tf_keras
+import bridge.tf_keras
+x, y = np.load("x.npy"), np.load("y.npy")
+for name in ("model.keras", "model.h5"):
+    model = tf_keras.models.load_model(name)
+    np.testing.assert_allclose(model.predict(x, verbose=0), y, rtol=1e-4, atol=1e-5)
+    model.fit(x, np.ones_like(y), verbose=0)
+assert "jax" not in sys.modules
+"""
+
+
+def test_in_a_process_without_jax_and_the_code(model, tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "y.npy", model.predict(X, verbose=0))
+    for name in ("model.keras", "model.h5"):
+        model.save(str(tmp_path / name))
+    done = subprocess.run(
+        [sys.executable, "-c", READ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_masks_are_handed_on():
+    tokens = keras.Input((5,), dtype="int32")
+    embedded = keras.layers.Embedding(7, 4, mask_zero=True)(tokens)
+    layer = ExportedLayer(lambda x: {"same": x * 2.0, "pooled": x.sum(1)})
+    outputs = layer(embedded)
+    pooled = keras.layers.GlobalAveragePooling1D()
+    model = keras.Model(tokens, [pooled(outputs["same"]), pooled(embedded)])
+    found, plain = model.predict(np.array([[1, 2, 0, 0, 0]], "int32"), verbose=0)
+    np.testing.assert_allclose(found, 2 * plain, rtol=1e-5)
+
+
+def test_mixed_precision():
+    layer = ExportedLayer(lambda p, x: x * p, params=np.ones(4), dtype="mixed_bfloat16")
+    assert layer(X).dtype == tf.bfloat16
+    assert layer.params.dtype == tf.float32
+    exported = jax.export.export(jax.jit(jnp.sin))(X)
+    with pytest.raises(DtypeError, match="computes in bfloat16"):
+        ExportedLayer(exported, dtype="mixed_bfloat16")
+
+
+def test_a_damaged_config(model):
+    config = model.get_layer("net").get_config()
+    assert json.dumps(config["artifact"])
+    with pytest.raises(FormatError, match="damaged"):
+        ExportedLayer.from_config({**config, "artifact": config["artifact"][:-40]})
+    with pytest.raises(StructureError, match="exported when the layer is first called"):
+        make_network().get_config()
