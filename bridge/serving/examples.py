@@ -1,0 +1,278 @@
+"""What `warmup=` says: batch sizes, or example inputs, as named arrays for each signature."""
+
+from __future__ import annotations
+
+import operator
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bridge.keys import to_physical
+from bridge.probes import RANDOM, draw
+from bridge.serving.signatures import STRING, ServedSignature, ServedTensor
+from savedmodel.model import DEFAULT_SIGNATURE
+from savedmodel.structures import Branch, Leaf, Structure
+from xla_call_module.call import TensorSpec
+from xla_call_module.errors import DtypeError, StructureError
+
+__all__ = ["Example", "examples_of", "parse_sizes"]
+
+Example = Mapping[str, np.ndarray[Any, Any]]
+
+
+def parse_sizes(value: Any) -> tuple[int, ...] | None:
+    """Batch sizes, of a whole number or a sequence of them; None for anything else.
+
+    Raises:
+        StructureError: a size is not positive.
+    """
+    if _is_size(value):
+        value = (value,)
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return None
+    if not value or not all(map(_is_size, value)):
+        return None
+    sizes = tuple(operator.index(size) for size in value)
+    if min(sizes) < 1:
+        raise StructureError(
+            f"{min(sizes)} among the batch sizes {sizes} is none. To do: take whole numbers of at "
+            "least 1."
+        )
+    return tuple(dict.fromkeys(sizes))
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def examples_of(
+    signatures: Sequence[ServedSignature], warmup: Any, *, allowed: Sequence[int], seed: int
+) -> list[tuple[str, Example]]:
+    """Each request that `warmup=` asks for: a signature's key, and its named inputs.
+
+    Args:
+        signatures: those of the file.
+        warmup: batch sizes, example inputs, or a mapping from signature keys to these.
+        allowed: the batch sizes that the server runs, where there are such; rows of the example
+            inputs are repeated for those that no example has.
+        seed: of the random numbers.
+
+    Raises:
+        StructureError: no signature takes it; a size does not fit a signature; the inputs of a size
+            cannot be made up.
+        DtypeError: an example has another dtype than the signature.
+    """
+    by_key = _by_signature(signatures, warmup)
+    found = []
+    for signature in signatures:
+        if signature.key not in by_key:
+            continue
+        asked = by_key[signature.key]
+        if isinstance(asked, tuple):
+            examples: list[Example] = list(_drawn(signature, asked, seed))
+        else:
+            examples = [*asked, *_repeated(signature, asked, allowed)]
+        found += [(signature.key, example) for example in examples]
+    return found
+
+
+def _by_signature(
+    signatures: Sequence[ServedSignature], warmup: Any
+) -> dict[str, tuple[int, ...] | list[Example]]:
+    """By key the batch sizes, as a tuple, or the examples, as a list."""
+    keys = {signature.key: signature for signature in signatures}
+    if isinstance(warmup, Mapping) and warmup and warmup.keys() <= keys.keys():
+        found = {}
+        for key, asked in warmup.items():
+            sizes = parse_sizes(asked)
+            found[key] = sizes if sizes is not None else _examples(keys[key], asked)
+        return found
+    if (sizes := parse_sizes(warmup)) is not None:
+        return dict.fromkeys(keys, sizes)
+    taken: dict[str, tuple[int, ...] | list[Example]] = {}
+    refused: dict[str, Exception] = {}
+    for key, signature in keys.items():
+        try:
+            taken[key] = _examples(signature, warmup)
+        except (StructureError, DtypeError) as error:
+            refused[key] = error
+    if not taken:
+        # The default signature's own words are the most telling.
+        raise refused.get(DEFAULT_SIGNATURE, next(iter(refused.values())))
+    return taken
+
+
+def _examples(signature: ServedSignature, value: Any) -> list[Example]:
+    """One example, or each of a list of them."""
+    if isinstance(value, list) or (isinstance(value, tuple) and _as_one(signature, value) is None):
+        if not value:
+            raise StructureError(
+                "warmup is empty. To do: pass batch sizes such as (1, 8, 32), or example inputs; "
+                "None for no warmup."
+            )
+        return [_example(signature, item) for item in value]
+    return [_example(signature, value)]
+
+
+def _example(signature: ServedSignature, value: Any) -> Example:
+    named = _as_one(signature, value)
+    if named is None:
+        names = [tensor.name for tensor in signature.inputs]
+        found = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+        raise StructureError(
+            f"warmup has an example that {signature.key} does not take: found {found}, and its "
+            f"inputs are {names}. To do: pass a dict of these names, the function's own arguments "
+            "without the parameters, a list of either, or batch sizes."
+        )
+    tensors = {tensor.name: tensor for tensor in signature.inputs}
+    return {
+        name: _array(signature.key, tensors[name], array) for name, array in sorted(named.items())
+    }
+
+
+def _as_one(signature: ServedSignature, value: Any) -> dict[str, Any] | None:
+    """The value as named inputs, where it is one example."""
+    names = {tensor.name for tensor in signature.inputs}
+    required = {tensor.name for tensor in signature.inputs if not tensor.optional}
+    if isinstance(value, Mapping) and required <= value.keys() <= names:
+        return dict(value)
+    if signature.arguments is not None and signature.positions is not None:
+        leaves = _match_arguments(signature.arguments, value)
+        if leaves is not None:
+            at = {index: name for name, index in signature.positions.items()}
+            return {at[index]: leaf for index, leaf in leaves if index in at}
+    if len(names) == 1 and _is_array(value):
+        return {names.pop(): value}
+    return None
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "dtype") or isinstance(value, int | float | complex | str | bytes)
+
+
+def _match_arguments(arguments: Structure, value: Any) -> list[tuple[int, Any]] | None:
+    """The leaves of a value that is all positional arguments, or the only one."""
+    assert isinstance(arguments, Branch)
+    (_, args), (_, kwargs) = arguments.children
+    assert isinstance(args, Branch)
+    if isinstance(kwargs, Branch) and kwargs.children:
+        return None
+    if isinstance(value, tuple) and (found := _match(args, value)) is not None:
+        return found
+    return _match(args.children[0][1], value) if len(args.children) == 1 else None
+
+
+def _match(structure: Structure, value: Any) -> list[tuple[int, Any]] | None:
+    """Index and value of each leaf, where the value has that structure."""
+    if isinstance(structure, Leaf):
+        return [(structure.index, value)] if _is_array(value) else None
+    children: list[Any]
+    names = [name for name, _ in structure.children]
+    if structure.kind == "none":
+        return [] if value is None else None
+    if structure.kind == "dict":
+        if not isinstance(value, Mapping) or value.keys() != set(names):
+            return None
+        children = [value[name] for name in names]
+    else:
+        kind = list if structure.kind == "list" else tuple
+        if not isinstance(value, kind) or len(value) != len(names):
+            return None
+        children = list(value)
+    found: list[tuple[int, Any]] = []
+    for (_, below), child in zip(structure.children, children, strict=True):
+        if (leaves := _match(below, child)) is None:
+            return None
+        found += leaves
+    return found
+
+
+def _array(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
+    """The value as the signature takes it."""
+    if tensor.enum == STRING:
+        array = _strings(key, tensor, value)
+    elif (dtype := tensor.dtype) is None:
+        raise DtypeError(
+            f"{key}, input {tensor} has TensorFlow's dtype number {tensor.enum}, of which no "
+            "example can be written. To do: leave this signature out, by warmup={key: …}."
+        )
+    else:
+        physical = to_physical(value)
+        has_dtype = hasattr(physical, "dtype")
+        array = np.asarray(physical) if has_dtype else np.asarray(physical, dtype.numpy)
+        if array.dtype != dtype.numpy:
+            raise DtypeError(
+                f"The example of {key}, input {tensor} has dtype {array.dtype.name}, and the "
+                f"signature takes {dtype.name}. To do: convert it to {dtype.name}."
+            )
+    shape = tensor.shape
+    fits = shape is None or (
+        len(shape) == array.ndim
+        and all(n == d for n, d in zip(array.shape, shape, strict=True) if isinstance(d, int))
+    )
+    if not fits:
+        raise StructureError(
+            f"The example of {key}, input {tensor} has shape {array.shape}. To do: pass one that "
+            "fits, with its batch dimension."
+        )
+    return array
+
+
+def _strings(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
+    array = np.asarray(value, object)
+    encoded = [item.encode() if isinstance(item, str) else item for item in array.reshape(-1)]
+    if not all(isinstance(item, bytes) for item in encoded):
+        raise DtypeError(
+            f"The example of {key}, input {tensor} has to be strings or bytes. To do: pass those."
+        )
+    strings = np.empty(len(encoded), object)
+    strings[:] = encoded
+    return strings.reshape(array.shape)
+
+
+def _drawn(signature: ServedSignature, sizes: Sequence[int], seed: int) -> Iterator[Example]:
+    """Inputs for each batch size: random numbers, and zeros where numbers are whole.
+
+    A whole number may be an index, a token or the length of a loop, and zero is any of them.
+    """
+    if not signature.has_free_batch and signature.fixed_batch is None:
+        sizes = sizes[:1]  # no input has a batch dimension, so all sizes are the same request
+    for size in sizes:
+        shapes = signature.shapes_at(size)
+        random = np.random.default_rng([seed, size, zlib.crc32(signature.key.encode())])
+        yield {
+            tensor.name: _draw(signature.key, tensor, shapes[tensor.name], random)
+            for tensor in signature.inputs
+        }
+
+
+def _draw(
+    key: str, tensor: ServedTensor, shape: tuple[int, ...], random: np.random.Generator
+) -> np.ndarray[Any, Any]:
+    if (dtype := tensor.dtype) is None:
+        what = "strings" if tensor.enum == STRING else f"TensorFlow's dtype number {tensor.enum}"
+        raise StructureError(
+            f"No example can be made up for {key}, input {tensor}: it takes {what}. To do: pass "
+            f"example inputs, such as warmup=[{{{tensor.name!r}: …}}], instead of batch sizes."
+        )
+    spec = TensorSpec(shape, dtype, tensor.name, element=tensor.element)
+    kind = "zeros" if dtype.numpy.kind in "iu" else RANDOM
+    return draw(spec, kind, {}, random)
+
+
+def _repeated(
+    signature: ServedSignature, examples: Sequence[Example], allowed: Sequence[int]
+) -> Iterator[Example]:
+    """For each allowed batch size that no example has the rows of the first, again and again."""
+    first = examples[0]
+    rows = {array.shape[0] for array in first.values() if array.ndim}
+    if len(rows) != 1 or 0 in rows or not all(array.ndim for array in first.values()):
+        return
+    (count,) = rows
+    present = {example[name].shape[0] for example in examples for name in list(example)[:1]}
+    for size in allowed:
+        if size not in present:
+            signature.sizes_at(size)
+            yield {name: array[np.arange(size) % count] for name, array in first.items()}
