@@ -172,6 +172,7 @@ class SignatureReport:
         parameters: names of the variables that are bound to it.
         operations: how often each operation occurs in the function and its gradients.
         orders: the function's module, then those of its gradients.
+        batch_buckets: the sizes that batches are padded to; empty where they are not.
     """
 
     key: str
@@ -191,6 +192,7 @@ class SignatureReport:
     parameters: tuple[str, ...]
     operations: Mapping[str, int]
     orders: tuple[OrderReport, ...]
+    batch_buckets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,7 @@ class FileReport:
         assets: those of them that are the model's assets.
         warmup: None where there are no warmup requests.
         flags: what TF_XLA_FLAGS says that has no effect, or on which TensorFlow ends the process.
+        others: the signatures that compute something besides calls of modules, and what that is.
     """
 
     path: str
@@ -270,6 +273,7 @@ class FileReport:
     assets: tuple[StoredFile, ...]
     warmup: WarmupReport | None
     flags: tuple[str, ...]
+    others: Mapping[str, str]
 
     @property
     def parameters_by_size(self) -> tuple[ParameterReport, ...]:
@@ -310,6 +314,7 @@ def report_of(model: SavedModel, folder: Path) -> FileReport:
         assets=tuple(file for file in files if file.path.startswith("assets/")),
         warmup=_report_warmup(folder),
         flags=(*flags.ignored, *flags.fatal),
+        others=dict(model.others),
     )
 
 
@@ -321,7 +326,7 @@ def _report_signature(signature: Signature, variables: Sequence[Variable]) -> Si
         for number, chain in enumerate(calls)
         for order, module in enumerate(chain)
     )
-    main = orders[0]
+    main, buckets = orders[0], signature.function.batch_buckets
     return SignatureReport(
         key=signature.key,
         function=call.name,
@@ -342,6 +347,7 @@ def _report_signature(signature: Signature, variables: Sequence[Variable]) -> Si
         parameters=_bound(signature, variables),
         operations=_most_frequent(sum((Counter(o.operations) for o in orders), Counter[str]())),
         orders=orders,
+        batch_buckets=() if buckets is None else buckets.sizes,
     )
 
 

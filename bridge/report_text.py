@@ -80,6 +80,8 @@ def _extras(report: FileReport) -> dict[str, str]:
         found["assets"] = names
     if (warmup := report.warmup) is not None:
         found["warmup"] = f"{warmup.records} records, {size(warmup.bytes)}, in {warmup.path}"
+    if report.others:
+        found["other signatures"] = ", ".join(report.others)
     if report.flags:
         found["flags"] = " ".join(report.flags)
     return found
@@ -106,6 +108,8 @@ def _print_signature(signature: SignatureReport, console: Console) -> None:
         "devices": str(signature.devices),
         "operations": _operations(signature.operations),
     }
+    if signature.batch_buckets:
+        facts["batch buckets"] = ", ".join(map(str, signature.batch_buckets))
     _print_facts(facts, console)
     _print_orders(signature.orders, console)
     if (sharding := signature.orders[0].sharding) is not None:

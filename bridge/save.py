@@ -13,10 +13,12 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
+from bridge.batch_buckets import Buckets, with_batch_buckets
 from bridge.names import Names, input_names, names_of_signature, output_names, parameter_names
 from bridge.parameters import check_parameters, to_constants, to_variables
 from bridge.processes import JaxProcesses, is_spread
 from bridge.progress import progress_bar
+from bridge.signature_defaults import with_defaults
 from bridge.trees import to_structure, with_text_keys
 from bridge.vjp import vjp_of
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
@@ -58,6 +60,8 @@ def save(
     linalg: str = "portable",
     overwrite: bool = False,
     num_shards: int | None = None,
+    batch_buckets: Buckets | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
 
@@ -106,13 +110,25 @@ def save(
         overwrite: whether a SavedModel at `path` is replaced.
         num_shards: how many files each process puts its parameters in, which it writes at the same
             time; by default one for each GiB, and 8 at most. The numbers are the same in any.
+        batch_buckets: sizes of batches, such as `(1, 8, 32, 128)`, that the batches of a request
+            are padded to inside the signature, so that TensorFlow compiles a program for each of
+            these sizes and no other one; or a mapping from signature keys to sizes. The batch is
+            the dimension variable that leads the shapes of inputs and results; the last row is
+            repeated, and the results are cut. A batch larger than all sizes runs as it is. The
+            function is run in JAX here, with random inputs, to see that its results stay the same.
+        defaults: values for inputs that a request may leave out, by the inputs' names in the
+            signature; with several signatures a mapping from signature keys to these. TensorFlow
+            Serving fills them in from its release 2.16 on, a session of any release, and
+            `bridge.load`; TensorFlow's own Python signatures want all inputs, and so does an older
+            Serving.
 
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
     Raises:
         StructureError: `params` does not fit, a name is wrong, `path` exists, a pytree type is not
-            registered for serialization, the modules are larger than a SavedModel can be, or the
-            processes do not agree on the arguments.
+            registered for serialization, the modules are larger than a SavedModel can be, a result
+            would change with rows that are added to the batch, or the processes do not agree on the
+            arguments.
         InteropError: another process has failed; no file has appeared.
         DtypeError: a dtype that TensorFlow cannot carry, with its pytree path; or that it does not
             read in slices, where several processes hold the array.
@@ -121,7 +137,8 @@ def save(
 
     Warns:
         UserWarning: the function runs on each of several devices alone (`jax.shard_map`), and
-            TensorFlow cannot run it on one; or there are fewer gradients than were asked for.
+            TensorFlow cannot run it on one; there are fewer gradients than were asked for; or
+            `batch_buckets` could not be tried here.
 
     Example:
         >>> import bridge, jax, jax.numpy as jnp
@@ -167,6 +184,8 @@ def save(
         )
         for key, exported in exporteds.items()
     )
+    signatures = with_defaults(signatures, defaults)
+    signatures = with_batch_buckets(signatures, exporteds, batch_buckets, params)
     saved = SavedModel(
         signatures=signatures,
         variables=(*variables, *to_constants(constants)),

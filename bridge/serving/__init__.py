@@ -12,6 +12,7 @@ from xla_call_module.lazy_names import load_lazily
 
 if TYPE_CHECKING:
     from bridge.serving.batching import Batching
+    from bridge.serving.compose import compose
     from bridge.serving.configuration import ConfigFiles, ModelConfig, write_configs
     from bridge.serving.publishing import Published, publish, rollback
     from bridge.serving.warmup import add_warmup
@@ -22,6 +23,7 @@ __all__ = [
     "ModelConfig",
     "Published",
     "add_warmup",
+    "compose",
     "publish",
     "rollback",
     "write_configs",
@@ -33,6 +35,7 @@ _HOMES = {
     "ModelConfig": "bridge.serving.configuration",
     "Published": "bridge.serving.publishing",
     "add_warmup": "bridge.serving.warmup",
+    "compose": "bridge.serving.compose",
     "publish": "bridge.serving.publishing",
     "rollback": "bridge.serving.publishing",
     "write_configs": "bridge.serving.configuration",

@@ -11,6 +11,7 @@ from typing import Any, TypedDict, Unpack
 
 from jax import export
 
+from bridge.batch_buckets import Buckets
 from bridge.names import Names
 from bridge.processes import is_spread
 from bridge.save import save
@@ -57,6 +58,13 @@ class SaveOptions(TypedDict, total=False):
     disabled_checks: Sequence[Check]
     linalg: str
     num_shards: int | None
+    batch_buckets: Buckets | None
+
+
+class PublishOptions(SaveOptions, total=False):
+    """The same, and what `bridge.serving.compose` has of its own."""
+
+    defaults: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,7 @@ def publish(
     keep: int | None = None,
     name: str | None = None,
     seed: int = 0,
-    **options: Unpack[SaveOptions],
+    **options: Unpack[PublishOptions],
 ) -> Published:
     """Write a model as the next version below a folder that TensorFlow Serving watches.
 
@@ -248,7 +256,7 @@ def _name_of(base_path: str | os.PathLike[str]) -> str:
 
 
 def _fill(
-    model: Any, folder: Path, base_path: str | os.PathLike[str], options: SaveOptions
+    model: Any, folder: Path, base_path: str | os.PathLike[str], options: PublishOptions
 ) -> None:
     """Put the SavedModel into a folder that is not there yet."""
     if not isinstance(model, str | os.PathLike):
