@@ -121,7 +121,7 @@ def parse_batching(batching: Any, *, sizes: Sequence[int]) -> Batching | None:
     Args:
         batching: a `Batching`, its fields as a mapping, allowed batch sizes, True for the sizes
             that the model is warmed up with, or None.
-        sizes: those.
+        sizes: those, or the ones that the model pads batches to.
 
     Raises:
         StructureError: it is none of these, or says what the server would refuse.
@@ -133,8 +133,9 @@ def parse_batching(batching: Any, *, sizes: Sequence[int]) -> Batching | None:
     if batching is True:
         if not sizes:
             raise StructureError(
-                "batching=True allows the batch sizes that the model is warmed up with, and warmup "
-                "has none. To do: pass batching=(1, 8, 32), or warmup=(1, 8, 32)."
+                "batching=True allows the batch sizes that the model is warmed up with or pads to, "
+                "and neither warmup nor batch_buckets has any. To do: pass batching=(1, 8, 32), or "
+                "warmup=(1, 8, 32)."
             )
         return Batching(tuple(sorted(set(sizes))))
     if isinstance(batching, Mapping):

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import operator
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jax import tree_util
 
 from bridge.keys import to_physical
 from bridge.probes import RANDOM, draw
 from bridge.serving.signatures import STRING, ServedSignature, ServedTensor
 from savedmodel.model import DEFAULT_SIGNATURE
-from savedmodel.structures import Branch, Leaf, Structure
 from xla_call_module.call import TensorSpec
 from xla_call_module.errors import DtypeError, StructureError
 
 __all__ = ["Example", "examples_of", "parse_sizes"]
 
 Example = Mapping[str, np.ndarray[Any, Any]]
+
+_SCALARS = (int, float, complex, str, bytes)
+_POSITIONAL = re.compile(r"args\[(\d+)\]")
 
 
 def parse_sizes(value: Any) -> tuple[int, ...] | None:
@@ -54,7 +58,8 @@ def examples_of(
 
     Args:
         signatures: those of the file.
-        warmup: batch sizes, example inputs, or a mapping from signature keys to these.
+        warmup: batch sizes, example inputs, or a mapping from signature keys to these; True for the
+            sizes that are known.
         allowed: the batch sizes that the server runs, where there are such; rows of the example
             inputs are repeated for those that no example has.
         seed: of the random numbers.
@@ -64,7 +69,7 @@ def examples_of(
             cannot be made up.
         DtypeError: an example has another dtype than the signature.
     """
-    by_key = _by_signature(signatures, warmup)
+    by_key = _by_signature(signatures, warmup, allowed)
     found = []
     for signature in signatures:
         if signature.key not in by_key:
@@ -79,10 +84,12 @@ def examples_of(
 
 
 def _by_signature(
-    signatures: Sequence[ServedSignature], warmup: Any
+    signatures: Sequence[ServedSignature], warmup: Any, allowed: Sequence[int]
 ) -> dict[str, tuple[int, ...] | list[Example]]:
     """By key the batch sizes, as a tuple, or the examples, as a list."""
     keys = {signature.key: signature for signature in signatures}
+    if warmup is True:
+        return {**_known_sizes(signatures, allowed)}
     if isinstance(warmup, Mapping) and warmup and warmup.keys() <= keys.keys():
         found = {}
         for key, asked in warmup.items():
@@ -102,6 +109,19 @@ def _by_signature(
         # The default signature's own words are the most telling.
         raise refused.get(DEFAULT_SIGNATURE, next(iter(refused.values())))
     return taken
+
+
+def _known_sizes(
+    signatures: Sequence[ServedSignature], allowed: Sequence[int]
+) -> dict[str, tuple[int, ...]]:
+    """For each signature the sizes that the server runs, or that it pads batches to itself."""
+    found = {signature.key: tuple(allowed) or signature.buckets for signature in signatures}
+    if not any(found.values()):
+        raise StructureError(
+            "warmup=True warms up with the allowed batch sizes, and neither batching nor "
+            "batch_buckets says which they are. To do: pass warmup=(1, 8, 32), or one of these."
+        )
+    return {key: sizes for key, sizes in found.items() if sizes}
 
 
 def _examples(signature: ServedSignature, value: Any) -> list[Example]:
@@ -134,59 +154,41 @@ def _example(signature: ServedSignature, value: Any) -> Example:
 
 def _as_one(signature: ServedSignature, value: Any) -> dict[str, Any] | None:
     """The value as named inputs, where it is one example."""
-    names = {tensor.name for tensor in signature.inputs}
+    names = [tensor.name for tensor in signature.inputs]
     required = {tensor.name for tensor in signature.inputs if not tensor.optional}
-    if isinstance(value, Mapping) and required <= value.keys() <= names:
+    if isinstance(value, Mapping) and required <= value.keys() <= set(names):
         return dict(value)
-    if signature.arguments is not None and signature.positions is not None:
-        leaves = _match_arguments(signature.arguments, value)
-        if leaves is not None:
-            at = {index: name for name, index in signature.positions.items()}
-            return {at[index]: leaf for index, leaf in leaves if index in at}
-    if len(names) == 1 and _is_array(value):
-        return {names.pop(): value}
+    if len(names) == 1 and (hasattr(value, "dtype") or isinstance(value, _SCALARS)):
+        return {names[0]: value}
+    by_path = {tensor.path: tensor.name for tensor in signature.inputs}
+    by_title = {tensor.title: tensor.name for tensor in signature.inputs}
+    for known, leaves in ((by_path, _leaves_at(signature, value)), (by_title, _by_name(value))):
+        if leaves and leaves.keys() == known.keys():
+            return {known[path]: leaf for path, leaf in leaves.items()}
     return None
 
 
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "dtype") or isinstance(value, int | float | complex | str | bytes)
+def _leaves_at(signature: ServedSignature, value: Any) -> dict[str, Any]:
+    """The leaves of all positional arguments, or of the only one, by their paths."""
+    found = (_POSITIONAL.match(tensor.path) for tensor in signature.inputs)
+    numbers = {int(match[1]) for match in found if match is not None}
+    if not numbers:
+        return {}
+    first = min(numbers)  # those before it are the parameters
+    given = value if isinstance(value, tuple) and len(value) == len(numbers) else (value,)
+    leaves = tree_util.tree_leaves_with_path((*(None,) * first, *given))
+    return {f"args{tree_util.keystr(path)}": leaf for path, leaf in leaves}
 
 
-def _match_arguments(arguments: Structure, value: Any) -> list[tuple[int, Any]] | None:
-    """The leaves of a value that is all positional arguments, or the only one."""
-    assert isinstance(arguments, Branch)
-    (_, args), (_, kwargs) = arguments.children
-    assert isinstance(args, Branch)
-    if isinstance(kwargs, Branch) and kwargs.children:
-        return None
-    if isinstance(value, tuple) and (found := _match(args, value)) is not None:
-        return found
-    return _match(args.children[0][1], value) if len(args.children) == 1 else None
-
-
-def _match(structure: Structure, value: Any) -> list[tuple[int, Any]] | None:
-    """Index and value of each leaf, where the value has that structure."""
-    if isinstance(structure, Leaf):
-        return [(structure.index, value)] if _is_array(value) else None
-    children: list[Any]
-    names = [name for name, _ in structure.children]
-    if structure.kind == "none":
-        return [] if value is None else None
-    if structure.kind == "dict":
-        if not isinstance(value, Mapping) or value.keys() != set(names):
-            return None
-        children = [value[name] for name in names]
-    else:
-        kind = list if structure.kind == "list" else tuple
-        if not isinstance(value, kind) or len(value) != len(names):
-            return None
-        children = list(value)
-    found: list[tuple[int, Any]] = []
-    for (_, below), child in zip(structure.children, children, strict=True):
-        if (leaves := _match(below, child)) is None:
-            return None
-        found += leaves
-    return found
+def _by_name(value: Any) -> dict[str, Any]:
+    """The leaves of a mapping from the names of arguments, by name and path."""
+    if not isinstance(value, Mapping):
+        return {}
+    return {
+        f"{name}{tree_util.keystr(path)}": leaf
+        for name, argument in value.items()
+        for path, leaf in tree_util.tree_leaves_with_path(argument)
+    }
 
 
 def _array(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:

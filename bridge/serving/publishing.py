@@ -121,10 +121,10 @@ def publish(
         warmup: batch sizes, as `(1, 8, 32)`, or example inputs, as `bridge.serving.add_warmup`
             takes them; None for no warmup.
         batching: allowed batch sizes, a `Batching` or its fields as a mapping, or True for the
-            sizes of `warmup`. They are checked against the signatures, and written to
-            `batching_parameters.txt` beside the versions and `batching_params.pbtxt` in this one;
-            `models.config` and `monitoring.config` are written, too, unless they are there. An
-            example of `warmup` is repeated to each allowed size.
+            sizes of `warmup` or `batch_buckets`. They are checked against the signatures, and
+            written to `batching_parameters.txt` beside the versions and `batching_params.pbtxt` in
+            this one; `models.config` and `monitoring.config` are written, too, unless they are
+            there. An example of `warmup` is repeated to each allowed size.
         keep: how many versions stay, this one included; by default all. Never removed are the
             highest, this one, and those that the `models.config` there names.
         name: of the model, in its configuration; by default the folder's.
@@ -151,7 +151,8 @@ def publish(
     _check_numbers(version, keep)
     if version is not None and version in base.taken():
         raise _taken(base_path, version)
-    wanted = parse_batching(batching, sizes=parse_sizes(warmup) or ())
+    sizes = parse_sizes(warmup) or parse_sizes(options.get("batch_buckets")) or ()
+    wanted = parse_batching(batching, sizes=sizes)
     own_name = name if name is not None else _name_of(base_path)
     with base.new_version() as folder:
         _fill(model, folder, base_path, options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,6 @@ from bridge.signature_calls import calls_of, inputs_of, outputs_of
 from savedmodel.model import SavedModel
 from savedmodel.read import read, read_proto
 from savedmodel.schema import Proto
-from savedmodel.structures import Structure
 from xla_call_module.call import TensorSpec
 from xla_call_module.constraints import SizeConstraint, constraints_of
 from xla_call_module.dimensions import Dim, evaluate, solve
@@ -39,6 +39,8 @@ class ServedTensor:
             one; None where the rank is unknown.
         element: JAX's own dtype where it is another, such as `key<fry>`.
         optional: whether the signature has a default for it.
+        path: in the exported function's pytrees, such as `args[1]['image']`; empty where unknown.
+        title: what the Python function calls it, such as `batch['image']`; empty where unknown.
     """
 
     name: str
@@ -46,6 +48,8 @@ class ServedTensor:
     shape: Shape | None
     element: str = ""
     optional: bool = False
+    path: str = ""
+    title: str = ""
 
     @property
     def dtype(self) -> DType | None:
@@ -77,17 +81,15 @@ class ServedSignature:
         key: such as `serving_default`.
         inputs: sorted by name.
         outputs: sorted by name.
-        arguments: the pytree of the function's own arguments; None where the file has none.
-        positions: for each input its index among the leaves of `arguments`.
         constraints: what the sizes have to meet.
+        buckets: the sizes that batches are padded to inside of the signature, ascending.
     """
 
     key: str
     inputs: tuple[ServedTensor, ...]
     outputs: tuple[ServedTensor, ...]
-    arguments: Structure | None = None
-    positions: Mapping[str, int] | None = None
     constraints: tuple[SizeConstraint, ...] = ()
+    buckets: tuple[int, ...] = ()
 
     @property
     def has_free_batch(self) -> bool:
@@ -125,7 +127,9 @@ class ServedSignature:
                     f"variables gives it for {tensor}. To do: take a size that {tensor.leading} "
                     "can be."
                 )
-        self._check_constraints(batch, values)
+        inside = next((size for size in self.buckets if size >= batch), batch)
+        padded = [(inside,)] * len(free)
+        self._check_constraints(batch, solve([(t.leading or "",) for t in free], padded))
         return values
 
     def shapes_at(self, batch: int) -> dict[str, tuple[int, ...]]:
@@ -225,9 +229,8 @@ def _signature(key: str, definition: Proto, model: SavedModel | None) -> ServedS
         key,
         _described(plain.inputs, inputs),
         _described(plain.outputs, outputs),
-        arguments=signature.function.arguments,
-        positions=signature.inputs,
         constraints=tuple({c: None for chain in calls for c in constraints_of(chain[0])}),
+        buckets=() if (buckets := signature.function.batch_buckets) is None else buckets.sizes,
     )
 
 
@@ -264,4 +267,6 @@ def _with_spec(tensor: ServedTensor, spec: TensorSpec) -> ServedTensor:
             size if size is not None else None if dim == "_" else dim
             for size, dim in zip(known, spec.shape, strict=True)
         )
-    return ServedTensor(tensor.name, tensor.enum, shape, spec.element, tensor.optional)
+    return dataclasses.replace(
+        tensor, shape=shape, element=spec.element, path=spec.path, title=spec.name
+    )

@@ -36,10 +36,11 @@ def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", see
 
     Args:
         path: the folder of a SavedModel of any writer.
-        warmup: batch sizes, as `(1, 8, 32)`; or example inputs: a dict of named inputs, the
-            function's own arguments without the parameters, or a list of either; or a mapping from
-            signature keys to these. Made-up inputs are the same in each run: random floating-point
-            numbers, and zeros where numbers are whole.
+        warmup: batch sizes, as `(1, 8, 32)`, or True for the sizes that `batch_buckets` of
+            `bridge.save`, or `batching` of `publish`, has; or example inputs: a dict of named
+            inputs, the function's own arguments without the parameters, or a list of either; or a
+            mapping from signature keys to these. Made-up inputs are the same in each run: random
+            floating-point numbers, and zeros where numbers are whole.
         name: of the model, as requests say it. Serving does not look at it here.
         seed: of the random numbers.
 
