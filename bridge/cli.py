@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from bridge.cli_publish import add_publish, add_rollback, run_publish, run_rollback
 from bridge.inspect import inspect
 from bridge.verify import verify
 from xla_call_module.errors import InteropError
@@ -271,6 +272,10 @@ def _run_verify(options: argparse.Namespace) -> int:
 _COMMANDS = (
     _Command("diff", "show in what two SavedModels differ", _add_diff, _run_diff, trouble=2),
     _Command("inspect", "show what is in a SavedModel", _add_inspect, _run_inspect),
+    _Command(
+        "publish", "put a SavedModel where TensorFlow Serving finds it", add_publish, run_publish
+    ),
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
+    _Command("rollback", "serve an older version again", add_rollback, run_rollback),
     _Command("verify", "compare TensorFlow with JAX", _add_verify, _run_verify, trouble=2),
 )
