@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 pytest.importorskip("tensorflow_serving")
 pytest.importorskip("grpc")
@@ -33,12 +34,27 @@ def command(request):
 
 @pytest.fixture(scope="module")
 def server(command, tmp_path_factory):
-    """A server of version 1, with warmup records."""
+    """A server of version 1 of a model with every kind of signature, and warmup records."""
     folder = tmp_path_factory.mktemp("server")
-    assert _publish(folder / "base", 1.0, warmup=(1, 4)) == 1
+    model = served.composed(folder)
+    warmup = {"serving_default": {"x": served.inputs(1)}, "text": {"text": _texts(2)}}
+    assert bridge.serving.publish(model, folder / "base", warmup=warmup).version == 1
     with running(command, folder / "base", folder / "log") as server:
         server.wait_for(1)
         yield server
+
+
+def _texts(batch):
+    return np.array([" ".join(map(str, row)).encode() for row in served.inputs(batch)])
+
+
+def _examples(batch):
+    """The inputs as what a classification and a regression take."""
+    examples = []
+    for row in served.inputs(batch):
+        examples.append(tf.train.Example())
+        examples[-1].features.feature["x"].float_list.value.extend(row)
+    return examples
 
 
 @pytest.fixture(params=["grpc", "rest"])
@@ -61,6 +77,31 @@ def _agrees(answer, key, batch, scale=1.0):
 @pytest.mark.parametrize("key", served.KEYS)
 def test_predict(client, key, batch):
     _agrees(client.predict({"x": served.inputs(batch)}, key), key, batch)
+
+
+def test_classify(client):
+    found = client.classify(_examples(3), "classes")
+    scores = served.expected("classes", 3)["output_0"]
+    assert [[label for label, _ in row] for row in found] == [list(served.CLASSES)] * 3
+    np.testing.assert_allclose([[s for _, s in row] for row in found], scores, **TOLERANCE)
+
+
+def test_regress(client):
+    values = served.expected("value", 3)["output_0"]
+    np.testing.assert_allclose(client.regress(_examples(3), "value"), values, **TOLERANCE)
+
+
+def test_text(server):
+    _agrees(server.grpc.predict({"text": _texts(2)}, "text"), "text", 2)
+    rows = [{"text": text.decode()} for text in _texts(2)]
+    want = served.expected("text", 2)["output_0"]
+    np.testing.assert_allclose(server.rest.predict_rows(rows, "text"), want, **TOLERANCE)
+
+
+@pytest.mark.parametrize("method", ["classify", "regress"])
+def test_a_signature_of_another_method(client, method):
+    with pytest.raises(RequestError, match=r"INVALID|FAILED_PREC|400"):
+        getattr(client, method)(_examples(1), "serving_default")
 
 
 def test_the_default_signature_and_the_version(client):
