@@ -1,16 +1,17 @@
 /* Calls the signatures of one loaded SavedModel from many threads at once, as TensorFlow Serving
  * does.
  *
- *   serve REQUESTS ANSWERS THREADS WARM_SECONDS SECONDS
+ *   serve REQUESTS ANSWERS THREADS SECONDS
  *
  * REQUESTS has the folder, then a uint32 count and for each request: a uint32 count of feeds, each
  * the name of a graph tensor and a tensor; a uint32 count of names to fetch. Every thread sends all
- * requests in turn, each beginning with another one, until the seconds are over. What a request is
- * answered first is its answer in ANSWERS, as the fetched tensors; every later answer has to have
- * the same bytes. Both files are as tensors.h says.
+ * requests in turn, each beginning with another one. What a request is answered first is its answer
+ * in ANSWERS, as the fetched tensors; every later answer has to have the same bytes. Both files are
+ * as tensors.h says.
  *
- * Prints the number of answers, of errors, and of answers that differ, and the resident memory in
- * bytes after WARM_SECONDS and at the end.
+ * It is warm a second after all requests have been answered, and ends SECONDS later. It prints the
+ * number of answers, of errors, and of answers that differ, and the resident memory in bytes when it
+ * was warm and at the end.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -30,13 +31,13 @@ typedef struct {
 static TF_Session* session;
 static Request* requests;
 static uint32_t request_count;
-static double end;
+static atomic_uint begun; /* requests that have an answer */
+static atomic_int stop;
 static atomic_long answered, failed, differing;
 
-static double now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+static void pause_for(double seconds) {
+  struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+  while (nanosleep(&time, &time)) continue;
 }
 
 static long resident(void) {
@@ -84,6 +85,7 @@ static void judge(Request* request, TF_Tensor** results) {
   int first = request->answer == NULL;
   if (first) request->answer = results;
   pthread_mutex_unlock(&request->lock);
+  begun += (unsigned)first;
   if (first) return;
   for (uint32_t i = 0; i < request->fetches; ++i) {
     if (!same(request->answer[i], results[i])) ++differing;
@@ -94,7 +96,7 @@ static void judge(Request* request, TF_Tensor** results) {
 
 static void* send_all(void* argument) {
   TF_Status* status = TF_NewStatus();
-  for (uint32_t next = *(uint32_t*)argument; now() < end; ++next) {
+  for (uint32_t next = *(uint32_t*)argument; !stop; ++next) {
     Request* request = &requests[next % request_count];
     TF_Tensor** results = allocate(request->fetches, sizeof *results);
     TF_SessionRun(session, NULL, request->inputs, request->values, (int)request->feeds,
@@ -106,6 +108,7 @@ static void* send_all(void* argument) {
     }
     if (++failed == 1) fprintf(stderr, "%s\n", TF_Message(status));
     free(results);
+    break;
   }
   TF_DeleteStatus(status);
   return NULL;
@@ -115,14 +118,13 @@ static void write_answers(const char* path) {
   FILE* file = fopen(path, "wb");
   if (file == NULL) die("the answers cannot be opened");
   for (uint32_t i = 0; i < request_count; ++i) {
-    if (requests[i].answer == NULL) die("a request was never answered");
     for (uint32_t j = 0; j < requests[i].fetches; ++j) write_tensor(file, requests[i].answer[j]);
   }
   if (fclose(file)) die("the answers cannot be written");
 }
 
 int main(int argc, char** argv) {
-  if (argc != 6) die("usage: serve REQUESTS ANSWERS THREADS WARM_SECONDS SECONDS");
+  if (argc != 5) die("usage: serve REQUESTS ANSWERS THREADS SECONDS");
   FILE* file = fopen(argv[1], "rb");
   if (file == NULL) die("the requests cannot be opened");
   TF_Status* status = TF_NewStatus();
@@ -139,14 +141,15 @@ int main(int argc, char** argv) {
   uint32_t count = (uint32_t)atoi(argv[3]);
   pthread_t* threads = allocate(count, sizeof *threads);
   uint32_t* firsts = allocate(count, sizeof *firsts);
-  double start = now(), warm = start + atof(argv[4]);
-  end = start + atof(argv[5]);
   for (uint32_t i = 0; i < count; ++i) {
     firsts[i] = i;
     if (pthread_create(&threads[i], NULL, send_all, &firsts[i])) die("a thread cannot be started");
   }
-  while (now() < warm) usleep(10000);
+  while (begun < request_count && !failed) pause_for(0.01);
+  pause_for(1);
   long before = resident();
+  if (!failed) pause_for(atof(argv[4]));
+  stop = 1;
   for (uint32_t i = 0; i < count; ++i) pthread_join(threads[i], NULL);
   printf("%ld %ld %ld %ld %ld\n", answered, failed, differing, before, resident());
   if (!failed) write_answers(argv[2]);
