@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
+from bridge.keys import to_physical
 from bridge.loaded import LoadedSignature
 from bridge.trees import with_text_keys
 from xla_call_module.dimensions import evaluate, symbols
@@ -26,6 +27,8 @@ __all__ = ["BatchedSignature", "check_buckets"]
 _CONSTRAINT = re.compile(r"(Input shapes do not match .*?\.) ", re.DOTALL)
 # Without buckets, a batch has as many elements as a power of two up to this one, or more batches.
 _MOST_DOUBLINGS = 16
+# By which part of its largest number a result may differ from one run of a program to the next.
+_ROUNDING = 1e-4
 # How many kinds of batches are remembered as those that the module refuses.
 _REMEMBERED = 1024
 
@@ -36,8 +39,8 @@ _Kind = tuple[Any, ...]
 class BatchedSignature:
     """A function of one element, called for many of them at once.
 
-    Every row of a batch must be computed for itself: a batch is filled up with copies of its last
-    element, whose results are dropped.
+    Every row of a batch must be computed for itself, which is tried with the first batch that shows
+    it: a batch is filled up with copies of its last element, whose results are dropped.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class BatchedSignature:
         self._buckets = None if buckets is None else tuple(sorted(set(buckets)))
         self._largest = largest
         self._refused: set[_Kind] = set()
+        self._is_tried = False
 
     def __call__(
         self, elements: Sequence[Any], shared: Mapping[str, Any] | None = None
@@ -160,15 +164,22 @@ class BatchedSignature:
         kind = (*kind, *((name, np.shape(value)) for name, value in shared.items()))
         upwards = [size for size in sizes if size >= len(elements)]
         downwards = [size for size in reversed(sizes) if size < len(elements)]
-        reason = ""
+        reason, tree = "", kind[0]
         for size in (*upwards, *downwards):
             if (size, kind) in self._refused:
                 continue
+            rows = elements[:size]
             try:
-                return self._run(kind[0], elements[:size], size, shared)
+                arrays, results = self._run(tree, _filled(rows, rows[-1], size), shared)
             except (StructureError, jax.errors.JaxRuntimeError) as error:
                 reason = reason or _refusal(error)
-            self._remember((size, kind))
+                self._remember((size, kind))
+                continue
+            self._try_others(tree, rows, arrays, shared)
+            return [
+                tree_util.tree_unflatten(results, [array[row] for array in arrays])
+                for row in range(len(rows))
+            ]
         raise StructureError(
             f"{self._signature.key} takes no batch of the sizes {_shortened(sizes)}"
             f"{reason and ': '}{reason.rstrip('.')}. To do: pass elements that it takes, or "
@@ -214,19 +225,42 @@ class BatchedSignature:
         return f", or a tuple of its {len(args)} arguments"
 
     def _run(
-        self, tree: Any, elements: Sequence[list[Any]], size: int, shared: Mapping[str, Any]
-    ) -> list[Any]:
-        """The result for each element, of a batch that is filled up to a size."""
-        filled = [*elements, *[elements[-1]] * (size - len(elements))]
-        columns = [_stack(column) for column in zip(*filled, strict=True)]
+        self, tree: Any, rows: Sequence[list[Any]], shared: Mapping[str, Any]
+    ) -> tuple[list[Any], Any]:
+        """The leaves of the results, for a whole batch, and their structure."""
+        columns = [_stack(column) for column in zip(*rows, strict=True)]
         args, kwargs = tree_util.tree_unflatten(tree, columns)
         leaves, results = tree_util.tree_flatten(self._signature(*args, **kwargs, **shared))
         # Copies, since what JAX gives cannot be written to.
-        arrays = [leaf if _is_key(leaf) else np.array(leaf) for leaf in leaves]
-        return [
-            tree_util.tree_unflatten(results, [array[row] for array in arrays])
-            for row in range(len(elements))
-        ]
+        return [leaf if _is_key(leaf) else np.array(leaf) for leaf in leaves], results
+
+    def _try_others(
+        self,
+        tree: Any,
+        elements: Sequence[list[Any]],
+        arrays: Sequence[Any],
+        shared: Mapping[str, Any],
+    ) -> None:
+        """Once, see whether the results of a batch stay what they are beside other elements.
+
+        Raises:
+            StructureError: they do not.
+        """
+        size = len(arrays[0]) if arrays else 0
+        if self._is_tried or size < 2 or _are_equal(elements[0], elements[-1]):
+            return
+        # The same program, with the first element wherever there is room, the last row at least.
+        kept = min(len(elements), size - 1)
+        others, _ = self._run(tree, _filled(elements[:kept], elements[0], size), shared)
+        for name, one, other in zip(self._signature.outputs, arrays, others, strict=False):
+            if not _are_close(to_physical(one[:kept]), to_physical(other[:kept])):
+                raise StructureError(
+                    f"A row of the output {name} of {self._signature.key} is another one when "
+                    "other rows of the batch are, so that results would depend on which elements "
+                    "happen to come together. To do: export a function that computes each row for "
+                    "itself, such as a network that does not normalize over the batch."
+                )
+        self._is_tried = True
 
 
 def check_buckets(buckets: Sequence[int] | None) -> None:
@@ -254,6 +288,27 @@ def _refusal(error: Exception) -> str:
     if not isinstance(error, StructureError):
         raise error
     return str(error)
+
+
+def _filled(elements: Sequence[list[Any]], filler: list[Any], size: int) -> list[list[Any]]:
+    return [*elements, *[filler] * (size - len(elements))]
+
+
+def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    pairs = zip(map(to_physical, one), map(to_physical, other), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def _are_close(one: Any, other: Any) -> bool:
+    """Whether they are the same but for the order of sums, which is not the same on each device."""
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype.kind in "biu":
+        return np.array_equal(one, other)
+    wide = np.complex128 if one.dtype.kind == "c" else np.float64
+    one, other = one.astype(wide), other.astype(wide)
+    finite = np.abs(one[np.isfinite(one)])
+    bound = _ROUNDING * finite.max(initial=0)
+    return np.allclose(one, other, rtol=0, atol=bound, equal_nan=True)
 
 
 def _stack(column: Sequence[Any]) -> Any:

@@ -46,6 +46,10 @@ def _compilations():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
+def _draw(key, shift):
+    return jax.random.uniform(key, shift.shape) + shift
+
+
 def _rows(count, width=2):
     return list(np.arange(count * width, dtype=np.float32).reshape(count, width))
 
@@ -210,3 +214,20 @@ class TestRefused:
         call = batched(lambda x: x.mean(), NUMBER, shapes=("b",))
         with pytest.raises(StructureError, match=r"output_0 of .* has shape \[\].*a row for each"):
             call([np.float32(1)])
+
+    @pytest.mark.parametrize("count", [3, 4])
+    @pytest.mark.parametrize(
+        "function", [lambda x: x - x.mean(axis=0), lambda x: {"a": x, "b": x[::-1]}, jnp.argsort]
+    )
+    def test_a_function_in_which_other_rows_count(self, batched, function, count):
+        call = batched(function, NUMBER, shapes=("b",), buckets=(4,))
+        with pytest.raises(StructureError, match=r"A row of the output \w+ of .*other rows"):
+            call([np.float32(n) for n in (5, 9, 2, 1)[:count]])
+
+    def test_a_function_in_which_places_count(self, batched):
+        call = batched(_draw, jax.random.key(0), NUMBER, shapes=(None, "b"))
+        key = jax.random.key(3)
+        for shifts in ((1, 1, 1), (1, 2, 3)):
+            got = call([np.float32(shift) for shift in shifts], {"key": key})
+            want = jax.random.uniform(key, (4,))[:3] + np.array(shifts)
+            np.testing.assert_allclose(got, want, rtol=1e-6)
