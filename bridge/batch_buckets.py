@@ -133,12 +133,6 @@ def _batch_symbol(signature: Signature, call: CallModule) -> str:
             "name, as in jax.export.symbolic_shape('b, 28, 28'); or name the signatures that have "
             "batches, as in batch_buckets={'serving_default': (1, 8)}."
         )
-    taken = {name for name in symbolic if signature.inputs[name] in call.kept}
-    if not taken:
-        raise StructureError(
-            f"The function of {signature.key} uses none of its batches: {listed}. To do: leave "
-            "batch_buckets out."
-        )
     return found[0]
 
 

@@ -45,7 +45,11 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(size) for size in text.split(","))
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError as error:
+        message = f"{text!r} are no batch sizes such as 1,8,32"
+        raise argparse.ArgumentTypeError(message) from error
 
 
 def run_publish(options: argparse.Namespace) -> int:

@@ -139,14 +139,17 @@ class _Batches:
         self._buckets, self._padding = function.batch_buckets, None
         self._padded: dict[int, Tensor] = {}
         if self._buckets is not None:
-            taken = [index for index in self._call.kept if index in inputs]
-            index = next(i for i in taken if self._buckets.lead(self._call.args[i]))
+            # One that the function does not take says nothing of the batch.
+            index = next(i for i in self._call.kept if i in inputs and self._leads(i))
             self._padding = Padding(body, self._buckets, inputs[index], self._call.args[index])
+
+    def _leads(self, index: int) -> bool:
+        return self._buckets is not None and self._buckets.lead(self._call.args[index])
 
     def padded(self, index: int) -> Tensor:
         """An argument of the call."""
         spec = self._call.args[index]
-        if self._padding is None or self._buckets is None or not self._buckets.lead(spec):
+        if self._padding is None or not self._leads(index):
             return self._inputs[index]
         if index not in self._padded:
             self._padded[index] = self._padding.pad(self._inputs[index], spec)

@@ -40,7 +40,7 @@ class Padding:
         self._body = body
         shape = self._node("Shape", "batch_shape", [counted], {"T": spec.dtype.enum, **_SHAPE})
         self._zero, self._one = self._constant([0]), self._constant([1])
-        self._axis = self._constant(0)
+        self._minus_one, self._axis = self._constant([-1]), self._constant(0)
         bounds = [self._zero, self._one, self._one]
         self._count = self._slice("batch_count", shape, bounds, _INT32)
         self._rows = self._repeated(buckets)
@@ -48,7 +48,8 @@ class Padding:
     def pad(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
         """A batch with as many rows as its bucket."""
         enum = spec.dtype.enum
-        taken = [tensor, self._rows, self._axis]
+        last = self._slice("batch_last", tensor, [self._minus_one, self._zero, self._one], enum)
+        taken = [last, self._rows, self._axis]
         more = self._node("GatherV2", "batch_more", taken, {"Tparams": enum, **_GATHER})
         stopped = self._body.stop_gradient(more, spec)
         return self._concat("batch_padded", tensor, stopped, enum)
@@ -59,7 +60,7 @@ class Padding:
         return self._slice("batch_cut", tensor, bounds, spec.dtype.enum)
 
     def _repeated(self, buckets: BatchBuckets) -> Tensor:
-        """The number of the last row, as often as rows are missing."""
+        """As many zeros as rows are missing, each the number of the last row among the last."""
         # What is larger than all of them is its own bucket; an empty batch has no row to repeat.
         limits, number = self._constant([0, *buckets.sizes]), {"T": _INT32}
         above = self._node("Greater", "batch_above", [self._count, limits], number)
@@ -69,8 +70,8 @@ class Padding:
         taken = [sizes, place, self._axis]
         bucket = self._node("GatherV2", "batch_bucket", taken, {"Tparams": _INT32, **_GATHER})
         missing = self._node("Sub", "batch_missing", [bucket, self._count], number)
-        last = self._node("Sub", "batch_last", [self._count, self._one], number)
-        return self._node("Tile", "batch_rows", [last, missing], number | {"Tmultiples": _INT32})
+        repeated = [self._zero, missing]
+        return self._node("Tile", "batch_rows", repeated, number | {"Tmultiples": _INT32})
 
     def _slice(self, name: str, tensor: Tensor, bounds: Sequence[Tensor], enum: int) -> Tensor:
         return self._node("StridedSlice", name, [tensor, *bounds], {"T": enum, "Index": _INT32})
@@ -102,6 +103,8 @@ class Padding:
             node.attr["N"].i = 2
         elif op == "Sum":
             node.attr["keep_dims"].b = True
+        elif name == "batch_last":
+            node.attr["end_mask"].i = 1
         return Tensor(node.name, _OUTPUTS.get(op, "output"))
 
 

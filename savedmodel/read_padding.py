@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.dataflow import Cast, Constant, Origin, Unknown
-from savedmodel.schema import Proto
 from savedmodel.wiring import Invocation
 from xla_call_module.call import CallModule
 from xla_call_module.errors import StructureError
@@ -57,10 +56,10 @@ def read_padded(origin: Origin) -> Padded | None:
         return None
     try:
         source, more, axis = _take(origin, "ConcatV2", 3)
-        gathered, rows, gather_axis = _take(more, "GatherV2", 3)
+        last, rows, gather_axis = _take(more, "GatherV2", 3)
         _expect(axis, [0])
         _expect(gather_axis, [0])
-        if not _same(source, gathered) or _attr(more, "batch_dims") is not None:
+        if not _same(source, _read_last(last)) or _number(more, "batch_dims"):
             return None
         count, sizes = _read_rows(rows)
         return Padded(source, count, _read_count(count), sizes)
@@ -128,22 +127,29 @@ def _other_padding(call: CallModule) -> StructureError:
     )
 
 
+def _read_last(last: Origin) -> Origin:
+    """The batch whose last row is taken."""
+    source, begin, _, step = _take_slice(last, end_mask=1)
+    _expect(begin, [-1])
+    _expect(step, [1])
+    return source
+
+
 def _read_rows(rows: Origin) -> tuple[Origin, tuple[int, ...]]:
     """The count and the buckets behind the numbers of the rows that are added."""
-    last, missing = _take(rows, "Tile", 2)
-    count, one = _take(last, "Sub", 2)
-    _expect(one, [1])
-    bucket, counted = _take(missing, "Sub", 2)
+    first, missing = _take(rows, "Tile", 2)
+    _expect(first, [0])
+    bucket, count = _take(missing, "Sub", 2)
     sizes, place, axis = _take(bucket, "GatherV2", 3)
     _expect(axis, [0])
     limits, own, concat_axis = _take(sizes, "ConcatV2", 3)
     _expect(concat_axis, [0])
     steps, sum_axis = _take(place, "Sum", 2)
     _expect(sum_axis, [0])
-    if not isinstance(steps, Cast) or steps.dtype != _INT32 or not _flag(place, "keep_dims"):
+    if not isinstance(steps, Cast) or steps.dtype != _INT32 or not _number(place, "keep_dims"):
         raise _OtherError
     compared, bounds = _take(steps.source, "Greater", 2)
-    if any(found is not count for found in (counted, own, compared)) or bounds is not limits:
+    if own is not count or compared is not count or bounds is not limits:
         raise _OtherError
     return count, _sizes(limits)
 
@@ -170,25 +176,20 @@ def _take(origin: Origin, op: str, number: int) -> tuple[Origin, ...]:
     return origin.sources
 
 
-def _take_slice(origin: Origin) -> tuple[Origin, ...]:
-    masks = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+def _take_slice(origin: Origin, *, end_mask: int = 0) -> tuple[Origin, ...]:
     found = _take(origin, "StridedSlice", 4)
-    if any(_attr(origin, mask) is not None for mask in masks):
+    masks = ("begin_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    if any(_number(origin, mask) for mask in masks) or _number(origin, "end_mask") != end_mask:
         raise _OtherError
     return found
 
 
-def _attr(origin: Origin, name: str) -> Proto | None:
-    """An attribute that is not 0."""
+def _number(origin: Origin, name: str) -> int:
+    """An attribute that is a number or a flag; 0 where it is not there."""
     definition = origin.definition if isinstance(origin, Unknown) else None
-    if definition is None or name not in definition.attr or not definition.attr[name].i:
-        return None
-    return definition.attr[name]  # type: ignore[no-any-return]
-
-
-def _flag(origin: Origin, name: str) -> bool:
-    definition = origin.definition if isinstance(origin, Unknown) else None
-    return definition is not None and name in definition.attr and bool(definition.attr[name].b)
+    if definition is None or name not in definition.attr:
+        return 0
+    return int(definition.attr[name].i) or int(definition.attr[name].b)
 
 
 def _expect(origin: Origin, values: Sequence[int]) -> None:

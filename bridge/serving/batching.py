@@ -145,7 +145,10 @@ def parse_batching(batching: Any, *, sizes: Sequence[int]) -> Batching | None:
                 f"batching has {unknown[0]!r}, which is no batching parameter. To do: take some "
                 f"of {', '.join(known)}."
             )
-        return Batching(**batching)
+        fields = dict(batching)
+        if sizes and not fields.keys() & {"allowed_batch_sizes", "max_batch_size"}:
+            fields["allowed_batch_sizes"] = tuple(sorted(set(sizes)))
+        return Batching(**fields)
     if (allowed := parse_sizes(batching)) is not None:
         return Batching(allowed)
     raise StructureError(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,11 +21,14 @@ from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.call import TensorSpec
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["Example", "examples_of", "parse_sizes"]
+__all__ = ["Example", "WarmupRequest", "parse_sizes", "requests_of"]
 
 Example = Mapping[str, np.ndarray[Any, Any]]
 
 _SCALARS = (int, float, complex, str, bytes)
+# protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/, less what
+# names and shapes take.
+_MOST_BYTES = 2**31 - 2**20
 _POSITIONAL = re.compile(r"args\[(\d+)\]")
 
 
@@ -51,10 +57,25 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def examples_of(
+@dataclass(frozen=True, slots=True)
+class WarmupRequest:
+    """One request that a model is warmed up with.
+
+    Attributes:
+        key: of the signature.
+        rows: the most that one of its inputs has along dimension 0.
+        inputs: a function that gives them by name; large ones are not all in memory at once.
+    """
+
+    key: str
+    rows: int
+    inputs: Callable[[], Example]
+
+
+def requests_of(
     signatures: Sequence[ServedSignature], warmup: Any, *, allowed: Sequence[int], seed: int
-) -> list[tuple[str, Example]]:
-    """Each request that `warmup=` asks for: a signature's key, and its named inputs.
+) -> list[WarmupRequest]:
+    """The requests that `warmup=` asks for.
 
     Args:
         signatures: those of the file.
@@ -66,20 +87,18 @@ def examples_of(
 
     Raises:
         StructureError: no signature takes it; a size does not fit a signature; the inputs of a size
-            cannot be made up.
+            cannot be made up; a request would be larger than a message can be.
         DtypeError: an example has another dtype than the signature.
     """
     by_key = _by_signature(signatures, warmup, allowed)
-    found = []
+    found: list[WarmupRequest] = []
     for signature in signatures:
-        if signature.key not in by_key:
-            continue
-        asked = by_key[signature.key]
+        asked = by_key.get(signature.key)
         if isinstance(asked, tuple):
-            examples: list[Example] = list(_drawn(signature, asked, seed))
-        else:
-            examples = [*asked, *_repeated(signature, asked, allowed)]
-        found += [(signature.key, example) for example in examples]
+            found += _drawn(signature, asked, seed)
+        elif asked is not None:
+            found += (_given(signature.key, example) for example in asked)
+            found += _repeated(signature, asked, allowed)
     return found
 
 
@@ -234,7 +253,21 @@ def _strings(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]
     return strings.reshape(array.shape)
 
 
-def _drawn(signature: ServedSignature, sizes: Sequence[int], seed: int) -> Iterator[Example]:
+def _given(key: str, example: Example) -> WarmupRequest:
+    _check_bytes(key, sum(array.nbytes for array in example.values()))
+    rows = max((array.shape[0] for array in example.values() if array.ndim), default=0)
+    return WarmupRequest(key, rows, lambda: example)
+
+
+def _check_bytes(key: str, size: int) -> None:
+    if size > _MOST_BYTES:
+        raise StructureError(
+            f"A warmup request of {key} has {size:,} bytes, and a message can have {_MOST_BYTES:,}."
+            " To do: take a smaller batch."
+        )
+
+
+def _drawn(signature: ServedSignature, sizes: Sequence[int], seed: int) -> Iterator[WarmupRequest]:
     """Inputs for each batch size: random numbers, and zeros where numbers are whole.
 
     A whole number may be an index, a token or the length of a loop, and zero is any of them.
@@ -242,39 +275,50 @@ def _drawn(signature: ServedSignature, sizes: Sequence[int], seed: int) -> Itera
     if not signature.has_free_batch and signature.fixed_batch is None:
         sizes = sizes[:1]  # no input has a batch dimension, so all sizes are the same request
     for size in sizes:
-        shapes = signature.shapes_at(size)
-        random = np.random.default_rng([seed, size, zlib.crc32(signature.key.encode())])
-        yield {
-            tensor.name: _draw(signature.key, tensor, shapes[tensor.name], random)
-            for tensor in signature.inputs
-        }
+        shapes = list(signature.shapes_at(size).values())
+        specs = list(map(partial(_spec, signature.key), signature.inputs, shapes))
+        sized = zip(shapes, specs, strict=True)
+        _check_bytes(
+            signature.key, sum(math.prod(shape) * spec.dtype.itemsize for shape, spec in sized)
+        )
+        rows = max((shape[0] for shape in shapes if shape), default=0)
+        seeds = (seed, size, zlib.crc32(signature.key.encode()))
+        yield WarmupRequest(signature.key, rows, partial(_draw, specs, seeds))
 
 
-def _draw(
-    key: str, tensor: ServedTensor, shape: tuple[int, ...], random: np.random.Generator
-) -> np.ndarray[Any, Any]:
+def _spec(key: str, tensor: ServedTensor, shape: tuple[int, ...]) -> TensorSpec:
+    """What is drawn for an input."""
     if (dtype := tensor.dtype) is None:
         what = "strings" if tensor.enum == STRING else f"TensorFlow's dtype number {tensor.enum}"
         raise StructureError(
             f"No example can be made up for {key}, input {tensor}: it takes {what}. To do: pass "
             f"example inputs, such as warmup=[{{{tensor.name!r}: …}}], instead of batch sizes."
         )
-    spec = TensorSpec(shape, dtype, tensor.name, element=tensor.element)
-    kind = "zeros" if dtype.numpy.kind in "iu" else RANDOM
-    return draw(spec, kind, {}, random)
+    return TensorSpec(shape, dtype, tensor.path, name=tensor.name, element=tensor.element)
+
+
+def _draw(specs: Sequence[TensorSpec], seeds: Sequence[int]) -> Example:
+    random = np.random.default_rng(seeds)
+    return {
+        spec.name: draw(spec, "zeros" if spec.dtype.numpy.kind in "iu" else RANDOM, {}, random)
+        for spec in specs
+    }
 
 
 def _repeated(
     signature: ServedSignature, examples: Sequence[Example], allowed: Sequence[int]
-) -> Iterator[Example]:
+) -> Iterator[WarmupRequest]:
     """For each allowed batch size that no example has the rows of the first, again and again."""
     first = examples[0]
-    rows = {array.shape[0] for array in first.values() if array.ndim}
-    if len(rows) != 1 or 0 in rows or not all(array.ndim for array in first.values()):
+    rows = {array.shape[:1] for array in first.values()}
+    if len(rows) != 1 or not rows.isdisjoint({(), (0,)}):
         return
-    (count,) = rows
-    present = {example[name].shape[0] for example in examples for name in list(example)[:1]}
+    ((count,),) = rows
+    present = {array.shape[0] for example in examples for array in example.values() if array.ndim}
     for size in allowed:
         if size not in present:
-            signature.sizes_at(size)
-            yield {name: array[np.arange(size) % count] for name, array in first.items()}
+            yield WarmupRequest(signature.key, size, partial(_repeat, first, size, count))
+
+
+def _repeat(example: Example, size: int, count: int) -> Example:
+    return {name: array[np.arange(size) % count] for name, array in example.items()}

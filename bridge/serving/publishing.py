@@ -31,6 +31,7 @@ from bridge.serving.examples import parse_sizes
 from bridge.serving.signatures import read_signatures
 from bridge.serving.warmup import write_warmup
 from savedmodel.copying import copy_files
+from savedmodel.folder import write_text
 from savedmodel.read import read_proto
 from savedmodel.remote import is_remote
 from xla_call_module.errors import FormatError, ShardingError, StructureError
@@ -48,6 +49,8 @@ class SaveOptions(TypedDict, total=False):
     """What `bridge.save` takes besides the model and where it goes."""
 
     params: Any
+    args: Any
+    platforms: Sequence[str] | None
     trainable: Any
     inputs: Names | Mapping[str, Names] | None
     outputs: Names | Mapping[str, Names] | None
@@ -58,6 +61,7 @@ class SaveOptions(TypedDict, total=False):
     disabled_checks: Sequence[Check]
     linalg: str
     num_shards: int | None
+    manifest: bool
     batch_buckets: Buckets | None
 
 
@@ -121,10 +125,11 @@ def publish(
         warmup: batch sizes, as `(1, 8, 32)`, or example inputs, as `bridge.serving.add_warmup`
             takes them; None for no warmup.
         batching: allowed batch sizes, a `Batching` or its fields as a mapping, or True for the
-            sizes of `warmup` or `batch_buckets`. They are checked against the signatures, and
-            written to `batching_parameters.txt` beside the versions and `batching_params.pbtxt` in
-            this one; `models.config` and `monitoring.config` are written, too, unless they are
-            there. An example of `warmup` is repeated to each allowed size.
+            sizes of `warmup` or `batch_buckets`, which fields without any sizes stand for, too.
+            They are checked against the signatures, and written to `batching_parameters.txt` beside
+            the versions and `batching_params.pbtxt` in this one; `models.config` and
+            `monitoring.config` are written, too, unless they are there. An example of `warmup` is
+            repeated to each allowed size.
         keep: how many versions stay, this one included; by default all. Never removed are the
             highest, this one, and those that the `models.config` there names.
         name: of the model, in its configuration; by default the folder's.
@@ -147,6 +152,8 @@ def publish(
         >>> published.version, published.removed
         (2, (1,))
     """
+    if unknown := sorted(options.keys() - PublishOptions.__optional_keys__):
+        raise TypeError(f"publish() got an unexpected keyword argument {unknown[0]!r}")
     base = open_base_path(base_path)
     _check_numbers(version, keep)
     if version is not None and version in base.taken():
@@ -204,7 +211,7 @@ def rollback(
         (folder / _ORIGIN).parent.mkdir(exist_ok=True)
         # The old one has another name in the older version.
         (folder / _ORIGIN).unlink(missing_ok=True)
-        (folder / _ORIGIN).write_text(json.dumps({"copy_of": origin}), encoding="utf-8")
+        write_text(folder / _ORIGIN, json.dumps({"copy_of": origin}))
         path, number = _place(base, folder, base_path, None)
     removed = () if keep is None else _remove_old(base, keep, number, base_path)
     return Published(path, number, removed=removed, copy_of=origin)
@@ -297,7 +304,7 @@ def _prepare(folder: Path, warmup: Any, batching: Batching | None, *, name: str,
         allowed = batching.allowed_batch_sizes
         own = folder / _OWN_BATCHING
         own.unlink(missing_ok=True)
-        own.write_text(batching.to_text(), encoding="utf-8")
+        write_text(own, batching.to_text())
     if warmup is None:
         return 0
     return write_warmup(folder, signatures, warmup, name=name, seed=seed, allowed=allowed)

@@ -90,6 +90,16 @@ def test_all_batching_parameters(saved, tmp_path):
     assert not found.HasField("thread_pool_name")
 
 
+def test_parameters_without_sizes_allow_those_of_warmup(saved, tmp_path):
+    publish(saved, tmp_path, warmup=(4, 2), batching={"batch_timeout_micros": 0})
+    found = _batching((tmp_path / "batching_parameters.txt").read_text())
+    assert list(found.allowed_batch_sizes) == [2, 4]
+    assert found.batch_timeout_micros.value == 0
+    publish(saved, tmp_path, warmup=(4, 2), batching={"max_batch_size": 64})
+    found = _batching((tmp_path / "batching_parameters.txt").read_text())
+    assert (list(found.allowed_batch_sizes), found.max_batch_size.value) == ([], 64)
+
+
 @pytest.mark.parametrize(
     ("batching", "message"),
     [
@@ -181,7 +191,7 @@ def _arrays(request):
 
 
 def test_a_request_larger_than_a_batch_would_fail(saved, tmp_path):
-    with pytest.raises(StructureError, match=r"has 32 rows in x, and the largest allowed.* is 8"):
+    with pytest.raises(StructureError, match=r"has 32 rows, and the largest allowed.* is 8"):
         publish(saved, tmp_path, warmup=(1, 32), batching=(1, 8))
     assert list(tmp_path.iterdir()) == []
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import bridge
-from bridge.serving import Published, publish, publishing, rollback
+from bridge.serving import Published, base_path, publish, publishing, rollback
 from bridge.serving.base_path import parse_version
 from tests.bridge.serving.conftest import PARAMS
 from tests.savedmodel.test_remote import store  # noqa: F401 - a fixture
@@ -349,6 +349,33 @@ def test_wrong_arguments(saved, tmp_path, options, message):
     with pytest.raises(StructureError, match=message):
         publish(saved, tmp_path, **options)
     assert _visible(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["overwrite", "unknown"])
+def test_keywords_that_it_does_not_take(saved, tmp_path, name):
+    with pytest.raises(TypeError, match=f"got an unexpected keyword argument {name!r}"):
+        publish(saved, tmp_path, **{name: True})
+
+
+def test_a_version_that_goes_while_it_is_copied(saved, tmp_path, monkeypatch):
+    publish(saved, tmp_path)
+    publish(saved, tmp_path)
+    copy = base_path.copy_files
+
+    def and_remove(source, target):
+        publish(saved, tmp_path, keep=1)
+        copy(source, target)
+
+    monkeypatch.setattr(base_path, "copy_files", and_remove)
+    with pytest.raises((StructureError, FileNotFoundError), match="1"):
+        rollback(tmp_path)
+    assert _visible(tmp_path) == [3]
+    monkeypatch.setattr(
+        base_path, "copy_files", lambda source, target: publish(saved, tmp_path, keep=1)
+    )
+    publish(saved, tmp_path)
+    with pytest.raises(StructureError, match="3 was removed while it was copied"):
+        rollback(tmp_path)
 
 
 def test_wrong_places(saved, tmp_path):

@@ -204,6 +204,13 @@ def test_no_more_records_than_serving_takes(saved, tmp_path):
     assert len(list((tmp_path / "1" / WARMUP_FILE).parent.iterdir())) == 1
 
 
+def test_no_request_is_larger_than_a_message(saved, tmp_path):
+    publish(saved, tmp_path)
+    with pytest.raises(StructureError, match=r"has 12,000,000,000 bytes, and a message can have"):
+        add_warmup(tmp_path / "1", (1, 10**9))
+    assert not (tmp_path / "1" / "assets.extra").exists()
+
+
 @pytest.mark.parametrize(
     ("shape", "constraints", "sizes", "message"),
     [
