@@ -34,11 +34,18 @@ COMMANDS: dict[str, Callable[[], Sequence[str] | None]] = {
 
 
 class Server:
-    """A server that runs, and its clients."""
+    """A server that runs, and its clients.
+
+    Attributes:
+        grpc: the one for gRPC.
+        rest: the one for REST.
+        pid: of its process.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, ports: Sequence[int]) -> None:
         self.grpc = GrpcClient(f"127.0.0.1:{ports[0]}", MODEL)
         self.rest = RestClient(f"127.0.0.1:{ports[1]}", MODEL)
+        self.pid = process.pid
         self._process = process
         self._log = log
 
@@ -68,15 +75,23 @@ def wait_for(condition: Callable[[], bool], say: Callable[[], str] = str) -> Non
 
 
 @contextmanager
-def running(command: Sequence[str], base_path: Path, log: Path) -> Iterator[Server]:
-    """A server of the versions below a folder, until the block ends."""
+def running(
+    command: Sequence[str], base_path: Path, log: Path, configured: Sequence[str] = ()
+) -> Iterator[Server]:
+    """A server of the versions below a folder, until the block ends.
+
+    Args:
+        command: what the server's options follow.
+        base_path: the folder.
+        log: the file that it writes to.
+        configured: options with files that name the model and the folder.
+    """
     ports = _free_ports(2)
     options = [
         f"--port={ports[0]}",
         f"--rest_api_port={ports[1]}",
-        f"--model_name={MODEL}",
-        f"--model_base_path={base_path}",
         "--file_system_poll_wait_seconds=1",
+        *(configured or (f"--model_name={MODEL}", f"--model_base_path={base_path}")),
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -27,6 +27,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import grpc
 import numpy as np
 import tensorflow as tf
+from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 from tensorflow_serving.apis import (
     classification_pb2,
@@ -37,6 +38,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
     regression_pb2,
 )
+from tensorflow_serving.config import model_server_config_pb2
 
 from tests.serving.servable import RefusedError, Servable, newest_version
 
@@ -307,15 +309,30 @@ def _example(features: Mapping[str, Any]) -> tf.train.Example:
     return example
 
 
+def _configured(options: argparse.Namespace) -> tuple[str, Path]:
+    """The name and the folder of the model."""
+    if options.model_config_file is None:
+        return options.model_name, options.model_base_path
+    text = options.model_config_file.read_text()
+    found = text_format.Parse(text, model_server_config_pb2.ModelServerConfig())
+    (config,) = found.model_config_list.config
+    assert config.model_platform == "tensorflow"
+    return config.name, Path(config.base_path)
+
+
 def main() -> None:
     """Serve until the process is ended."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for option in ("port", "rest_api_port", "file_system_poll_wait_seconds"):
         parser.add_argument(f"--{option}", type=int, required=True)
-    parser.add_argument("--model_name", required=True)
-    parser.add_argument("--model_base_path", type=Path, required=True)
+    parser.add_argument("--model_name")
+    parser.add_argument("--model_base_path", type=Path)
+    parser.add_argument("--model_config_file", type=Path)
+    # What they say is about speed and metrics.
+    for option in ("monitoring_config_file", "batching_parameters_file", "enable_batching"):
+        parser.add_argument(f"--{option}")
     options = parser.parse_args()
-    model = Model(options.model_name, options.model_base_path)
+    model = Model(*_configured(options))
     server = grpc.server(ThreadPoolExecutor(8))
     service = _Grpc(model)
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(service, server)

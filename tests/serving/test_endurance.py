@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import threading
-import time
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -21,15 +17,7 @@ from tests.bridge.c_programs import (
 )
 from tests.bridge.pytrees import read_meta_graph
 from tests.serving import served
-
-THREADS = 8
-BATCHES = (1, 2, 5, 32)
-REQUESTS = [(key, batch) for key in served.KEYS for batch in BATCHES]
-# Two XLA versions, of which the second one has other polynomials for tanh and exp.
-TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
-# What the resident memory may grow by once all programs are compiled: the C library keeps what
-# threads have freed. In a minute there are some hundred thousand requests.
-GROWTH = 8 << 20
+from tests.serving.callers import BATCHES, GROWTH, REQUESTS, THREADS, Callers, agree
 
 for_a_while = pytest.mark.parametrize(
     "seconds", [5, pytest.param(60, marks=pytest.mark.slow, id="a_minute")]
@@ -43,73 +31,12 @@ def model(tmp_path_factory):
     return folder
 
 
-def _resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-
-
-def _agree(answers):
-    """They are what JAX computes."""
-    assert answers.keys() == set(REQUESTS)
-    for (key, batch), results in answers.items():
-        want = served.expected(key, batch)
-        assert results.keys() == want.keys()
-        for name, value in want.items():
-            np.testing.assert_allclose(results[name], value, **TOLERANCE)
-
-
 def test_the_file_has_gradients_and_variables(model):
     loaded = tf.saved_model.load(model)
     assert len(loaded.variables) == 3
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(loaded(served.inputs(2))["norm"] * loaded.params["b"][0])
     assert tape.gradient(loss, loaded.params["b"]) is not None
-
-
-class _Callers:
-    """Threads that send every request in turn; each answer has to be the first one's bits."""
-
-    def __init__(self, calls):
-        self._calls = calls
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self.answers = {}
-        self.failures = []
-        self.answered = 0
-
-    def run(self, seconds):
-        """Let them call until all programs are compiled, and `seconds` more; what memory grew."""
-        threads = [threading.Thread(target=self._send_all, args=(i,)) for i in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        while len(self.answers) < len(REQUESTS) and not self.failures:
-            time.sleep(0.01)
-        time.sleep(1)
-        warm = _resident()
-        self._stop.wait(seconds)
-        self._stop.set()
-        for thread in threads:
-            thread.join()
-        return _resident() - warm
-
-    def _send_all(self, first):
-        answered = 0
-        try:
-            while not self._stop.is_set():
-                request = REQUESTS[(first + answered) % len(REQUESTS)]
-                self._judge(request, self._calls(*request))
-                answered += 1
-        except BaseException as error:  # noqa: BLE001 - of any kind: the test reports it
-            self.failures.append(error)
-            self._stop.set()
-        with self._lock:
-            self.answered += answered
-
-    def _judge(self, request, results):
-        with self._lock:
-            before = self.answers.setdefault(request, results)
-        for name, value in before.items():
-            assert value.tobytes() == results[name].tobytes(), (request, name)
 
 
 def _loader_of_sessions(folder, session):
@@ -127,12 +54,12 @@ def _loader_of_sessions(folder, session):
 def test_the_session_loader(model, seconds):
     with tf.device("/CPU:0"), tf.Graph().as_default(), tf.compat.v1.Session() as session:
         calls = _loader_of_sessions(model, session)
-        callers = _Callers(calls)
-        growth = callers.run(seconds)
+        callers = Callers([calls])
+        callers.run(seconds)
     assert callers.failures == []
     assert callers.answered >= 20 * seconds
-    _agree(callers.answers)
-    assert growth < GROWTH, f"{growth} bytes in {callers.answered} requests"
+    agree(callers.answers)
+    assert callers.growth < GROWTH, f"{callers.growth} bytes in {callers.answered} requests"
 
 
 @pytest.fixture(scope="module")
@@ -164,5 +91,5 @@ def test_the_c_api(serve, model, tmp_path, seconds):
             (key, batch): {name: decode_tensor(file) for name in sorted(definitions[key].outputs)}
             for key, batch in REQUESTS
         }
-    _agree(answers)
+    agree(answers)
     assert after - before < GROWTH, f"{after - before} bytes in {answered} requests"

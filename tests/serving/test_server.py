@@ -11,8 +11,9 @@ pytest.importorskip("grpc")
 
 import bridge
 from tests.serving import served
+from tests.serving.callers import GROWTH, Callers, agree
 from tests.serving.clients import RequestError
-from tests.serving.servers import COMMANDS, running
+from tests.serving.servers import COMMANDS, MODEL, running
 
 # Two XLA versions, of which the second one has other polynomials for tanh and exp.
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
@@ -20,8 +21,7 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 def _publish(base, scale, **options):
     params = served.parameters(scale)
-    published = bridge.serving.publish(served.exported(), base, params=params, **options)
-    return published.version
+    return bridge.serving.publish(served.exported(), base, params=params, **options)
 
 
 @pytest.fixture(scope="module", params=COMMANDS)
@@ -142,12 +142,35 @@ def test_what_is_refused(client, inputs, options):
     _agrees(client.predict({"x": served.inputs(1)}), "serving_default", 1)
 
 
+@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.slow, id="a_minute")])
+def test_eight_threads(server, seconds):
+    """Half of them by gRPC, the others by REST."""
+
+    def caller(client):
+        def call(key, batch):
+            outputs = dict(client.predict({"x": served.inputs(batch)}, key).outputs)
+            return {name or "output_0": value for name, value in outputs.items()}
+
+        return call
+
+    callers = Callers([caller(server.grpc), caller(server.rest)], process=server.pid)
+    callers.run(seconds)
+    assert callers.failures == []
+    assert callers.answered >= 5 * seconds
+    agree(callers.answers)
+    assert callers.growth < GROWTH, f"{callers.growth} bytes in {callers.answered} requests"
+
+
 def test_a_new_version_takes_over_and_goes_back(command, tmp_path):
-    base = tmp_path / "base"
-    _publish(base, 1.0)
-    with running(command, base, tmp_path / "log") as server:
+    """With the options that `publish` gives, which say how requests are batched."""
+    base = tmp_path / MODEL
+    options = _publish(base, 1.0, warmup=(1, 4), batching=True).configs.options
+    with running(command, base, tmp_path / "log", options) as server:
         server.wait_for(1)
-        assert _publish(base, 3.0, warmup=(2,)) == 2
+        for client in (server.grpc, server.rest):
+            for batch in (1, 3, 4):
+                _agrees(client.predict({"x": served.inputs(batch)}), "serving_default", batch)
+        assert _publish(base, 3.0, warmup=(2,)).version == 2
         server.wait_for(2)
         for client in (server.grpc, server.rest):
             answer = client.predict({"x": served.inputs(2)})
