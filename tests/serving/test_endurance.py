@@ -26,8 +26,15 @@ for_a_while = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
+    """One signature takes batches of any size as they are, the other one pads them."""
     folder = tmp_path_factory.mktemp("served") / "model"
-    bridge.save(served.exported(), folder, params=served.parameters(), gradient_order=1)
+    bridge.save(
+        served.exported(),
+        folder,
+        params=served.parameters(),
+        gradient_order=1,
+        batch_buckets={"hidden": (4, 32)},
+    )
     return folder
 
 
