@@ -61,7 +61,7 @@ class BatchedSignature:
         self._signature = signature
         self._buckets = None if buckets is None else tuple(sorted(set(buckets)))
         self._largest = largest
-        self._refused: set[_Kind] = set()
+        self._refused: dict[_Kind, str] = {}
         self._is_tried = False
 
     def __call__(
@@ -166,14 +166,16 @@ class BatchedSignature:
         downwards = [size for size in reversed(sizes) if size < len(elements)]
         reason, tree = "", kind[0]
         for size in (*upwards, *downwards):
-            if (size, kind) in self._refused:
+            if known := self._refused.get((size, kind)):
+                reason = reason or known
                 continue
             rows = elements[:size]
             try:
                 arrays, results = self._run(tree, _filled(rows, rows[-1], size), shared)
             except (StructureError, jax.errors.JaxRuntimeError) as error:
-                reason = reason or _refusal(error)
-                self._remember((size, kind))
+                refusal = _refusal(error)
+                self._remember((size, kind), refusal)
+                reason = reason or refusal
                 continue
             self._try_others(tree, rows, arrays, shared)
             return [
@@ -181,15 +183,15 @@ class BatchedSignature:
                 for row in range(len(rows))
             ]
         raise StructureError(
-            f"{self._signature.key} takes no batch of the sizes {_shortened(sizes)}"
-            f"{reason and ': '}{reason.rstrip('.')}. To do: pass elements that it takes, or "
+            f"{self._signature.key} takes no batch of the sizes {_shortened(sizes)}: "
+            f"{reason.rstrip('.')}. To do: pass elements that it takes, or "
             "batch_buckets= that it takes."
         )
 
-    def _remember(self, case: _Kind) -> None:
+    def _remember(self, case: _Kind, refusal: str) -> None:
         if len(self._refused) >= _REMEMBERED:
             self._refused.clear()
-        self._refused.add(case)
+        self._refused[case] = refusal
 
     def _flatten(self, element: Any, shared: Mapping[str, Any]) -> tuple[list[Any], Any]:
         """An element as the leaves and the structure of the (args, kwargs) of a call."""

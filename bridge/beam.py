@@ -41,8 +41,9 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
     inputs by their names in the signature. What comes out for it is Beam's `PredictionResult`: the
     element, the result as a pytree of numpy arrays, and the folder of the model.
 
-    Every element of a batch must be computed for itself, since batches are filled up. Inputs that
-    are the same for all elements, without a batch dimension, are `RunInference(...,
+    Every element of a batch must be computed for itself, since batches are filled up; that is tried
+    with the first batch, and a function for which it is not so is refused. Inputs that are the same
+    for all elements, without a batch dimension, are `RunInference(...,
     inference_args={"temperature": 0.5})`, by their names in the signature.
 
     Elements with keys are for `KeyedModelHandler(ModelHandler(...))`, and another model takes over

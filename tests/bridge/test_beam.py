@@ -25,6 +25,7 @@ from apache_beam.ml.inference.base import (  # noqa: E402
     ModelMetadata,
     RunInference,
 )
+from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 from apache_beam.testing.util import assert_that, equal_to  # noqa: E402
 
 from bridge.beam import ModelHandler  # noqa: E402
@@ -119,6 +120,14 @@ class TestPipelines:
             results = pipeline | beam.Create(_rows(3)) | RunInference(handler)
             found = results | beam.Map(_values)
             assert_that(found, equal_to([[2.0 * n] * 3 for n in range(3)]))
+
+    def test_worker_processes(self, model):
+        """The handler goes to them, and each loads the model for itself."""
+        workers = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+        options = PipelineOptions(["--runner=FnApiRunner", *workers])
+        with beam.Pipeline(options=options) as pipeline:
+            results = pipeline | beam.Create(_rows(6)) | RunInference(ModelHandler(model))
+            assert_that(results | beam.Map(_values), equal_to([[2.0 * n] * 3 for n in range(6)]))
 
     def test_another_model_takes_over(self, versions):
         """As Beam says where a file is that it watches."""
