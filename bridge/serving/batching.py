@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from bridge.serving.examples import parse_sizes
 from bridge.serving.messages import BatchingParameters, encode_text
 from bridge.serving.signatures import ServedSignature, ServedTensor
@@ -75,7 +77,10 @@ class Batching:
         if allowed and self.max_batch_size is None:
             object.__setattr__(self, "max_batch_size", allowed[-1])
         for name, least in _LEAST.items():
-            _check_number(name, getattr(self, name), least)
+            object.__setattr__(self, name, _parse_number(name, getattr(self, name), least))
+        pool: Any = self.thread_pool_name  # what a user says may be anything
+        if not isinstance(pool, str | None):
+            raise StructureError(f"thread_pool_name={pool!r}; expected some text.")
         if allowed and self.max_batch_size != allowed[-1]:
             raise StructureError(
                 f"max_batch_size={self.max_batch_size}, and the last of allowed_batch_sizes is "
@@ -102,17 +107,14 @@ _LEAST = {
 }
 
 
-def _check_number(name: str, value: Any, least: int) -> None:
+def _parse_number(name: str, value: Any, least: int) -> int | None:
     if value is None:
-        return
-    try:
-        fits = not isinstance(value, bool) and least <= operator.index(value) <= _MOST
-    except TypeError:
-        fits = False
-    if not fits:
-        raise StructureError(
-            f"{name}={value!r}; expected a whole number from {least} to {_MOST:,}."
-        )
+        return None
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        number = operator.index(value)
+        if least <= number <= _MOST:
+            return number
+    raise StructureError(f"{name}={value!r}; expected a whole number from {least} to {_MOST:,}.")
 
 
 def parse_batching(batching: Any, *, sizes: Sequence[int]) -> Batching | None:
@@ -179,7 +181,8 @@ def _possible_sizes(batching: Batching) -> Sequence[int]:
     if batching.allowed_batch_sizes:
         return batching.allowed_batch_sizes
     # SharedBatchScheduler's own default (tensorflow/core/kernels/batching_util) is 1000.
-    return range(1, min(batching.max_batch_size or 1000, _MOST_TRIED) + 1)
+    most = batching.max_batch_size or 1000
+    return (*range(1, min(most, _MOST_TRIED)), most)
 
 
 def _check_inputs(signature: ServedSignature) -> None:

@@ -166,9 +166,12 @@ def _example(signature: ServedSignature, value: Any) -> Example:
             "without the parameters, a list of either, or batch sizes."
         )
     tensors = {tensor.name: tensor for tensor in signature.inputs}
-    return {
+    arrays = {
         name: _array(signature.key, tensors[name], array) for name, array in sorted(named.items())
     }
+    # A request that the module refuses would keep the server from loading the model.
+    signature.check_shapes({name: array.shape for name, array in arrays.items()})
+    return arrays
 
 
 def _as_one(signature: ServedSignature, value: Any) -> dict[str, Any] | None:

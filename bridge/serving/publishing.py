@@ -29,10 +29,17 @@ from bridge.serving.configuration import (
 )
 from bridge.serving.examples import parse_sizes
 from bridge.serving.signatures import read_signatures
-from bridge.serving.warmup import write_warmup
+from bridge.serving.warmup import WARMUP_FILE, write_warmup
 from savedmodel.copying import copy_files
 from savedmodel.folder import write_text
+from savedmodel.manifest import (
+    MANIFEST_FILE,
+    compare_manifest,
+    read_manifest,
+    write_manifest,
+)
 from savedmodel.read import read_proto
+from savedmodel.records import record_sizes
 from savedmodel.remote import is_remote
 from xla_call_module.errors import FormatError, ShardingError, StructureError
 from xla_call_module.exported import Check
@@ -118,7 +125,7 @@ def publish(
 
     Args:
         model: what `bridge.save` takes, or the folder of a SavedModel of any writer, which is
-            copied as it is.
+            copied as it is, if it is what its manifest says.
         base_path: the folder above the versions.
         version: its number; by default the next after the highest that is there. Serving serves the
             highest one, so a lower one is for servers that are told which.
@@ -163,7 +170,10 @@ def publish(
     own_name = name if name is not None else _name_of(base_path)
     with base.new_version() as folder:
         _fill(model, folder, base_path, options)
-        records = _prepare(folder, warmup, wanted, name=own_name, seed=seed)
+        if warmup is not None or wanted is not None:
+            _prepare(folder, warmup, wanted, name=own_name, seed=seed)
+            _renew_manifest(folder)
+        records = _count_records(folder)
         path, number = _place(base, folder, base_path, version)
     configs = None if wanted is None else _configure(base, base_path, own_name, wanted)
     removed = () if keep is None else _remove_old(base, keep, number, base_path)
@@ -179,7 +189,8 @@ def rollback(
     """Serve an older version again: it is published once more, under the next number.
 
     A server takes it as it takes every new version, and lets go of the bad one when it is loaded;
-    nothing is removed. On a disk the files are not copied but get one more name.
+    nothing is removed. On a disk the files are not copied but get one more name. A server whose
+    configuration names versions or labels is told by that instead (`bridge.serving.write_configs`).
 
     Args:
         base_path: the folder above the versions.
@@ -212,9 +223,10 @@ def rollback(
         # The old one has another name in the older version.
         (folder / _ORIGIN).unlink(missing_ok=True)
         write_text(folder / _ORIGIN, json.dumps({"copy_of": origin}))
+        records = _count_records(folder)
         path, number = _place(base, folder, base_path, None)
     removed = () if keep is None else _remove_old(base, keep, number, base_path)
-    return Published(path, number, removed=removed, copy_of=origin)
+    return Published(path, number, records, removed, copy_of=origin)
 
 
 def _source(
@@ -284,6 +296,7 @@ def _fill(
         raise StructureError(f"{model} is an address. To do: copy the SavedModel to a folder.")
     source = Path(os.path.abspath(model))
     read_proto(source)
+    _check_manifest(source)
     if source in Path(os.path.abspath(base_path)).parents:
         raise StructureError(
             f"{os.fspath(base_path)} is inside of {source}, which is to be copied. To do: take "
@@ -293,10 +306,16 @@ def _fill(
     copy_files(source, folder, without=(_ORIGIN,), linked=False)
 
 
-def _prepare(folder: Path, warmup: Any, batching: Batching | None, *, name: str, seed: int) -> int:
-    """Write what Serving reads of the version besides the model; the number of records."""
-    if warmup is None and batching is None:
-        return 0
+def _check_manifest(folder: Path) -> None:
+    if read_manifest(folder) is not None and (differences := compare_manifest(folder)):
+        raise FormatError(
+            f"{folder} is not what its manifest says: {'; '.join(differences[:3])}. To do: copy it "
+            f"again, write it again, or remove {MANIFEST_FILE}."
+        )
+
+
+def _prepare(folder: Path, warmup: Any, batching: Batching | None, *, name: str, seed: int) -> None:
+    """Write what Serving reads of the version besides the model."""
     signatures = read_signatures(folder)
     allowed: tuple[int, ...] = ()
     if batching is not None:
@@ -305,9 +324,23 @@ def _prepare(folder: Path, warmup: Any, batching: Batching | None, *, name: str,
         own = folder / _OWN_BATCHING
         own.unlink(missing_ok=True)
         write_text(own, batching.to_text())
-    if warmup is None:
-        return 0
-    return write_warmup(folder, signatures, warmup, name=name, seed=seed, allowed=allowed)
+    if warmup is not None:
+        write_warmup(folder, signatures, warmup, name=name, seed=seed, allowed=allowed)
+
+
+def _renew_manifest(folder: Path) -> None:
+    if (manifest := read_manifest(folder)) is not None:
+        write_manifest(
+            folder,
+            versions=manifest.versions,
+            source=manifest.source,
+            request=manifest.request,
+        )
+
+
+def _count_records(folder: Path) -> int:
+    file = folder / WARMUP_FILE
+    return sum(1 for _ in record_sizes(file)) if file.exists() else 0
 
 
 def _place(
@@ -315,9 +348,14 @@ def _place(
 ) -> tuple[str, int]:
     """Let the folder appear under its number, or the next that is free."""
     while True:
-        number = version if version is not None else max(base.taken(), default=0) + 1
+        number = version if version is not None else max([0, *base.taken()]) + 1
+        if number > MOST:
+            raise StructureError(
+                f"{os.fspath(base_path)} has the version {MOST}, after which there is none. To do: "
+                "say which version it is, or take another base_path."
+            )
         try:
-            return base.place(folder, max(number, 1)), max(number, 1)
+            return base.place(folder, number), number
         except FileExistsError as error:
             if version is not None:
                 raise _taken(base_path, version) from error

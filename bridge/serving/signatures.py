@@ -14,7 +14,7 @@ from savedmodel.read import read, read_proto
 from savedmodel.schema import Proto
 from xla_call_module.call import TensorSpec
 from xla_call_module.constraints import SizeConstraint, constraints_of
-from xla_call_module.dimensions import Dim, evaluate, solve
+from xla_call_module.dimensions import Dim, evaluate, linear_form, solve
 from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import FormatError, InteropError, StructureError
 
@@ -117,20 +117,43 @@ class ServedSignature:
                     "ask for that one, or export with a symbolic batch dimension."
                 )
             return {}
-        free = [tensor for tensor in self.inputs if isinstance(tensor.leading, str)]
-        values = solve([(t.leading or "",) for t in free], [(batch,)] * len(free))
-        for tensor in free:
-            found = evaluate(tensor.leading or "", values)
-            if found != batch:
-                raise StructureError(
-                    f"The batch size {batch} does not fit {self.key}: no value of its dimension "
-                    f"variables gives it for {tensor}. To do: take a size that {tensor.leading} "
-                    "can be."
-                )
-        inside = next((size for size in self.buckets if size >= batch), batch)
-        padded = [(inside,)] * len(free)
-        self._check_constraints(batch, solve([(t.leading or "",) for t in free], padded))
+        values = self._bind({t.name: (batch,) for t in self.inputs}, f"The batch size {batch}")
+        for tensor in self.inputs:
+            if isinstance(tensor.leading, str) and evaluate(tensor.leading, values) is None:
+                raise StructureError(_unsolved(f"The batch size {batch}", self.key, tensor))
         return values
+
+    def check_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Whether inputs may have these shapes, together.
+
+        Raises:
+            StructureError: two of them contradict each other, or a constraint.
+        """
+        self._bind(shapes, "The example")
+
+    def _bind(self, shapes: Mapping[str, Sequence[int]], what: str) -> dict[str, int]:
+        """The dimension variables that follow from the first dimensions of inputs, or from all."""
+        found = [
+            (tensor, axis, dim, size)
+            for tensor in self.inputs
+            for axis, (dim, size) in enumerate(
+                zip(tensor.shape or (), shapes.get(tensor.name, ()), strict=False)
+            )
+            if isinstance(dim, str)
+        ]
+        dims = [(dim,) for _, _, dim, _ in found]
+        values = solve(dims, [(size,) for *_, size in found])
+        for tensor, _, dim, size in found:
+            at = evaluate(dim, values)
+            if at != size and (at is not None or linear_form(dim) is not None):
+                raise StructureError(_unsolved(what, self.key, tensor))
+        padded = [(self._padded(size) if axis == 0 else size,) for _, axis, _, size in found]
+        self._check_constraints(what, solve(dims, padded))
+        return values
+
+    def _padded(self, batch: int) -> int:
+        """The size that the module sees of a batch."""
+        return next((size for size in self.buckets if size >= batch), batch)
 
     def shapes_at(self, batch: int) -> dict[str, tuple[int, ...]]:
         """The shape of each input for a batch size.
@@ -163,17 +186,24 @@ class ServedSignature:
             sizes.append(size)
         return tuple(sizes)
 
-    def _check_constraints(self, batch: int, values: Mapping[str, int]) -> None:
+    def _check_constraints(self, what: str, values: Mapping[str, int]) -> None:
         for constraint in self.constraints:
             if constraint.holds(values) is False:
                 raise StructureError(
-                    f"The batch size {batch} does not fit {self.key}: it was exported with the "
+                    f"{what} does not fit {self.key}: it was exported with the "
                     f"constraint {constraint}, and takes {self._inputs_text()}. To do: take sizes "
                     "that meet the constraint, or export without it."
                 )
 
     def _inputs_text(self) -> str:
         return ", ".join(map(str, self.inputs)) or "no inputs"
+
+
+def _unsolved(what: str, key: str, tensor: ServedTensor) -> str:
+    return (
+        f"{what} does not fit {key}: no value of its dimension variables gives it for {tensor}. To "
+        "do: take sizes that its dimensions can have."
+    )
 
 
 def _not_drawn(key: str, tensor: ServedTensor, reason: str) -> str:

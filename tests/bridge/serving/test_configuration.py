@@ -71,7 +71,7 @@ def test_what_a_user_has_edited_stays(saved, tmp_path):
 def test_all_batching_parameters(saved, tmp_path):
     given = {
         "allowed_batch_sizes": [4, 16],
-        "batch_timeout_micros": 2000,
+        "batch_timeout_micros": np.int32(2000),
         "max_enqueued_batches": 64,
         "num_batch_threads": 2,
         "thread_pool_name": "sine",
@@ -110,6 +110,8 @@ def test_parameters_without_sizes_allow_those_of_warmup(saved, tmp_path):
         ({"num_batch_threads": 0}, "num_batch_threads=0; expected a whole number from 1"),
         ({"batch_timeout_micros": -1}, "batch_timeout_micros=-1"),
         ({"max_enqueued_batches": 1.5}, r"max_enqueued_batches=1\.5"),
+        ({"max_enqueued_batches": True}, "max_enqueued_batches=True"),
+        ({"thread_pool_name": 3}, "thread_pool_name=3; expected some text"),
         (3.5, r"batching=3\.5; expected allowed batch sizes"),
     ],
 )
@@ -130,6 +132,7 @@ def test_parameters_that_a_server_refuses(saved, tmp_path, batching, message):
         # Without allowed sizes the server runs any size up to the largest.
         ("b, 3", ("b>=2",), {"max_batch_size": 8}, (2,), "The batch size 1 .*constraint b>=2"),
         ("b, 3", ("b<=999",), {"batch_timeout_micros": 5}, (2,), "The batch size 1000 .*b<=999"),
+        ("b, 3", ("b<=9999",), {"max_batch_size": 10000}, (2,), "The batch size 10000 .*b<=9999"),
     ],
 )
 def test_allowed_sizes_are_those_of_the_module(tmp_path, shape, constraints, bad, good, message):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_type_hints
 
@@ -17,6 +18,7 @@ import pytest
 import bridge
 from bridge.serving import Published, base_path, publish, publishing, rollback
 from bridge.serving.base_path import parse_version
+from savedmodel.manifest import compare_manifest, read_manifest
 from tests.bridge.serving.conftest import PARAMS
 from tests.savedmodel.test_remote import store  # noqa: F401 - a fixture
 from xla_call_module.errors import (
@@ -131,6 +133,33 @@ def test_a_folder_is_copied_as_it_is(saved, tmp_path):
     assert file.stat().st_ino != (saved / "saved_model.pb").stat().st_ino
 
 
+def test_a_manifest_holds_for_what_is_published(exported, tmp_path):
+    options = {"params": PARAMS, "gradient_order": 0, "manifest": True}
+    first = publish(exported, tmp_path, warmup=(1,), batching=True, **options)
+    files = {"assets.extra/tf_serving_warmup_requests", "batching_params.pbtxt"}
+    assert files < read_manifest(Path(first)).files.keys()
+    # The copy has other requests, and the manifest says so.
+    second = publish(first, tmp_path, warmup=(1, 2))
+    manifests = [read_manifest(Path(published)) for published in (first, second)]
+    assert manifests[0].versions == manifests[1].versions
+    assert manifests[0].files != manifests[1].files
+    for published in (first, second, rollback(tmp_path)):
+        assert compare_manifest(Path(published)) == ()
+    (values,) = Path(first, "variables").glob("*.data*")
+    values.write_bytes(values.read_bytes()[:-4])
+    with pytest.raises(FormatError, match=r"is not what its manifest says: variables/.* has"):
+        publish(first, tmp_path)
+    assert _visible(tmp_path) == [1, 2, 3]
+
+
+def test_the_last_number_has_no_next(saved, tmp_path):
+    (tmp_path / str(2**63 - 1)).mkdir()
+    with pytest.raises(StructureError, match="9223372036854775807, after which there is none"):
+        publish(saved, tmp_path)
+    (tmp_path / str(2**63 - 1)).rename(tmp_path / "-5")
+    assert publish(saved, tmp_path).version == 1
+
+
 def test_nothing_is_visible_until_all_is_there(exported, tmp_path, monkeypatch):
     seen = []
 
@@ -217,16 +246,30 @@ def test_publishers_at_once_never_collide(saved, tmp_path):
     assert all(_contents(base / str(number)) == whole for number in range(2, 16))
 
 
+def test_publishers_that_remove_at_once(saved, tmp_path):
+    base = tmp_path / "base"
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: publish(saved, base, keep=2), range(16)))
+    assert sorted(published.version for published in found) == list(range(1, 17))
+    removed = [version for published in found for version in published.removed]
+    left = _visible(base)
+    assert left[-1] == 16
+    assert 2 <= len(left) <= 3  # the last one to look may have a lower number
+    assert {*removed, *left} == {*range(1, 17)}
+    assert sorted(os.listdir(base)) == sorted(map(str, left))
+    assert all(_contents(base / str(version)) == _contents(saved) for version in left)
+
+
 def test_only_one_of_two_gets_a_chosen_number(saved, tmp_path, monkeypatch):
     # The other one comes between the first look and the rename.
-    prepare = publishing._prepare
+    count_records = publishing._count_records
 
-    def and_another(*args, **options):
-        monkeypatch.setattr(publishing, "_prepare", prepare)
+    def and_another(folder):
+        monkeypatch.setattr(publishing, "_count_records", count_records)
         publish(saved, tmp_path, version=4)
-        return prepare(*args, **options)
+        return count_records(folder)
 
-    monkeypatch.setattr(publishing, "_prepare", and_another)
+    monkeypatch.setattr(publishing, "_count_records", and_another)
     with pytest.raises(StructureError, match="has a version 4 already"):
         publish(saved, tmp_path, version=4)
     assert os.listdir(tmp_path) == ["4"]
@@ -273,10 +316,10 @@ def test_versions_that_the_configuration_names_stay(saved, tmp_path):
 
 
 def test_a_rollback_is_one_call(exported, saved, tmp_path):
-    publish(saved, tmp_path)
+    publish(saved, tmp_path, warmup=(1,))
     publish(exported, tmp_path, params={"w": PARAMS["w"] + 1}, gradient_order=0)
     back = rollback(tmp_path)
-    assert (back.version, back.copy_of) == (3, 1)
+    assert (back.version, back.copy_of, back.warmup) == (3, 1, 1)
     x = np.eye(3, dtype=np.float32)
     assert np.array_equal(bridge.load(back)(x), bridge.load(tmp_path / "1")(x))
     assert bridge.inspect(back).signatures == bridge.inspect(tmp_path / "1").signatures

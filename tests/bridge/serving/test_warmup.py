@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ from bridge.serving import add_warmup, publish
 from bridge.serving.examples import parse_sizes
 from bridge.serving.warmup import MOST_RECORDS, WARMUP_FILE
 from tests.bridge.serving.conftest import PARAMS, export
+from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
@@ -110,7 +112,7 @@ def test_every_signature_gets_requests(tmp_path):
 
 @pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
 def test_inputs_of_every_dtype(tmp_path, dtype):
-    with jax.enable_x64(True):
+    with enable_x64(True):
         folder = _saved(tmp_path, lambda x: jnp.reshape(x, (-1,)), _spec("b, 2", dtype))
     add_warmup(folder, (3,))
     (request,) = _requests(folder)
@@ -185,6 +187,7 @@ def test_example_inputs(two, warmup, count):
         (({"image": IMAGE.astype("float64"), "mask": MASK}, 1.0), DtypeError, "has dtype float64"),
         (({"image": IMAGE[0], "mask": MASK}, 1.0), StructureError, r"has shape \(3,\)"),
         (({"image": IMAGE[:, :2], "mask": MASK}, 1.0), StructureError, r"has shape \(2, 2\)"),
+        (({"image": IMAGE, "mask": MASK[:1]}, 1.0), StructureError, "example does not fit .*mask"),
         ({"serving_default": {"scale": 1}}, StructureError, r"found \['scale'\]"),
         ({"unknown": (1, 2)}, StructureError, r"found \['unknown'\]"),
     ],
@@ -223,11 +226,15 @@ def test_no_request_is_larger_than_a_message(saved, tmp_path):
 )
 def test_sizes_that_the_module_does_not_take(tmp_path, shape, constraints, sizes, message):
     exported = export(shape, constraints)
+    options = {"params": PARAMS, "gradient_order": 0}
     with pytest.raises(StructureError, match=message):
-        publish(exported, tmp_path, params=PARAMS, gradient_order=0, warmup=sizes)
+        publish(exported, tmp_path, warmup=sizes, **options)
+    bad = int(re.search(r"The batch size (\d+)", message)[1])
+    with pytest.raises(StructureError, match=r"The example.* (shape \(1, 3\)|does not fit)"):
+        publish(exported, tmp_path, warmup=[np.ones((bad, 3), np.float32)], **options)
     # Those that it takes really run.
     good = [size for size in (8, 16) if shape != "16, 3" or size == 16]
-    publish(exported, tmp_path, params=PARAMS, gradient_order=0, warmup=good)
+    publish(exported, tmp_path, warmup=good, **options)
     assert [len(results["output_0"]) for _, results in _replay(tmp_path / "1")] == good
 
 
@@ -236,6 +243,9 @@ def test_sizes_inside_of_buckets(tmp_path):
     options = {"params": PARAMS, "gradient_order": 0, "batch_buckets": (8, 32)}
     publish(exported, tmp_path, warmup=(1, 8), **options)
     assert [len(results["output_0"]) for _, results in _replay(tmp_path / "1")] == [1, 8]
+    row = np.ones((1, 3), np.float32)
+    assert publish(exported, tmp_path, warmup=row, **options).warmup == 1
+    (tmp_path / "2").rename(tmp_path / "old")
     # True is for the programs that there are.
     published = publish(exported, tmp_path, warmup=True, batching=True, **options)
     assert [len(results["output_0"]) for _, results in _replay(tmp_path / "2")] == [8, 32]
