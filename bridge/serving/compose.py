@@ -119,7 +119,7 @@ def compose(
         )
     with _as_folder(model, options) as folder:
         loaded, called = _load(folder, signature, bare)
-        inputs = called.structured_input_signature[1]
+        inputs = dict(sorted(called.structured_input_signature[1].items()))
         asked = read_request(inputs, preprocess, request, examples, one_name=kind.input)
         kind.check_request(asked.specs)
         composed = _compose(called, asked, postprocess, kind, classes)
