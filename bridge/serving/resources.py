@@ -55,8 +55,9 @@ def _used_by(value: Any) -> list[Any]:
 
 
 def _attributes(owner: Any) -> list[Any]:
-    """What a user's own object has; one of TensorFlow's says so itself."""
-    return [] if _is_trackable(owner) else list(getattr(owner, "__dict__", {}).values())
+    """What an object has; of one that TensorFlow saves, that is its functions."""
+    values = list(getattr(owner, "__dict__", {}).values())
+    return [v for v in values if inspect.isfunction(v)] if _is_trackable(owner) else values
 
 
 def _is_trackable(value: Any) -> bool:

@@ -14,6 +14,7 @@ from rich.console import Console  # noqa: E402 - TensorFlow reads the environmen
 from rich.table import Table  # noqa: E402
 
 from tests.benchmarks import (  # noqa: E402
+    buckets,
     called,
     calls,
     constants,
@@ -22,6 +23,7 @@ from tests.benchmarks import (  # noqa: E402
     linalg,
     loading,
     looking,
+    serving,
 )
 from tests.benchmarks.measure import Ratio  # noqa: E402
 
@@ -44,6 +46,8 @@ BENCHMARKS = {
     "loaded_calls": loading.loaded_calls,
     "inspect_large": looking.inspect_large,
     "call_tf": called.call_tf,
+    "batch_buckets": buckets.batch_buckets,
+    "cold_start": serving.cold_start,
 }
 
 

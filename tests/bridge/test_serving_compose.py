@@ -1,0 +1,538 @@
+"""A user's TensorFlow functions around a call, as one signature."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from jax import export
+
+import bridge
+import bridge.serving
+from xla_call_module.errors import DtypeError, InteropError, StructureError
+
+
+def compose(*args, **options):
+    """The folder of a composed model."""
+    made = bridge.serving.compose(*args, **options)
+    assert isinstance(made, str)
+    return Path(made)
+
+
+WORDS = ("a", "bad", "day", "good", "night")
+CLASSES = ("no", "maybe", "yes")
+
+
+def network(params, ids, scale):
+    """Scores of rows of token numbers."""
+    return jax.nn.softmax(params["embedding"][ids].mean(1) @ params["w"] * scale)
+
+
+def weights():
+    random = np.random.default_rng(0)
+    return {
+        "embedding": random.normal(size=(8, 4)).astype("float32"),
+        "w": random.normal(size=(4, 3)).astype("float32"),
+    }
+
+
+jitted = jax.jit(network)
+
+
+@pytest.fixture(scope="module")
+def exported():
+    (b,) = export.symbolic_shape("b")
+    return export.export(jax.jit(network))(
+        weights(),
+        jax.ShapeDtypeStruct((b, 4), "int32"),
+        jax.ShapeDtypeStruct((), "float32"),
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(exported, tmp_path_factory):
+    """A SavedModel whose input `scale` has a default."""
+    folder = tmp_path_factory.mktemp("plain") / "model"
+    bridge.save(exported, folder, params=weights(), batch_buckets=(2, 8), defaults={"scale": 2.0})
+    return folder
+
+
+def tokenizer(folder):
+    """A function of strings with a lookup table over an asset file."""
+    vocabulary = folder / "vocabulary.txt"
+    vocabulary.write_text("\n".join(WORDS))
+    index = tf.lookup.TextFileIndex
+    table = tf.lookup.StaticVocabularyTable(
+        tf.lookup.TextFileInitializer(
+            str(vocabulary), tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
+        ),
+        num_oov_buckets=2,
+    )
+
+    def tokenize(text):
+        ids = table.lookup(tf.strings.split(text)).to_tensor(shape=[None, 4])
+        return {"ids": tf.cast(ids, tf.int32)}
+
+    return tokenize
+
+
+TEXT = ("good day", "a bad night", "good", "day night a bad", "night")
+IDS = np.array([[3, 2, 0, 0], [0, 1, 4, 0], [3, 0, 0, 0], [2, 4, 0, 1], [4, 0, 0, 0]], np.int32)
+REQUEST = {"text": tf.TensorSpec([None], tf.string)}
+
+
+def run_python(folder, key, feeds):
+    call = tf.saved_model.load(folder).signatures[key]
+    return call(**{name: tf.constant(value) for name, value in feeds.items()})
+
+
+def run_session(folder, key, feeds):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
+        definition = meta_graph.signature_def[key]
+        return session.run(
+            {name: info.name for name, info in definition.outputs.items()},
+            {definition.inputs[name].name: value for name, value in feeds.items()},
+        )
+
+
+def definition_of(folder, key="serving_default"):
+    from savedmodel.read import read_proto
+
+    return read_proto(folder).meta_graphs[0].signature_def[key]
+
+
+@pytest.fixture(scope="module")
+def folder(plain, tmp_path_factory):
+    """A composed model that was moved, without what it was made of."""
+    place = tmp_path_factory.mktemp("tokenizer")
+    made = compose(
+        plain,
+        place / "made",
+        preprocess=tokenizer(place),
+        postprocess=lambda output_0: {
+            "scores": output_0,
+            "best": tf.gather(tf.constant(CLASSES), tf.argmax(output_0, 1)),
+        },
+        request=REQUEST,
+    )
+    (place / "elsewhere").mkdir()
+    made.rename(place / "elsewhere" / "1")
+    (place / "vocabulary.txt").unlink()
+    return place / "elsewhere" / "1"
+
+
+class TestTokenizer:
+    @pytest.mark.parametrize("run", [run_python, run_session])
+    def test_has_the_results_of_jax(self, folder, run):
+        want = np.asarray(jitted(weights(), IDS, np.float32(0.5)))
+        got = run(folder, "serving_default", {"text": TEXT, "scale": np.float32(0.5)})
+        assert got.keys() == {"scores", "best"}
+        np.testing.assert_allclose(got["scores"], want, rtol=1e-5)
+        best = [CLASSES[index].encode() for index in want.argmax(1)]
+        assert np.asarray(got["best"]).tolist() == best
+
+    def test_the_default_of_an_input_that_is_left(self, folder):
+        got = run_session(folder, "serving_default", {"text": TEXT})
+        want = jitted(weights(), IDS, np.float32(2))
+        np.testing.assert_allclose(got["scores"], want, rtol=1e-5)
+        assert list(definition_of(folder).defaults) == ["scale"]
+        assert list(definition_of(folder, "bare").defaults) == ["scale"]
+
+    def test_the_asset_is_in_the_file(self, folder):
+        assert (folder / "assets" / "vocabulary.txt").read_text().split() == list(WORDS)
+        report = bridge.inspect(folder)
+        assert [asset.path for asset in report.assets] == ["assets/vocabulary.txt"]
+        assert list(report.others) == ["serving_default"]
+        assert [(s.key, s.batch_buckets) for s in report.signatures] == [("bare", (2, 8))]
+
+    def test_the_bare_signature_is_a_jax_function(self, folder):
+        model = bridge.load(folder)
+        assert list(model.signatures) == ["bare"]
+        assert list(model.others) == ["serving_default"]
+        got = model.signatures["bare"](ids=IDS)
+        np.testing.assert_allclose(got, jitted(weights(), IDS, np.float32(2)), rtol=1e-5)
+        with pytest.raises(StructureError, match="Those that are JAX functions are 'bare'"):
+            model(ids=IDS)
+        with pytest.raises(KeyError, match="other"):
+            model.signatures["other"]
+        got = run_session(folder, "bare", {"ids": IDS})["output_0"]
+        np.testing.assert_allclose(got, jitted(weights(), IDS, np.float32(2)), rtol=1e-5)
+
+    def test_its_parameters_have_gradients(self, folder):
+        model = bridge.load(folder)
+        bare = model.signatures["bare"]
+        found = jax.grad(lambda p: bare.exported.call(p, IDS, np.float32(1))[:, 0].sum())
+        names = dict(zip(bare.variable_names, jax.tree.leaves(found(bare.params)), strict=True))
+        want = jax.grad(lambda p: network(p, IDS, 1.0)[:, 0].sum())(weights())
+        np.testing.assert_allclose(names["w"], want["w"], rtol=1e-4, atol=1e-6)
+
+    def test_verify_says_what_it_does_not_compare(self, folder):
+        with pytest.warns(UserWarning, match="Not compared.*serving_default"):
+            assert bridge.verify(folder).passed
+
+    def test_a_process_without_the_functions(self, folder):
+        code = (
+            "import sys, tensorflow as tf\n"
+            "call = tf.saved_model.load(sys.argv[1]).signatures['serving_default']\n"
+            "got = call(text=tf.constant(['good day']), scale=tf.constant(0.5))\n"
+            "assert 'bridge' not in sys.modules\n"
+            "print(got['scores'].numpy().tolist())\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, folder], capture_output=True, text=True, check=True
+        )
+        want = jitted(weights(), IDS[:1], np.float32(0.5))
+        np.testing.assert_allclose(eval(done.stdout), want, rtol=1e-5)
+
+    def test_it_cannot_be_written_by_a_copy_of_what_was_read(self, folder, tmp_path):
+        import savedmodel
+
+        with pytest.raises(StructureError, match="serving_default computes something besides"):
+            savedmodel.write(savedmodel.read(folder), tmp_path / "copy")
+
+    def test_published(self, folder, tmp_path):
+        published = bridge.serving.publish(folder, tmp_path / "base")
+        got = run_session(published.path, "serving_default", {"text": TEXT})
+        np.testing.assert_allclose(got["scores"], jitted(weights(), IDS, np.float32(2)), rtol=1e-5)
+
+
+def test_images(tmp_path):
+    """JPEG and PNG files in, the mean brightness of each out."""
+    images = np.random.default_rng(0).integers(0, 255, (3, 8, 8, 3), np.uint8)
+    (b,) = export.symbolic_shape("b")
+    brightness = jax.jit(lambda images: jnp.mean(images, (1, 2, 3)))
+    exported = export.export(brightness)(jax.ShapeDtypeStruct((b, 8, 8, 3), "float32"))
+
+    def decode(jpeg):
+        one = lambda data: tf.io.decode_jpeg(data, channels=3)  # noqa: E731
+        pixels = tf.map_fn(one, jpeg, fn_output_signature=tf.TensorSpec([None, None, 3], tf.uint8))
+        return tf.image.resize(tf.cast(pixels, tf.float32) / 255, [8, 8])
+
+    folder = compose(
+        exported,
+        tmp_path / "model",
+        preprocess=decode,
+        postprocess=lambda output_0: {"brightness": output_0},
+        request={"jpeg": tf.TensorSpec([None], tf.string)},
+        batch_buckets=(1, 4),
+    )
+    files = [tf.io.encode_jpeg(image, quality=100).numpy() for image in images]
+    decoded = np.stack([tf.io.decode_jpeg(data).numpy() for data in files]) / np.float32(255)
+    for run in (run_python, run_session):
+        got = run(folder, "serving_default", {"jpeg": files})["brightness"]
+        np.testing.assert_allclose(got, brightness(decoded), rtol=1e-5)
+
+
+def example(**features):
+    """A serialized `tf.Example`."""
+    made = {}
+    for name, value in features.items():
+        if isinstance(value, str):
+            made[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))
+        elif np.asarray(value).dtype.kind == "f":
+            made[name] = tf.train.Feature(float_list=tf.train.FloatList(value=value))
+        else:
+            made[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+    return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+
+
+class TestExamples:
+    def test_features_of_the_inputs(self, plain, tmp_path):
+        folder = compose(plain, tmp_path / "m", examples=True)
+        definition = definition_of(folder)
+        assert definition.inputs.keys() == {"examples", "scale"}
+        assert definition.method_name == "tensorflow/serving/predict"
+        requests = [example(ids=row) for row in IDS]
+        got = run_session(folder, "serving_default", {"examples": requests})["output_0"]
+        np.testing.assert_allclose(got, jitted(weights(), IDS, np.float32(2)), rtol=1e-5)
+
+    def test_dtypes_that_features_do_not_have(self, tmp_path):
+        def function(x, flag, i):
+            return {"x": x * 2, "flag": ~flag, "i": i + 1}
+
+        (b,) = export.symbolic_shape("b")
+        dtypes = ("bfloat16", "bool", "uint8")
+        specs = [jax.ShapeDtypeStruct((b, 2), dtype) for dtype in dtypes]
+        exported = export.export(jax.jit(function))(*specs)
+        folder = compose(exported, tmp_path / "m", examples=True)
+        requests = [example(x=[0.5, n], flag=[n, 0], i=[n, 200]) for n in (0, 1)]
+        got = run_python(folder, "serving_default", {"examples": requests})
+        assert {name: value.dtype.name for name, value in got.items()} == dict(
+            zip(("x", "flag", "i"), dtypes, strict=True)
+        )
+        assert got["x"].numpy().tolist() == [[1, 0], [1, 2]]
+        assert got["flag"].numpy().tolist() == [[True, True], [False, True]]
+        assert got["i"].numpy().tolist() == [[1, 201], [2, 201]]
+
+    def test_features_for_preprocess(self, plain, tmp_path):
+        tokenize = tokenizer(tmp_path)
+        folder = compose(
+            plain,
+            tmp_path / "m",
+            preprocess=lambda words: tokenize(tf.squeeze(words, 1)),
+            examples={"words": tf.io.FixedLenFeature([1], tf.string)},
+        )
+        requests = [example(words=text) for text in TEXT]
+        got = run_session(folder, "serving_default", {"examples": requests})["output_0"]
+        np.testing.assert_allclose(got, jitted(weights(), IDS, np.float32(2)), rtol=1e-5)
+
+    def test_ragged_features(self, plain, tmp_path):
+        folder = compose(
+            plain,
+            tmp_path / "m",
+            preprocess=lambda ids: {"ids": tf.cast(ids.to_tensor(shape=[None, 4]), tf.int32)},
+            examples={"ids": tf.io.RaggedFeature(tf.int64)},
+        )
+        requests = [example(ids=row[row > 0]) for row in IDS[2:]]
+        want = jitted(weights(), np.array([[3, 0, 0, 0], [2, 4, 1, 0], [4, 0, 0, 0]]), 2.0)
+        for run in (run_session, run_python):
+            feeds = {"examples": requests, "scale": np.float32(2)}
+            got = run(folder, "serving_default", feeds)["output_0"]
+            np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+class TestMethods:
+    EXAMPLES = {  # noqa: RUF012 - nobody changes it
+        "preprocess": lambda ids: {"ids": ids, "scale": tf.constant(1.0)},
+        "request": {"ids": tf.TensorSpec([None, 4], tf.int32)},
+        "examples": True,
+    }
+
+    def test_classify(self, plain, tmp_path):
+        folder = compose(
+            plain,
+            tmp_path / "m",
+            preprocess=lambda ids: {"ids": ids, "scale": tf.constant(1.0)},
+            request={"ids": tf.TensorSpec([None, 4], tf.int32)},
+            examples=True,
+            method="classify",
+            classes=CLASSES,
+        )
+        definition = definition_of(folder)
+        assert definition.method_name == tf.saved_model.CLASSIFY_METHOD_NAME
+        assert list(definition.inputs) == [tf.saved_model.CLASSIFY_INPUTS]
+        assert set(definition.outputs) == {
+            tf.saved_model.CLASSIFY_OUTPUT_CLASSES,
+            tf.saved_model.CLASSIFY_OUTPUT_SCORES,
+        }
+        requests = [example(ids=row) for row in IDS]
+        got = run_session(folder, "serving_default", {"inputs": requests})
+        np.testing.assert_allclose(got["scores"], jitted(weights(), IDS, np.float32(1)), rtol=1e-5)
+        assert got["classes"].tolist() == [[name.encode() for name in CLASSES]] * len(IDS)
+
+    def test_regress(self, tmp_path):
+        (b,) = export.symbolic_shape("b")
+        function = jax.jit(lambda x: jnp.sum(x * x, 1))
+        exported = export.export(function)(jax.ShapeDtypeStruct((b, 2), "float32"))
+        folder = compose(exported, tmp_path / "m", examples=True, method="regress")
+        definition = definition_of(folder)
+        assert definition.method_name == tf.saved_model.REGRESS_METHOD_NAME
+        assert (list(definition.inputs), list(definition.outputs)) == (["inputs"], ["outputs"])
+        x = np.array([[1, 2], [3, 4]], np.float32)
+        got = run_session(folder, "serving_default", {"inputs": [example(x=row) for row in x]})
+        np.testing.assert_allclose(got["outputs"], function(x), rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"method": "guess"}, StructureError, "expected one of predict, classify, regress"),
+            ({"method": "classify"}, StructureError, "gives a signature serialized tf.Examples"),
+            ({"classes": ("a",)}, StructureError, "expected names of classes, for classify"),
+            (
+                {"method": "classify", "examples": True},
+                StructureError,
+                "let preprocess= return what is no feature",
+            ),
+            (
+                {"method": "classify", "postprocess": lambda output_0: {"other": output_0,
+                 "scores": output_0}},
+                StructureError,
+                "returns scores or classes",
+            ),
+            (
+                {"method": "classify", "classes": ("a", "b")},
+                StructureError,
+                "3 scores, and 2 names",
+            ),
+            (
+                {"method": "regress", "postprocess": lambda output_0: output_0},
+                StructureError,
+                r"returns \(batch,\) or \(batch, 1\)",
+            ),
+            (
+                {"method": "regress", "postprocess": lambda output_0:
+                 tf.cast(output_0[:, 0], tf.float64)},
+                DtypeError,
+                "outputs is float64",
+            ),
+        ],
+    )  # fmt: skip
+    def test_what_the_server_would_refuse(self, plain, tmp_path, options, error, message):
+        if options.keys() & {"postprocess", "classes"} and "method" in options:
+            options = {**self.EXAMPLES, **options}
+        with pytest.raises(error, match=message):
+            compose(plain, tmp_path / "m", **options)
+        assert not (tmp_path / "m").exists()
+
+
+class _Tokens(tf.Module):
+    """A module with a table and a variable, whose method is the preprocessing."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.tokenize = tokenizer(folder)
+        self.offset = tf.Variable(0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def __call__(self, text):
+        return self.tokenize(text)["ids"] + self.offset
+
+    def with_scale(self, text):
+        return {"ids": self(text), "scale": tf.cast(self.offset, tf.float32) + 1.0}
+
+
+class _Plain:
+    """The same in a class that TensorFlow does not know."""
+
+    def __init__(self, folder):
+        self.tokenize = tokenizer(folder)
+
+    def method(self, text):
+        return self.tokenize(text)
+
+
+def _module(folder):
+    module = _Tokens(folder)
+    return module.with_scale
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        tokenizer,
+        _module,
+        lambda folder: _Plain(folder).method,
+        lambda folder: tf.function(tokenizer(folder)),
+        lambda folder: functools.partial(tokenizer(folder)),
+    ],
+    ids=["closure", "module", "object", "tf.function", "partial"],
+)
+def test_where_a_table_may_be(plain, tmp_path, make):
+    folder = compose(plain, tmp_path / "m", preprocess=make(tmp_path), request=REQUEST)
+    (tmp_path / "vocabulary.txt").unlink()
+    feeds = {"text": TEXT}
+    scale = np.float32(1 if make is _module else 2)
+    got = run_session(folder, "serving_default", feeds)["output_0"]
+    np.testing.assert_allclose(got, jitted(weights(), IDS, scale), rtol=1e-5)
+
+
+def test_one_input_by_an_input_signature(tmp_path):
+    (b,) = export.symbolic_shape("b")
+    exported = export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((b,), "float32"))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="number")])
+    def parse(number):
+        return tf.strings.to_number(number)
+
+    folder = compose(exported, tmp_path / "m", preprocess=parse)
+    got = run_session(folder, "serving_default", {"number": ["1", "2.5"]})["output_0"]
+    np.testing.assert_allclose(got, np.sin(np.float32([1, 2.5])), rtol=1e-6)
+
+
+def test_nothing_around_it_renames_nothing(plain, tmp_path):
+    folder = compose(plain, tmp_path / "m")
+    got = run_session(folder, "serving_default", {"ids": IDS})["output_0"]
+    np.testing.assert_allclose(got, jitted(weights(), IDS, np.float32(2)), rtol=1e-5)
+    assert set(bridge.load(folder).signatures) == {"serving_default", "bare"}
+
+
+def test_defaults_of_the_request(plain, tmp_path):
+    tokenize = tokenizer(tmp_path)
+
+    def preprocess(text, shift):
+        return {"ids": tokenize(text)["ids"] + shift}
+
+    folder = compose(
+        plain,
+        tmp_path / "m",
+        preprocess=preprocess,
+        request={**REQUEST, "shift": tf.TensorSpec([], tf.int32)},
+        defaults={"shift": 1, "text": ["good day"], "scale": 0.5},
+    )
+    got = run_session(folder, "serving_default", {})["output_0"]
+    np.testing.assert_allclose(got, jitted(weights(), IDS[:1] + 1, np.float32(0.5)), rtol=1e-5)
+    assert definition_of(folder).defaults["text"].string_val == [b"good day"]
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"preprocess": lambda text: text}, StructureError, "To do: pass request="),
+            ({"preprocess": 3, "request": REQUEST}, StructureError, "3 is no function"),
+            ({"request": REQUEST}, StructureError, "To do: leave request= out"),
+            (
+                {"preprocess": lambda text: {"other": text}, "request": REQUEST},
+                StructureError,
+                "preprocess returns 'other'; the inputs of the signature are ids, scale",
+            ),
+            (
+                {"preprocess": lambda text: {"ids": tf.strings.length(text)}, "request": REQUEST},
+                StructureError,
+                r"preprocess returns the shape \(None,\) for ids",
+            ),
+            (
+                {"preprocess": lambda text: {"ids": tf.strings.split(text)}, "request": REQUEST},
+                StructureError,
+                "RaggedTensor for ids",
+            ),
+            (
+                {"preprocess": lambda text: {"ids": tf.zeros([2, 4])}, "request": REQUEST},
+                DtypeError,
+                "preprocess returns float32 for ids",
+            ),
+            (
+                {"preprocess": lambda text: tf.zeros([2, 4], tf.int32), "request": REQUEST},
+                StructureError,
+                "returns one tensor, and there are ids, scale",
+            ),
+            ({"postprocess": lambda output_0: [output_0]}, StructureError, "postprocess returns"),
+            ({"postprocess": lambda other: other}, StructureError, "cannot trace the functions"),
+            ({"signature": "other"}, StructureError, "has no signature 'other'"),
+            ({"bare": "serving_default"}, StructureError, "cannot stay under the key"),
+            ({"bare": "a b"}, StructureError, "cannot stay under the key"),
+            ({"defaults": {"other": 1}}, StructureError, "its inputs are ids, scale"),
+            ({"defaults": {"scale": [1.0, 2.0]}}, StructureError, "The default of scale"),
+            ({"defaults": {"scale": "big"}}, StructureError, "The default of scale is 'big'"),
+            ({"gradient_order": 2}, StructureError, "gradient_order would have no effect"),
+            ({"examples": {"x": 3}}, StructureError, "no features of a tf.Example"),
+        ],
+    )
+    def test_what_does_not_fit(self, plain, tmp_path, options, error, message):
+        with pytest.raises(error, match=message):
+            compose(plain, tmp_path / "m", **options)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_address(self, plain):
+        with pytest.raises(StructureError, match="compose to a folder, and publish"):
+            compose(plain, "gs://bucket/model")
+
+    def test_a_folder_that_is_there(self, plain, tmp_path):
+        (tmp_path / "m").mkdir()
+        with pytest.raises(InteropError, match="exists"):
+            compose(plain, tmp_path / "m")
+        with pytest.raises(StructureError, match="which is taken or no name"):
+            compose(compose(plain, tmp_path / "n"), tmp_path / "o")
+
+
+def test_importing_it_imports_no_tensorflow():
+    code = "import bridge.serving, sys; assert not {'tensorflow', 'jax'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)
