@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import export
 
@@ -22,6 +22,8 @@ from xla_call_module.dtypes import DTYPES, WIDE
 from xla_call_module.errors import ArgumentError, DtypeError, InteropError, StructureError
 
 F32 = ArrayText("float32", "b,3")
+# Other programs may have the machine.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True).filter(lambda name: name != "None")
 dims = st.one_of(
@@ -52,16 +54,19 @@ arguments = st.builds(
 ).filter(lambda given: given.positional or given.by_name)
 
 
+@_PATIENT
 @given(arguments)
 def test_what_is_written_is_read(given):
     assert parse_arguments(to_text(given)) == given
 
 
+@_PATIENT
 @given(arguments, st.text(" \t\n", max_size=3))
 def test_space_around_commas_means_nothing(given, space):
     assert parse_arguments(space + to_text(given).replace(",", f"{space},{space}")) == given
 
 
+@_PATIENT
 @given(st.text("f32bi[](){},:=' 0*NoneU", max_size=30))
 def test_any_text_is_read_or_refused(text):
     refusal = ""
@@ -75,6 +80,7 @@ def test_any_text_is_read_or_refused(text):
         assert parse_arguments(to_text(found)) == found
 
 
+@_PATIENT
 @given(st.lists(st.one_of(st.integers(0, 9).map(str), st.sampled_from("bcd")), max_size=4))
 def test_shapes_are_those_of_jax(sizes):
     (spec,), _ = to_specs(f"f32[{','.join(sizes)}]")

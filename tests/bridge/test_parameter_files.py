@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.parameter_files import nest, read_parameters, select
@@ -151,6 +151,9 @@ def test_a_part_of_the_parameters():
         select(PARAMS, "layers/2")
 
 
+# Other programs may have the machine.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 keys = st.text("abc01.~", min_size=1, max_size=4)
 nested = st.recursive(
     st.integers(), lambda inner: st.dictionaries(keys, inner, min_size=1, max_size=3), max_leaves=8
@@ -171,6 +174,7 @@ def _as_lists(tree):
     return [children[key] for key in sorted(children)] if numbered else children
 
 
+@_PATIENT
 @given(st.dictionaries(keys, nested, min_size=1, max_size=4))
 def test_paths_are_nested(tree):
     assert nest(_paths(tree), separator="/") == _as_lists(tree)
