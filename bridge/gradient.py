@@ -32,7 +32,7 @@ from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.constants import HOISTED_FROM, hoist_constants
 from xla_call_module.dimensions import evaluate_shape, solve
 from xla_call_module.errors import InteropError, StructureError
-from xla_call_module.exported import from_exported
+from xla_call_module.exported import from_exported, strip_exported
 from xla_call_module.linalg import lower_linalg
 from xla_call_module.op import Op
 from xla_call_module.residuals import split_residuals
@@ -148,7 +148,10 @@ class DifferentiableCall:
             InteropError: it cannot be called from the imported TensorFlow.
         """
         call = from_exported(
-            exported, allow_flat_trees=True, disabled_checks=options.disabled_checks
+            exported,
+            allow_flat_trees=True,
+            disabled_checks=options.disabled_checks,
+            carried=False,  # before TensorFlow needs it
         )
         self.call = lower_linalg(call) if options.portable_linalg else call
         self._exported = exported
@@ -359,6 +362,7 @@ class DifferentiableCall:
 
     def _prepare(self, call: CallModule, *, assert_shapes: bool) -> _Runnable:
         """A call as the imported TensorFlow runs it; its constants are shared by all orders."""
+        call = replace(call, exported=strip_exported(self._exported, allow_flat_trees=True))
         with tf.init_scope():
             # In a session's graph a constant would be one of that graph alone.
             if self._options.hoisted_from is not None and tf.executing_eagerly():
