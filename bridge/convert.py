@@ -15,6 +15,7 @@ from jax import export, tree_util
 
 from bridge._jax import settings_query, static_parameters
 from bridge.lowering import export_for
+from bridge.narrowing import narrow_dtype
 from bridge.signature import Defaults, adopt_metadata, read_defaults, signature_of
 from bridge.specifications import ArgumentSpec, Specifier, parse_constraints, specify
 from xla_call_module.call import TensorSpec, bind_symbols
@@ -438,7 +439,7 @@ def _check_shapes(call: DifferentiableCall, arguments: Arguments) -> None:
 def _canonical_dtype(argument: ArgumentSpec) -> Any:
     if jax.dtypes.issubdtype(argument.dtype, jax.dtypes.extended):
         return argument.dtype
-    return jax.dtypes.canonicalize_dtype(argument.dtype)
+    return narrow_dtype(argument.dtype)
 
 
 def _check_dtype(argument: ArgumentSpec, expected: Any) -> None:

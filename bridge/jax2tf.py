@@ -27,6 +27,7 @@ from bridge.call_tf import call_tf as call_tensorflow
 from bridge.containers import register_containers
 from bridge.convert import Converted, Tracer
 from bridge.gradient import GradientOptions
+from bridge.narrowing import narrow_dtype
 from bridge.specifications import specify_as_jax2tf
 from bridge.tf_eager import call_eagerly, with_eager_gradient
 from bridge.tf_results import DynamicShapeError
@@ -265,7 +266,7 @@ def dtype_of_val(val: Any) -> tf.DType:
     """
     if isinstance(val, (tf.Tensor, tf.Variable)):
         dtype = dtype_from_name(val.dtype.name, where="the value").numpy
-        return tf.as_dtype(jax.dtypes.canonicalize_dtype(dtype))
+        return tf.as_dtype(narrow_dtype(dtype))
     dtype = jax.typeof(val).dtype
     if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         dtype = jax.eval_shape(jax.random.key_data, val).dtype

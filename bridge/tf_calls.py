@@ -13,6 +13,7 @@ import tensorflow as tf
 from jax import tree_util
 
 from bridge._jax import is_staging
+from bridge.narrowing import narrow_array
 from bridge.tf_callbacks import Callback
 from bridge.tf_derivatives import Spliced
 from bridge.tf_effects import is_stateful, stateful_operations
@@ -248,7 +249,7 @@ def _to_array(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> Any:
             "JAX or numpy array, a tensor or a Python number. To do: bind Python values first, as "
             "in call_tf(functools.partial(fun, name=value))."
         )
-    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+    return narrow_array(array)
 
 
 def _to_spec(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> jax.ShapeDtypeStruct:
