@@ -34,6 +34,7 @@ from xla_call_module.stablehlo import (
     parse_module,
     read_main,
     serialize_module,
+    walk,
 )
 
 __all__ = ["compile_function", "compiled_results", "lower"]
@@ -111,6 +112,7 @@ def lower(
     nowhere = jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
     with make_ir_context(), nowhere:
         module = ir.Module.parse(compiled)
+        _remove_copies(module)
         platforms = _platforms_for(traced, module)
         outside = export.export(jax.jit(like, keep_unused=True), platforms=platforms)(*specs)
         _enclose(module, parse_module(outside.mlir_module_serialized), traced)
@@ -159,6 +161,17 @@ def _platforms_for(traced: Traced, module: Any) -> tuple[str, ...]:
                 "have. To do: pass compiled=False, which runs the function in TensorFlow."
             )
     return allowed
+
+
+def _remove_copies(module: Any) -> None:
+    """Put its operand in the place of each `mhlo.copy`, of which StableHLO has no form."""
+    for operation in [found for found in walk(module) if _name_of(found) == "mhlo.copy"]:
+        operation.operation.results[0].replace_all_uses_with(operation.operation.operands[0])
+        operation.operation.erase()
+
+
+def _name_of(operation: Any) -> str:
+    return str(operation.operation.name)
 
 
 def _enclose(module: Any, outside: Any, traced: Traced) -> None:

@@ -310,6 +310,19 @@ def test_what_cannot_be_compiled_is_refused_by_name(what):
         jax.jit(bridge.call_tf(function))(X)
 
 
+def test_a_recurrent_layer_of_keras():
+    layer = tf.keras.layers.LSTM(2)
+    called, x = bridge.call_tf(layer), tf.Variable(X[None])
+    with tf.GradientTape() as tape:
+        result = tf.reduce_sum(layer(x))
+    np.testing.assert_allclose(jax.jit(called)(X[None]).sum(), result, rtol=1e-5)
+    with pytest.raises(StructureError, match=r"TensorListReserve.*compiled=False"):
+        jax.grad(lambda x: called(x).sum())(X[None])
+    called = bridge.call_tf(layer, compiled=False)
+    gradient = jax.grad(lambda x: called(x).sum())(X[None])
+    np.testing.assert_allclose(gradient, tape.gradient(result, x), rtol=1e-4, atol=1e-6)
+
+
 def fake_quantized(x):
     return tf.quantization.fake_quant_with_min_max_args(x, min=-0.5, max=1.5) * x
 
