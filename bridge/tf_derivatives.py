@@ -22,7 +22,7 @@ import tensorflow as tf
 from jax import custom_batching, export, lax
 from jax.custom_derivatives import SymbolicZero
 
-from bridge._jax import vary_together
+from bridge._jax import is_staging, vary_together
 from bridge.linear import LinearMap, apply_linear
 from bridge.tf_callbacks import Callback, runs_now
 from bridge.tf_effects import (
@@ -32,6 +32,7 @@ from bridge.tf_effects import (
     stateful_operations,
 )
 from bridge.tf_embedding import Embedding
+from bridge.tf_linearity import operations_without_gradient
 from bridge.tf_lowering import compile_function, compiled_results, lower
 from bridge.tf_results import is_static, result_specs
 from bridge.tf_tracing import FlatFunction, Traced, trace
@@ -74,7 +75,12 @@ class Spliced:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """The results."""
-        results: list[Any] = self._differentiable(*vary_together(inputs))
+        config: Any = jax.config  # its values are attributes that JAX adds when it is imported
+        ordered = isinstance(self._runner, Callback) and self._runner.ordered
+        # Then JAX refuses ordered effects inside of `jax.custom_jvp`.
+        plain = ordered and config.jax_enable_checks and is_staging()
+        function = self._mapped if plain else self._differentiable
+        results: list[Any] = function(*vary_together(inputs))
         return results
 
     @cached_property
@@ -222,7 +228,11 @@ class Spliced:
             if (kind, active) not in self._derived:
                 given = [*self._traced.arguments, *specs]
                 compiled = self._runner is None
-                traced = trace(flat, given, name=self._traced.name, compiled=compiled)
+                self._refuse_lost_gradients(kind, active)
+                try:
+                    traced = trace(flat, given, name=self._traced.name, compiled=compiled)
+                except (LookupError, NotImplementedError) as error:
+                    raise _without_derivative(self._traced.name, kind, error) from error
                 derivation = _Derivation(self, kind, active)
                 self._derived[kind, active] = Spliced(
                     traced,
@@ -233,6 +243,29 @@ class Spliced:
                 )
             derived: Spliced = self._derived[kind, active]
             return derived
+
+    def _refuse_lost_gradients(self, kind: str, active: tuple[int, ...]) -> None:
+        """Refuse a derivative that TensorFlow would compute as zero without a word."""
+        lost: tuple[str, ...] = ()
+        if kind == "tangent":  # which is the gradient of the pullback
+            count, pullback = len(self._traced.arguments), self._pullback_of(active)
+            cotangents = range(count, len(pullback._traced.arguments))
+            lost = operations_without_gradient(pullback._traced.concrete, linear=cotangents)
+        elif self._derivation is not None:
+            first = len(self._derivation.parent._traced.arguments)
+            last = len(self._traced.arguments)
+            lost = operations_without_gradient(
+                self._traced.concrete,
+                linear=[index for index in active if first <= index < last],
+                others=[index for index in active if index < first],
+            )
+        if lost:
+            raise StructureError(
+                f"{self._traced.name} has no {_DERIVATIVES[kind]}: TensorFlow's gradient of it "
+                f"uses {', '.join(lost)}, which has no gradient itself. To do: leave the operation "
+                "out, give it a gradient of other operations with tf.custom_gradient, or take the "
+                "first derivative alone, in reverse mode."
+            )
 
     def _refuse_effects(self) -> None:
         """Refuse to differentiate what would run once more for its derivative."""
@@ -441,6 +474,24 @@ def _without_logging() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(is_elsewhere)
+
+
+_DERIVATIVES = {"tangent": "derivative in forward mode", "pullback": "gradient of its gradient"}
+
+
+def _without_derivative(name: str, kind: str, error: Exception) -> StructureError:
+    """What TensorFlow says of what it cannot differentiate, and what to do."""
+    text = str(error).partition("\n")[0]
+    if "recompute_grad" in text:
+        return StructureError(
+            f"{name} has no {_DERIVATIVES[kind]}: tf.recompute_grad gives a function a first "
+            "gradient only. To do: leave it out, and have JAX compute the values again, as in "
+            f"jax.checkpoint(bridge.call_tf(fun)). TensorFlow says: {text}"
+        )
+    return StructureError(
+        f"{name} has no derivative: TensorFlow says: {text}. To do: give the operation a gradient "
+        "with tf.custom_gradient."
+    )
 
 
 def _is_trainable(dtype: Any) -> bool:
