@@ -44,5 +44,5 @@ _HOMES = {
     "save": "bridge.save",
     "verify": "bridge.verify",
 }
-_MODULES = ("jax2tf", "meshes", "testing")
+_MODULES = ("jax2tf", "keras", "meshes", "serving", "testing", "tf_keras")
 load_lazily(__name__)

@@ -32,7 +32,9 @@ def load(path: str | os.PathLike[str], *, mesh: Mesh | None = None) -> LoadedMod
             exported for one device runs whole on each.
 
     Raises:
-        FormatError: the file is damaged, or a signature computes something besides one call.
+        FormatError: the file is damaged.
+        StructureError: every signature computes something besides calls of JAX functions; of some,
+            those are left out that do.
         OSError: a file cannot be read.
         ShardingError: a signature, when it is first used, cannot run on the mesh; the message draws
             the mesh and the one of the export.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,7 @@ from bridge.keys import to_logical
 from bridge.placing import OnMesh, place_variable
 from bridge.progress import progress_bar
 from bridge.remeshing import mesh_at_export, remesh
-from savedmodel.model import SavedModel, Signature, Variable
+from savedmodel.model import DEFAULT_SIGNATURE, SavedModel, Signature, Variable
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.errors import InteropError, ShardingError, StructureError
 from xla_call_module.exported import from_exported
@@ -38,10 +38,13 @@ class LoadedModel:
     """A SavedModel as JAX functions. Calling it calls its default signature.
 
     Attributes:
-        signatures: for each key the function.
+        signatures: for each key the function. Those of a file that compute something besides calls
+            of JAX functions, such as `bridge.serving.compose` makes, are not among them.
+        others: those signatures, and what they compute.
     """
 
     signatures: Mapping[str, LoadedSignature]
+    others: Mapping[str, str]
 
     def __init__(self, model: SavedModel, mesh: Mesh | None = None) -> None:
         """Take over what was read; nothing of it is parsed further.
@@ -55,27 +58,30 @@ class LoadedModel:
         """
         _check_mesh(mesh)
         values = _Values(model.variables)
-        self.signatures = MappingProxyType(
-            {
-                signature.key: LoadedSignature(signature, model, values, mesh)
-                for signature in model.signatures
-            }
-        )
-        self._default = self.signatures[model.default.key]
+        found = {s.key: LoadedSignature(s, model, values, mesh) for s in model.signatures}
+        self.others = MappingProxyType(dict(model.others))
+        self.signatures = _Signatures(found, self.others)
+        self._default_key = DEFAULT_SIGNATURE
+        if DEFAULT_SIGNATURE not in model.others:
+            self._default_key = model.default.key
 
     @property
     def default(self) -> LoadedSignature:
-        """The signature that is called when the model is."""
-        return self._default
+        """The signature that is called when the model is.
+
+        Raises:
+            StructureError: it computes something besides calls of JAX functions.
+        """
+        return self.signatures[self._default_key]
 
     @property
     def params(self) -> Any:
         """The parameters of the default signature."""
-        return self._default.params
+        return self.default.params
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the default signature returns."""
-        return self._default(*args, **kwargs)
+        return self.default(*args, **kwargs)
 
     def __repr__(self) -> str:
         """The signatures with their inputs."""
@@ -201,7 +207,8 @@ class LoadedSignature:
 
         Args:
             args: the arguments of the exported function but for the parameters; or none.
-            kwargs: its keyword arguments; or the inputs by their names in the signature.
+            kwargs: its keyword arguments; or the inputs by their names in the signature, without
+                those that the file has a default for.
 
         Raises:
             StructureError, DtypeError: the arguments are not those that it was exported for.
@@ -209,6 +216,8 @@ class LoadedSignature:
             ShardingError: it was exported for several devices and loaded without a mesh; the mesh
                 does not divide a dimension that is split along it.
         """
+        if not args and self._signature.defaults and kwargs.keys() <= self._signature.inputs.keys():
+            kwargs = {**self._signature.defaults, **kwargs}
         leaves = self._arguments.flatten(args, kwargs)
         if self._on_mesh is not None:
             leaves = self._on_mesh.inputs(leaves, len(self._binding.variables))
@@ -373,3 +382,28 @@ def _specs(indices: Mapping[str, int], avals: Sequence[Any]) -> Mapping[str, jax
     return MappingProxyType(
         {name: jax.ShapeDtypeStruct(avals[i].shape, avals[i].dtype) for name, i in ordered}
     )
+
+
+class _Signatures(Mapping[str, LoadedSignature]):
+    """The signatures that are JAX functions; asked for another one, it says why that is none."""
+
+    def __init__(self, found: Mapping[str, LoadedSignature], others: Mapping[str, str]) -> None:
+        self._found, self._others = found, others
+
+    def __getitem__(self, key: str) -> LoadedSignature:
+        if key in self._others:
+            keys = ", ".join(map(repr, self._found))
+            raise StructureError(f"{self._others[key]} Those that are JAX functions are {keys}.")
+        return self._found[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __repr__(self) -> str:
+        return repr(self._found)

@@ -12,6 +12,7 @@ from typing import Any
 
 from bridge.sharding_report import ShardingReport, read_shardings
 from bridge.signature_calls import calls_of, inputs_of, names_of, outputs_of
+from savedmodel.manifest import Manifest, read_manifest
 from savedmodel.model import SavedModel, Signature, Variable
 from savedmodel.provenance import tensorflow_writer
 from savedmodel.records import record_sizes
@@ -172,6 +173,7 @@ class SignatureReport:
         parameters: names of the variables that are bound to it.
         operations: how often each operation occurs in the function and its gradients.
         orders: the function's module, then those of its gradients.
+        batch_buckets: the sizes that batches are padded to; empty where they are not.
     """
 
     key: str
@@ -191,6 +193,7 @@ class SignatureReport:
     parameters: tuple[str, ...]
     operations: Mapping[str, int]
     orders: tuple[OrderReport, ...]
+    batch_buckets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +258,10 @@ class FileReport:
         files: sorted by path.
         assets: those of them that are the model's assets.
         warmup: None where there are no warmup requests.
+        manifest: what `savedmodel.manifest` says of the files and their making; None where there is
+            none. Whether it is right, `jax-tf-bridge manifest` tells.
         flags: what TF_XLA_FLAGS says that has no effect, or on which TensorFlow ends the process.
+        others: the signatures that compute something besides calls of modules, and what that is.
     """
 
     path: str
@@ -269,7 +275,9 @@ class FileReport:
     files: tuple[StoredFile, ...]
     assets: tuple[StoredFile, ...]
     warmup: WarmupReport | None
+    manifest: Manifest | None
     flags: tuple[str, ...]
+    others: Mapping[str, str]
 
     @property
     def parameters_by_size(self) -> tuple[ParameterReport, ...]:
@@ -309,7 +317,9 @@ def report_of(model: SavedModel, folder: Path) -> FileReport:
         files=files,
         assets=tuple(file for file in files if file.path.startswith("assets/")),
         warmup=_report_warmup(folder),
+        manifest=read_manifest(folder),
         flags=(*flags.ignored, *flags.fatal),
+        others=dict(model.others),
     )
 
 
@@ -321,7 +331,7 @@ def _report_signature(signature: Signature, variables: Sequence[Variable]) -> Si
         for number, chain in enumerate(calls)
         for order, module in enumerate(chain)
     )
-    main = orders[0]
+    main, buckets = orders[0], signature.function.batch_buckets
     return SignatureReport(
         key=signature.key,
         function=call.name,
@@ -342,6 +352,7 @@ def _report_signature(signature: Signature, variables: Sequence[Variable]) -> Si
         parameters=_bound(signature, variables),
         operations=_most_frequent(sum((Counter(o.operations) for o in orders), Counter[str]())),
         orders=orders,
+        batch_buckets=() if buckets is None else buckets.sizes,
     )
 
 

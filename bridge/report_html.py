@@ -17,7 +17,7 @@ from bridge.report_pictures import (
     draw_sizes,
 )
 from bridge.report_style import STYLE
-from bridge.report_text import cost_facts, readers, size, writer_of
+from bridge.report_text import cost_facts, manifest_facts, readers, size, writer_of
 from bridge.sharding_report import ArraySharding, ShardingReport
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def _signature(signature: SignatureReport, report: FileReport) -> Markup:
         "gradients": f"to order {signature.gradient_order}" if signature.gradient_order else "none",
         "devices": str(signature.devices),
     }
+    if signature.batch_buckets:
+        facts["batch buckets"] = ", ".join(map(str, signature.batch_buckets))
     sharding = signature.orders[0].sharding
     return element(
         "section",
@@ -273,8 +275,10 @@ def _rest(report: FileReport) -> Markup:
     facts = {
         "written by": writer_of(report),
         **{key: str(value) for key, value in report.metadata.items()},
+        **manifest_facts(report.manifest),
         "assets": ", ".join(file.path for file in report.assets) or "none",
         "warmup": "none" if warmup is None else f"{warmup.records} records in {warmup.path}",
+        **({"other signatures": ", ".join(report.others)} if report.others else {}),
         **({"TF_XLA_FLAGS": " ".join(report.flags)} if report.flags else {}),
     }
     rows = [[file.path, size(file.bytes)] for file in report.files[:_MOST_ROWS]]

@@ -6,6 +6,8 @@ What it needs is imported when it is needed, so that `import bridge` stays quick
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from xla_call_module.errors import StructureError
@@ -46,6 +48,10 @@ def verify(
         seed: of the random numbers.
         tolerance: what numbers may differ by; by default what is usual for their dtype.
 
+    Warns:
+        UserWarning: a signature computes something besides calls of JAX functions, so that there is
+            nothing to compare it with.
+
     Raises:
         InteropError: the file is damaged, JAX cannot run it here, or TensorFlow is not installed.
         ShardingError: a part of it is written for several devices (`jax.shard_map`).
@@ -69,7 +75,13 @@ def verify(
         raise StructureError(
             "What is compared with a record cannot be recorded. To do: pass record= or against=."
         )
-    trials = make_trials(load(path), seed=seed) if against is None else read_trials(against)
+    if against is None:
+        model = load(path)
+        if model.others:
+            warnings.warn(_not_compared(model.others), UserWarning, stacklevel=2)
+        trials = make_trials(model, seed=seed)
+    else:
+        trials = list(read_trials(against))
     if record is not None:
         write_trials(record, trials)
     run = run_trials(path, trials, python=python)
@@ -79,3 +91,10 @@ def verify(
         for row in compare(number, trial, run, tolerance or Tolerance())
     ]
     return VerifyReport(os.fspath(path), run.tensorflow, run.failure, tuple(rows))
+
+
+def _not_compared(keys: Iterable[str]) -> str:
+    return (
+        f"Not compared, since more than calls of JAX functions is computed: {', '.join(keys)}. To "
+        "do: compare what is called in them, and its results with what the rest is to compute."
+    )

@@ -89,6 +89,7 @@ class Unknown:
     op: str
     node: str = ""
     sources: tuple[Origin, ...] = ()
+    definition: Proto | None = None
 
 
 Origin = Argument | Result | Constant | Cast | Reshape | Unknown
@@ -365,7 +366,7 @@ class _Tracer:
             return Cast(_pick(sources, 0, node), node.attr["DstT"].type)
         if node.op == "Reshape":
             return Reshape(_pick(sources, 0, node), _pick(sources, 1, node))
-        return Unknown(node.op, node.name, sources)
+        return Unknown(node.op, node.name, sources, node)
 
     def _constant(self, frame: _Frame, node: Proto) -> Constant:
         """The value of a node; the same object whenever it is asked for."""

@@ -22,15 +22,16 @@ from pathlib import Path
 
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = ["new_folder"]
+__all__ = ["hidden_folder", "move_new", "new_folder", "write_text"]
 
 _MARK = ".jax-tf-bridge-"
 _STALE_AFTER_SECONDS = 60.0
-# What a SavedModel consists of (tensorflow/cc/saved_model/constants.h, and Keras's metadata).
+# What a SavedModel consists of (tensorflow/cc/saved_model/constants.h, Keras's metadata, and what
+# TensorFlow Serving reads in it).
 # A folder with anything else in it is somebody's, and is not replaced.
 _CONTENTS = frozenset({
-    "assets", "assets.extra", "debug", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb",
-    "saved_model.pbtxt", "variables",
+    "assets", "assets.extra", "batching_params.pbtxt", "debug", "fingerprint.pb",
+    "keras_metadata.pb", "saved_model.pb", "saved_model.pbtxt", "variables",
 })  # fmt: skip
 # linux/fcntl.h and linux/fs.h
 _AT_FDCWD = -100
@@ -52,9 +53,26 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
     """
     target = Path(os.path.abspath(target))
     _check_target(target, overwrite=overwrite)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_stale(target)
-    folder = target.parent / f".{target.name}{_MARK}{secrets.token_hex(8)}"
+    with hidden_folder(target.parent, target.name) as folder:
+        yield folder
+        _sync_folders(folder)
+        _put(folder, target, overwrite=overwrite)
+        _sync_folder(target.parent)
+
+
+@contextmanager
+def hidden_folder(parent: Path, name: str) -> Iterator[Path]:
+    """A new folder that nobody looks for; what is left in it at the end of the block is removed.
+
+    What killed writers under the same name have left is removed first.
+
+    Args:
+        parent: where it is made; made itself where it is not there.
+        name: of what it becomes, or of who makes it.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    _remove_stale(parent, name)
+    folder = parent / f".{name}{_MARK}{secrets.token_hex(8)}"
     folder.mkdir()
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -62,13 +80,36 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
-        _sync_folders(folder)
-        _put(folder, target, overwrite=overwrite)
-        _sync_folder(target.parent)
     finally:
         # After an exchange this is the old version, after an error the half-written one.
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+def move_new(folder: Path, target: Path) -> None:
+    """Let a finished folder appear under a name that is free, in one step.
+
+    Raises:
+        FileExistsError: the name is taken, by whatever.
+        OSError: the folder cannot be moved there.
+    """
+    _sync_folders(folder)
+    try:
+        _rename(folder, target, _RENAME_NOREPLACE)
+    except OSError as error:
+        # A plain rename says so of a folder that came between the look and the step.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+    _sync_folder(target.parent)
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a small new file that survives a power cut, once its folder does."""
+    with file.open("x", encoding="utf-8") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())
 
 
 def _check_target(target: Path, *, overwrite: bool) -> None:
@@ -147,9 +188,9 @@ def _exchange_by_renames(source: Path, target: Path) -> None:
     aside.rename(source)
 
 
-def _remove_stale(target: Path) -> None:
-    """Remove what a killed writer to the same target has left: nobody holds its lock."""
-    for left in target.parent.glob(f"{glob.escape(f'.{target.name}{_MARK}')}*"):
+def _remove_stale(parent: Path, name: str) -> None:
+    """Remove what a killed writer of the same name has left: nobody holds its lock."""
+    for left in parent.glob(f"{glob.escape(f'.{name}{_MARK}')}*"):
         with contextlib.suppress(OSError):
             # Between a writer's mkdir and its lock there is a moment; a young folder is left alone.
             if time.time() - left.stat().st_mtime < _STALE_AFTER_SECONDS:

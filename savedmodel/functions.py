@@ -21,6 +21,7 @@ from savedmodel.body import (
 )
 from savedmodel.gradients import Sources, write_call
 from savedmodel.model import Function, SavedModel, Signature, Variable
+from savedmodel.padding import Padding
 from savedmodel.schema import Proto, StructuredValue
 from savedmodel.structures import encode_structure, encode_tensor_spec, leaves
 from xla_call_module.call import TensorSpec
@@ -104,9 +105,11 @@ def _write_structured(
     }
     inputs = {index: body.add_input(names[index], call.args[index]) for index in arguments}
 
+    batches = _Batches(body, function, inputs)
+
     def argument(index: int) -> Tensor:
         if index in inputs:
-            return inputs[index]
+            return batches.padded(index)
         return body.read_variable(function.bound[index], variables[function.bound[index]])
 
     def constant(key: str) -> Tensor:
@@ -114,7 +117,9 @@ def _write_structured(
 
     outputs = write_call(body, function.chain, Sources(argument, constant), function.no_gradient)
     for position, index in enumerate(results):
-        body.add_output(f"output_{position}", call.results[index], outputs[index])
+        body.add_output(
+            f"output_{position}", call.results[index], batches.cut(index, outputs[index])
+        )
     concrete = body.finish(
         input_signature=encode_structure(
             function.arguments, lambda i: encode_tensor_spec(names[i], call.args[i])
@@ -124,6 +129,38 @@ def _write_structured(
         ),
     )
     return concrete, arguments
+
+
+class _Batches:
+    """The arguments and results of a function, its batches padded and cut if it has buckets."""
+
+    def __init__(self, body: Body, function: Function, inputs: Mapping[int, Tensor]) -> None:
+        self._call, self._inputs = function.call, inputs
+        self._buckets, self._padding = function.batch_buckets, None
+        self._padded: dict[int, Tensor] = {}
+        if self._buckets is not None:
+            # One that the function does not take says nothing of the batch.
+            index = next(i for i in self._call.kept if i in inputs and self._leads(i))
+            self._padding = Padding(body, self._buckets, inputs[index], self._call.args[index])
+
+    def _leads(self, index: int) -> bool:
+        return self._buckets is not None and self._buckets.lead(self._call.args[index])
+
+    def padded(self, index: int) -> Tensor:
+        """An argument of the call."""
+        spec = self._call.args[index]
+        if self._padding is None or not self._leads(index):
+            return self._inputs[index]
+        if index not in self._padded:
+            self._padded[index] = self._padding.pad(self._inputs[index], spec)
+        return self._padded[index]
+
+    def cut(self, index: int, result: Tensor) -> Tensor:
+        """A result of the function, of which the call's is given."""
+        spec = self._call.results[index]
+        if self._padding is None or self._buckets is None or not self._buckets.lead(spec):
+            return result
+        return self._padding.cut(result, spec)
 
 
 def _named_signature(

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 
 from savedmodel.body import RESOURCE, set_function_call
 from savedmodel.functions import WrittenSignature
 from savedmodel.model import Variable
 from savedmodel.schema import GraphDef, Proto, SaverDef, SignatureDef
 from savedmodel.structures import fill_shape
+from savedmodel.tensor_values import fill_tensor
 
 __all__ = ["INIT_OP", "SessionGraph", "write_graph"]
 
@@ -60,7 +64,14 @@ class SessionGraph:
         node_inputs = []
         for name in written.inputs:
             spec = call.args[signature.inputs[name]]
-            node = self._placeholder(f"{signature.key}_{name}", spec.dtype.enum, spec.static_shape)
+            node = self._placeholder(
+                f"{signature.key}_{name}",
+                spec.dtype.enum,
+                spec.static_shape,
+                default=signature.defaults.get(name),
+            )
+            if name in signature.defaults:
+                fill_tensor(definition.defaults[name], signature.defaults[name])
             node_inputs.append(node)
             _fill_info(definition.inputs[name], f"{node}:0", spec.dtype.enum, spec.static_shape)
         partitioned = self._node("StatefulPartitionedCall", "StatefulPartitionedCall", node_inputs)
@@ -131,8 +142,22 @@ class SessionGraph:
             constants.append(node.name)
         return constants
 
-    def _placeholder(self, name: str, enum: int, shape: Sequence[int | None] | None) -> str:
-        node = self._node("Placeholder", name)
+    def _placeholder(
+        self,
+        name: str,
+        enum: int,
+        shape: Sequence[int | None] | None,
+        *,
+        default: np.ndarray[Any, Any] | None = None,
+    ) -> str:
+        """A tensor that is fed; of one with a default, that is its value while it is not."""
+        if default is None:
+            node = self._node("Placeholder", name)
+        else:
+            value = self._node("Const", f"{name}_default")
+            value.attr["dtype"].type = enum
+            fill_tensor(value.attr["value"].tensor, default)
+            node = self._node("PlaceholderWithDefault", name, [value.name])
         node.attr["dtype"].type = enum
         fill_shape(node.attr["shape"].shape, shape)
         return node.name  # type: ignore[no-any-return]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.structures import NONE, Structure
 from savedmodel.wiring import Wiring
 from xla_call_module.call import CallModule
@@ -187,6 +188,7 @@ class Function:
         results: the result; the leaves are indices into `chain[0].results`.
         no_gradient: what TensorFlow says when a gradient is asked for that the chain does not have.
         constants: for the keys of the chain's constants the index of the variable that holds it.
+        batch_buckets: what the batches are padded to; None for what they are.
     """
 
     name: str
@@ -197,6 +199,7 @@ class Function:
     results: Structure
     no_gradient: str = ""
     constants: Mapping[str, int] = field(default_factory=dict)
+    batch_buckets: BatchBuckets | None = None
 
     @property
     def call(self) -> CallModule:
@@ -215,6 +218,7 @@ class Signature:
         outputs: for each output name the index into its results.
         wiring: of one that was read, all that is around its calls; the other attributes have what
             is passed on as it is.
+        defaults: what those inputs are that a request leaves out, by their names.
     """
 
     key: str
@@ -222,6 +226,7 @@ class Signature:
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
     wiring: Wiring | None = field(default=None, compare=False)
+    defaults: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a key that the root object cannot have as an attribute."""
@@ -241,12 +246,15 @@ class SavedModel:
         variables: shared by all signatures, in their pytree's order; then the constants.
         params: the pytree of the variables; the leaves are indices into `variables`.
         metadata: JSON values that `inspect` shows and no loader needs.
+        others: signatures of a file that was read which compute something besides calls of modules,
+            by their keys, and what that is.
     """
 
     signatures: tuple[Signature, ...]
     variables: tuple[Variable, ...] = ()
     params: Structure = NONE
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def module_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from savedmodel import checksum
@@ -29,13 +31,20 @@ from savedmodel.schema import SavedModel as SavedModelProto
 from savedmodel.session import read_session
 from savedmodel.stored_variables import StoredVariables
 from savedmodel.structures import NONE, Branch, Leaf, Structure, as_dict, as_tuple
+from savedmodel.tensor_values import decode_tensor
 from savedmodel.wire import check_wire
 from savedmodel.wiring import Input, Output, Parameter, Wiring
 from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, VARIABLES
 from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_tensorflow
-from xla_call_module.errors import FormatError, StructureError, refusing_damage
+from xla_call_module.errors import (
+    DtypeError,
+    FormatError,
+    InteropError,
+    StructureError,
+    refusing_damage,
+)
 from xla_call_module.node import decode_node, description_allowance
 
 __all__ = ["read", "read_proto"]
@@ -57,8 +66,9 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
             ours, also after TensorFlow has loaded and saved it again.
 
     Raises:
-        StructureError: the path is an address such as `gs://bucket/model`.
-        FormatError: it is damaged, or a signature computes something besides one call.
+        StructureError: the path is an address such as `gs://bucket/model`, or every signature
+            computes something besides calls of modules.
+        FormatError: it is damaged.
         OSError: a file cannot be read.
 
     Example:
@@ -88,8 +98,30 @@ def _read(folder: Path) -> SavedModel:
     entries = [*objects.signatures(functions)] or [*objects.functions(functions)]
     if not entries:
         raise FormatError(f"{folder / PROTO_FILE} has no signatures and no functions.")
-    signatures = tuple(_read_signature(entry, functions, objects, metadata) for entry in entries)
-    return SavedModel(signatures, objects.variables, objects.params, metadata)
+    found: list[Signature] = []
+    refused: dict[str, InteropError] = {}
+    for entry in entries:
+        try:
+            signature = _read_signature(entry, functions, objects, metadata)
+        except (StructureError, DtypeError) as error:
+            refused[entry.key] = error
+        else:
+            defaults = _read_defaults(entry, meta_graph)
+            found.append(dataclasses.replace(signature, defaults=defaults))
+    if not found:
+        raise next(iter(refused.values()))
+    others = {key: str(error) for key, error in refused.items()}
+    return SavedModel(tuple(found), objects.variables, objects.params, metadata, others)
+
+
+def _read_defaults(entry: _Entry, meta_graph: Proto) -> dict[str, np.ndarray[Any, Any]]:
+    """What the inputs of a signature are that are left out."""
+    if entry.key not in meta_graph.signature_def:
+        return {}
+    defaults = meta_graph.signature_def[entry.key].defaults
+    return {
+        name: decode_tensor(defaults[name]) for name in sorted(defaults) if name in entry.inputs
+    }
 
 
 def read_proto(folder: Path) -> Proto:
@@ -262,6 +294,7 @@ def _to_signature(key: str, wiring: Wiring, recorded: Mapping[str, Any]) -> Sign
             parameters=(),
             results=as_dict({name: Leaf(index) for name, index in outputs.items()}),
             constants=constants,
+            batch_buckets=first.batch_buckets,
         ),
         inputs=inputs,
         outputs=outputs,

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from savedmodel import dataflow
 from savedmodel.dataflow import (
@@ -20,7 +16,9 @@ from savedmodel.dataflow import (
     shown_by,
     trace,
 )
+from savedmodel.read_padding import check_cut, read_buckets, read_cut, read_padded
 from savedmodel.schema import Proto
+from savedmodel.tensor_values import decode_tensor
 from savedmodel.wiring import (
     Cast,
     Constant,
@@ -42,9 +40,6 @@ from xla_call_module.node import decode_node
 __all__ = ["Described", "Source", "read_wiring"]
 
 _SHOWN = 8
-# A constant in a graph is small; a splat of the same size in the file is not.
-_MAX_CONSTANT_BYTES = 1 << 26
-_MAX_PADDED = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +110,9 @@ def _unknown(origin: Origin, seen: set[int]) -> Iterator[str]:
     if id(origin) in seen:
         return
     seen.add(id(origin))
+    if (inside := read_padded(origin) or read_cut(origin)) is not None:
+        yield from _unknown(inside.source, seen)
+        return
     match origin:
         case Unknown():
             yield f"{origin.op} ({origin.node})"
@@ -138,22 +136,28 @@ class _Reader:
     source: Source
     names: tuple[str, ...]
     _invocations: dict[int, Invocation] = field(default_factory=dict)
+    # For each call with a padded batch what its results are cut by.
+    _counts: dict[int, Origin] = field(default_factory=dict)
 
     def value(self, origin: Origin) -> Value:
+        cut = read_cut(origin)
+        if isinstance(found := origin if cut is None else cut.source, Result):
+            invocation = self._invocation(found.call)
+            count = self._counts.get(id(found.call))
+            check_cut(invocation, found.index, is_cut=cut is not None and cut.count is count)
+            return Output(invocation, found.index)
         match origin:
             case Argument(index) if index < len(self.names):
                 return Input(self.names[index])
             case Argument(index):
                 captured = self.source.capture(index - len(self.names))
                 return captured if isinstance(captured, Parameter) else self.value(captured)
-            case Result(call, index):
-                return Output(self._invocation(call), index)
             case dataflow.Constant(tensor):
-                return Constant(_to_numpy(tensor))
+                return Constant(decode_tensor(tensor))
             case dataflow.Cast(below, enum):
                 return Cast(self.value(below), dtype_from_tensorflow(enum, where=self.source.key))
             case dataflow.Reshape(below, dataflow.Constant(tensor)):
-                return Reshape(self.value(below), tuple(map(int, _to_numpy(tensor).ravel())))
+                return Reshape(self.value(below), tuple(map(int, decode_tensor(tensor).ravel())))
         raise StructureError(
             f"A {type(origin).__name__} in {self.source.key} is no part of a call."
         )
@@ -161,7 +165,12 @@ class _Reader:
     def _invocation(self, call: Call) -> Invocation:
         if id(call) not in self._invocations:
             chain = self.source.chain(call)
-            operands = tuple(map(self.value, call.operands))
+            padded = [read_padded(operand) for operand in call.operands]
+            sources = [
+                operand if found is None else found.source
+                for operand, found in zip(call.operands, padded, strict=True)
+            ]
+            operands = tuple(map(self.value, sources))
             if len(operands) != len(chain[0].operands):
                 raise FormatError(
                     f"Node {call.node.name} has {len(operands)} inputs, and takes "
@@ -170,7 +179,10 @@ class _Reader:
             gradient = None
             if not chain[0].exported:
                 chain, gradient = chain[:1], _read_gradient(call, chain[0], self.source)
-            self._invocations[id(call)] = Invocation(chain, operands, gradient)
+            buckets = None
+            if any(padded):
+                buckets, self._counts[id(call)] = read_buckets(chain[0], padded)
+            self._invocations[id(call)] = Invocation(chain, operands, gradient, buckets)
         return self._invocations[id(call)]
 
 
@@ -254,7 +266,7 @@ class _Pullback:
 def _is_zero(origin: Origin) -> bool:
     """Whether something is all zeros, as far as its operation tells."""
     if isinstance(origin, dataflow.Constant):
-        return not _to_numpy(origin.tensor).any()
+        return not decode_tensor(origin.tensor).any()
     if not isinstance(origin, Unknown):
         return False
     place = {"BroadcastTo": 0, "Fill": 1}.get(origin.op)
@@ -268,42 +280,3 @@ def _split(reference: str) -> tuple[str, int]:
     node, _, rest = reference.partition(":")
     number = rest.rpartition(":")[2]
     return node, int(number) if number.isascii() and number.isdigit() else 0
-
-
-def _to_numpy(tensor: Proto) -> np.ndarray[Any, Any]:
-    """The array that a TensorProto is (tensorflow/core/framework/tensor.proto)."""
-    dtype = dtype_from_tensorflow(tensor.dtype, where="A constant")
-    shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
-    count = math.prod(shape)
-    if min(shape, default=0) < 0 or count * dtype.itemsize > _MAX_CONSTANT_BYTES:
-        raise FormatError(f"A constant has the shape {shape}.")
-    if tensor.tensor_content:
-        if len(tensor.tensor_content) != count * dtype.itemsize:
-            raise FormatError(
-                f"A constant of {dtype.name}{list(shape)} has {len(tensor.tensor_content)} bytes."
-            )
-        return np.frombuffer(tensor.tensor_content, dtype.numpy).reshape(shape)
-    if not count:
-        return np.zeros(shape, dtype.numpy)
-    values = _listed_values(tensor, dtype.numpy)
-    if not 0 < values.size <= count or (values.size > 1 and count > _MAX_PADDED):
-        raise FormatError(f"A constant of {dtype.name}{list(shape)} has {values.size} values.")
-    if values.size == 1:
-        return np.broadcast_to(values[0], shape)
-    # The last value is that of all that are left out.
-    return np.concatenate([values, values[-1:].repeat(count - values.size)]).reshape(shape)
-
-
-def _listed_values(tensor: Proto, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The elements in the fields of a TensorProto for values of each kind."""
-    if tensor.half_val:  # bits, also of bfloat16
-        return np.array(tensor.half_val, np.uint16).view(dtype)
-    if tensor.float8_val:
-        return np.frombuffer(tensor.float8_val, np.uint8).view(dtype)
-    for pairs, part in ((tensor.scomplex_val, np.float32), (tensor.dcomplex_val, np.float64)):
-        if pairs:
-            return np.array(pairs, part)[: len(pairs) // 2 * 2].view(dtype)
-    fields = ("float_val", "double_val", "int_val", "int64_val", "bool_val", "uint32_val",
-              "uint64_val")  # fmt: skip
-    values = [value for name in fields for value in getattr(tensor, name)]
-    return np.array(values).astype(dtype)

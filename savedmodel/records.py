@@ -10,19 +10,42 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import google_crc32c
 
-from savedmodel.sstable import damage, unmask_crc
+from savedmodel.sstable import damage, mask_crc, unmask_crc
 
-__all__ = ["record_sizes"]
+__all__ = ["record_sizes", "write_records"]
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _PIECE_SIZE = 1 << 20
+
+
+def write_records(path: Path, records: Iterable[bytes]) -> int:
+    """Write a TFRecord file; the number of its records.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    count = 0
+    with open(path, "wb") as file:
+        for record in records:
+            size = len(record).to_bytes(8, "little")
+            file.write(size + _masked(size))
+            file.write(record)
+            file.write(_masked(record))
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    return count
+
+
+def _masked(data: bytes) -> bytes:
+    return _FOOTER.pack(mask_crc(google_crc32c.value(data)))
 
 
 def record_sizes(path: Path) -> Iterator[int]:

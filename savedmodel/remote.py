@@ -13,7 +13,7 @@ from typing import Any
 
 from xla_call_module.errors import MissingDependencyError, StructureError
 
-__all__ = ["is_remote", "upload"]
+__all__ = ["address", "is_remote", "upload"]
 
 _PIECE_BYTES = 8 << 20
 
@@ -36,7 +36,7 @@ def upload(folder: Path, path: str | os.PathLike[str], *, last: str, overwrite: 
         MissingDependencyError: etils is not installed.
         StructureError: something is there, and `overwrite` is off.
     """
-    target = _address(path)
+    target = address(path)
     if target.exists() and not overwrite:
         raise StructureError(
             f"{os.fspath(path)} exists. To do: pass overwrite=True to replace it, or take another "
@@ -51,7 +51,12 @@ def upload(folder: Path, path: str | os.PathLike[str], *, last: str, overwrite: 
             shutil.copyfileobj(source, destination, _PIECE_BYTES)
 
 
-def _address(path: str | os.PathLike[str]) -> Any:
+def address(path: str | os.PathLike[str]) -> Any:
+    """An address as an `etils.epath.Path`.
+
+    Raises:
+        MissingDependencyError: etils is not installed.
+    """
     try:
         from etils import epath
     except ImportError as error:

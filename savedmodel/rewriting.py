@@ -10,17 +10,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from savedmodel.assets import asset_files
+from savedmodel.copying import copy_files
 from savedmodel.folder import new_folder
+from savedmodel.manifest import MANIFEST_FILE
 from savedmodel.read import read_proto
-from savedmodel.regular_file import check_inside
 from savedmodel.remote import is_remote, upload
 from savedmodel.schema import Proto
 from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, serialize_proto, write_proto
@@ -33,7 +32,8 @@ __all__ = ["rewrite_nodes"]
 # They describe the bytes of the old saved_model.pb. TensorFlow computes the fingerprint when it
 # saves, compares it with nothing, and loads a file without one
 # (tensorflow/python/saved_model/fingerprinting.py); the text is another form of the old message.
-_OUTDATED = frozenset({"fingerprint.pb", "saved_model.pbtxt"})
+# The manifest has the hash of it.
+_OUTDATED = frozenset({"fingerprint.pb", "saved_model.pbtxt", MANIFEST_FILE})
 
 
 def rewrite_nodes(
@@ -87,8 +87,7 @@ def rewrite_nodes(
     data = serialize_proto(proto)
     del proto
     with _new_place(target, overwrite=overwrite) as place:
-        for file in list(_files(folder)):
-            _link_or_copy(folder / file, place / file)
+        copy_files(folder, place, without=(*_OUTDATED, PROTO_FILE))
         write_proto(place, data)
     return count
 
@@ -156,32 +155,3 @@ def _new_place(target: str | os.PathLike[str], *, overwrite: bool) -> Iterator[P
     with tempfile.TemporaryDirectory() as temporary:
         yield Path(temporary)
         upload(Path(temporary), target, last=PROTO_FILE, overwrite=overwrite)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """The paths below a folder of all that is kept; links to files count as files."""
-    for entry in sorted(folder.rglob("*")):
-        path = entry.relative_to(folder)
-        if str(path) in _OUTDATED or str(path) == PROTO_FILE:
-            continue
-        mode = entry.stat().st_mode if entry.exists() else 0
-        if entry.is_symlink() and stat.S_ISDIR(mode):
-            raise FormatError(f"{entry} is a link to a folder. To do: put the folder there itself.")
-        if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-            raise FormatError(f"{entry} is neither a file nor a folder. To do: remove it.")
-        if stat.S_ISREG(mode):
-            # What a link leads to elsewhere is no part of the model, and not to be handed on.
-            check_inside(folder, path.as_posix())
-        yield path
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    """One more name for a file, or a copy where there cannot be one; a folder is made anew."""
-    if source.is_dir():
-        target.mkdir()
-        return
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        # Another file system, one without links, or one that forbids them for others' files.
-        shutil.copyfile(source, target)

@@ -14,7 +14,7 @@ that is read and written again loses nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from google.protobuf import any_pb2, wrappers_pb2
@@ -95,6 +95,9 @@ __all__ = [
     "TupleValue",
     "TypeSpecProto",
     "VersionDef",
+    "build_pool",
+    "message_class",
+    "parse_file",
 ]
 
 # One paragraph for each message or enum, the outer before the nested. `name = number type`; a
@@ -341,6 +344,7 @@ message BundleEntryProto
   size = 5 int64; crc32c = 6 fixed32; slices = 7 TensorSliceProto*
 """
 
+FILE_NAME = "savedmodel/tensorflow.proto"
 _PACKAGE = "tensorflow"
 _SCALARS = {
     "bool": FieldDescriptorProto.TYPE_BOOL,
@@ -357,14 +361,26 @@ _SCALARS = {
 }
 
 
-def _parse_file(declarations: str) -> FileDescriptorProto:
+def parse_file(
+    declarations: str, *, name: str, package: str = _PACKAGE, dependencies: Sequence[str] = ()
+) -> FileDescriptorProto:
+    """The file that declarations, written as those above, stand for.
+
+    Args:
+        declarations: the messages and enums.
+        name: of the file.
+        package: what is in front of the names that are declared; those that are referred to are
+            always below `tensorflow`.
+        dependencies: the files with the messages that it refers to, besides protobuf's own.
+    """
     file = FileDescriptorProto(
-        name="savedmodel/tensorflow.proto",
-        package=_PACKAGE,
+        name=name,
+        package=package,
         syntax="proto3",
-        dependency=[any_pb2.DESCRIPTOR.name, wrappers_pb2.DESCRIPTOR.name],
+        dependency=[any_pb2.DESCRIPTOR.name, wrappers_pb2.DESCRIPTOR.name, *dependencies],
     )
     messages: dict[str, DescriptorProto] = {}
+    prefix = f"{package}.".removeprefix(f"{_PACKAGE}.")
     for declaration in re.split(r"\n+(?=message |enum )", declarations.strip()):
         header, *lines = declaration.splitlines()
         kind, full_name = header.split()
@@ -377,7 +393,7 @@ def _parse_file(declarations: str) -> FileDescriptorProto:
             siblings = messages[outer].nested_type if outer else file.message_type
             messages[full_name] = message = siblings.add(name=name)
             for entry in _parse_entries(lines):
-                _add_field(message, full_name, *entry)
+                _add_field(message, f"{prefix}{full_name}", *entry)
     return file
 
 
@@ -428,20 +444,28 @@ def _set_type(field: FieldDescriptorProto, type_name: str) -> None:
     field.type_name = f".{type_name}" if "google" in type_name else f".{_PACKAGE}.{type_name}"
 
 
-def _build_pool() -> DescriptorPool:
+def build_pool(*files: FileDescriptorProto) -> DescriptorPool:
+    """A private pool with the messages of this module, and those of more files."""
     pool = DescriptorPool()
     pool.AddSerializedFile(any_pb2.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-    pool.AddSerializedFile(_parse_file(_DECLARATIONS).SerializeToString())
+    pool.AddSerializedFile(parse_file(_DECLARATIONS, name=FILE_NAME).SerializeToString())
+    for file in files:
+        pool.AddSerializedFile(file.SerializeToString())
     return pool
 
 
-_POOL = _build_pool()
+def message_class(pool: DescriptorPool, name: str) -> type[Proto]:
+    """The class of a message; the name is without `tensorflow.`."""
+    descriptor = pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
+    return cast("type[Proto]", GetMessageClass(descriptor))
+
+
+_POOL = build_pool()
 
 
 def _message(name: str) -> type[Proto]:
-    descriptor = _POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}")
-    return cast("type[Proto]", GetMessageClass(descriptor))
+    return message_class(_POOL, name)
 
 
 AssetFileDef = _message("AssetFileDef")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from savedmodel.batch_buckets import BatchBuckets
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DType
 
@@ -101,11 +102,14 @@ class Invocation:
         chain: the call and, if it describes itself, its gradients.
         operands: for each operand of the call where it comes from.
         gradient: its gradient, if it does not describe itself and the file has one.
+        batch_buckets: what the batches among its operands are padded to, and the results cut from;
+            operands and results are what they are without that.
     """
 
     chain: tuple[CallModule, ...]
     operands: tuple[Value, ...]
     gradient: Gradient | None = None
+    batch_buckets: BatchBuckets | None = None
 
     @property
     def call(self) -> CallModule:

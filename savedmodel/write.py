@@ -146,9 +146,15 @@ def encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
     """The saved_model.pb of a model, and its object graph.
 
     Raises:
-        StructureError: it would be too large for a protobuf message.
+        StructureError: it would be too large for a protobuf message, or has signatures that are not
+            calls of modules.
     """
     _check_size(model)
+    if model.others:
+        raise StructureError(
+            f"The signature {next(iter(model.others))} computes something besides calls of "
+            "modules, and cannot be written. To do: copy the folder that it was read from."
+        )
     proto: Any = SavedModelProto(saved_model_schema_version=1)
     meta_graph = proto.meta_graphs.add()
     library, signatures = write_functions(model, meta_graph.graph_def.library)

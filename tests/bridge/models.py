@@ -47,6 +47,7 @@ class Case:
         reason: why it may differ at all.
         differentiable: whether reverse mode is possible.
         x64: whether 64-bit dtypes are on.
+        batch_buckets: what batches are padded to.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Case:
     reason: str = ""
     differentiable: bool = True
     x64: bool = False
+    batch_buckets: tuple[int, ...] | None = None
 
     @property
     def default(self) -> str:
@@ -93,7 +95,7 @@ class Case:
             if not self.differentiable:
                 warnings.filterwarnings("ignore", ".* is saved without a gradient", UserWarning)
             params = {} if self.params is None else {"params": self.params()}
-            bridge.save(self.export(), folder, **params)
+            bridge.save(self.export(), folder, batch_buckets=self.batch_buckets, **params)
 
     def results(self, key: str = DEFAULT_SIGNATURE) -> Any:
         """What JAX computes."""
@@ -313,6 +315,17 @@ def passed(params: Any, x: Any) -> Any:
     return {"args": x, "params": params}
 
 
+def rows(params: Any, x: Any, i: Any, scale: Any) -> Any:
+    """Results with and without the batch."""
+    y = x @ params["w"] + params["b"]
+    return {"y": y * scale, "i": i + 1, "norm": scale * jnp.sum(params["b"])}
+
+
+def same_rows(x: Any) -> Any:
+    """What came."""
+    return x
+
+
 def bit_patterns(dtype: DType) -> Any:
     """512 values of a dtype: special ones, subnormals, NaNs with payloads, and random bits.
 
@@ -473,6 +486,24 @@ CASES = (
     ),
     Case(
         "float8", _single(passed), (_dtypes(float8=True),), params=lambda: _dtypes(float8=True)
+    ),
+    Case(
+        "batch_buckets",
+        _single(rows),
+        (_range(5, 3), np.arange(5, dtype=np.int32), np.float32(2)),
+        params=_weights,
+        polymorphic=("b, 3", "b", ""),
+        tolerance=1e-6,
+        reason=ROUNDING,
+        batch_buckets=(1, 8),
+    ),
+    Case(
+        "buckets_of_all_dtypes",
+        _single(same_rows),
+        (_dtypes(float8=False),),
+        polymorphic=("b",),
+        x64=True,
+        batch_buckets=(8, 600),
     ),
 )  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}

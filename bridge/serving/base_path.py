@@ -1,0 +1,222 @@
+"""The folder that TensorFlow Serving watches: a version is a child whose name is a number.
+
+Serving looks at the names of the children now and then, and takes each that is a number for a
+version, whatever is in it (tensorflow_serving/sources/storage_path/
+file_system_storage_path_source.cc). So nothing half done may have such a name: on a disk a version
+appears, and goes, by a rename. An object store has no such step; there saved_model.pb is what comes
+last and goes first, and Serving tries to load a version again while it is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from savedmodel.copying import copy_files
+from savedmodel.folder import hidden_folder, move_new, write_text
+from savedmodel.remote import address, is_remote, upload
+from savedmodel.write import PROTO_FILE
+from xla_call_module.errors import FormatError, StructureError
+
+__all__ = ["MOST", "BasePath", "open_base_path", "parse_version"]
+
+# One name for all that is hidden there, so that whoever comes next removes what was left.
+_HIDDEN = "publish"
+# Serving's numbers have 64 bits.
+MOST = 2**63 - 1
+_NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+[ \t\n\v\f\r]*")
+
+
+class BasePath(Protocol):
+    """Where versions are, on a disk or in a store."""
+
+    def taken(self) -> dict[int, str]:
+        """Each number that Serving would read, with the name that has it."""
+
+    def versions(self) -> dict[int, str]:
+        """Those of `taken` that are SavedModels."""
+
+    def new_version(self) -> Any:
+        """A context with an empty folder on a disk, to put a version together in."""
+
+    def place(self, folder: Path, version: int) -> str:
+        """Let a finished folder appear as a version; its path.
+
+        Raises:
+            FileExistsError: the number is taken.
+        """
+
+    def copy(self, name: str, folder: Path) -> None:
+        """Put what is in a version into an empty folder."""
+
+    def remove(self, name: str) -> None:
+        """Take a version away; nothing where another has done it."""
+
+    def read_text(self, name: str) -> str | None:
+        """A file beside the versions; None where there is none."""
+
+    def write_text(self, name: str, text: str) -> str:
+        """Write a file beside the versions; its path."""
+
+
+def parse_version(name: str) -> int | None:
+    """The number that Serving reads in the name of a child; None where it reads none.
+
+    >>> parse_version("007"), parse_version("+7"), parse_version(".7"), parse_version("7a")
+    (7, 7, None, None)
+    """
+    if not _NUMBER.fullmatch(name):
+        return None
+    number = int(name)
+    return number if -MOST - 1 <= number <= MOST else None
+
+
+def open_base_path(path: str | os.PathLike[str]) -> BasePath:
+    """The folder at a path or an address.
+
+    Raises:
+        StructureError: it is no folder, or is itself a SavedModel.
+        MissingDependencyError: it is an address, and etils is not installed.
+    """
+    if is_remote(path):
+        return _Store(os.fspath(path))
+    folder = Path(os.path.abspath(path))
+    if folder.exists() and not folder.is_dir():
+        raise StructureError(f"{folder} is no folder. To do: take another base_path.")
+    if (folder / PROTO_FILE).exists():
+        raise StructureError(
+            f"{folder} is itself a SavedModel, and base_path is the folder above the versions. To "
+            "do: take its parent, or a new folder."
+        )
+    return _Folder(folder)
+
+
+class _Folder:
+    """A base path on a disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def taken(self) -> dict[int, str]:
+        names = os.listdir(self._path) if self._path.is_dir() else []
+        return _numbered(names)
+
+    def versions(self) -> dict[int, str]:
+        return {
+            number: name
+            for number, name in self.taken().items()
+            if (self._path / name / PROTO_FILE).is_file()
+        }
+
+    @contextmanager
+    def new_version(self) -> Iterator[Path]:
+        with hidden_folder(self._path, _HIDDEN) as outer:
+            # One more level: the hidden folder itself is locked, and removed at the end.
+            folder = outer / "version"
+            yield folder
+
+    def place(self, folder: Path, version: int) -> str:
+        target = self._path / str(version)
+        move_new(folder, target)
+        return str(target)
+
+    def copy(self, name: str, folder: Path) -> None:
+        source = self._path / name
+        folder.mkdir()
+        copy_files(source, folder)
+        # A version that goes is moved away first, so one that is still there was there all along.
+        if not (source / PROTO_FILE).exists():
+            raise StructureError(
+                f"{source} was removed while it was copied. To do: take a version that is there."
+            )
+
+    def remove(self, name: str) -> None:
+        with hidden_folder(self._path, _HIDDEN) as aside:
+            try:
+                (self._path / name).rename(aside / "version")
+            except FileNotFoundError:
+                return
+
+    def read_text(self, name: str) -> str | None:
+        try:
+            return (self._path / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except UnicodeDecodeError as error:
+            raise FormatError(f"{self._path / name} is no text: {error}.") from error
+
+    def write_text(self, name: str, text: str) -> str:
+        with hidden_folder(self._path, _HIDDEN) as aside:
+            write_text(aside / name, text)
+            (aside / name).replace(self._path / name)
+        return str(self._path / name)
+
+
+class _Store:
+    """A base path in an object store."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path.rstrip("/")
+        self._address = address(self._path)
+
+    def taken(self) -> dict[int, str]:
+        if not self._address.exists():
+            return {}
+        return _numbered([child.name for child in self._address.iterdir()])
+
+    def versions(self) -> dict[int, str]:
+        return {
+            number: name
+            for number, name in self.taken().items()
+            if (self._address / name / PROTO_FILE).exists()
+        }
+
+    @contextmanager
+    def new_version(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory() as outer:
+            yield Path(outer) / "version"
+
+    def place(self, folder: Path, version: int) -> str:
+        if version in self.taken():
+            raise FileExistsError(f"{self._path}/{version}")
+        upload(folder, f"{self._path}/{version}", last=PROTO_FILE, overwrite=False)
+        return f"{self._path}/{version}"
+
+    def copy(self, name: str, folder: Path) -> None:
+        folder.mkdir()
+        _download(self._address / name, folder)
+
+    def remove(self, name: str) -> None:
+        target = self._address / name
+        if target.exists():
+            (target / PROTO_FILE).unlink(missing_ok=True)
+            target.rmtree()
+
+    def read_text(self, name: str) -> str | None:
+        file = self._address / name
+        return str(file.read_text()) if file.exists() else None
+
+    def write_text(self, name: str, text: str) -> str:
+        self._address.mkdir(parents=True, exist_ok=True)
+        (self._address / name).write_text(text)
+        return f"{self._path}/{name}"
+
+
+def _numbered(names: list[str]) -> dict[int, str]:
+    pairs = ((parse_version(name), name) for name in sorted(names))
+    return {number: name for number, name in pairs if number is not None}
+
+
+def _download(source: Any, target: Path) -> None:
+    for child in source.iterdir():
+        place = target / child.name
+        if child.is_dir():
+            place.mkdir()
+            _download(child, place)
+        else:
+            place.write_bytes(child.read_bytes())

@@ -1,0 +1,271 @@
+"""`compose`: a user's TensorFlow functions around a JAX function, as one signature.
+
+These need TensorFlow, as it is TensorFlow's own functions that are put around the call. The call
+stays what it is: a node that describes itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+import tensorflow as tf
+from jax import export
+
+from bridge.save import save
+from bridge.serving.methods import Method, named_outputs, parse_method
+from bridge.serving.preprocessing import Request, as_function, named_tensors, read_request
+from bridge.serving.publishing import SaveOptions
+from bridge.serving.resources import resources_of
+from savedmodel.folder import new_folder
+from savedmodel.model import DEFAULT_SIGNATURE
+from savedmodel.read import read, read_proto
+from savedmodel.remote import is_remote
+from savedmodel.schema import Proto, TensorProto
+from savedmodel.write import serialize_proto, write_proto
+from xla_call_module.errors import InteropError, StructureError
+
+__all__ = ["compose"]
+
+_SERVE_TAG = "serve"
+_FINGERPRINT = "fingerprint.pb"
+
+
+def compose(
+    model: export.Exported | Mapping[str, export.Exported] | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    preprocess: Any = None,
+    postprocess: Any = None,
+    request: Mapping[str, tf.TensorSpec] | None = None,
+    examples: bool | Mapping[str, Any] = False,
+    method: str = "predict",
+    classes: Sequence[str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    signature: str = DEFAULT_SIGNATURE,
+    bare: str = "bare",
+    overwrite: bool = False,
+    **options: Unpack[SaveOptions],
+) -> str:
+    """Write a SavedModel whose signature is TensorFlow functions around a call; its folder.
+
+    What a request has goes through `preprocess` to the inputs of the call, and the outputs of the
+    call through `postprocess` to the response. Lookup tables, variables and asset files that the
+    two functions use go into the file. The signature as it was is there, too, under another key:
+    `bridge.load(path).signatures["bare"]` is a JAX function. The folder is a model for
+    `bridge.serving.publish`.
+
+    The folder appears whole or not at all. Its bytes are not the same each time: TensorFlow numbers
+    the functions of a process, and names the place that assets came from.
+
+    Args:
+        model: what `bridge.save` takes, or the folder of a SavedModel.
+        path: the folder to make.
+        preprocess: a Python or TensorFlow function of tensors, called with those of the request by
+            their names. It returns the inputs of the signature by their names, or the one that it
+            has; inputs that it does not return are the request's own.
+        postprocess: the same for the outputs: it is called with all of them by their names, and
+            returns those of the response by theirs, or a single one.
+        request: what a request has: for each name, which `preprocess` has as a parameter, its
+            `tf.TensorSpec`. By default what the `input_signature` of `preprocess` says; without
+            `preprocess` the inputs of the signature.
+        examples: whether a request is a batch of serialized `tf.Example`s, in the one input
+            `examples`, that have these tensors as features, the batch not counted. Or these
+            features, such as `{"x": tf.io.FixedLenFeature([3], tf.float32)}`.
+        method: which of TensorFlow Serving's calls the signature is for: `predict`; `classify`,
+            with `scores` (float32, batch by classes), `classes` (strings of that shape) or both as
+            its response; `regress`, with one number for each row in `outputs`. The last two take
+            serialized `tf.Example`s, whose input is then called `inputs`, and a single output of
+            the function is `scores` or `outputs` for them.
+        classes: for `classify` the names of the classes.
+        defaults: values for what a request may leave out, by name; see `bridge.save`.
+        signature: the key of the one to put together, which then is that of the composed one.
+        bare: the key under which it stays as it was.
+        overwrite: whether a SavedModel at `path` is replaced.
+        options: `params` and whatever else `bridge.save` takes, for a `model` that is no folder.
+
+    Raises:
+        StructureError: the functions do not fit the signature or the method; a key is taken or
+            missing; `path` exists.
+        DtypeError: they have another dtype.
+        InteropError, OSError: as `bridge.save`. Then nothing has appeared.
+
+    Example:
+        >>> import bridge.serving, jax, tensorflow as tf
+        >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 3"), "float32")
+        >>> exported = jax.export.export(jax.jit(lambda x: x.sum(1)))(x)
+        >>> def parse(text):
+        ...     return tf.strings.to_number(tf.strings.split(text, ",").to_tensor(shape=[None, 3]))
+        >>> folder = bridge.serving.compose(
+        ...     exported, "sum_of_text", preprocess=parse,
+        ...     request={"text": tf.TensorSpec([None], tf.string)},
+        ... )
+        >>> serve = tf.saved_model.load(folder).signatures["serving_default"]
+        >>> serve(text=tf.constant(["1,2,3", "4,5,6"]))["output_0"].numpy()
+        array([ 6., 15.], dtype=float32)
+        >>> import numpy as np
+        >>> bridge.load(folder).signatures["bare"](np.ones((2, 3), "float32"))
+        Array([3., 3.], dtype=float32)
+    """
+    kind = parse_method(method, classes)
+    if is_remote(path):
+        raise StructureError(
+            f"{os.fspath(path)} is an address, and TensorFlow writes to a folder here. To do: "
+            "compose to a folder, and publish that."
+        )
+    with _as_folder(model, options) as folder:
+        loaded, called = _load(folder, signature, bare)
+        inputs = called.structured_input_signature[1]
+        asked = read_request(inputs, preprocess, request, examples, one_name=kind.input)
+        kind.check_request(asked.specs)
+        composed = _compose(called, asked, postprocess, kind, classes)
+        given = _parse_defaults(asked.specs, _own_defaults(folder), defaults, signature, bare)
+        loaded.composed_resources = resources_of([preprocess, postprocess])
+        signatures = {**loaded.signatures, bare: called, signature: composed}
+        with new_folder(Path(path), overwrite=overwrite) as place:
+            _write(loaded, place, signatures)
+            _finish(place, {signature: kind.name}, given)
+    return os.fspath(path)
+
+
+@contextlib.contextmanager
+def _as_folder(model: Any, options: SaveOptions) -> Iterator[Path]:
+    """The folder of a SavedModel, which is written for the time being where it is none."""
+    if isinstance(model, str | os.PathLike):
+        if options:
+            raise StructureError(
+                f"{os.fspath(model)} is saved already, and {', '.join(options)} would have no "
+                "effect. To do: pass what was exported."
+            )
+        yield Path(model)
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        save(model, Path(temporary) / "model", **options)
+        yield Path(temporary) / "model"
+
+
+def _load(folder: Path, signature: str, bare: str) -> tuple[Any, Any]:
+    """What TensorFlow loads, and the signature in it that is to be called."""
+    found = [found.key for found in read(folder).signatures]
+    if signature not in found:
+        raise StructureError(
+            f"{folder} has no signature {signature!r} that is a JAX function, only "
+            f"{', '.join(map(repr, found))}. To do: pass signature=."
+        )
+    loaded = tf.saved_model.load(folder)
+    if bare in loaded.signatures or bare == signature or not bare.isidentifier():
+        raise StructureError(
+            f"The signature {signature} cannot stay under the key {bare!r}, which is taken or no "
+            "name. To do: pass another one as bare=."
+        )
+    return loaded, loaded.signatures[signature]
+
+
+def _compose(
+    called: Any, asked: Request, postprocess: Any, kind: Method, classes: Sequence[str] | None
+) -> Any:
+    """The TensorFlow function of a request."""
+    after = None if postprocess is None else as_function(postprocess)
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
+    def composed(**tensors: Any) -> dict[str, Any]:
+        outputs = called(**asked.to_inputs(tensors))
+        if after is not None:
+            outputs = named_tensors(after(**outputs), ["output_0"], "postprocess")
+        return named_outputs(kind, outputs, classes)
+
+    try:
+        return composed.get_concrete_function(**asked.specs)
+    except (ValueError, TypeError, LookupError) as error:
+        if isinstance(error, InteropError):
+            raise
+        raise StructureError(
+            f"TensorFlow cannot trace the functions around the call: {error}"
+        ) from error
+
+
+def _own_defaults(folder: Path) -> dict[str, dict[str, Any]]:
+    """The defaults that the signatures of a file have."""
+    return {signature.key: dict(signature.defaults) for signature in read(folder).signatures}
+
+
+def _parse_defaults(
+    specs: Mapping[str, Any],
+    known: Mapping[str, Mapping[str, Any]],
+    defaults: Mapping[str, Any] | None,
+    signature: str,
+    bare: str,
+) -> dict[str, dict[str, Proto]]:
+    """For each signature its defaults; what is given goes before what the input has."""
+    own = {name: value for name, value in known[signature].items() if name in specs}
+    wanted: dict[str, Mapping[str, Any]] = {**known, bare: known[signature]}
+    wanted[signature] = own | dict(defaults or {})
+    found: dict[str, dict[str, Proto]] = {}
+    for key, values in wanted.items():
+        found[key] = {}
+        for name, value in values.items():
+            spec = specs.get(name) if key == signature else None
+            if key == signature and spec is None:
+                raise StructureError(
+                    f"defaults has {name!r} for {signature}; its inputs are {', '.join(specs)}."
+                )
+            found[key][name] = _to_proto(name, value, spec)
+    return found
+
+
+def _to_proto(name: str, value: Any, spec: Any) -> Proto:
+    try:
+        tensor = tf.constant(value, None if spec is None else spec.dtype)
+    except (ValueError, TypeError) as error:
+        raise StructureError(
+            f"The default of {name} is {value!r}; expected {spec}: {error}"
+        ) from error
+    if spec is not None and not spec.shape.is_compatible_with(tensor.shape):
+        raise StructureError(f"The default of {name} has shape {tensor.shape}; expected {spec}.")
+    message = tf.make_tensor_proto(tensor)
+    return TensorProto.FromString(message.SerializeToString())
+
+
+def _write(loaded: Any, place: Path, signatures: Mapping[str, Any]) -> None:
+    try:
+        tf.saved_model.save(loaded, str(place), signatures=dict(signatures))
+    except AssertionError as error:
+        raise StructureError(
+            "A function around the call uses a table or a variable that is not found in it: "
+            f"{error} To do: let it be a method of a tf.Module that has these as attributes."
+        ) from error
+
+
+def _finish(
+    place: Path, methods: Mapping[str, str], defaults: Mapping[str, Mapping[str, Proto]]
+) -> None:
+    """Write into the file what TensorFlow's own functions do not."""
+    proto = read_proto(place)
+    for meta_graph in proto.meta_graphs:
+        if _SERVE_TAG not in meta_graph.meta_info_def.tags:
+            continue
+        for key, name in methods.items():
+            meta_graph.signature_def[key].method_name = name
+        for key, values in defaults.items():
+            for name, value in values.items():
+                _set_default(meta_graph, meta_graph.signature_def[key], name, value)
+    write_proto(place, serialize_proto(proto))
+    # It describes the bytes that were there before, and nothing compares it.
+    (place / _FINGERPRINT).unlink(missing_ok=True)
+
+
+def _set_default(meta_graph: Proto, definition: Proto, name: str, value: Proto) -> None:
+    """Let an input have a value while it is not fed."""
+    definition.defaults[name].CopyFrom(value)
+    fed = definition.inputs[name].name.partition(":")[0]
+    graph = meta_graph.graph_def
+    node = next(node for node in graph.node if node.name == fed)
+    constant = graph.node.add(name=f"{fed}/default", op="Const")
+    constant.attr["dtype"].CopyFrom(node.attr["dtype"])
+    constant.attr["value"].tensor.CopyFrom(value)
+    node.op = "PlaceholderWithDefault"
+    node.input.append(constant.name)

@@ -1,0 +1,112 @@
+"""The messages of TensorFlow Serving that are written here, in a private pool.
+
+They are those of tensorflow_serving/apis/{model,predict,prediction_log}.proto,
+tensorflow_serving/config/{model_server_config,file_system_storage_path_source,monitoring_config}
+.proto and tensorflow_serving/servables/tensorflow/session_bundle_config.proto; the tests compare
+them with the ones that `tensorflow-serving-api` ships. Fields that are not declared here are kept
+as unknown fields by the wire format, and are an error in the text format.
+"""
+
+from __future__ import annotations
+
+from google.protobuf import text_format
+
+from savedmodel.schema import FILE_NAME, Proto, build_pool, message_class, parse_file
+from xla_call_module.errors import FormatError
+
+__all__ = [
+    "BatchingParameters",
+    "ModelServerConfig",
+    "MonitoringConfig",
+    "PredictionLog",
+    "TensorProto",
+    "decode_text",
+    "encode_text",
+]
+
+_DECLARATIONS = """
+message ModelSpec
+  name = 1 string; signature_name = 3 string
+  oneof version_choice: version = 2 google.protobuf.Int64Value; version_label = 4 string
+message PredictRequest
+  model_spec = 1 serving.ModelSpec; inputs = 2 string -> TensorProto; output_filter = 3 string*
+message PredictResponse
+  outputs = 1 string -> TensorProto; model_spec = 2 serving.ModelSpec
+message PredictLog
+  request = 1 serving.PredictRequest; response = 2 serving.PredictResponse
+message PredictionLog
+  oneof log_type: predict_log = 6 serving.PredictLog
+
+message BatchingParameters
+  max_batch_size = 1 google.protobuf.Int64Value
+  batch_timeout_micros = 2 google.protobuf.Int64Value
+  max_enqueued_batches = 3 google.protobuf.Int64Value
+  num_batch_threads = 4 google.protobuf.Int64Value
+  thread_pool_name = 5 google.protobuf.StringValue; allowed_batch_sizes = 6 int64*
+  pad_variable_length_inputs = 7 bool
+
+message FileSystemStoragePathSourceConfig
+message FileSystemStoragePathSourceConfig.ServableVersionPolicy
+  oneof policy_choice: latest = 100 serving.FileSystemStoragePathSourceConfig.ServableVersionPolicy.Latest
+  oneof policy_choice: all = 101 serving.FileSystemStoragePathSourceConfig.ServableVersionPolicy.All
+  oneof policy_choice: specific = 102 serving.FileSystemStoragePathSourceConfig.ServableVersionPolicy.Specific
+message FileSystemStoragePathSourceConfig.ServableVersionPolicy.Latest
+  num_versions = 1 uint32
+message FileSystemStoragePathSourceConfig.ServableVersionPolicy.All
+message FileSystemStoragePathSourceConfig.ServableVersionPolicy.Specific
+  versions = 1 int64*
+
+message ModelConfig
+  name = 1 string; base_path = 2 string; model_platform = 4 string
+  model_version_policy = 7 serving.FileSystemStoragePathSourceConfig.ServableVersionPolicy
+  version_labels = 8 string -> int64
+message ModelConfigList
+  config = 1 serving.ModelConfig*
+message ModelServerConfig
+  oneof config: model_config_list = 1 serving.ModelConfigList
+  oneof config: custom_model_config = 2 google.protobuf.Any
+
+message PrometheusConfig
+  enable = 1 bool; path = 2 string
+message MonitoringConfig
+  prometheus_config = 1 serving.PrometheusConfig
+"""  # noqa: E501 - the names are as long as they are
+
+_FILE = parse_file(
+    _DECLARATIONS,
+    name="bridge/serving.proto",
+    package="tensorflow.serving",
+    dependencies=(FILE_NAME,),
+)
+_POOL = build_pool(_FILE)
+
+BatchingParameters = message_class(_POOL, "serving.BatchingParameters")
+ModelServerConfig = message_class(_POOL, "serving.ModelServerConfig")
+MonitoringConfig = message_class(_POOL, "serving.MonitoringConfig")
+PredictionLog = message_class(_POOL, "serving.PredictionLog")
+TensorProto = message_class(_POOL, "TensorProto")
+
+
+def encode_text(message: Proto) -> str:
+    """The message in protobuf's text format, in which Serving reads its configuration."""
+    return str(text_format.MessageToString(message))
+
+
+def decode_text(text: str, kind: type[Proto], *, where: str) -> Proto:
+    """A message in the text format.
+
+    Args:
+        text: what is in the file.
+        kind: which message it is.
+        where: the file, for the message.
+
+    Raises:
+        FormatError: it is no such message.
+    """
+    try:
+        return text_format.Parse(text, kind())
+    except text_format.ParseError as error:
+        raise FormatError(
+            f"{where} is no {kind.DESCRIPTOR.name} in protobuf's text format: {error}. To do: "
+            "correct it, or remove it to have it written anew."
+        ) from error

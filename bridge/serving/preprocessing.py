@@ -1,0 +1,295 @@
+"""What a request has, and how the inputs of a signature are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from xla_call_module.errors import DtypeError, StructureError
+
+__all__ = ["Request", "as_function", "named_tensors", "read_request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request, as tensors.
+
+    Attributes:
+        specs: what it has, by name.
+        to_inputs: makes the inputs of the signature of these tensors.
+    """
+
+    specs: Mapping[str, Any]
+    to_inputs: Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def read_request(
+    inputs: Mapping[str, Any],
+    preprocess: Any,
+    request: Mapping[str, Any] | None,
+    examples: Any,
+    *,
+    one_name: str,
+) -> Request:
+    """What a request has.
+
+    Args:
+        inputs: the specs of the signature's inputs.
+        preprocess: what makes inputs of it, or None.
+        request: what it has, or None.
+        examples: whether that is in serialized `tf.Example`s, or their features.
+        one_name: the name of the one input that these come in.
+
+    Raises:
+        StructureError: they do not fit each other.
+        DtypeError: a feature cannot have the dtype of an input.
+    """
+    if request is not None and preprocess is None:
+        raise StructureError(
+            "request= says what preprocess= takes, and there is none. To do: leave request= out."
+        )
+    if isinstance(examples, Mapping):
+        if request is not None:
+            raise StructureError(
+                "request= and examples= both say what preprocess= takes. To do: leave one out."
+            )
+        features, given = dict(examples), _parsed_specs(examples)
+    elif not examples:
+        return _called(inputs, preprocess, _request_specs(preprocess, request, inputs))
+    else:
+        given = _request_specs(preprocess, request, inputs)
+        # What has no batch is no feature of a row.
+        given = {n: s for n, s in given.items() if preprocess is not None or _has_batch(s)}
+        features = {name: _to_feature(name, spec) for name, spec in given.items()}
+    if not features:
+        raise StructureError(
+            "No input has a batch in front, so that there is nothing to be read from tf.Examples. "
+            "To do: leave examples= out, or pass preprocess=."
+        )
+    below = _called(inputs, preprocess, given)
+    return _of_examples(below, features, given, one_name)
+
+
+def _of_examples(
+    below: Request, features: Mapping[str, Any], given: Mapping[str, Any], one_name: str
+) -> Request:
+    """A request of serialized `tf.Example`s, and of what is no feature."""
+    others = {name: spec for name, spec in below.specs.items() if name not in given}
+    if one_name in others:
+        raise StructureError(
+            f"The input {one_name} of the signature has the name that the tf.Examples come under. "
+            "To do: give it another one by inputs=."
+        )
+
+    def to_inputs(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        parsed = tf.io.parse_example(tensors[one_name], dict(features))
+        cast = {
+            name: tf.cast(parsed[name], spec.dtype) if _is_cast(spec) else parsed[name]
+            for name, spec in given.items()
+        }
+        return below.to_inputs({**cast, **{name: tensors[name] for name in others}})
+
+    return Request({one_name: tf.TensorSpec([None], tf.string, one_name), **others}, to_inputs)
+
+
+def _called(inputs: Mapping[str, Any], preprocess: Any, given: Mapping[str, Any]) -> Request:
+    """A request of tensors that go through a function, and of inputs that do not come out of it."""
+    if preprocess is None:
+        return Request(
+            {
+                name: tf.TensorSpec(s.shape, s.dtype, name)
+                for name, s in {**inputs, **given}.items()
+            },
+            lambda tensors: _checked(tensors, inputs),
+        )
+    function = as_function(preprocess)
+    made = _trace(function, given)
+    rest = {n: spec for n, spec in inputs.items() if n not in _names(made, inputs)}
+
+    def to_inputs(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        results = function(**{name: tensors[name] for name in given})
+        found = named_tensors(results, list(inputs), "preprocess")
+        return _checked({**{name: tensors[name] for name in rest}, **found}, inputs)
+
+    specs = {**rest, **given}
+    return Request({n: _renamed(spec, n) for n, spec in specs.items()}, to_inputs)
+
+
+def _renamed(spec: Any, name: str) -> Any:
+    return tf.TensorSpec(spec.shape, spec.dtype, name) if isinstance(spec, tf.TensorSpec) else spec
+
+
+def _names(made: Any, inputs: Mapping[str, Any]) -> set[str]:
+    """Which inputs a function makes."""
+    return set(named_tensors(made, list(inputs), "preprocess"))
+
+
+def _trace(function: Any, given: Mapping[str, Any]) -> Any:
+    try:
+        return function.get_concrete_function(**given).structured_outputs
+    except (ValueError, TypeError, LookupError) as error:
+        raise StructureError(
+            f"TensorFlow cannot trace preprocess for {', '.join(map(str, given.values()))}: {error}"
+        ) from error
+
+
+def as_function(function: Any) -> Any:
+    """A TensorFlow function of a Python one.
+
+    Raises:
+        StructureError: it is neither.
+    """
+    if not callable(function):
+        raise StructureError(f"{function!r} is no function; expected one of tensors.")
+    return function if hasattr(function, "get_concrete_function") else tf.function(function)
+
+
+def named_tensors(value: Any, names: Sequence[str], what: str) -> dict[str, Any]:
+    """What a function returned, by names.
+
+    Args:
+        value: a mapping, or one tensor.
+        names: what a single tensor may be called, if there is one.
+        what: the function, for messages.
+
+    Raises:
+        StructureError: it is something else.
+    """
+    if isinstance(value, Mapping):
+        return dict(value)
+    if tf.is_tensor(value) or isinstance(value, tf.TensorSpec):
+        if len(names) == 1:
+            return {names[0]: value}
+        raise StructureError(
+            f"{what} returns one tensor, and there are {', '.join(names)}. To do: return a dict by "
+            "their names."
+        )
+    raise StructureError(
+        f"{what} returns {type(value).__name__}; expected a tensor, or a dict of tensors by name."
+    )
+
+
+def _checked(tensors: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What is made for the inputs of a signature, each as it is to be."""
+    if unknown := sorted(tensors.keys() - inputs.keys()):
+        raise StructureError(
+            f"preprocess returns {unknown[0]!r}; the inputs of the signature are "
+            f"{', '.join(inputs)}."
+        )
+    for name, tensor in tensors.items():
+        spec = inputs[name]
+        if not isinstance(tensor, tf.Tensor):
+            raise StructureError(
+                f"preprocess returns a {type(tensor).__name__} for {name}; expected {spec}. To do: "
+                "make it dense, as with to_tensor()."
+            )
+        if tensor.dtype != spec.dtype:
+            raise DtypeError(
+                f"preprocess returns {tensor.dtype.name} for {name}; expected {spec}. To do: "
+                "tf.cast it."
+            )
+        if not spec.shape.is_compatible_with(tensor.shape):
+            raise StructureError(
+                f"preprocess returns the shape {tensor.shape} for {name}; expected {spec}."
+            )
+    return dict(tensors)
+
+
+def _request_specs(
+    preprocess: Any, request: Mapping[str, Any] | None, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """For each name that a request has its spec."""
+    if preprocess is None:
+        return {name: tf.TensorSpec(s.shape, s.dtype, name) for name, s in inputs.items()}
+    if request is None:
+        return _signature_of(preprocess)
+    given: Any = request  # a user may say anything
+    named = isinstance(given, Mapping)
+    if not named or not all(isinstance(spec, tf.TensorSpec) for spec in given.values()):
+        raise StructureError(
+            f"request={request!r}; expected a mapping from names to tf.TensorSpec, such as "
+            "{'text': tf.TensorSpec([None], tf.string)}."
+        )
+    return {name: tf.TensorSpec(s.shape, s.dtype, name) for name, s in request.items()}
+
+
+def _signature_of(preprocess: Any) -> dict[str, Any]:
+    """What the `input_signature` of a TensorFlow function says."""
+    if not hasattr(preprocess, "get_concrete_function"):
+        raise StructureError(
+            "What preprocess takes is not known. To do: pass request=, such as "
+            "{'text': tf.TensorSpec([None], tf.string)}, or a tf.function with an input_signature."
+        )
+    try:
+        positional, keywords = preprocess.get_concrete_function().structured_input_signature
+    except (ValueError, TypeError) as error:
+        raise StructureError(
+            "What preprocess takes is not known, as it has no input_signature. To do: pass "
+            "request=, such as {'text': tf.TensorSpec([None], tf.string)}."
+        ) from error
+    specs = [*positional, *keywords.values()]
+    if not all(isinstance(spec, tf.TensorSpec) and spec.name for spec in specs):
+        raise StructureError(
+            f"preprocess takes {specs}; expected tensors, each with a name. To do: pass request=."
+        )
+    return {spec.name: spec for spec in specs}
+
+
+def _has_batch(spec: Any) -> bool:
+    return bool(spec.shape.rank) and spec.shape[0] is None
+
+
+def _is_cast(spec: Any) -> bool:
+    return isinstance(spec, tf.TensorSpec) and spec.dtype not in (tf.string, tf.float32, tf.int64)
+
+
+def _to_feature(name: str, spec: Any) -> Any:
+    """The feature that holds a row of a tensor.
+
+    Raises:
+        StructureError: a row has no fixed shape.
+        DtypeError: no feature can hold its elements.
+    """
+    if not spec.shape.rank or spec.shape[0] is not None or None in spec.shape[1:]:
+        raise StructureError(
+            f"{name} is {spec}, whose rows have no fixed shape, so that no tf.Example has one. To "
+            "do: pass the features as examples=, and preprocess= that makes the input of them."
+        )
+    if spec.dtype == tf.string:
+        held = tf.string
+    elif spec.dtype.is_floating:
+        held = tf.float32
+    elif spec.dtype.is_integer or spec.dtype.is_bool:
+        held = tf.int64
+    else:
+        raise DtypeError(
+            f"{name} is {spec}, and a tf.Example has float32, int64 and strings. To do: pass the "
+            "features as examples=, and preprocess= that makes the input of them."
+        )
+    return tf.io.FixedLenFeature(spec.shape[1:], held)
+
+
+def _parsed_specs(features: Mapping[str, Any]) -> dict[str, Any]:
+    """What `tf.io.parse_example` makes of features."""
+
+    def parse(serialized: Any) -> Any:
+        return tf.io.parse_example(serialized, dict(features))
+
+    try:
+        spec = tf.TensorSpec([None], tf.string)
+        found = tf.function(parse, autograph=False).get_concrete_function(spec).structured_outputs
+    except (ValueError, TypeError) as error:
+        raise StructureError(
+            f"examples={dict(features)!r} are no features of a tf.Example: {error}. To do: pass "
+            "such as {'x': tf.io.FixedLenFeature([3], tf.float32)}."
+        ) from error
+    return {name: _spec_of(name, value) for name, value in found.items()}
+
+
+def _spec_of(name: str, value: Any) -> Any:
+    if isinstance(value, tf.TensorSpec):
+        return tf.TensorSpec(value.shape, value.dtype, name)
+    return value if isinstance(value, tf.TypeSpec) else tf.type_spec_from_value(value)

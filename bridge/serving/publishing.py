@@ -1,0 +1,400 @@
+"""`publish` and `rollback`: versions of a model, where TensorFlow Serving finds them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from jax import export
+
+from bridge.batch_buckets import Buckets
+from bridge.names import Names
+from bridge.processes import is_spread
+from bridge.save import save
+from bridge.serving.base_path import MOST, BasePath, open_base_path
+from bridge.serving.batching import Batching, check_batching, parse_batching
+from bridge.serving.configuration import (
+    BATCHING_FILE,
+    MODELS_FILE,
+    MONITORING_FILE,
+    ConfigFiles,
+    ModelConfig,
+    models_text,
+    monitoring_text,
+    pinned_versions,
+)
+from bridge.serving.examples import parse_sizes
+from bridge.serving.signatures import read_signatures
+from bridge.serving.warmup import WARMUP_FILE, write_warmup
+from savedmodel.copying import copy_files
+from savedmodel.folder import write_text
+from savedmodel.manifest import (
+    MANIFEST_FILE,
+    compare_manifest,
+    read_manifest,
+    write_manifest,
+)
+from savedmodel.read import read_proto
+from savedmodel.records import record_sizes
+from savedmodel.remote import is_remote
+from xla_call_module.errors import FormatError, ShardingError, StructureError
+from xla_call_module.exported import Check
+
+__all__ = ["Published", "SaveOptions", "publish", "rollback"]
+
+# Read with --enable_per_model_batching_parameters, instead of the server's own file
+# (tensorflow_serving/servables/tensorflow/bundle_factory_util.cc).
+_OWN_BATCHING = "batching_params.pbtxt"
+_ORIGIN = "assets.extra/jax_tf_bridge_publication.json"
+
+
+class SaveOptions(TypedDict, total=False):
+    """What `bridge.save` takes besides the model and where it goes."""
+
+    params: Any
+    args: Any
+    platforms: Sequence[str] | None
+    trainable: Any
+    inputs: Names | Mapping[str, Names] | None
+    outputs: Names | Mapping[str, Names] | None
+    gradient_order: int
+    residuals: bool
+    hoist_constants: int | None
+    tensorflow: str | None
+    disabled_checks: Sequence[Check]
+    linalg: str
+    num_shards: int | None
+    manifest: bool
+    batch_buckets: Buckets | None
+
+
+class PublishOptions(SaveOptions, total=False):
+    """The same, and what `bridge.serving.compose` has of its own."""
+
+    defaults: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A version that a server can load; as a path it is its folder.
+
+    Attributes:
+        path: its folder, or its address.
+        version: its number.
+        warmup: how many warmup records it has.
+        removed: the versions that made place for it.
+        configs: the files for the server, where there are such.
+        copy_of: the version that it is a copy of; None for a new one.
+    """
+
+    path: str
+    version: int
+    warmup: int = 0
+    removed: tuple[int, ...] = ()
+    configs: ConfigFiles | None = None
+    copy_of: int | None = None
+
+    def __fspath__(self) -> str:
+        """The folder."""
+        return self.path
+
+
+def publish(
+    model: export.Exported | Mapping[str, export.Exported] | str | os.PathLike[str],
+    base_path: str | os.PathLike[str],
+    *,
+    version: int | None = None,
+    warmup: Any = None,
+    batching: Batching | Mapping[str, Any] | Sequence[int] | bool | None = None,
+    keep: int | None = None,
+    name: str | None = None,
+    seed: int = 0,
+    **options: Unpack[PublishOptions],
+) -> Published:
+    """Write a model as the next version below a folder that TensorFlow Serving watches.
+
+    The version appears whole, warmup records included, or not at all: it is put together under a
+    name that Serving does not look at, and renamed. What a killed publisher has left is removed by
+    the next one. Several may publish at once, and each gets a number of its own. At an address
+    such as `gs://bucket/model`, where there is no renaming, saved_model.pb comes last, and only one
+    may publish at a time.
+
+    Args:
+        model: what `bridge.save` takes, or the folder of a SavedModel of any writer, which is
+            copied as it is, if it is what its manifest says.
+        base_path: the folder above the versions.
+        version: its number; by default the next after the highest that is there. Serving serves the
+            highest one, so a lower one is for servers that are told which.
+        warmup: batch sizes, as `(1, 8, 32)`, or example inputs, as `bridge.serving.add_warmup`
+            takes them; None for no warmup.
+        batching: allowed batch sizes, a `Batching` or its fields as a mapping, or True for the
+            sizes of `warmup` or `batch_buckets`, which fields without any sizes stand for, too.
+            They are checked against the signatures, and written to `batching_parameters.txt` beside
+            the versions and `batching_params.pbtxt` in this one; `models.config` and
+            `monitoring.config` are written, too, unless they are there. An example of `warmup` is
+            repeated to each allowed size.
+        keep: how many versions stay, this one included; by default all. Never removed are the
+            highest, this one, and those that the `models.config` there names.
+        name: of the model, in its configuration; by default the folder's.
+        seed: of the random inputs that warm it up.
+        options: `params`, `gradient_order` and whatever else `bridge.save` takes.
+
+    Raises:
+        StructureError: a batch size does not fit the module or its constraints; `version` is
+            there; what `bridge.save` and `bridge.serving.add_warmup` refuse.
+        ShardingError: the parameters are spread over several processes.
+        InteropError, OSError: as `bridge.save`. Then no version has appeared.
+
+    Example:
+        >>> import bridge.serving, jax
+        >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 3"), "float32")
+        >>> exported = jax.export.export(jax.jit(jax.numpy.sin))(x)
+        >>> bridge.serving.publish(exported, "models/sine", warmup=(1, 8), batching=True).version
+        1
+        >>> published = bridge.serving.publish(exported, "models/sine", keep=1)
+        >>> published.version, published.removed
+        (2, (1,))
+    """
+    if unknown := sorted(options.keys() - PublishOptions.__optional_keys__):
+        raise TypeError(f"publish() got an unexpected keyword argument {unknown[0]!r}")
+    base = open_base_path(base_path)
+    _check_numbers(version, keep)
+    if version is not None and version in base.taken():
+        raise _taken(base_path, version)
+    sizes = parse_sizes(warmup) or parse_sizes(options.get("batch_buckets")) or ()
+    wanted = parse_batching(batching, sizes=sizes)
+    own_name = name if name is not None else _name_of(base_path)
+    with base.new_version() as folder:
+        _fill(model, folder, base_path, options)
+        if warmup is not None or wanted is not None:
+            _prepare(folder, warmup, wanted, name=own_name, seed=seed)
+            _renew_manifest(folder)
+        records = _count_records(folder)
+        path, number = _place(base, folder, base_path, version)
+    configs = None if wanted is None else _configure(base, base_path, own_name, wanted)
+    removed = () if keep is None else _remove_old(base, keep, number, base_path)
+    return Published(path, number, records, removed, configs)
+
+
+def rollback(
+    base_path: str | os.PathLike[str],
+    *,
+    to: int | None = None,
+    keep: int | None = None,
+) -> Published:
+    """Serve an older version again: it is published once more, under the next number.
+
+    A server takes it as it takes every new version, and lets go of the bad one when it is loaded;
+    nothing is removed. On a disk the files are not copied but get one more name. A server whose
+    configuration names versions or labels is told by that instead (`bridge.serving.write_configs`).
+
+    Args:
+        base_path: the folder above the versions.
+        to: the version to go back to; by default the one before the newest. A version that is
+            itself such a copy counts as the one that it is a copy of, so that two rollbacks go back
+            by two versions.
+        keep: as for `publish`.
+
+    Raises:
+        StructureError: there is no such version.
+        OSError: a file cannot be read or written.
+
+    Example:
+        >>> import bridge.serving, jax
+        >>> for function in (jax.numpy.sin, jax.numpy.cos):
+        ...     exported = jax.export.export(jax.jit(function))(1.0)
+        ...     published = bridge.serving.publish(exported, "models/wave")
+        >>> back = bridge.serving.rollback("models/wave")
+        >>> back.version, back.copy_of
+        (3, 1)
+    """
+    base = open_base_path(base_path)
+    _check_numbers(None, keep)
+    versions = base.versions()
+    source = _source(base, base_path, versions, to)
+    origin = _origin(base, versions[source], source)
+    with base.new_version() as folder:
+        base.copy(versions[source], folder)
+        (folder / _ORIGIN).parent.mkdir(exist_ok=True)
+        # The old one has another name in the older version.
+        (folder / _ORIGIN).unlink(missing_ok=True)
+        write_text(folder / _ORIGIN, json.dumps({"copy_of": origin}))
+        records = _count_records(folder)
+        path, number = _place(base, folder, base_path, None)
+    removed = () if keep is None else _remove_old(base, keep, number, base_path)
+    return Published(path, number, records, removed, copy_of=origin)
+
+
+def _source(
+    base: BasePath, base_path: str | os.PathLike[str], versions: Mapping[int, str], to: int | None
+) -> int:
+    there = f"{os.fspath(base_path)} has the versions {sorted(versions) or 'none'}"
+    if to is not None:
+        if to not in versions:
+            raise StructureError(f"{there}, and not {to!r}. To do: go back to one of them.")
+        return to
+    newest = max(versions, default=0)
+    limit = _origin(base, versions[newest], newest) if versions else 0
+    older = [number for number in versions if number < limit]
+    if not older:
+        raise StructureError(
+            f"{there}, and none before {limit or 'them'} to go back to. To do: publish another, or "
+            "say which one by to=."
+        )
+    return max(older)
+
+
+def _origin(base: BasePath, name: str, number: int) -> int:
+    """The version that one is a copy of; itself for one that was published as new."""
+    text = base.read_text(f"{name}/{_ORIGIN}")
+    if text is None:
+        return number
+    try:
+        return int(json.loads(text)["copy_of"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise FormatError(
+            f"{_ORIGIN} of version {number} is damaged: {error!r}. To do: remove it, or say which "
+            "version to go back to by to=."
+        ) from error
+
+
+def _check_numbers(version: int | None, keep: int | None) -> None:
+    for what, value in (("version", version), ("keep", keep)):
+        given: Any = value  # what a user says may be anything
+        whole = isinstance(given, int) and not isinstance(given, bool)
+        if given is not None and not (whole and 1 <= given <= MOST):
+            raise StructureError(f"{what}={given!r}; expected a whole number of at least 1.")
+
+
+def _name_of(base_path: str | os.PathLike[str]) -> str:
+    text = os.fspath(base_path)
+    return (text if is_remote(text) else os.path.abspath(text)).rstrip("/").rpartition("/")[2]
+
+
+def _fill(
+    model: Any, folder: Path, base_path: str | os.PathLike[str], options: PublishOptions
+) -> None:
+    """Put the SavedModel into a folder that is not there yet."""
+    if not isinstance(model, str | os.PathLike):
+        if is_spread(options.get("params")):
+            raise ShardingError(
+                "The parameters are spread over several processes, which number versions each for "
+                "itself. To do: call bridge.save in all of them, and publish the folder in one."
+            )
+        save(model, folder, **options)
+        return
+    if options:
+        raise StructureError(
+            f"{os.fspath(model)} is a SavedModel already, so {sorted(options)[0]}= has no effect. "
+            "To do: leave it out, or pass the exported function."
+        )
+    if is_remote(model):
+        raise StructureError(f"{model} is an address. To do: copy the SavedModel to a folder.")
+    source = Path(os.path.abspath(model))
+    read_proto(source)
+    _check_manifest(source)
+    if source in Path(os.path.abspath(base_path)).parents:
+        raise StructureError(
+            f"{os.fspath(base_path)} is inside of {source}, which is to be copied. To do: take "
+            "another base_path."
+        )
+    folder.mkdir()
+    copy_files(source, folder, without=(_ORIGIN,), linked=False)
+
+
+def _check_manifest(folder: Path) -> None:
+    if read_manifest(folder) is not None and (differences := compare_manifest(folder)):
+        raise FormatError(
+            f"{folder} is not what its manifest says: {'; '.join(differences[:3])}. To do: copy it "
+            f"again, write it again, or remove {MANIFEST_FILE}."
+        )
+
+
+def _prepare(folder: Path, warmup: Any, batching: Batching | None, *, name: str, seed: int) -> None:
+    """Write what Serving reads of the version besides the model."""
+    signatures = read_signatures(folder)
+    allowed: tuple[int, ...] = ()
+    if batching is not None:
+        check_batching(signatures, batching)
+        allowed = batching.allowed_batch_sizes
+        own = folder / _OWN_BATCHING
+        own.unlink(missing_ok=True)
+        write_text(own, batching.to_text())
+    if warmup is not None:
+        write_warmup(folder, signatures, warmup, name=name, seed=seed, allowed=allowed)
+
+
+def _renew_manifest(folder: Path) -> None:
+    if (manifest := read_manifest(folder)) is not None:
+        write_manifest(
+            folder,
+            versions=manifest.versions,
+            source=manifest.source,
+            request=manifest.request,
+        )
+
+
+def _count_records(folder: Path) -> int:
+    file = folder / WARMUP_FILE
+    return sum(1 for _ in record_sizes(file)) if file.exists() else 0
+
+
+def _place(
+    base: BasePath, folder: Path, base_path: str | os.PathLike[str], version: int | None
+) -> tuple[str, int]:
+    """Let the folder appear under its number, or the next that is free."""
+    while True:
+        number = version if version is not None else max([0, *base.taken()]) + 1
+        if number > MOST:
+            raise StructureError(
+                f"{os.fspath(base_path)} has the version {MOST}, after which there is none. To do: "
+                "say which version it is, or take another base_path."
+            )
+        try:
+            return base.place(folder, number), number
+        except FileExistsError as error:
+            if version is not None:
+                raise _taken(base_path, version) from error
+            # Another publisher was quicker.
+
+
+def _taken(base_path: str | os.PathLike[str], version: int) -> StructureError:
+    return StructureError(
+        f"{os.fspath(base_path)} has a version {version} already, and a version never changes. To "
+        "do: leave version out for the next free number, or take another."
+    )
+
+
+def _configure(
+    base: BasePath, base_path: str | os.PathLike[str], name: str, batching: Batching
+) -> ConfigFiles:
+    """Write the files beside the versions; those that a user may have edited stay."""
+    where = os.fspath(base_path)
+    where = where if is_remote(where) else os.path.abspath(where)
+    paths = {BATCHING_FILE: base.write_text(BATCHING_FILE, batching.to_text())}
+    texts = {
+        MODELS_FILE: models_text([ModelConfig(name, where)]),
+        MONITORING_FILE: monitoring_text(),
+    }
+    for file, text in texts.items():
+        there = base.read_text(file) is not None
+        paths[file] = f"{where}/{file}" if there else base.write_text(file, text)
+    return ConfigFiles(paths[MODELS_FILE], paths[MONITORING_FILE], paths[BATCHING_FILE])
+
+
+def _remove_old(
+    base: BasePath, keep: int, published: int, base_path: str | os.PathLike[str]
+) -> tuple[int, ...]:
+    """Remove all versions but the highest ones and those that somebody needs; which they were."""
+    text = base.read_text(MODELS_FILE)
+    where = f"{os.fspath(base_path)}/{MODELS_FILE}"
+    needed = {published} if text is None else {published, *pinned_versions(text, where=where)}
+    versions = base.versions()
+    old = [number for number in sorted(versions)[:-keep] if number not in needed]
+    for number in old:
+        base.remove(versions[number])
+    return tuple(old)

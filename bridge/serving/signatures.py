@@ -1,0 +1,304 @@
+"""What TensorFlow Serving sees of a SavedModel: its signatures, by name, with their batch sizes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.signature_calls import calls_of, inputs_of, outputs_of
+from savedmodel.model import SavedModel
+from savedmodel.read import read, read_proto
+from savedmodel.schema import Proto
+from xla_call_module.call import TensorSpec
+from xla_call_module.constraints import SizeConstraint, constraints_of
+from xla_call_module.dimensions import Dim, evaluate, linear_form, solve
+from xla_call_module.dtypes import DTYPES, DType
+from xla_call_module.errors import FormatError, InteropError, StructureError
+
+__all__ = ["STRING", "ServedSignature", "ServedTensor", "read_signatures"]
+
+STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto, which JAX has nothing like
+_SERVE_TAG = "serve"
+_INTERNAL = "__saved_model_"
+_DTYPES = {dtype.enum: dtype for dtype in DTYPES}
+
+Shape = tuple[Dim | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTensor:
+    """An input or output of a signature.
+
+    Attributes:
+        name: in the signature.
+        enum: the number of its dtype in TensorFlow's `DataType`.
+        shape: dimensions are numbers, dimension expressions, or None where nothing is known of
+            one; None where the rank is unknown.
+        element: JAX's own dtype where it is another, such as `key<fry>`.
+        optional: whether the signature has a default for it.
+        path: in the exported function's pytrees, such as `args[1]['image']`; empty where unknown.
+        title: what the Python function calls it, such as `batch['image']`; empty where unknown.
+    """
+
+    name: str
+    enum: int
+    shape: Shape | None
+    element: str = ""
+    optional: bool = False
+    path: str = ""
+    title: str = ""
+
+    @property
+    def dtype(self) -> DType | None:
+        """The entry of the dtype table; None for strings and what else JAX does not have."""
+        return _DTYPES.get(self.enum)
+
+    @property
+    def leading(self) -> Dim | None:
+        """The size along dimension 0; None where it is unknown or there is none."""
+        return self.shape[0] if self.shape else None
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether there is no dimension 0."""
+        return self.shape == ()
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.name} of unknown rank"
+        dims = ", ".join("?" if dim is None else str(dim) for dim in self.shape)
+        return f"{self.name} of shape ({dims})"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSignature:
+    """A signature as requests reach it.
+
+    Attributes:
+        key: such as `serving_default`.
+        inputs: sorted by name.
+        outputs: sorted by name.
+        constraints: what the sizes have to meet.
+        buckets: the sizes that batches are padded to inside of the signature, ascending.
+    """
+
+    key: str
+    inputs: tuple[ServedTensor, ...]
+    outputs: tuple[ServedTensor, ...]
+    constraints: tuple[SizeConstraint, ...] = ()
+    buckets: tuple[int, ...] = ()
+
+    @property
+    def has_free_batch(self) -> bool:
+        """Whether dimension 0 of some input has no fixed size."""
+        return any(not t.is_scalar and not isinstance(t.leading, int) for t in self.inputs)
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """The size that dimension 0 of all inputs has; None where there is no such size."""
+        sizes = {tensor.leading for tensor in self.inputs}
+        size = sizes.pop() if len(sizes) == 1 else None
+        return size if isinstance(size, int) else None
+
+    def sizes_at(self, batch: int) -> dict[str, int]:
+        """The dimension variables that follow from a batch size.
+
+        Raises:
+            StructureError: the signature does not take this batch size.
+        """
+        if not self.has_free_batch:
+            if self.fixed_batch is not None and self.fixed_batch != batch:
+                raise StructureError(
+                    f"The batch size {batch} does not fit {self.key}: it takes "
+                    f"{self._inputs_text()}, so its only batch size is {self.fixed_batch}. To do: "
+                    "ask for that one, or export with a symbolic batch dimension."
+                )
+            return {}
+        values = self._bind({t.name: (batch,) for t in self.inputs}, f"The batch size {batch}")
+        for tensor in self.inputs:
+            if isinstance(tensor.leading, str) and evaluate(tensor.leading, values) is None:
+                raise StructureError(_unsolved(f"The batch size {batch}", self.key, tensor))
+        return values
+
+    def check_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Whether inputs may have these shapes, together.
+
+        Raises:
+            StructureError: two of them contradict each other, or a constraint.
+        """
+        self._bind(shapes, "The example")
+
+    def _bind(self, shapes: Mapping[str, Sequence[int]], what: str) -> dict[str, int]:
+        """The dimension variables that follow from the first dimensions of inputs, or from all."""
+        found = [
+            (tensor, axis, dim, size)
+            for tensor in self.inputs
+            for axis, (dim, size) in enumerate(
+                zip(tensor.shape or (), shapes.get(tensor.name, ()), strict=False)
+            )
+            if isinstance(dim, str)
+        ]
+        dims = [(dim,) for _, _, dim, _ in found]
+        values = solve(dims, [(size,) for *_, size in found])
+        for tensor, _, dim, size in found:
+            at = evaluate(dim, values)
+            missed = at != size and (at is not None or linear_form(dim) is not None)
+            # JAX has no dimension variable that is 0.
+            if missed or min(values.values(), default=1) < 1:
+                raise StructureError(_unsolved(what, self.key, tensor))
+        padded = [(self._padded(size) if axis == 0 else size,) for _, axis, _, size in found]
+        self._check_constraints(what, solve(dims, padded))
+        return values
+
+    def _padded(self, batch: int) -> int:
+        """The size that the module sees of a batch."""
+        return next((size for size in self.buckets if size >= batch), batch)
+
+    def shapes_at(self, batch: int) -> dict[str, tuple[int, ...]]:
+        """The shape of each input for a batch size.
+
+        Raises:
+            StructureError: the signature does not take this batch size, or it leaves a dimension
+                open.
+        """
+        values = self.sizes_at(batch)
+        return {tensor.name: self._shape_at(tensor, batch, values) for tensor in self.inputs}
+
+    def _shape_at(
+        self, tensor: ServedTensor, batch: int, values: Mapping[str, int]
+    ) -> tuple[int, ...]:
+        if tensor.shape is None:
+            raise StructureError(_not_drawn(self.key, tensor, "its rank is unknown"))
+        sizes = []
+        for axis, dim in enumerate(tensor.shape):
+            size = None if dim is None else evaluate(dim, values)
+            if axis == 0 and dim is None:
+                size = batch
+            if size is None:
+                what = f"nothing says what dimension {axis} is at batch size {batch}"
+                raise StructureError(_not_drawn(self.key, tensor, what))
+            if size < 0:
+                raise StructureError(
+                    f"The batch size {batch} does not fit {self.key}: dimension {axis} of {tensor} "
+                    f"would be {size}. To do: take a larger one."
+                )
+            sizes.append(size)
+        return tuple(sizes)
+
+    def _check_constraints(self, what: str, values: Mapping[str, int]) -> None:
+        for constraint in self.constraints:
+            if constraint.holds(values) is False:
+                raise StructureError(
+                    f"{what} does not fit {self.key}: it was exported with the "
+                    f"constraint {constraint}, and takes {self._inputs_text()}. To do: take sizes "
+                    "that meet the constraint, or export without it."
+                )
+
+    def _inputs_text(self) -> str:
+        return ", ".join(map(str, self.inputs)) or "no inputs"
+
+
+def _unsolved(what: str, key: str, tensor: ServedTensor) -> str:
+    return (
+        f"{what} does not fit {key}: no value of its dimension variables gives it for {tensor}. To "
+        "do: take sizes that its dimensions can have."
+    )
+
+
+def _not_drawn(key: str, tensor: ServedTensor, reason: str) -> str:
+    return (
+        f"No example can be made up for {key}, input {tensor}: {reason}. To do: pass example "
+        f"inputs, such as warmup=[{{{tensor.name!r}: …}}], instead of batch sizes."
+    )
+
+
+def read_signatures(folder: Path) -> tuple[ServedSignature, ...]:
+    """The signatures of a SavedModel of any writer, sorted by their keys.
+
+    Raises:
+        FormatError: the file is damaged, or has no signature that Serving could call.
+        OSError: it cannot be read.
+    """
+    proto = read_proto(folder)
+    graphs = [g for g in proto.meta_graphs if _SERVE_TAG in g.meta_info_def.tags]
+    definitions = {
+        key: definition
+        for graph in graphs[:1]
+        for key, definition in sorted(graph.signature_def.items())
+        if not key.startswith(_INTERNAL)
+    }
+    if not definitions:
+        raise FormatError(
+            f"{folder} has no signature under the tag {_SERVE_TAG!r}, which is what TensorFlow "
+            "Serving calls. To do: save it with signatures=."
+        )
+    del proto
+    model: SavedModel | None = None
+    # What computes more than calls of modules is served all the same; its sizes are unknown then.
+    with contextlib.suppress(InteropError):
+        model = read(folder)
+    return tuple(_signature(key, definition, model) for key, definition in definitions.items())
+
+
+def _signature(key: str, definition: Proto, model: SavedModel | None) -> ServedSignature:
+    plain = ServedSignature(
+        key,
+        _tensors(definition.inputs, frozenset(definition.defaults)),
+        _tensors(definition.outputs),
+    )
+    found = [s for s in model.signatures if s.key == key] if model is not None else []
+    if model is None or not found:
+        return plain
+    (signature,) = found
+    calls = calls_of(signature)
+    first = calls[0][0]
+    inputs = {name: spec for name, spec, _ in inputs_of(signature, first)}
+    outputs = dict(outputs_of(signature, calls, model.variables))
+    return ServedSignature(
+        key,
+        _described(plain.inputs, inputs),
+        _described(plain.outputs, outputs),
+        constraints=tuple({c: None for chain in calls for c in constraints_of(chain[0])}),
+        buckets=() if (buckets := signature.function.batch_buckets) is None else buckets.sizes,
+    )
+
+
+def _tensors(
+    infos: Mapping[str, Proto], optional: frozenset[str] = frozenset()
+) -> tuple[ServedTensor, ...]:
+    return tuple(
+        ServedTensor(name, info.dtype, _shape(info.tensor_shape), optional=name in optional)
+        for name, info in sorted(infos.items())
+    )
+
+
+def _shape(proto: Proto) -> Shape | None:
+    if proto.unknown_rank:
+        return None
+    return tuple(None if dim.size < 0 else int(dim.size) for dim in proto.dim)
+
+
+def _described(
+    tensors: Sequence[ServedTensor], specs: Mapping[str, TensorSpec]
+) -> tuple[ServedTensor, ...]:
+    return tuple(
+        tensor if (spec := specs.get(tensor.name)) is None else _with_spec(tensor, spec)
+        for tensor in tensors
+    )
+
+
+def _with_spec(tensor: ServedTensor, spec: TensorSpec) -> ServedTensor:
+    """The tensor with the dimension expressions of the function, where the file has none."""
+    shape = tensor.shape
+    if spec.shape is not None and (shape is None or len(shape) == len(spec.shape)):
+        known = shape or (None,) * len(spec.shape)
+        shape = tuple(
+            size if size is not None else None if dim == "_" else dim
+            for size, dim in zip(known, spec.shape, strict=True)
+        )
+    return dataclasses.replace(
+        tensor, shape=shape, element=spec.element, path=spec.path, title=spec.name
+    )

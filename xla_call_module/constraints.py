@@ -1,0 +1,81 @@
+"""The constraints on dimension variables that an export was made with, such as `b >= 8`.
+
+JAX does not serialize them with an `Exported`; the module's shape assertions quote them
+(https://docs.jax.dev/en/latest/export/shape_poly.html#user-specified-symbolic-constraints).
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from xla_call_module.call import CallModule
+from xla_call_module.dimensions import evaluate
+from xla_call_module.stablehlo import open_module, walk
+
+__all__ = ["SizeConstraint", "constraints_of"]
+
+_QUOTED = re.compile(r"symbolic shape constraint (.+?)\. Expected")
+_PARTS = re.compile(r"(.+?)(>=|<=|==)(.+)")
+# JAX keeps `mod(b, 4) == 0` in this form.
+_MULTIPLE = re.compile(r"(\d+)\*floordiv\((.+), \1\) == (?P<whole>.+)")
+_COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SizeConstraint:
+    """A relation of two dimension expressions.
+
+    Attributes:
+        text: as the module quotes it.
+    """
+
+    text: str
+
+    def holds(self, values: Mapping[str, int]) -> bool | None:
+        """Whether it holds; None while one of its variables has no value.
+
+        Raises:
+            StructureError: a part of it is no dimension expression.
+
+        >>> SizeConstraint("b>=8").holds({"b": 4})
+        False
+        """
+        found = _PARTS.fullmatch(self.text)
+        if found is None:
+            return None
+        left, right = evaluate(found[1].strip(), values), evaluate(found[3].strip(), values)
+        if left is None or right is None:
+            return None
+        return _COMPARISONS[found[2]](left, right)
+
+    def __str__(self) -> str:
+        """The text, and for a multiple what a user would have written."""
+        found = _MULTIPLE.fullmatch(self.text)
+        if found is None or found[2] != found["whole"]:
+            return self.text
+        return f"mod({found[2]}, {found[1]}) == 0"
+
+
+def constraints_of(call: CallModule) -> tuple[SizeConstraint, ...]:
+    """The constraints that a module asserts, each once.
+
+    Raises:
+        FormatError: the module is damaged.
+    """
+    texts: dict[str, None] = {}
+    with open_module(call.module) as module:
+        for operation in walk(module):
+            if operation.name != "stablehlo.custom_call":
+                continue
+            if "shape_assertion" not in str(operation.attributes["call_target_name"]):
+                continue
+            for quoted in _QUOTED.finditer(str(operation.attributes["error_message"])):
+                texts.setdefault(quoted[1])
+    return tuple(map(SizeConstraint, texts))

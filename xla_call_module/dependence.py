@@ -1,0 +1,82 @@
+"""Which results of a call depend on which of its arguments, as far as its operations tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from xla_call_module.call import CallModule
+from xla_call_module.stablehlo import find_main, functions_of, open_module, read_main
+
+__all__ = ["dependencies"]
+
+_Arguments = frozenset[int]
+
+
+def dependencies(call: CallModule) -> tuple[frozenset[int], ...]:
+    """For each result the indices of the arguments that it may depend on.
+
+    Every result of an operation depends on all that the operation takes, its regions included; what
+    a function returns is followed through it, result by result. A size of an argument counts as the
+    argument only where it is the first one: the others are no matter of its rows.
+
+    Args:
+        call: any call.
+
+    Raises:
+        FormatError: its module is damaged.
+
+    Example:
+        >>> import jax
+        >>> from xla_call_module import from_exported
+        >>> exported = jax.export.export(jax.jit(lambda x, y: (x + 1, x * y)))(1.0, 2.0)
+        >>> [sorted(found) for found in dependencies(from_exported(exported))]
+        [[0], [0, 1]]
+    """
+    with open_module(call.module) as module:
+        found = _Functions(functions_of(module)).of(find_main(module))
+        first = int(read_main(module).has_platform_index)
+    return tuple(frozenset(call.kept[i - first] for i in one if i >= first) for one in found)
+
+
+class _Functions:
+    """The functions of a module, each of which is gone through once."""
+
+    def __init__(self, functions: dict[str, Any]) -> None:
+        self._functions = functions
+        self._found: dict[str, tuple[_Arguments, ...]] = {}
+
+    def of(self, function: Any) -> tuple[_Arguments, ...]:
+        """For each result of a function the arguments that it depends on."""
+        block = function.regions[0].blocks[0]
+        known = {argument: frozenset([i]) for i, argument in enumerate(block.arguments)}
+        for operation in block.operations:
+            op = operation.operation
+            taken = [known.get(value, frozenset()) for value in _taken(op)]
+            if op.name == "func.return":
+                return tuple(taken)
+            known.update(zip(op.results, self._results(op, taken), strict=True))
+        return ()
+
+    def _results(self, op: Any, taken: list[_Arguments]) -> list[_Arguments]:
+        if op.name == "func.call":
+            name = str(op.attributes["callee"]).strip('@"')
+            if name not in self._found:
+                self._found[name] = self.of(self._functions[name])
+            return [_union([taken[i] for i in one]) for one in self._found[name]]
+        if op.name == "stablehlo.get_dimension_size" and int(op.attributes["dimension"]) > 0:
+            return [frozenset()]
+        return [_union(taken)] * len(op.results)
+
+
+def _taken(op: Any) -> Iterator[Any]:
+    """What an operation takes, and what the operations in its regions take."""
+    pending = [op]
+    while pending:
+        found = pending.pop()
+        yield from found.operands
+        pending += [o.operation for region in found.regions for block in region for o in block]
+
+
+def _union(sets: list[_Arguments]) -> _Arguments:
+    return frozenset[int]().union(*sets)
