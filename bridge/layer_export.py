@@ -641,6 +641,7 @@ def to_computation(
     shared = variables | {len(tree_util.tree_leaves(params)) + i: v for i, v in states.items()}
     held = hold(params, state, rng, trainable)
     if isinstance(source, FunctionSource) and dtypes != (_DEFAULT, _DEFAULT):
+        _check_widths(dtypes)
         held = dataclasses.replace(held, compute_dtype=dtypes[0], variable_dtype=dtypes[1])
     found = held.variables()
     weights = tuple(LayerWeight(v.name, v.dtype, v.shape, v.trainable) for v in found)
@@ -662,6 +663,18 @@ def to_computation(
         shared=shared,
         trees=held.structures(),
     )
+
+
+def _check_widths(dtypes: Sequence[str]) -> None:
+    """Refuse dtypes that JAX would narrow."""
+    for name in dtypes:
+        dtype = dtype_from_name(name, where="the layer's dtype policy").numpy
+        if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+            raise DtypeError(
+                f"The layer's dtype policy asks for {name}, which JAX makes {_DEFAULT} of while "
+                "jax_enable_x64 is off. To do: jax.config.update('jax_enable_x64', True), or pass "
+                "dtype='float32' to the layer."
+            )
 
 
 def _unwrapped(tree: Any) -> tuple[dict[int, Any], Any]:
