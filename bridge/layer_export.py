@@ -75,11 +75,6 @@ class Held:
         """The structure of the parameters."""
         return None if self.params is None else tree_util.tree_structure(self.params)
 
-    @property
-    def state_tree(self) -> tree_util.PyTreeDef | None:
-        """The structure of the state."""
-        return None if self.state is None else tree_util.tree_structure(self.state)
-
     def variables(self) -> tuple[Variable, ...]:
         """The parameters and then the state, with their values."""
         found = []
@@ -98,7 +93,9 @@ class Held:
     def structures(self) -> tuple[Structure, Structure]:
         """The pytrees of parameters and state, whose leaves are indices into both together."""
         if self.params_tree is None:
-            return NONE, NONE if self.state is None else to_structure(self.state_tree)
+            return NONE, NONE if self.state is None else to_structure(
+                tree_util.tree_structure(self.state)
+            )
         if self.state is None:
             return to_structure(self.params_tree), NONE
         both: Any = to_structure(tree_util.tree_structure((self.params, self.state)))
