@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from bridge.cli_export import add_export, run_export_command
+from bridge.cli_manifest import add_manifest, run_manifest
+from bridge.cli_publish import add_publish, add_rollback, run_publish, run_rollback
 from bridge.inspect import inspect
 from bridge.verify import verify
 from xla_call_module.errors import InteropError
@@ -52,8 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the command's name; by default those of the process.
 
     Returns:
-        0, or 1 where the file cannot be read; of `diff` 1 where the files differ, and 2 where one
-        cannot be read. Wrong arguments end the process with 2.
+        0, or 1 where the file cannot be read; of `diff` and `manifest` 1 where files differ, and 2
+        where one cannot be read; of `export` what its --help says. Wrong arguments end the process
+        with 2.
 
     Example:
         >>> main(["inspect", "nowhere"])
@@ -270,7 +274,19 @@ def _run_verify(options: argparse.Namespace) -> int:
 
 _COMMANDS = (
     _Command("diff", "show in what two SavedModels differ", _add_diff, _run_diff, trouble=2),
+    _Command("export", "write a SavedModel", add_export, run_export_command, trouble=2),
     _Command("inspect", "show what is in a SavedModel", _add_inspect, _run_inspect),
+    _Command(
+        "manifest",
+        "compare a SavedModel with its manifest",
+        add_manifest,
+        run_manifest,
+        trouble=2,
+    ),
+    _Command(
+        "publish", "put a SavedModel where TensorFlow Serving finds it", add_publish, run_publish
+    ),
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
+    _Command("rollback", "serve an older version again", add_rollback, run_rollback),
     _Command("verify", "compare TensorFlow with JAX", _add_verify, _run_verify, trouble=2),
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 from bridge.sharding_report import ShardingReport, read_shardings
 from bridge.signature_calls import calls_of, inputs_of, names_of, outputs_of
+from savedmodel.manifest import Manifest, read_manifest
 from savedmodel.model import SavedModel, Signature, Variable
 from savedmodel.provenance import tensorflow_writer
 from savedmodel.records import record_sizes
@@ -257,6 +258,8 @@ class FileReport:
         files: sorted by path.
         assets: those of them that are the model's assets.
         warmup: None where there are no warmup requests.
+        manifest: what `savedmodel.manifest` says of the files and their making; None where there is
+            none. Whether it is right, `jax-tf-bridge manifest` tells.
         flags: what TF_XLA_FLAGS says that has no effect, or on which TensorFlow ends the process.
         others: the signatures that compute something besides calls of modules, and what that is.
     """
@@ -272,6 +275,7 @@ class FileReport:
     files: tuple[StoredFile, ...]
     assets: tuple[StoredFile, ...]
     warmup: WarmupReport | None
+    manifest: Manifest | None
     flags: tuple[str, ...]
     others: Mapping[str, str]
 
@@ -313,6 +317,7 @@ def report_of(model: SavedModel, folder: Path) -> FileReport:
         files=files,
         assets=tuple(file for file in files if file.path.startswith("assets/")),
         warmup=_report_warmup(folder),
+        manifest=read_manifest(folder),
         flags=(*flags.ignored, *flags.fatal),
         others=dict(model.others),
     )

@@ -17,7 +17,7 @@ from bridge.report_pictures import (
     draw_sizes,
 )
 from bridge.report_style import STYLE
-from bridge.report_text import cost_facts, readers, size, writer_of
+from bridge.report_text import cost_facts, manifest_facts, readers, size, writer_of
 from bridge.sharding_report import ArraySharding, ShardingReport
 
 if TYPE_CHECKING:
@@ -275,6 +275,7 @@ def _rest(report: FileReport) -> Markup:
     facts = {
         "written by": writer_of(report),
         **{key: str(value) for key, value in report.metadata.items()},
+        **manifest_facts(report.manifest),
         "assets": ", ".join(file.path for file in report.assets) or "none",
         "warmup": "none" if warmup is None else f"{warmup.records} records in {warmup.path}",
         **({"other signatures": ", ".join(report.others)} if report.others else {}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from bridge.report import FileReport, OrderReport, SignatureReport, TensorReport
 from bridge.sharding_lines import draw_sharding
+from savedmodel.manifest import Manifest
 
 if TYPE_CHECKING:
     from bridge.cost import CostReport
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 __all__ = [
     "aval",
     "cost_facts",
+    "manifest_facts",
     "print_costs",
     "print_report",
     "printable",
     "readers",
+    "revision_of",
     "size",
     "writer_of",
 ]
@@ -80,11 +83,32 @@ def _extras(report: FileReport) -> dict[str, str]:
         found["assets"] = names
     if (warmup := report.warmup) is not None:
         found["warmup"] = f"{warmup.records} records, {size(warmup.bytes)}, in {warmup.path}"
+    found |= manifest_facts(report.manifest)
     if report.others:
         found["other signatures"] = ", ".join(report.others)
     if report.flags:
         found["flags"] = " ".join(report.flags)
     return found
+
+
+def manifest_facts(manifest: Manifest | None) -> dict[str, str]:
+    """What a file was made of and with, for people."""
+    if manifest is None:
+        return {}
+    versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
+    facts = {"manifest": f"{len(manifest.files)} files", "made with": versions}
+    if manifest.source is not None:
+        facts["source"] = revision_of(manifest.source)
+    if target := manifest.request.get("target"):
+        facts["made of"] = str(target)
+    return facts
+
+
+def revision_of(source: Mapping[str, Any]) -> str:
+    """The revision of a manifest, for people."""
+    changed = source.get("changed")
+    said = ", perhaps with changes" if changed is None else ", with changes" * bool(changed)
+    return f"revision {source.get('revision')}{said}"
 
 
 def _print_signature(signature: SignatureReport, console: Console) -> None:

@@ -14,14 +14,18 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.batch_buckets import Buckets, with_batch_buckets
+from bridge.environment import describe_environment, source_file
 from bridge.names import Names, input_names, names_of_signature, output_names, parameter_names
 from bridge.parameters import check_parameters, to_constants, to_variables
 from bridge.processes import JaxProcesses, is_spread
 from bridge.progress import progress_bar
 from bridge.signature_defaults import with_defaults
+from bridge.tracing import export_model
 from bridge.trees import to_structure, with_text_keys
 from bridge.vjp import vjp_of
+from savedmodel.manifest import write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
+from savedmodel.staging import staged_folder
 from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
 from savedmodel.write_together import write_together
@@ -45,10 +49,12 @@ _CONSTANTS_SHOWN = 3
 
 
 def save(
-    model: export.Exported | Mapping[str, export.Exported],
+    model: export.Exported | Mapping[str, export.Exported] | Any,
     path: str | os.PathLike[str],
     *,
     params: Any = None,
+    args: Any = None,
+    platforms: Sequence[str] | None = None,
     trainable: Any = True,
     inputs: Names | Mapping[str, Names] | None = None,
     outputs: Names | Mapping[str, Names] | None = None,
@@ -60,6 +66,7 @@ def save(
     linalg: str = "portable",
     overwrite: bool = False,
     num_shards: int | None = None,
+    manifest: bool = False,
     batch_buckets: Buckets | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> None:
@@ -76,18 +83,26 @@ def save(
 
     Args:
         model: an `Exported`, or a mapping from signature keys to them; the key of a single one is
-            `serving_default`.
+            `serving_default`. Or what is exported here: a function, or a module of Flax (linen or
+            nnx), Haiku, Equinox or, on its JAX backend, Keras, as it is for inference. What these
+            do not train, such as batch statistics, is not trainable.
         path: the folder to make, or an address such as `gs://bucket/model` where etils is
             installed. It appears whole or not at all.
-        params: the pytree that is the first positional argument of every `Exported`. Its leaves
-            become variables, named by their pytree path and shared by all signatures. They are
-            streamed: no copy of them is made. An array that is sharded over devices is written in
-            slices, or whole where TensorFlow reads no slices of its dtype (float16, float8 and
-            unsigned integers but uint8), shard by shard, and never gathered. Where one is on
-            devices of several processes
-            of `jax.distributed`, all of them call `save` with the same arguments, and each writes
+        params: the pytree that is the first positional argument of every `Exported`, or of the
+            function; for linen modules and Haiku's functions what `init` returned. Keras, nnx and
+            Equinox hold their parameters themselves. Its leaves become variables, named by their
+            pytree path and shared by all signatures. They are streamed: no copy of them is made. An
+            array that is sharded over devices is written in slices, or whole where TensorFlow reads
+            no slices of its dtype (float16, float8 and unsigned integers but uint8), shard by
+            shard, and never gathered. Where one is on devices of several processes of
+            `jax.distributed`, all of them call `save` with the same arguments, and each writes
             the shards that it holds, replicas once; `path` is on a file system that they share.
             Process 0 writes everything else, numpy arrays among the parameters too.
+        args: where a function or a module is exported here, its arguments after the parameters: a
+            text such as `"f32[b,28,28], mask=bool[b]"`, or a tuple with a pytree for each, of such
+            texts, `jax.ShapeDtypeStruct`s or arrays; a mapping for keyword arguments. A functional
+            or sequential Keras model knows its own.
+        platforms: what it is exported for; by default cpu, cuda and tpu.
         trainable: a bool, or a prefix of `params` with bools. Integers are never trainable.
         inputs: names for the signature's inputs: a sequence, one for each leaf of the arguments, or
             a mapping from default names to new ones; with several signatures also a mapping from
@@ -110,6 +125,8 @@ def save(
         overwrite: whether a SavedModel at `path` is replaced.
         num_shards: how many files each process puts its parameters in, which it writes at the same
             time; by default one for each GiB, and 8 at most. The numbers are the same in any.
+        manifest: whether `assets.extra/` gets a list of all files with their hashes, of the
+            versions of Python and the packages, and of the git revision of the function's source.
         batch_buckets: sizes of batches, such as `(1, 8, 32, 128)`, that the batches of a request
             are padded to inside the signature, so that TensorFlow compiles a program for each of
             these sizes and no other one; or a mapping from signature keys to sizes. The batch is
@@ -149,15 +166,19 @@ def save(
         >>> exported = jax.export.export(jax.jit(predict))(params, x)
         >>> bridge.save(exported, "my_model", params=params)
     """
-    exporteds = dict(model) if isinstance(model, Mapping) else {DEFAULT_SIGNATURE: model}
-    if not exporteds:
-        raise StructureError("model is an empty mapping; expected at least one signature.")
+    checks = parse_checks(disabled_checks)
+    traced = export_model(
+        model, params=params, trainable=trainable, inputs=inputs, args=args, platforms=platforms,
+        disabled_checks=checks,
+    )  # fmt: skip
+    params, trainable, inputs = traced.params, traced.trainable, traced.inputs
+    exporteds = _by_signature(traced.exported)
     options = _Options(
         tensorflow=tensorflow,
         gradient_order=gradient_order,
         residuals=residuals,
         hoist_constants=hoist_constants,
-        disabled_checks=parse_checks(disabled_checks),
+        disabled_checks=checks,
         portable_linalg=parse_linalg(linalg),
     )
     constants: dict[str, np.ndarray[Any, Any]] = {}
@@ -192,20 +213,48 @@ def save(
         params=NONE if tree is None else to_structure(tree),
         metadata=_describe(signatures, has_params=tree is not None),
     )
+    if manifest:
+        _refuse_spread(params)
+        with staged_folder(path, overwrite=overwrite) as folder:
+            _write(saved, params, folder, overwrite=False, num_shards=num_shards)
+            write_manifest(folder, **describe_environment(source_file(model)), request={})
+    else:
+        _write(saved, params, path, overwrite=overwrite, num_shards=num_shards)
+
+
+def _write(
+    saved: SavedModel,
+    params: Any,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool,
+    num_shards: int | None,
+) -> None:
     if saved.module_bytes >= MAX_PROTO_BYTES:
         raise _too_large(saved)
     with progress_bar("Saving") as progress:
+        options: Any = {"overwrite": overwrite, "num_shards": num_shards, "progress": progress}
         if is_spread(params):
-            write_together(
-                saved,
-                path,
-                group=JaxProcesses(),
-                overwrite=overwrite,
-                num_shards=num_shards,
-                progress=progress,
-            )
+            write_together(saved, path, group=JaxProcesses(), **options)
         else:
-            write(saved, path, overwrite=overwrite, num_shards=num_shards, progress=progress)
+            write(saved, path, **options)
+
+
+def _refuse_spread(params: Any) -> None:
+    if is_spread(params):
+        raise ShardingError(
+            "Several processes write this model, and none of them has all files to hash. To do: "
+            "leave out manifest=True."
+        )
+
+
+def _by_signature(
+    model: export.Exported | Mapping[str, export.Exported],
+) -> dict[str, export.Exported]:
+    exporteds = dict(model) if isinstance(model, Mapping) else {DEFAULT_SIGNATURE: model}
+    if not exporteds:
+        raise StructureError("model is an empty mapping; expected at least one signature.")
+    return exporteds
 
 
 def _too_large(saved: SavedModel) -> StructureError:

@@ -36,7 +36,7 @@ def copy_files(
         elif linked:
             _link_or_copy(source / path, target / path)
         else:
-            shutil.copyfile(source / path, target / path)
+            _copy(source / path, target / path)
 
 
 def _files(folder: Path, without: Collection[str]) -> Iterator[Path]:
@@ -62,4 +62,10 @@ def _link_or_copy(source: Path, target: Path) -> None:
         os.link(source.resolve(), target)
     except OSError:
         # Another file system, one without links, or one that forbids them for others' files.
-        shutil.copyfile(source, target)
+        _copy(source, target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+    with target.open("rb") as file:
+        os.fsync(file.fileno())

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = ["hidden_folder", "move_new", "new_folder"]
+__all__ = ["hidden_folder", "move_new", "new_folder", "write_text"]
 
 _MARK = ".jax-tf-bridge-"
 _STALE_AFTER_SECONDS = 60.0
@@ -102,6 +102,14 @@ def move_new(folder: Path, target: Path) -> None:
             raise
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
     _sync_folder(target.parent)
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a small new file that survives a power cut, once its folder does."""
+    with file.open("x", encoding="utf-8") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())
 
 
 def _check_target(target: Path, *, overwrite: bool) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from savedmodel.assets import asset_files
 from savedmodel.copying import copy_files
 from savedmodel.folder import new_folder
+from savedmodel.manifest import MANIFEST_FILE
 from savedmodel.read import read_proto
 from savedmodel.remote import is_remote, upload
 from savedmodel.schema import Proto
@@ -31,7 +32,8 @@ __all__ = ["rewrite_nodes"]
 # They describe the bytes of the old saved_model.pb. TensorFlow computes the fingerprint when it
 # saves, compares it with nothing, and loads a file without one
 # (tensorflow/python/saved_model/fingerprinting.py); the text is another form of the old message.
-_OUTDATED = frozenset({"fingerprint.pb", "saved_model.pbtxt"})
+# The manifest has the hash of it.
+_OUTDATED = frozenset({"fingerprint.pb", "saved_model.pbtxt", MANIFEST_FILE})
 
 
 def rewrite_nodes(

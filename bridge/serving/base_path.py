@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from savedmodel.copying import copy_files
-from savedmodel.folder import hidden_folder, move_new
+from savedmodel.folder import hidden_folder, move_new, write_text
 from savedmodel.remote import address, is_remote, upload
 from savedmodel.write import PROTO_FILE
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = ["BasePath", "open_base_path", "parse_version"]
+__all__ = ["MOST", "BasePath", "open_base_path", "parse_version"]
 
-# Serving's numbers have 64 bits, and 0 is no version in its text formats.
+# One name for all that is hidden there, so that whoever comes next removes what was left.
+_HIDDEN = "publish"
+# Serving's numbers have 64 bits.
 MOST = 2**63 - 1
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+[ \t\n\v\f\r]*")
 
@@ -108,12 +110,12 @@ class _Folder:
         return {
             number: name
             for number, name in self.taken().items()
-            if any((self._path / name / file).is_file() for file in _PROTO_FILES)
+            if (self._path / name / PROTO_FILE).is_file()
         }
 
     @contextmanager
     def new_version(self) -> Iterator[Path]:
-        with hidden_folder(self._path, "publish") as outer:
+        with hidden_folder(self._path, _HIDDEN) as outer:
             # One more level: the hidden folder itself is locked, and removed at the end.
             folder = outer / "version"
             yield folder
@@ -124,11 +126,17 @@ class _Folder:
         return str(target)
 
     def copy(self, name: str, folder: Path) -> None:
+        source = self._path / name
         folder.mkdir()
-        copy_files(self._path / name, folder)
+        copy_files(source, folder)
+        # A version that goes is moved away first, so one that is still there was there all along.
+        if not (source / PROTO_FILE).exists():
+            raise StructureError(
+                f"{source} was removed while it was copied. To do: take a version that is there."
+            )
 
     def remove(self, name: str) -> None:
-        with hidden_folder(self._path, "remove") as aside:
+        with hidden_folder(self._path, _HIDDEN) as aside:
             try:
                 (self._path / name).rename(aside / "version")
             except FileNotFoundError:
@@ -143,13 +151,9 @@ class _Folder:
             raise FormatError(f"{self._path / name} is no text: {error}.") from error
 
     def write_text(self, name: str, text: str) -> str:
-        with hidden_folder(self._path, "configure") as aside:
-            new = aside / name
-            with new.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._path / name)
+        with hidden_folder(self._path, _HIDDEN) as aside:
+            write_text(aside / name, text)
+            (aside / name).replace(self._path / name)
         return str(self._path / name)
 
 
@@ -169,7 +173,7 @@ class _Store:
         return {
             number: name
             for number, name in self.taken().items()
-            if any((self._address / name / file).exists() for file in _PROTO_FILES)
+            if (self._address / name / PROTO_FILE).exists()
         }
 
     @contextmanager
@@ -201,9 +205,6 @@ class _Store:
         self._address.mkdir(parents=True, exist_ok=True)
         (self._address / name).write_text(text)
         return f"{self._path}/{name}"
-
-
-_PROTO_FILES = (PROTO_FILE, "saved_model.pbtxt")
 
 
 def _numbered(names: list[str]) -> dict[int, str]:

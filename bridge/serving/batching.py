@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from bridge.serving.examples import parse_sizes
 from bridge.serving.messages import BatchingParameters, encode_text
 from bridge.serving.signatures import ServedSignature, ServedTensor
@@ -75,7 +77,10 @@ class Batching:
         if allowed and self.max_batch_size is None:
             object.__setattr__(self, "max_batch_size", allowed[-1])
         for name, least in _LEAST.items():
-            _check_number(name, getattr(self, name), least)
+            object.__setattr__(self, name, _parse_number(name, getattr(self, name), least))
+        pool: Any = self.thread_pool_name  # what a user says may be anything
+        if not isinstance(pool, str | None):
+            raise StructureError(f"thread_pool_name={pool!r}; expected some text.")
         if allowed and self.max_batch_size != allowed[-1]:
             raise StructureError(
                 f"max_batch_size={self.max_batch_size}, and the last of allowed_batch_sizes is "
@@ -102,17 +107,14 @@ _LEAST = {
 }
 
 
-def _check_number(name: str, value: Any, least: int) -> None:
+def _parse_number(name: str, value: Any, least: int) -> int | None:
     if value is None:
-        return
-    try:
-        fits = not isinstance(value, bool) and least <= operator.index(value) <= _MOST
-    except TypeError:
-        fits = False
-    if not fits:
-        raise StructureError(
-            f"{name}={value!r}; expected a whole number from {least} to {_MOST:,}."
-        )
+        return None
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        number = operator.index(value)
+        if least <= number <= _MOST:
+            return number
+    raise StructureError(f"{name}={value!r}; expected a whole number from {least} to {_MOST:,}.")
 
 
 def parse_batching(batching: Any, *, sizes: Sequence[int]) -> Batching | None:
@@ -121,7 +123,7 @@ def parse_batching(batching: Any, *, sizes: Sequence[int]) -> Batching | None:
     Args:
         batching: a `Batching`, its fields as a mapping, allowed batch sizes, True for the sizes
             that the model is warmed up with, or None.
-        sizes: those.
+        sizes: those, or the ones that the model pads batches to.
 
     Raises:
         StructureError: it is none of these, or says what the server would refuse.
@@ -133,8 +135,9 @@ def parse_batching(batching: Any, *, sizes: Sequence[int]) -> Batching | None:
     if batching is True:
         if not sizes:
             raise StructureError(
-                "batching=True allows the batch sizes that the model is warmed up with, and warmup "
-                "has none. To do: pass batching=(1, 8, 32), or warmup=(1, 8, 32)."
+                "batching=True allows the batch sizes that the model is warmed up with or pads to, "
+                "and neither warmup nor batch_buckets has any. To do: pass batching=(1, 8, 32), or "
+                "warmup=(1, 8, 32)."
             )
         return Batching(tuple(sorted(set(sizes))))
     if isinstance(batching, Mapping):
@@ -144,7 +147,10 @@ def parse_batching(batching: Any, *, sizes: Sequence[int]) -> Batching | None:
                 f"batching has {unknown[0]!r}, which is no batching parameter. To do: take some "
                 f"of {', '.join(known)}."
             )
-        return Batching(**batching)
+        fields = dict(batching)
+        if sizes and not fields.keys() & {"allowed_batch_sizes", "max_batch_size"}:
+            fields["allowed_batch_sizes"] = tuple(sorted(set(sizes)))
+        return Batching(**fields)
     if (allowed := parse_sizes(batching)) is not None:
         return Batching(allowed)
     raise StructureError(
@@ -175,7 +181,8 @@ def _possible_sizes(batching: Batching) -> Sequence[int]:
     if batching.allowed_batch_sizes:
         return batching.allowed_batch_sizes
     # SharedBatchScheduler's own default (tensorflow/core/kernels/batching_util) is 1000.
-    return range(1, min(batching.max_batch_size or 1000, _MOST_TRIED) + 1)
+    most = batching.max_batch_size or 1000
+    return (*range(1, min(most, _MOST_TRIED)), most)
 
 
 def _check_inputs(signature: ServedSignature) -> None:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import operator
+import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+from jax import tree_util
 
 from bridge.keys import to_physical
 from bridge.probes import RANDOM, draw
 from bridge.serving.signatures import STRING, ServedSignature, ServedTensor
 from savedmodel.model import DEFAULT_SIGNATURE
-from savedmodel.structures import Branch, Leaf, Structure
 from xla_call_module.call import TensorSpec
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["Example", "examples_of", "parse_sizes"]
+__all__ = ["Example", "WarmupRequest", "parse_sizes", "requests_of"]
 
 Example = Mapping[str, np.ndarray[Any, Any]]
+
+_SCALARS = (int, float, complex, str, bytes)
+# protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/, less what
+# names and shapes take.
+_MOST_BYTES = 2**31 - 2**20
+_POSITIONAL = re.compile(r"args\[(\d+)\]")
 
 
 def parse_sizes(value: Any) -> tuple[int, ...] | None:
@@ -47,42 +57,58 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def examples_of(
+@dataclass(frozen=True, slots=True)
+class WarmupRequest:
+    """One request that a model is warmed up with.
+
+    Attributes:
+        key: of the signature.
+        rows: the most that one of its inputs has along dimension 0.
+        inputs: a function that gives them by name; large ones are not all in memory at once.
+    """
+
+    key: str
+    rows: int
+    inputs: Callable[[], Example]
+
+
+def requests_of(
     signatures: Sequence[ServedSignature], warmup: Any, *, allowed: Sequence[int], seed: int
-) -> list[tuple[str, Example]]:
-    """Each request that `warmup=` asks for: a signature's key, and its named inputs.
+) -> list[WarmupRequest]:
+    """The requests that `warmup=` asks for.
 
     Args:
         signatures: those of the file.
-        warmup: batch sizes, example inputs, or a mapping from signature keys to these.
+        warmup: batch sizes, example inputs, or a mapping from signature keys to these; True for the
+            sizes that are known.
         allowed: the batch sizes that the server runs, where there are such; rows of the example
             inputs are repeated for those that no example has.
         seed: of the random numbers.
 
     Raises:
         StructureError: no signature takes it; a size does not fit a signature; the inputs of a size
-            cannot be made up.
+            cannot be made up; a request would be larger than a message can be.
         DtypeError: an example has another dtype than the signature.
     """
-    by_key = _by_signature(signatures, warmup)
-    found = []
+    by_key = _by_signature(signatures, warmup, allowed)
+    found: list[WarmupRequest] = []
     for signature in signatures:
-        if signature.key not in by_key:
-            continue
-        asked = by_key[signature.key]
+        asked = by_key.get(signature.key)
         if isinstance(asked, tuple):
-            examples: list[Example] = list(_drawn(signature, asked, seed))
-        else:
-            examples = [*asked, *_repeated(signature, asked, allowed)]
-        found += [(signature.key, example) for example in examples]
+            found += _drawn(signature, asked, seed)
+        elif asked is not None:
+            found += (_given(signature.key, example) for example in asked)
+            found += _repeated(signature, asked, allowed)
     return found
 
 
 def _by_signature(
-    signatures: Sequence[ServedSignature], warmup: Any
+    signatures: Sequence[ServedSignature], warmup: Any, allowed: Sequence[int]
 ) -> dict[str, tuple[int, ...] | list[Example]]:
     """By key the batch sizes, as a tuple, or the examples, as a list."""
     keys = {signature.key: signature for signature in signatures}
+    if warmup is True:
+        return {**_known_sizes(signatures, allowed)}
     if isinstance(warmup, Mapping) and warmup and warmup.keys() <= keys.keys():
         found = {}
         for key, asked in warmup.items():
@@ -102,6 +128,19 @@ def _by_signature(
         # The default signature's own words are the most telling.
         raise refused.get(DEFAULT_SIGNATURE, next(iter(refused.values())))
     return taken
+
+
+def _known_sizes(
+    signatures: Sequence[ServedSignature], allowed: Sequence[int]
+) -> dict[str, tuple[int, ...]]:
+    """For each signature the sizes that the server runs, or that it pads batches to itself."""
+    found = {signature.key: tuple(allowed) or signature.buckets for signature in signatures}
+    if not any(found.values()):
+        raise StructureError(
+            "warmup=True warms up with the allowed batch sizes, and neither batching nor "
+            "batch_buckets says which they are. To do: pass warmup=(1, 8, 32), or one of these."
+        )
+    return {key: sizes for key, sizes in found.items() if sizes}
 
 
 def _examples(signature: ServedSignature, value: Any) -> list[Example]:
@@ -127,66 +166,51 @@ def _example(signature: ServedSignature, value: Any) -> Example:
             "without the parameters, a list of either, or batch sizes."
         )
     tensors = {tensor.name: tensor for tensor in signature.inputs}
-    return {
+    arrays = {
         name: _array(signature.key, tensors[name], array) for name, array in sorted(named.items())
     }
+    # A request that the module refuses would keep the server from loading the model.
+    signature.check_shapes({name: array.shape for name, array in arrays.items()})
+    return arrays
 
 
 def _as_one(signature: ServedSignature, value: Any) -> dict[str, Any] | None:
     """The value as named inputs, where it is one example."""
-    names = {tensor.name for tensor in signature.inputs}
+    names = [tensor.name for tensor in signature.inputs]
     required = {tensor.name for tensor in signature.inputs if not tensor.optional}
-    if isinstance(value, Mapping) and required <= value.keys() <= names:
+    if isinstance(value, Mapping) and required <= value.keys() <= set(names):
         return dict(value)
-    if signature.arguments is not None and signature.positions is not None:
-        leaves = _match_arguments(signature.arguments, value)
-        if leaves is not None:
-            at = {index: name for name, index in signature.positions.items()}
-            return {at[index]: leaf for index, leaf in leaves if index in at}
-    if len(names) == 1 and _is_array(value):
-        return {names.pop(): value}
+    if len(names) == 1 and (hasattr(value, "dtype") or isinstance(value, _SCALARS)):
+        return {names[0]: value}
+    by_path = {tensor.path: tensor.name for tensor in signature.inputs}
+    by_title = {tensor.title: tensor.name for tensor in signature.inputs}
+    for known, leaves in ((by_path, _leaves_at(signature, value)), (by_title, _by_name(value))):
+        if leaves and leaves.keys() == known.keys():
+            return {known[path]: leaf for path, leaf in leaves.items()}
     return None
 
 
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "dtype") or isinstance(value, int | float | complex | str | bytes)
+def _leaves_at(signature: ServedSignature, value: Any) -> dict[str, Any]:
+    """The leaves of all positional arguments, or of the only one, by their paths."""
+    found = (_POSITIONAL.match(tensor.path) for tensor in signature.inputs)
+    numbers = {int(match[1]) for match in found if match is not None}
+    if not numbers:
+        return {}
+    first = min(numbers)  # those before it are the parameters
+    given = value if isinstance(value, tuple) and len(value) == len(numbers) else (value,)
+    leaves = tree_util.tree_leaves_with_path((*(None,) * first, *given))
+    return {f"args{tree_util.keystr(path)}": leaf for path, leaf in leaves}
 
 
-def _match_arguments(arguments: Structure, value: Any) -> list[tuple[int, Any]] | None:
-    """The leaves of a value that is all positional arguments, or the only one."""
-    assert isinstance(arguments, Branch)
-    (_, args), (_, kwargs) = arguments.children
-    assert isinstance(args, Branch)
-    if isinstance(kwargs, Branch) and kwargs.children:
-        return None
-    if isinstance(value, tuple) and (found := _match(args, value)) is not None:
-        return found
-    return _match(args.children[0][1], value) if len(args.children) == 1 else None
-
-
-def _match(structure: Structure, value: Any) -> list[tuple[int, Any]] | None:
-    """Index and value of each leaf, where the value has that structure."""
-    if isinstance(structure, Leaf):
-        return [(structure.index, value)] if _is_array(value) else None
-    children: list[Any]
-    names = [name for name, _ in structure.children]
-    if structure.kind == "none":
-        return [] if value is None else None
-    if structure.kind == "dict":
-        if not isinstance(value, Mapping) or value.keys() != set(names):
-            return None
-        children = [value[name] for name in names]
-    else:
-        kind = list if structure.kind == "list" else tuple
-        if not isinstance(value, kind) or len(value) != len(names):
-            return None
-        children = list(value)
-    found: list[tuple[int, Any]] = []
-    for (_, below), child in zip(structure.children, children, strict=True):
-        if (leaves := _match(below, child)) is None:
-            return None
-        found += leaves
-    return found
+def _by_name(value: Any) -> dict[str, Any]:
+    """The leaves of a mapping from the names of arguments, by name and path."""
+    if not isinstance(value, Mapping):
+        return {}
+    return {
+        f"{name}{tree_util.keystr(path)}": leaf
+        for name, argument in value.items()
+        for path, leaf in tree_util.tree_leaves_with_path(argument)
+    }
 
 
 def _array(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
@@ -232,7 +256,21 @@ def _strings(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]
     return strings.reshape(array.shape)
 
 
-def _drawn(signature: ServedSignature, sizes: Sequence[int], seed: int) -> Iterator[Example]:
+def _given(key: str, example: Example) -> WarmupRequest:
+    _check_bytes(key, sum(array.nbytes for array in example.values()))
+    rows = max((array.shape[0] for array in example.values() if array.ndim), default=0)
+    return WarmupRequest(key, rows, lambda: example)
+
+
+def _check_bytes(key: str, size: int) -> None:
+    if size > _MOST_BYTES:
+        raise StructureError(
+            f"A warmup request of {key} has {size:,} bytes, and a message can have {_MOST_BYTES:,}."
+            " To do: take a smaller batch."
+        )
+
+
+def _drawn(signature: ServedSignature, sizes: Sequence[int], seed: int) -> Iterator[WarmupRequest]:
     """Inputs for each batch size: random numbers, and zeros where numbers are whole.
 
     A whole number may be an index, a token or the length of a loop, and zero is any of them.
@@ -240,39 +278,50 @@ def _drawn(signature: ServedSignature, sizes: Sequence[int], seed: int) -> Itera
     if not signature.has_free_batch and signature.fixed_batch is None:
         sizes = sizes[:1]  # no input has a batch dimension, so all sizes are the same request
     for size in sizes:
-        shapes = signature.shapes_at(size)
-        random = np.random.default_rng([seed, size, zlib.crc32(signature.key.encode())])
-        yield {
-            tensor.name: _draw(signature.key, tensor, shapes[tensor.name], random)
-            for tensor in signature.inputs
-        }
+        shapes = list(signature.shapes_at(size).values())
+        specs = list(map(partial(_spec, signature.key), signature.inputs, shapes))
+        sized = zip(shapes, specs, strict=True)
+        _check_bytes(
+            signature.key, sum(math.prod(shape) * spec.dtype.itemsize for shape, spec in sized)
+        )
+        rows = max((shape[0] for shape in shapes if shape), default=0)
+        seeds = (seed, size, zlib.crc32(signature.key.encode()))
+        yield WarmupRequest(signature.key, rows, partial(_draw, specs, seeds))
 
 
-def _draw(
-    key: str, tensor: ServedTensor, shape: tuple[int, ...], random: np.random.Generator
-) -> np.ndarray[Any, Any]:
+def _spec(key: str, tensor: ServedTensor, shape: tuple[int, ...]) -> TensorSpec:
+    """What is drawn for an input."""
     if (dtype := tensor.dtype) is None:
         what = "strings" if tensor.enum == STRING else f"TensorFlow's dtype number {tensor.enum}"
         raise StructureError(
             f"No example can be made up for {key}, input {tensor}: it takes {what}. To do: pass "
             f"example inputs, such as warmup=[{{{tensor.name!r}: …}}], instead of batch sizes."
         )
-    spec = TensorSpec(shape, dtype, tensor.name, element=tensor.element)
-    kind = "zeros" if dtype.numpy.kind in "iu" else RANDOM
-    return draw(spec, kind, {}, random)
+    return TensorSpec(shape, dtype, tensor.path, name=tensor.name, element=tensor.element)
+
+
+def _draw(specs: Sequence[TensorSpec], seeds: Sequence[int]) -> Example:
+    random = np.random.default_rng(seeds)
+    return {
+        spec.name: draw(spec, "zeros" if spec.dtype.numpy.kind in "iu" else RANDOM, {}, random)
+        for spec in specs
+    }
 
 
 def _repeated(
     signature: ServedSignature, examples: Sequence[Example], allowed: Sequence[int]
-) -> Iterator[Example]:
+) -> Iterator[WarmupRequest]:
     """For each allowed batch size that no example has the rows of the first, again and again."""
     first = examples[0]
-    rows = {array.shape[0] for array in first.values() if array.ndim}
-    if len(rows) != 1 or 0 in rows or not all(array.ndim for array in first.values()):
+    rows = {array.shape[:1] for array in first.values()}
+    if len(rows) != 1 or not rows.isdisjoint({(), (0,)}):
         return
-    (count,) = rows
-    present = {example[name].shape[0] for example in examples for name in list(example)[:1]}
+    ((count,),) = rows
+    present = {array.shape[0] for example in examples for array in example.values() if array.ndim}
     for size in allowed:
         if size not in present:
-            signature.sizes_at(size)
-            yield {name: array[np.arange(size) % count] for name, array in first.items()}
+            yield WarmupRequest(signature.key, size, partial(_repeat, first, size, count))
+
+
+def _repeat(example: Example, size: int, count: int) -> Example:
+    return {name: array[np.arange(size) % count] for name, array in example.items()}

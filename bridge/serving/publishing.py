@@ -29,9 +29,17 @@ from bridge.serving.configuration import (
 )
 from bridge.serving.examples import parse_sizes
 from bridge.serving.signatures import read_signatures
-from bridge.serving.warmup import write_warmup
+from bridge.serving.warmup import WARMUP_FILE, write_warmup
 from savedmodel.copying import copy_files
+from savedmodel.folder import write_text
+from savedmodel.manifest import (
+    MANIFEST_FILE,
+    compare_manifest,
+    read_manifest,
+    write_manifest,
+)
 from savedmodel.read import read_proto
+from savedmodel.records import record_sizes
 from savedmodel.remote import is_remote
 from xla_call_module.errors import FormatError, ShardingError, StructureError
 from xla_call_module.exported import Check
@@ -48,6 +56,8 @@ class SaveOptions(TypedDict, total=False):
     """What `bridge.save` takes besides the model and where it goes."""
 
     params: Any
+    args: Any
+    platforms: Sequence[str] | None
     trainable: Any
     inputs: Names | Mapping[str, Names] | None
     outputs: Names | Mapping[str, Names] | None
@@ -58,6 +68,7 @@ class SaveOptions(TypedDict, total=False):
     disabled_checks: Sequence[Check]
     linalg: str
     num_shards: int | None
+    manifest: bool
     batch_buckets: Buckets | None
 
 
@@ -114,17 +125,18 @@ def publish(
 
     Args:
         model: what `bridge.save` takes, or the folder of a SavedModel of any writer, which is
-            copied as it is.
+            copied as it is, if it is what its manifest says.
         base_path: the folder above the versions.
         version: its number; by default the next after the highest that is there. Serving serves the
             highest one, so a lower one is for servers that are told which.
         warmup: batch sizes, as `(1, 8, 32)`, or example inputs, as `bridge.serving.add_warmup`
             takes them; None for no warmup.
         batching: allowed batch sizes, a `Batching` or its fields as a mapping, or True for the
-            sizes of `warmup`. They are checked against the signatures, and written to
-            `batching_parameters.txt` beside the versions and `batching_params.pbtxt` in this one;
-            `models.config` and `monitoring.config` are written, too, unless they are there. An
-            example of `warmup` is repeated to each allowed size.
+            sizes of `warmup` or `batch_buckets`, which fields without any sizes stand for, too.
+            They are checked against the signatures, and written to `batching_parameters.txt` beside
+            the versions and `batching_params.pbtxt` in this one; `models.config` and
+            `monitoring.config` are written, too, unless they are there. An example of `warmup` is
+            repeated to each allowed size.
         keep: how many versions stay, this one included; by default all. Never removed are the
             highest, this one, and those that the `models.config` there names.
         name: of the model, in its configuration; by default the folder's.
@@ -147,15 +159,21 @@ def publish(
         >>> published.version, published.removed
         (2, (1,))
     """
+    if unknown := sorted(options.keys() - PublishOptions.__optional_keys__):
+        raise TypeError(f"publish() got an unexpected keyword argument {unknown[0]!r}")
     base = open_base_path(base_path)
     _check_numbers(version, keep)
     if version is not None and version in base.taken():
         raise _taken(base_path, version)
-    wanted = parse_batching(batching, sizes=parse_sizes(warmup) or ())
+    sizes = parse_sizes(warmup) or parse_sizes(options.get("batch_buckets")) or ()
+    wanted = parse_batching(batching, sizes=sizes)
     own_name = name if name is not None else _name_of(base_path)
     with base.new_version() as folder:
         _fill(model, folder, base_path, options)
-        records = _prepare(folder, warmup, wanted, name=own_name, seed=seed)
+        if warmup is not None or wanted is not None:
+            _prepare(folder, warmup, wanted, name=own_name, seed=seed)
+            _renew_manifest(folder)
+        records = _count_records(folder)
         path, number = _place(base, folder, base_path, version)
     configs = None if wanted is None else _configure(base, base_path, own_name, wanted)
     removed = () if keep is None else _remove_old(base, keep, number, base_path)
@@ -171,7 +189,8 @@ def rollback(
     """Serve an older version again: it is published once more, under the next number.
 
     A server takes it as it takes every new version, and lets go of the bad one when it is loaded;
-    nothing is removed. On a disk the files are not copied but get one more name.
+    nothing is removed. On a disk the files are not copied but get one more name. A server whose
+    configuration names versions or labels is told by that instead (`bridge.serving.write_configs`).
 
     Args:
         base_path: the folder above the versions.
@@ -203,10 +222,11 @@ def rollback(
         (folder / _ORIGIN).parent.mkdir(exist_ok=True)
         # The old one has another name in the older version.
         (folder / _ORIGIN).unlink(missing_ok=True)
-        (folder / _ORIGIN).write_text(json.dumps({"copy_of": origin}), encoding="utf-8")
+        write_text(folder / _ORIGIN, json.dumps({"copy_of": origin}))
+        records = _count_records(folder)
         path, number = _place(base, folder, base_path, None)
     removed = () if keep is None else _remove_old(base, keep, number, base_path)
-    return Published(path, number, removed=removed, copy_of=origin)
+    return Published(path, number, records, removed, copy_of=origin)
 
 
 def _source(
@@ -276,6 +296,7 @@ def _fill(
         raise StructureError(f"{model} is an address. To do: copy the SavedModel to a folder.")
     source = Path(os.path.abspath(model))
     read_proto(source)
+    _check_manifest(source)
     if source in Path(os.path.abspath(base_path)).parents:
         raise StructureError(
             f"{os.fspath(base_path)} is inside of {source}, which is to be copied. To do: take "
@@ -285,10 +306,16 @@ def _fill(
     copy_files(source, folder, without=(_ORIGIN,), linked=False)
 
 
-def _prepare(folder: Path, warmup: Any, batching: Batching | None, *, name: str, seed: int) -> int:
-    """Write what Serving reads of the version besides the model; the number of records."""
-    if warmup is None and batching is None:
-        return 0
+def _check_manifest(folder: Path) -> None:
+    if read_manifest(folder) is not None and (differences := compare_manifest(folder)):
+        raise FormatError(
+            f"{folder} is not what its manifest says: {'; '.join(differences[:3])}. To do: copy it "
+            f"again, write it again, or remove {MANIFEST_FILE}."
+        )
+
+
+def _prepare(folder: Path, warmup: Any, batching: Batching | None, *, name: str, seed: int) -> None:
+    """Write what Serving reads of the version besides the model."""
     signatures = read_signatures(folder)
     allowed: tuple[int, ...] = ()
     if batching is not None:
@@ -296,10 +323,24 @@ def _prepare(folder: Path, warmup: Any, batching: Batching | None, *, name: str,
         allowed = batching.allowed_batch_sizes
         own = folder / _OWN_BATCHING
         own.unlink(missing_ok=True)
-        own.write_text(batching.to_text(), encoding="utf-8")
-    if warmup is None:
-        return 0
-    return write_warmup(folder, signatures, warmup, name=name, seed=seed, allowed=allowed)
+        write_text(own, batching.to_text())
+    if warmup is not None:
+        write_warmup(folder, signatures, warmup, name=name, seed=seed, allowed=allowed)
+
+
+def _renew_manifest(folder: Path) -> None:
+    if (manifest := read_manifest(folder)) is not None:
+        write_manifest(
+            folder,
+            versions=manifest.versions,
+            source=manifest.source,
+            request=manifest.request,
+        )
+
+
+def _count_records(folder: Path) -> int:
+    file = folder / WARMUP_FILE
+    return sum(1 for _ in record_sizes(file)) if file.exists() else 0
 
 
 def _place(
@@ -307,9 +348,14 @@ def _place(
 ) -> tuple[str, int]:
     """Let the folder appear under its number, or the next that is free."""
     while True:
-        number = version if version is not None else max(base.taken(), default=0) + 1
+        number = version if version is not None else max([0, *base.taken()]) + 1
+        if number > MOST:
+            raise StructureError(
+                f"{os.fspath(base_path)} has the version {MOST}, after which there is none. To do: "
+                "say which version it is, or take another base_path."
+            )
         try:
-            return base.place(folder, max(number, 1)), max(number, 1)
+            return base.place(folder, number), number
         except FileExistsError as error:
             if version is not None:
                 raise _taken(base_path, version) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,9 @@ from bridge.signature_calls import calls_of, inputs_of, outputs_of
 from savedmodel.model import SavedModel
 from savedmodel.read import read, read_proto
 from savedmodel.schema import Proto
-from savedmodel.structures import Structure
 from xla_call_module.call import TensorSpec
 from xla_call_module.constraints import SizeConstraint, constraints_of
-from xla_call_module.dimensions import Dim, evaluate, solve
+from xla_call_module.dimensions import Dim, evaluate, linear_form, solve
 from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import FormatError, InteropError, StructureError
 
@@ -39,6 +39,8 @@ class ServedTensor:
             one; None where the rank is unknown.
         element: JAX's own dtype where it is another, such as `key<fry>`.
         optional: whether the signature has a default for it.
+        path: in the exported function's pytrees, such as `args[1]['image']`; empty where unknown.
+        title: what the Python function calls it, such as `batch['image']`; empty where unknown.
     """
 
     name: str
@@ -46,6 +48,8 @@ class ServedTensor:
     shape: Shape | None
     element: str = ""
     optional: bool = False
+    path: str = ""
+    title: str = ""
 
     @property
     def dtype(self) -> DType | None:
@@ -77,17 +81,15 @@ class ServedSignature:
         key: such as `serving_default`.
         inputs: sorted by name.
         outputs: sorted by name.
-        arguments: the pytree of the function's own arguments; None where the file has none.
-        positions: for each input its index among the leaves of `arguments`.
         constraints: what the sizes have to meet.
+        buckets: the sizes that batches are padded to inside of the signature, ascending.
     """
 
     key: str
     inputs: tuple[ServedTensor, ...]
     outputs: tuple[ServedTensor, ...]
-    arguments: Structure | None = None
-    positions: Mapping[str, int] | None = None
     constraints: tuple[SizeConstraint, ...] = ()
+    buckets: tuple[int, ...] = ()
 
     @property
     def has_free_batch(self) -> bool:
@@ -115,18 +117,45 @@ class ServedSignature:
                     "ask for that one, or export with a symbolic batch dimension."
                 )
             return {}
-        free = [tensor for tensor in self.inputs if isinstance(tensor.leading, str)]
-        values = solve([(t.leading or "",) for t in free], [(batch,)] * len(free))
-        for tensor in free:
-            found = evaluate(tensor.leading or "", values)
-            if found != batch:
-                raise StructureError(
-                    f"The batch size {batch} does not fit {self.key}: no value of its dimension "
-                    f"variables gives it for {tensor}. To do: take a size that {tensor.leading} "
-                    "can be."
-                )
-        self._check_constraints(batch, values)
+        values = self._bind({t.name: (batch,) for t in self.inputs}, f"The batch size {batch}")
+        for tensor in self.inputs:
+            if isinstance(tensor.leading, str) and evaluate(tensor.leading, values) is None:
+                raise StructureError(_unsolved(f"The batch size {batch}", self.key, tensor))
         return values
+
+    def check_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Whether inputs may have these shapes, together.
+
+        Raises:
+            StructureError: two of them contradict each other, or a constraint.
+        """
+        self._bind(shapes, "The example")
+
+    def _bind(self, shapes: Mapping[str, Sequence[int]], what: str) -> dict[str, int]:
+        """The dimension variables that follow from the first dimensions of inputs, or from all."""
+        found = [
+            (tensor, axis, dim, size)
+            for tensor in self.inputs
+            for axis, (dim, size) in enumerate(
+                zip(tensor.shape or (), shapes.get(tensor.name, ()), strict=False)
+            )
+            if isinstance(dim, str)
+        ]
+        dims = [(dim,) for _, _, dim, _ in found]
+        values = solve(dims, [(size,) for *_, size in found])
+        for tensor, _, dim, size in found:
+            at = evaluate(dim, values)
+            missed = at != size and (at is not None or linear_form(dim) is not None)
+            # JAX has no dimension variable that is 0.
+            if missed or min(values.values(), default=1) < 1:
+                raise StructureError(_unsolved(what, self.key, tensor))
+        padded = [(self._padded(size) if axis == 0 else size,) for _, axis, _, size in found]
+        self._check_constraints(what, solve(dims, padded))
+        return values
+
+    def _padded(self, batch: int) -> int:
+        """The size that the module sees of a batch."""
+        return next((size for size in self.buckets if size >= batch), batch)
 
     def shapes_at(self, batch: int) -> dict[str, tuple[int, ...]]:
         """The shape of each input for a batch size.
@@ -159,17 +188,24 @@ class ServedSignature:
             sizes.append(size)
         return tuple(sizes)
 
-    def _check_constraints(self, batch: int, values: Mapping[str, int]) -> None:
+    def _check_constraints(self, what: str, values: Mapping[str, int]) -> None:
         for constraint in self.constraints:
             if constraint.holds(values) is False:
                 raise StructureError(
-                    f"The batch size {batch} does not fit {self.key}: it was exported with the "
+                    f"{what} does not fit {self.key}: it was exported with the "
                     f"constraint {constraint}, and takes {self._inputs_text()}. To do: take sizes "
                     "that meet the constraint, or export without it."
                 )
 
     def _inputs_text(self) -> str:
         return ", ".join(map(str, self.inputs)) or "no inputs"
+
+
+def _unsolved(what: str, key: str, tensor: ServedTensor) -> str:
+    return (
+        f"{what} does not fit {key}: no value of its dimension variables gives it for {tensor}. To "
+        "do: take sizes that its dimensions can have."
+    )
 
 
 def _not_drawn(key: str, tensor: ServedTensor, reason: str) -> str:
@@ -225,9 +261,8 @@ def _signature(key: str, definition: Proto, model: SavedModel | None) -> ServedS
         key,
         _described(plain.inputs, inputs),
         _described(plain.outputs, outputs),
-        arguments=signature.function.arguments,
-        positions=signature.inputs,
         constraints=tuple({c: None for chain in calls for c in constraints_of(chain[0])}),
+        buckets=() if (buckets := signature.function.batch_buckets) is None else buckets.sizes,
     )
 
 
@@ -264,4 +299,6 @@ def _with_spec(tensor: ServedTensor, spec: TensorSpec) -> ServedTensor:
             size if size is not None else None if dim == "_" else dim
             for size, dim in zip(known, spec.shape, strict=True)
         )
-    return ServedTensor(tensor.name, tensor.enum, shape, spec.element, tensor.optional)
+    return dataclasses.replace(
+        tensor, shape=shape, element=spec.element, path=spec.path, title=spec.name
+    )

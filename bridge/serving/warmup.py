@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.serving.examples import Example, examples_of
+from bridge.serving.examples import Example, WarmupRequest, requests_of
 from bridge.serving.messages import PredictionLog
 from bridge.serving.signatures import STRING, ServedSignature, read_signatures
 from savedmodel.records import write_records
@@ -36,10 +36,11 @@ def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", see
 
     Args:
         path: the folder of a SavedModel of any writer.
-        warmup: batch sizes, as `(1, 8, 32)`; or example inputs: a dict of named inputs, the
-            function's own arguments without the parameters, or a list of either; or a mapping from
-            signature keys to these. Made-up inputs are the same in each run: random floating-point
-            numbers, and zeros where numbers are whole.
+        warmup: batch sizes, as `(1, 8, 32)`, or True for the sizes that `batch_buckets` of
+            `bridge.save`, or `batching` of `publish`, has; or example inputs: a dict of named
+            inputs, the function's own arguments without the parameters, or a list of either; or a
+            mapping from signature keys to these. Made-up inputs are the same in each run: random
+            floating-point numbers, and zeros where numbers are whole.
         name: of the model, as requests say it. Serving does not look at it here.
         seed: of the random numbers.
 
@@ -82,36 +83,35 @@ def write_warmup(
         seed: as for `add_warmup`.
         allowed: the batch sizes that the server runs, where it batches requests.
     """
-    examples = examples_of(signatures, warmup, allowed=allowed, seed=seed)
-    if len(examples) > MOST_RECORDS:
+    requests = requests_of(signatures, warmup, allowed=allowed, seed=seed)
+    if len(requests) > MOST_RECORDS:
         raise StructureError(
-            f"{len(examples)} warmup records for {len(signatures)} signature(s), and TensorFlow "
+            f"{len(requests)} warmup records for {len(signatures)} signature(s), and TensorFlow "
             f"Serving refuses a model with more than {MOST_RECORDS:,}. To do: ask for fewer batch "
             "sizes or examples."
         )
     if allowed:
-        _check_largest(examples, max(allowed))
+        _check_largest(requests, max(allowed))
     file = folder / WARMUP_FILE
     file.parent.mkdir(exist_ok=True)
     new = file.with_name(f".{file.name}.new")
     try:
-        count = write_records(new, (_record(key, example, name) for key, example in examples))
+        count = write_records(new, (_record(r.key, r.inputs(), name) for r in requests))
         new.replace(file)
     finally:
         new.unlink(missing_ok=True)
     return count
 
 
-def _check_largest(examples: Sequence[tuple[str, Example]], most: int) -> None:
+def _check_largest(requests: Sequence[WarmupRequest], most: int) -> None:
     """A request that is larger than a batch fails, and with it the loading of the model."""
-    for key, example in examples:
-        for name, array in example.items():
-            if array.ndim and array.shape[0] > most:
-                raise StructureError(
-                    f"A warmup request of {key} has {array.shape[0]} rows in {name}, and the "
-                    f"largest allowed batch size is {most}: TensorFlow Serving would not load the "
-                    "model. To do: allow a larger batch, or warm up with smaller ones."
-                )
+    for request in requests:
+        if request.rows > most:
+            raise StructureError(
+                f"A warmup request of {request.key} has {request.rows} rows, and the largest "
+                f"allowed batch size is {most}: TensorFlow Serving would not load the model. To "
+                "do: allow a larger batch, or warm up with smaller ones."
+            )
 
 
 def _record(key: str, example: Example, model: str) -> bytes:

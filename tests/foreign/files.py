@@ -33,11 +33,15 @@ class ForeignFile:
 
 def write_foreign(out: Path) -> dict[str, ForeignFile]:
     """What each program writes, by its name; orbax only where it is installed."""
-    installed = importlib.util.find_spec("orbax") is not None
-    names = [name for name in NAMES if name != "orbax" or installed]
+    names = [name for name in NAMES if name != "orbax" or _has_orbax_export()]
     command = [sys.executable, "-m", "tests.foreign", str(out), *names]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     return {name: ForeignFile(out / name / "model", _read(out / name)) for name in names}
+
+
+def _has_orbax_export() -> bool:
+    """Whether it is there; the namespace `orbax` is also that of orbax.checkpoint."""
+    return all(importlib.util.find_spec(name) for name in ("orbax", "orbax.export"))
 
 
 def _read(folder: Path) -> dict[str, dict[str, dict[str, np.ndarray[Any, Any]]]]:

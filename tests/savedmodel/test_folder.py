@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from savedmodel import folder as folder_module
-from savedmodel.folder import new_folder
+from savedmodel.folder import move_new, new_folder
 from xla_call_module.errors import FormatError, StructureError
 
 ROOT = Path(__file__).parents[2]
@@ -382,6 +382,20 @@ class TestOldFileSystems:
                 meanwhile=lambda _: _write(tmp_path / "m", "1"),
             )
         assert _files(tmp_path / "m") == _whole("1")
+
+    @pytest.mark.usefixtures("_without_renameat2")
+    def test_two_that_move_to_one_name(self, tmp_path, monkeypatch):
+        """The rename itself fails, if the other one came after the look."""
+        for name in ("a", "b", "c"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "file").write_text(name)
+        move_new(tmp_path / "a", tmp_path / "1")
+        with pytest.raises(FileExistsError, match="1"):
+            move_new(tmp_path / "b", tmp_path / "1")
+        monkeypatch.setattr(folder_module.os.path, "lexists", lambda path: False)
+        with pytest.raises(FileExistsError, match="1"):
+            move_new(tmp_path / "c", tmp_path / "1")
+        assert (tmp_path / "1" / "file").read_text() == "a"
 
     @pytest.mark.usefixtures("_without_renameat2")
     def test_the_older_one_comes_back(self, tmp_path):

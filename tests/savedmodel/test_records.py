@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from savedmodel.records import record_sizes
+from savedmodel.records import record_sizes, write_records
 from xla_call_module.errors import FormatError
 
 RECORDS = [b"", b"one", bytes(range(256)) * 5000]
@@ -22,6 +22,11 @@ def file(tmp_path):
 
 def test_the_sizes_of_what_tensorflow_wrote(file):
     assert list(record_sizes(file)) == [len(record) for record in RECORDS]
+
+
+def test_the_bytes_are_those_that_tensorflow_writes(file, tmp_path):
+    assert write_records(tmp_path / "ours", iter(RECORDS)) == len(RECORDS)
+    assert (tmp_path / "ours").read_bytes() == file.read_bytes()
 
 
 def test_an_empty_file(tmp_path):

@@ -1,0 +1,208 @@
+"""Files of parameters -> pytrees of arrays: .npz, .safetensors and checkpoint folders of orbax.
+
+None of them can run code when it is read; pickles can, and are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from xla_call_module.errors import (
+    DtypeError,
+    FormatError,
+    MissingDependencyError,
+    StructureError,
+    refusing_damage,
+)
+
+__all__ = ["nest", "read_parameters", "select"]
+
+# What orbax writes into the folder of one pytree, and CheckpointManager into that of one step.
+_ORBAX_TREE = ("_METADATA", "checkpoint")
+_ORBAX_STEP = "_CHECKPOINT_METADATA"
+_DEEPEST = 100
+
+
+def read_parameters(path: str | os.PathLike[str], *, separator: str | None = None) -> Any:
+    """The pytree of parameters in a file, or in a folder of orbax.
+
+    The keys of a .npz or .safetensors file are split into the keys of dicts within dicts at `/`,
+    or, if none has that, at `.`; a level whose keys are 0, 1, 2 … is a list. A checkpoint has its
+    own structure, in which tuples are lists.
+
+    Args:
+        path: a file whose name ends in .npz or .safetensors, or a folder of orbax.
+        separator: what the keys of a file are split at instead; the empty text for nothing.
+
+    Raises:
+        FormatError: it is of another kind, damaged, or holds pickled objects.
+        DtypeError: an array is of a dtype that the file cannot say.
+        StructureError: a key is there twice, or a folder has several checkpoints.
+        MissingDependencyError: orbax-checkpoint or safetensors is not installed.
+        OSError: it cannot be read.
+
+    Example:
+        >>> np.savez("params.npz", **{"dense/w": np.ones((3, 2)), "dense/b": np.zeros(2)})
+        >>> sorted(read_parameters("params.npz")["dense"])
+        ['b', 'w']
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _read_orbax(path)
+    path.stat()
+    if path.suffix == ".npz":
+        return nest(_read_npz(path), separator=separator)
+    if path.suffix == ".safetensors":
+        return nest(_read_safetensors(path), separator=separator)
+    raise FormatError(
+        f"{path} is a {path.suffix or 'nameless'} file; expected .npz, .safetensors or a "
+        "checkpoint folder of orbax. To do: save the parameters as one of these, such as with "
+        "numpy.savez('params.npz', **{'dense/w': w}). A pickle would run code when it is read."
+    )
+
+
+def nest(arrays: Mapping[str, Any], *, separator: str | None = None) -> Any:
+    """Dicts within dicts, and lists, of what has the path as its key.
+
+    Args:
+        arrays: by path.
+        separator: between the keys of a path; by default `/` if any path has one, and else `.`.
+
+    Raises:
+        StructureError: a path leads on where there is an array already.
+
+    Example:
+        >>> nest({"layers.0.w": 1, "layers.1.w": 2})
+        {'layers': [{'w': 1}, {'w': 2}]}
+    """
+    if separator is None:
+        separator = "/" if any("/" in path for path in arrays) else "."
+    nested: dict[str, Any] = {}
+    for path, value in arrays.items():
+        *parents, last = path.split(separator) if separator else [path]
+        part: Any = nested
+        for key in parents:
+            part = part.setdefault(key, {}) if isinstance(part, dict) else None
+        if len(parents) > _DEEPEST or not isinstance(part, dict) or last in part:
+            raise StructureError(
+                f"The key {path!r}, split at {separator!r}, leads to another array, or is over "
+                f"{_DEEPEST} levels deep. To do: rename it, or split at something else "
+                "(--params-separator)."
+            )
+        part[last] = value
+    return _with_lists(nested)
+
+
+def select(params: Any, path: str) -> Any:
+    """The part of a pytree at a path such as `model/params`.
+
+    Raises:
+        StructureError: there is none; the message has the keys where the path ends.
+    """
+    part = params
+    for key in path.split("/"):
+        known = dict(enumerate(part)) if isinstance(part, list) else part
+        by_text = {str(k): v for k, v in known.items()} if isinstance(known, Mapping) else {}
+        if key not in by_text:
+            raise StructureError(
+                f"The parameters have no {path!r}: there is no {key!r} among {sorted(by_text)}."
+            )
+        part = by_text[key]
+    return part
+
+
+def _with_lists(nested: Any) -> Any:
+    if not isinstance(nested, dict):
+        return nested
+    children = {key: _with_lists(child) for key, child in nested.items()}
+    numbers = [str(number) for number in range(len(children))]
+    if children and children.keys() == set(numbers):
+        return [children[number] for number in numbers]
+    return children
+
+
+def _read_npz(path: Path) -> dict[str, Any]:
+    try:
+        # numpy reads a single array or a pickle under this name, too.
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        pickled = "pickle" in str(error)
+        raise FormatError(
+            f"{path} {'holds pickled objects' if pickled else 'is no .npz file'}: "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__} "
+            "To do: write it with numpy.savez, of arrays of numbers alone."
+        ) from error
+    for key, array in arrays.items():
+        if array.dtype.kind not in "biufc":
+            raise DtypeError(
+                f"{path} has {key!r} as {array.dtype}, which says nothing of what the bits are; "
+                "numpy writes bfloat16 and float8 so. To do: write a .safetensors file, or store "
+                "it as float32."
+            )
+    return arrays
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise _missing(path, "safetensors") from error
+    try:
+        # JAX's arrays, since numpy's own dtypes lack bfloat16.
+        with safe_open(path, framework="flax") as file:
+            return {key: np.asarray(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118 - no dict
+    except SafetensorError as error:
+        raise FormatError(
+            f"{path} is no .safetensors file, or a damaged one: {error}. To do: write it again."
+        ) from error
+
+
+def _read_orbax(path: Path) -> Any:
+    folder = _orbax_tree(path)
+    try:
+        from orbax import checkpoint
+    except ImportError as error:
+        raise _missing(path, "orbax") from error
+    with refusing_damage(str(path)):
+        handler = checkpoint.PyTreeCheckpointHandler()
+        with checkpoint.Checkpointer(handler) as reader:
+            place = folder.absolute()
+            tree = reader.metadata(place).item_metadata.tree
+            # As numpy arrays, whatever devices they were on.
+            wanted = jax.tree.map(lambda _: checkpoint.RestoreArgs(restore_type=np.ndarray), tree)
+            return reader.restore(place, args=checkpoint.args.PyTreeRestore(restore_args=wanted))
+
+
+def _orbax_tree(path: Path) -> Path:
+    """The folder of the one pytree in a folder."""
+    if any((path / name).is_file() for name in _ORBAX_TREE):
+        return path
+    folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
+    trees = [f for f in folders if any((f / name).is_file() for name in _ORBAX_TREE)]
+    if len(trees) == 1 and (path / _ORBAX_STEP).is_file():
+        return trees[0]
+    steps = [f for f in folders if (f / _ORBAX_STEP).is_file()]
+    if found := trees or steps:
+        names = ", ".join(str(folder) for folder in found[:5])
+        raise StructureError(
+            f"{path} has {len(found)} checkpoint folders. To do: name one of them: {names}."
+        )
+    raise FormatError(
+        f"{path} is no checkpoint folder of orbax: it has no {_ORBAX_TREE[0]}. To do: pass the "
+        "folder that orbax.checkpoint has written, or a .npz or .safetensors file."
+    )
+
+
+def _missing(path: Path, extra: str) -> MissingDependencyError:
+    return MissingDependencyError(
+        f"{path} cannot be read without {extra}. To do: pip install 'jax-tf-bridge[{extra}]', or "
+        "write the parameters as .npz."
+    )

@@ -1,0 +1,120 @@
+"""A pytree of any classes as dicts within dicts, which every program can read.
+
+`jax.export` writes down only those classes of pytrees that are registered with it, and TensorFlow
+knows none of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export, tree_util
+
+from bridge.trees import key_names
+from xla_call_module.errors import StructureError
+
+__all__ = ["PlainParameters", "is_plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainParameters:
+    """A pytree of any classes, its arrays as dicts within dicts, by the names on their paths.
+
+    Attributes:
+        params: the dicts.
+        paths: of each array in them, in the order of the pytree.
+        others: its leaves with None for the arrays.
+        is_array: which of them these are.
+        tree: its structure.
+    """
+
+    params: Any
+    paths: tuple[tuple[str, ...], ...]
+    others: tuple[Any, ...]
+    is_array: tuple[bool, ...]
+    tree: Any
+
+    @classmethod
+    def of(cls, tree: Any, *, without: str | None = None) -> PlainParameters:
+        """Of a pytree whose leaves are arrays and whatever else.
+
+        Numbers are parts of the structure here, as they are in modules. `without` is left out at
+        the end of paths, such as the `value` of nnx's variables.
+        """
+        leaves, structure = tree_util.tree_flatten(tree)
+        is_array = tuple(isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves)
+        paths = [path[:-1] if path[-1:] == (without,) else path for path in key_names(structure)]
+        named = _short([path for path, array in zip(paths, is_array, strict=True) if array])
+        arrays = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
+        others = tuple(None if a else leaf for leaf, a in zip(leaves, is_array, strict=True))
+        params = _nest(list(zip(named, arrays, strict=True)))
+        return cls(params, tuple(named), others, is_array, structure)
+
+    @classmethod
+    def of_paths(cls, arrays: Sequence[tuple[Sequence[str], Any]]) -> PlainParameters:
+        """A list of arrays, each with its path."""
+        pairs = [(tuple(path), value) for path, value in arrays]
+        tree = tree_util.tree_structure([0] * len(pairs))
+        paths = tuple(path for path, _ in pairs)
+        return cls(_nest(pairs), paths, (None,) * len(pairs), (True,) * len(pairs), tree)
+
+    def leaves(self, params: Any) -> list[Any]:
+        """The arrays in the order of the pytree."""
+        return [functools.reduce(lambda part, key: part[key], path, params) for path in self.paths]
+
+    def rebuild(self, params: Any) -> Any:
+        """The pytree with the arrays of such dicts."""
+        arrays = iter(self.leaves(params))
+        pairs = zip(self.others, self.is_array, strict=True)
+        return tree_util.tree_unflatten(self.tree, [next(arrays) if a else o for o, a in pairs])
+
+    def select(self, flags: Sequence[bool]) -> tuple[bool, ...]:
+        """What is said of each leaf of the pytree, for each leaf of the dicts."""
+        chosen = [flag for flag, array in zip(flags, self.is_array, strict=True) if array]
+        by_path = dict(zip(self.paths, chosen, strict=True))
+        order = key_names(tree_util.tree_structure(self.params))
+        return tuple(by_path[path] for path in order)
+
+
+def _short(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Without what only wraps, as `equinox.filter_vmap` does: a common private first part."""
+    while paths and all(len(p) > 1 and p[0][:1] == "_" and p[0] == paths[0][0] for p in paths):
+        paths = [path[1:] for path in paths]
+    return list(paths)
+
+
+def _nest(arrays: Sequence[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for path, value in arrays:
+        part: Any = nested
+        for key in path[:-1]:
+            part = part.setdefault(key, {}) if isinstance(part, dict) else None
+        if not path or not isinstance(part, dict) or path[-1] in part:
+            raise StructureError(
+                f"Two parameters have the path {'/'.join(path)!r}. To do: give the parts of the "
+                "model different names."
+            )
+        part[path[-1]] = value
+    return nested
+
+
+def is_plain(params: Any) -> bool:
+    """Whether all leaves are arrays, and JAX can write the pytree down."""
+    leaves, tree = tree_util.tree_flatten(params)
+    if not all(map(_is_array, leaves)):
+        return False
+    nothing: Any = tree_util.tree_unflatten(tree, [jax.ShapeDtypeStruct((), "int32")] * len(leaves))
+    try:
+        export.export(jax.jit(lambda _: 0))(nothing).serialize()
+    except ValueError:  # a class that is not registered with jax.export
+        return False
+    return True
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))

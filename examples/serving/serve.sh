@@ -1,0 +1,17 @@
+#!/bin/sh
+# Serve what publish.py has published, with TensorFlow Serving's own container:
+# gRPC on port 8500, REST and Prometheus metrics on port 8501.
+#
+#     examples/serving/serve.sh FOLDER
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+folder=$(cd "$1" && pwd)
+exec docker run --rm \
+  --publish 8500:8500 --publish 8501:8501 \
+  --volume "$folder/models:/models:ro" \
+  --volume "$here/configs:/configs:ro" \
+  "${SERVING_IMAGE:-tensorflow/serving:2.19.1}" \
+  --model_config_file=/configs/models.config \
+  --monitoring_config_file=/configs/monitoring.config \
+  --enable_batching=true \
+  --batching_parameters_file=/configs/batching_parameters.txt

@@ -1,0 +1,184 @@
+"""The manifest of a SavedModel: its files with their hashes, and what they were made of.
+
+It lies in `assets.extra/`, which TensorFlow keeps for others' files and does not look into
+(tensorflow/cc/saved_model/constants.h). There is no date in it and no place on a disk, so that the
+same inputs give the same manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xla_call_module.errors import FormatError, StructureError
+
+__all__ = [
+    "MANIFEST_FILE",
+    "HashedFile",
+    "Manifest",
+    "compare_manifest",
+    "hash_file",
+    "read_manifest",
+    "write_manifest",
+]
+
+MANIFEST_FILE = "assets.extra/jax_tf_bridge_manifest.json"
+# What is put beside a finished model where it is served, and changes nothing that it computes.
+_BESIDE = frozenset({
+    "assets.extra/jax_tf_bridge_publication.json", "assets.extra/tf_serving_warmup_requests",
+    "batching_params.pbtxt",
+})  # fmt: skip
+_FORMAT = 1
+_MOST_BYTES = 16 << 20
+_PIECE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HashedFile:
+    """A file: its size in bytes, and its SHA-256 as hexadecimal text."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a SavedModel consists of, and what it was made of.
+
+    Attributes:
+        files: by their paths in the folder.
+        versions: of Python and of the packages that were in use, by their names.
+        source: the revision of the source that was exported, if it has one: `revision`, and
+            `changed`, whether files differed from it (None where nobody could tell).
+        request: what was asked for, as whoever asked says it.
+    """
+
+    files: Mapping[str, HashedFile]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    source: Mapping[str, Any] | None = None
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with the fields."""
+        return asdict(self)
+
+
+def write_manifest(
+    folder: Path,
+    *,
+    versions: Mapping[str, str],
+    source: Mapping[str, Any] | None,
+    request: Mapping[str, Any],
+) -> Manifest:
+    """Hash all files of a SavedModel, and write down what they are.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    paths = sorted(_paths(folder))
+    manifest = Manifest(
+        {path: hash_file(folder / path) for path in paths}, versions, source, request
+    )
+    text = json.dumps({"format": _FORMAT, **manifest.to_json()}, indent=1, sort_keys=True)
+    target = folder / MANIFEST_FILE
+    target.parent.mkdir(exist_ok=True)
+    with target.open("w", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return manifest
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a SavedModel; None where it has none.
+
+    Raises:
+        FormatError: it is damaged, or of a later format.
+        OSError: it cannot be read.
+    """
+    path = folder / MANIFEST_FILE
+    if not path.is_file():
+        return None
+    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise FormatError(f"{path} has {size:,} bytes; a manifest has {_MOST_BYTES:,} at most.")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] != _FORMAT:
+            raise FormatError(
+                f"{path} is of format {found['format']!r:.40}; known is {_FORMAT}. To do: use the "
+                "version of jax-tf-bridge that wrote it, or a later one."
+            )
+        files = {
+            str(name): HashedFile(int(file["bytes"]), str(file["sha256"]))
+            for name, file in dict(found["files"]).items()
+        }
+        versions = {str(name): str(version) for name, version in dict(found["versions"]).items()}
+        source = found["source"] and dict(found["source"])
+        return Manifest(files, versions, source, dict(found["request"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(
+            f"{path} is no manifest, or a damaged one ({type(error).__name__}: {error!s:.100}). "
+            "To do: copy the folder again, or remove the manifest."
+        ) from error
+
+
+def compare_manifest(folder: Path) -> tuple[str, ...]:
+    """In what a SavedModel differs from its manifest; nothing where it is as it was written.
+
+    Raises:
+        StructureError: it has no manifest.
+        FormatError, OSError: as `read_manifest`, or a file cannot be read.
+    """
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise StructureError(
+            f"{folder} has no manifest ({MANIFEST_FILE}). To do: write it with `jax-tf-bridge "
+            "export`, or bridge.save(…, manifest=True)."
+        )
+    found = _paths(folder)
+    missing = [f"{path} is missing" for path in sorted(manifest.files.keys() - found)]
+    added = [
+        f"{path} is not in the manifest" for path in sorted(found - manifest.files.keys() - _BESIDE)
+    ]
+    changed = [
+        difference
+        for path in sorted(found & manifest.files.keys())
+        if (difference := _difference(folder / path, path, manifest.files[path]))
+    ]
+    return (*missing, *added, *changed)
+
+
+def hash_file(path: Path) -> HashedFile:
+    """The size and the hash of a file."""
+    digest = hashlib.sha256()
+    size = 0
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+            size += len(piece)
+    return HashedFile(size, digest.hexdigest())
+
+
+def _difference(path: Path, name: str, expected: HashedFile) -> str:
+    if (size := path.stat().st_size) != expected.bytes:
+        return f"{name} has {size:,} bytes, in the manifest {expected.bytes:,}"
+    if (found := hash_file(path)) != expected:
+        return f"{name} has the SHA-256 {found.sha256}, in the manifest {expected.sha256}"
+    return ""
+
+
+def _paths(folder: Path) -> set[str]:
+    """All files below a folder but for the manifest; links to folders are not followed."""
+    return {
+        path
+        for root, _, names in os.walk(folder)
+        for name in names
+        if (path := (Path(root) / name).relative_to(folder).as_posix()) != MANIFEST_FILE
+    }
