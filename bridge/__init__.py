@@ -44,5 +44,5 @@ _HOMES = {
     "save": "bridge.save",
     "verify": "bridge.verify",
 }
-_MODULES = ("jax2tf", "meshes", "serving", "testing")
+_MODULES = ("beam", "jax2tf", "meshes", "serving", "testing")
 load_lazily(__name__)

@@ -76,6 +76,15 @@ def test_sharded_serving(run, tmp_path):
     assert (tmp_path / "mesh.svg").read_text().startswith("<svg ")
 
 
+def test_beam_inference(run):
+    pytest.importorskip("apache_beam")
+    printed = run("beam_inference")
+    shares = dict(re.findall(r"^(\d): ([\d.]+)% recognized$", printed, re.MULTILINE))
+    assert set(shares) == set("0123456789")
+    assert min(map(float, shares.values())) > 75
+    assert "397 images" in printed
+
+
 def test_every_example_has_a_test():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     assert {example.stem for example in EXAMPLES} <= tested

@@ -128,7 +128,8 @@ def compose(
         signatures = {**loaded.signatures, bare: called, signature: composed}
         with new_folder(Path(path), overwrite=overwrite) as place:
             _write(loaded, place, signatures)
-            _finish(place, {signature: kind.name}, given)
+            methods, own = _earlier(folder, signature)
+            _finish(place, methods | {signature: kind.name}, own | given)
             if manifest:
                 write_manifest(place, **describe_environment(source_file(model)), request={})
     return os.fspath(path)
@@ -242,6 +243,18 @@ def _write(loaded: Any, place: Path, signatures: Mapping[str, Any]) -> None:
         ) from error
 
 
+def _earlier(folder: Path, signature: str) -> tuple[dict[str, str], dict[str, dict[str, Proto]]]:
+    """Methods and defaults of the other signatures, which TensorFlow does not save again."""
+    methods, defaults = {}, {}
+    for meta_graph in read_proto(folder).meta_graphs:
+        if _SERVE_TAG in meta_graph.meta_info_def.tags:
+            for key, definition in meta_graph.signature_def.items():
+                if key != signature:
+                    methods[key] = definition.method_name
+                    defaults[key] = dict(definition.defaults)
+    return methods, defaults
+
+
 def _finish(
     place: Path, methods: Mapping[str, str], defaults: Mapping[str, Mapping[str, Proto]]
 ) -> None:
@@ -251,7 +264,8 @@ def _finish(
         if _SERVE_TAG not in meta_graph.meta_info_def.tags:
             continue
         for key, name in methods.items():
-            meta_graph.signature_def[key].method_name = name
+            if key in meta_graph.signature_def:
+                meta_graph.signature_def[key].method_name = name
         for key, values in defaults.items():
             for name, value in values.items():
                 _set_default(meta_graph, meta_graph.signature_def[key], name, value)

@@ -23,6 +23,7 @@ from tests.benchmarks import (  # noqa: E402
     linalg,
     loading,
     looking,
+    serving,
 )
 from tests.benchmarks.measure import Ratio  # noqa: E402
 
@@ -46,6 +47,7 @@ BENCHMARKS = {
     "inspect_large": looking.inspect_large,
     "call_tf": called.call_tf,
     "batch_buckets": buckets.batch_buckets,
+    "cold_start": serving.cold_start,
 }
 
 

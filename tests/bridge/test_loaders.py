@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import math
 import pickle
-import shutil
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -19,6 +16,13 @@ from absl.testing import flagsaver
 from tensorflow.python.tools import saved_model_cli
 
 from tests.bridge.absence import run_without_tensorflow
+from tests.bridge.c_programs import (
+    build,
+    decode_tensor,
+    encode_count,
+    encode_request,
+    encode_text,
+)
 from tests.bridge.models import BY_NAME, CASES, ROUNDING
 from tests.bridge.pytrees import (
     by_path,
@@ -35,7 +39,6 @@ from xla_call_module.dtypes import dtype_from_name, dtype_from_tensorflow
 
 keras = pytest.importorskip("keras")
 
-C_SOURCE = Path(__file__).parent / "c_api" / "load_and_run.c"
 KEYS = [(case.name, key) for case in CASES for key in case.functions]
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -246,45 +249,12 @@ class TestObjects:
 
 @pytest.fixture(scope="module")
 def c_program(tmp_path_factory):
-    """The C program, built as the headers of the installed wheel have it."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    library = Path(tf.sysconfig.get_lib())
-    program = tmp_path_factory.mktemp("c_api") / "load_and_run"
-    command = [
-        *(compiler, "-std=c11", "-Wall", "-Wextra", "-Werror", "-isystem"),
-        *(tf.sysconfig.get_include(), C_SOURCE, "-o", program, f"-L{library}"),
-        *("-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2", f"-Wl,-rpath,{library}"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return program
-
-
-def _encode_text(text):
-    return struct.pack("<I", len(text.encode())) + text.encode()
+    return build("load_and_run", tmp_path_factory.mktemp("c_api"))
 
 
 def _encode_run(folder, key, feeds):
     definition = read_meta_graph(folder).signature_def[key]
-    parts = [_encode_text(str(folder)), struct.pack("<I", len(feeds))]
-    for name, array in feeds.items():
-        dims = struct.pack(f"<{array.ndim}q", *array.shape)
-        head = struct.pack("<ii", definition.inputs[name].dtype, array.ndim)
-        size = struct.pack("<Q", array.nbytes)
-        parts += [_encode_text(definition.inputs[name].name), head, dims, size, array.tobytes()]
-    outputs = [info.name for _, info in sorted(definition.outputs.items())]
-    return b"".join([*parts, struct.pack("<I", len(outputs)), *map(_encode_text, outputs)])
-
-
-def _decode_tensor(file):
-    enum, rank = struct.unpack("<ii", file.read(8))
-    shape = struct.unpack(f"<{rank}q", file.read(8 * rank))
-    (size,) = struct.unpack("<Q", file.read(8))
-    dtype = dtype_from_tensorflow(enum, where="an answer").numpy
-    assert size == math.prod(shape) * dtype.itemsize
-    return np.frombuffer(file.read(size), dtype).reshape(shape)
+    return encode_text(str(folder)) + encode_request(definition, feeds)
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +265,7 @@ def c_answers(c_program, models, tmp_path_factory):
         _encode_run(models / name, key, named_inputs(BY_NAME[name], models / name, key))
         for name, key in KEYS
     ]
-    (folder / "requests").write_bytes(struct.pack("<I", len(runs)) + b"".join(runs))
+    (folder / "requests").write_bytes(encode_count(len(runs)) + b"".join(runs))
     command = [c_program, folder / "requests", folder / "answers"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -304,7 +274,7 @@ def c_answers(c_program, models, tmp_path_factory):
         for name, key in KEYS:
             error = file.read(struct.unpack("<I", file.read(4))[0]).decode()
             names = sorted(read_paths(models / name, key)[1])
-            tensors = [] if error else [_decode_tensor(file) for _ in names]
+            tensors = [] if error else [decode_tensor(file) for _ in names]
             answers[name, key] = error, dict(zip(names, tensors, strict=False))
         assert file.read() == b""
     return answers
@@ -321,7 +291,7 @@ class TestCApi:
 
     def test_an_error_is_seen(self, c_program, models, tmp_path):
         (tmp_path / "requests").write_bytes(
-            struct.pack("<I", 1) + _encode_run(models / "unused", "serving_default", {})
+            encode_count(1) + _encode_run(models / "unused", "serving_default", {})
         )
         subprocess.run([c_program, tmp_path / "requests", tmp_path / "answers"], check=True)
         assert b"must feed a value for placeholder" in (tmp_path / "answers").read_bytes()

@@ -1,0 +1,289 @@
+"""Apache Beam: `RunInference` with a SavedModel, without TensorFlow.
+
+Beam's engines run a pipeline on as many machines as there are; each of their processes loads the
+file once and calls it for many elements at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bridge.batches import BatchedSignature, check_buckets
+from bridge.load import load
+from savedmodel.remote import is_remote
+from xla_call_module.errors import FormatError, MissingDependencyError, StructureError
+
+try:
+    from apache_beam.io.filesystem import CompressionTypes
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.ml.inference import base
+except ImportError as error:
+    raise MissingDependencyError(
+        "bridge.beam needs Apache Beam. To do: pip install 'jax-tf-bridge[beam]'."
+    ) from error
+
+__all__ = ["ModelHandler"]
+
+_FILE = "saved_model.pb"
+
+
+class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]):
+    """What `RunInference` needs to know of a SavedModel that `bridge.load` reads.
+
+    An element of the pipeline is the argument of the exported function without its batch dimension,
+    as an array or a pytree; a tuple of the arguments where it takes several; or a dict of the
+    inputs by their names in the signature. What comes out for it is Beam's `PredictionResult`: the
+    element, the result as a pytree of numpy arrays, and the folder of the model.
+
+    Every element of a batch must be computed for itself, since batches are filled up; that is tried
+    with the first batch, and a function for which it is not so is refused. Inputs that are the same
+    for all elements, without a batch dimension, are `RunInference(...,
+    inference_args={"temperature": 0.5})`, by their names in the signature.
+
+    Elements with keys are for `KeyedModelHandler(ModelHandler(...))`, and another model takes over
+    while a pipeline runs where `RunInference` gets `model_metadata_pcoll` or `watch_model_pattern`,
+    such as `models/*/saved_model.pb`: all as with Beam's own handlers. The handler holds no model
+    and can be pickled.
+
+    Example:
+        >>> import apache_beam as beam, bridge, jax, numpy as np
+        >>> from apache_beam.ml.inference.base import RunInference
+        >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, 2"), "float32")
+        >>> bridge.save(jax.export.export(jax.jit(lambda x: x.sum(axis=1)))(x), "my_model")
+        >>> handler = bridge.beam.ModelHandler("my_model")
+        >>> elements = [np.array([1, 2], "float32"), np.array([3, 4], "float32")]
+        >>> for result in handler.run_inference(elements, handler.load_model()):
+        ...     print(float(result.inference), result.model_id)
+        3.0 my_model
+        7.0 my_model
+        >>> run = beam.Create(elements) | RunInference(handler)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        signature: str | None = None,
+        batch_buckets: Sequence[int] | None = None,
+        min_batch_size: int | None = None,
+        max_batch_size: int | None = None,
+        max_batch_duration_secs: float | None = None,
+        element_size_fn: Callable[[Any], int] | None = None,
+        batch_length_fn: Callable[[Any], int] | None = None,
+        batch_bucket_boundaries: Sequence[int] | None = None,
+        large_model: bool = False,
+        model_copies: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
+    ) -> None:
+        """Say which model, and how to batch; nothing is read yet.
+
+        Args:
+            path: the folder of a SavedModel, its `saved_model.pb`, or a folder with numbered
+                versions, `1`, `2`, …, of which the newest one is taken; also an address that one of
+                Beam's file systems reads, such as `gs://bucket/model`.
+            signature: its key; by default that of the default signature.
+            batch_buckets: the sizes that batches are padded to, so that JAX compiles as many
+                programs as there are sizes; by default the powers of two, or the size that the
+                function was exported for.
+            min_batch_size: see `apache_beam.BatchElements`, as for all that follow.
+            max_batch_size: by default the largest of `batch_buckets`, if there are any.
+            max_batch_duration_secs: how long elements wait for others, in streams.
+            element_size_fn: the weight of an element; the sizes of batches are then weights.
+            batch_length_fn: the length of an element: those of like lengths come together.
+            batch_bucket_boundaries: where lengths are no longer alike, in order.
+            large_model: whether the processes of a machine share one model.
+            model_copies: how many they share.
+            env_vars: environment variables that are set before the model is loaded.
+
+        Raises:
+            StructureError: an option makes no sense.
+        """
+        super().__init__()
+        check_buckets(batch_buckets)
+        if model_copies is not None and model_copies < 1:
+            raise StructureError(f"model_copies is {model_copies}; expected 1 or more.")
+        self._path = os.fspath(path)
+        self._signature = signature
+        self._buckets = None if batch_buckets is None else tuple(batch_buckets)
+        if batch_buckets is not None and max_batch_size is None:
+            max_batch_size = max(batch_buckets)
+        self._env_vars = dict(env_vars or {})
+        self._copies = model_copies
+        self._is_shared = large_model or model_copies is not None
+        self._largest = max_batch_size if element_size_fn is None else None
+        if batch_bucket_boundaries is not None:
+            batch_bucket_boundaries = list(batch_bucket_boundaries)
+        options = {
+            "min_batch_size": min_batch_size,
+            "max_batch_size": max_batch_size,
+            "max_batch_duration_secs": max_batch_duration_secs,
+            "element_size_fn": element_size_fn,
+            "length_fn": batch_length_fn,
+            "bucket_boundaries": batch_bucket_boundaries,
+        }
+        self._batching = {name: value for name, value in options.items() if value is not None}
+
+    def load_model(self) -> BatchedModel:
+        """The model, read from its folder.
+
+        Raises:
+            FormatError: there is none, or it is damaged.
+            StructureError: it has no such signature.
+        """
+        folder = _find_model(self._path)
+        return BatchedModel(folder, self._signature, self._buckets, self._largest)
+
+    def run_inference(
+        self,
+        batch: Sequence[Any],
+        model: BatchedModel,
+        inference_args: Mapping[str, Any] | None = None,
+    ) -> Iterable[Any]:
+        """A `PredictionResult` for each element.
+
+        Args:
+            batch: the elements.
+            model: what `load_model` gave.
+            inference_args: inputs that all elements share.
+
+        Raises:
+            StructureError, DtypeError: they are not what the function takes.
+        """
+        folder, inferences = model.run(batch, inference_args)
+        return [
+            base.PredictionResult(element, inference, folder)
+            for element, inference in zip(batch, inferences, strict=True)
+        ]
+
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
+        """The bytes of the arrays in a batch."""
+        import jax
+        import numpy as np
+
+        return sum(int(np.asarray(leaf).nbytes) for leaf in jax.tree.leaves(list(batch)))
+
+    def get_metrics_namespace(self) -> str:
+        """The namespace of the metrics that `RunInference` collects."""
+        return "BeamML_JAX"
+
+    def batch_elements_kwargs(self) -> Mapping[str, Any]:
+        """The options of `apache_beam.BatchElements`."""
+        return self._batching
+
+    def validate_inference_args(self, inference_args: Any) -> None:
+        """Refuse what are no inputs by name.
+
+        Raises:
+            StructureError: they are not.
+        """
+        if inference_args is None:
+            return
+        if not isinstance(inference_args, Mapping) or not all(
+            isinstance(name, str) for name in inference_args
+        ):
+            raise StructureError(
+                f"inference_args is {inference_args!r}; expected a dict of inputs of the signature "
+                "by name, which all elements share."
+            )
+
+    def update_model_path(self, model_path: str | None = None) -> None:
+        """Take another model from the next `load_model` on; None or nothing changes nothing."""
+        if model_path:
+            self._path = model_path
+
+    def share_model_across_processes(self) -> bool:
+        """Whether the processes of a machine share what is loaded."""
+        return self._is_shared
+
+    def model_copies(self) -> int:
+        """How many models the processes of a machine share."""
+        return self._copies or 1
+
+
+class BatchedModel:
+    """A loaded signature of a model, and where it came from.
+
+    Beam lets other processes call the methods of this object, so that only elements and results
+    cross between processes.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        signature: str | None,
+        buckets: Sequence[int] | None,
+        largest: int | None,
+    ) -> None:
+        """Read it; see `ModelHandler`."""
+        self._folder = folder
+        # It is kept, since the values of variables are mapped from its files.
+        self._local = _Copy(folder) if is_remote(folder) else None
+        model = load(self._local.folder if self._local else folder)
+        if signature is not None and signature not in model.signatures:
+            raise StructureError(
+                f"{folder} has no signature {signature!r}; it has {', '.join(model.signatures)}."
+            )
+        chosen = model.default if signature is None else model.signatures[signature]
+        self._call = BatchedSignature(chosen, buckets=buckets, largest=largest)
+
+    def run(
+        self, batch: Sequence[Any], inference_args: Mapping[str, Any] | None = None
+    ) -> tuple[str, list[Any]]:
+        """The folder of the model, and the result for each element."""
+        return self._folder, self._call(batch, inference_args)
+
+
+class _Copy:
+    """A folder of one of Beam's file systems, on this machine for as long as the object lives."""
+
+    def __init__(self, address: str) -> None:
+        temporary = tempfile.mkdtemp(prefix="jax-tf-bridge-")
+        weakref.finalize(self, shutil.rmtree, temporary)
+        self.folder = Path(temporary) / "model"
+        (matched,) = FileSystems.match([f"{address}/**"])
+        for found in matched.metadata_list:
+            target = self.folder / found.path.removeprefix(f"{address}/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            plain = CompressionTypes.UNCOMPRESSED
+            with (
+                FileSystems.open(found.path, compression_type=plain) as source,
+                target.open("wb") as destination,
+            ):
+                shutil.copyfileobj(source, destination)
+
+
+def _find_model(path: str) -> str:
+    """The folder of a SavedModel: of its file, or of the newest version in a folder of versions."""
+    folder = path.rstrip("/") or path
+    if folder.endswith(f"/{_FILE}") or folder == _FILE:
+        return os.path.dirname(folder) or "."
+    files = _remote_files(folder) if is_remote(folder) else _local_files(folder)
+    if f"{folder}/{_FILE}" in files:
+        return folder
+    versions = {
+        int(name): os.path.dirname(file)
+        for file in files
+        if (name := os.path.basename(os.path.dirname(file))).isdecimal()
+    }
+    if not versions:
+        raise FormatError(
+            f"{path} has no {_FILE}, and no numbered folders with one. To do: pass the folder of "
+            "a SavedModel, or the folder with its versions."
+        )
+    return versions[max(versions)]
+
+
+def _local_files(folder: str) -> set[str]:
+    found = (*Path(folder).glob(_FILE), *Path(folder).glob(f"*/{_FILE}"))
+    return {os.path.join(folder, file.relative_to(folder)) for file in found}
+
+
+def _remote_files(folder: str) -> set[str]:
+    matched = FileSystems.match([f"{folder}/{_FILE}", f"{folder}/*/{_FILE}"])
+    return {found.path for result in matched for found in result.metadata_list}

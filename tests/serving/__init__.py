@@ -1,0 +1,1 @@
+"""Models in front of TensorFlow Serving, or of what it is made of."""
