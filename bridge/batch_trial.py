@@ -34,6 +34,8 @@ __all__ = ["try_padding"]
 _SEED = 20
 # A bucket of fewer rows shows less of what an added row does.
 _ROWS = 3
+# Up to how many rows one is looked for that the constraints allow.
+_MOST_ROWS = 65
 # How far apart two programs of one function may round, relative to the largest number of a result:
 # this many units in the last place of its dtype.
 _UNITS = 1 << 12
@@ -185,9 +187,9 @@ class _Trial:
         return next(taken, near[0])
 
     def _results(self, leaves: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        given = [*self._params, *leaves[len(self._params) :]]
-        pairs = zip(given, self._avals, strict=True)
-        results = self._function(*(to_logical(leaf, aval) for leaf, aval in pairs))
+        first = len(self._params)
+        drawn = zip(leaves[first:], self._avals[first:], strict=True)
+        results = self._function(*self._params, *(to_logical(leaf, aval) for leaf, aval in drawn))
         return [np.asarray(to_physical(result)) for result in results]
 
     def _compare(
@@ -213,9 +215,6 @@ class _Trial:
             "batches would have wrong results. To do: leave batch_buckets out; or, where it "
             "normalizes over the batch, export the function as it is used after training."
         )
-
-
-_MOST_ROWS = 65
 
 
 def _equal(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any], *, exact: bool) -> bool:

@@ -433,6 +433,44 @@ def test_a_bucket_leads_what_it_names():
             BatchBuckets("b", sizes)
 
 
+def test_parameters_that_are_typed_keys(tmp_path):
+    params = {"key": jax.random.key(3), "scale": np.float32(2)}
+    (b,) = export.symbolic_shape("b")
+    exported = export.export(
+        jax.jit(lambda p, x: x * p["scale"] + jax.random.uniform(p["key"], (3,)))
+    )(params, jax.ShapeDtypeStruct((b, 3), "float32"))
+    bridge.save(exported, tmp_path / "m", params=params, batch_buckets=(4,))
+    got = tf.saved_model.load(tmp_path / "m")(np.ones((2, 3), "float32"))
+    want = 2 + jax.random.uniform(params["key"], (3,))
+    np.testing.assert_allclose(got, [want, want], rtol=1e-6)
+
+
+def test_typed_keys_in_the_batch(tmp_path):
+    (b,) = export.symbolic_shape("b")
+    keys = jax.random.split(jax.random.key(0), 3)
+    function = jax.jit(jax.vmap(jax.random.uniform))
+    exported = export.export(function)(jax.ShapeDtypeStruct((b,), keys.dtype))
+    bridge.save(exported, tmp_path / "m", batch_buckets=(4,))
+    got = tf.saved_model.load(tmp_path / "m")(np.asarray(jax.random.key_data(keys)))
+    np.testing.assert_allclose(got, function(keys), rtol=1e-6)
+
+
+def test_published_with_warmup_for_sizes_of_their_own(tmp_path):
+    import bridge.serving
+
+    published = bridge.serving.publish(
+        exported_of(lambda x, scale: x * scale, "b, 3", ""),
+        tmp_path / "base",
+        batch_buckets=(1, 4),
+        defaults={"scale": 2.0},
+        warmup=(1, 4),
+    )
+    (signature,) = bridge.inspect(published.path).signatures
+    assert (signature.batch_buckets, published.warmup) == ((1, 4), 2)
+    got = bridge.load(published.path)(x=np.ones((3, 3), "float32"))
+    np.testing.assert_array_equal(got, np.full((3, 3), 2))
+
+
 def test_no_warning_where_all_is_tried(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

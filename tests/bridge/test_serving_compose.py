@@ -536,3 +536,31 @@ class TestRefused:
 def test_importing_it_imports_no_tensorflow():
     code = "import bridge.serving, sys; assert not {'tensorflow', 'jax'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_tensorflow():
+    code = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "import bridge.serving\n"
+        "try: bridge.serving.compose\n"
+        "except bridge.InteropError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'jax-tf-bridge[tensorflow]'" in done.stdout
+
+
+def test_a_manifest_and_what_a_function_closes_over(tmp_path):
+    (b,) = export.symbolic_shape("b")
+    exported = export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((b,), "float32"))
+    factor = tf.Variable(2.0)
+    folder = compose(
+        exported,
+        tmp_path / "m",
+        postprocess=lambda output_0: output_0 * factor,
+        manifest=True,
+    )
+    from savedmodel.manifest import compare_manifest
+
+    assert compare_manifest(folder) == ()
+    got = run_session(folder, "serving_default", {"x": np.float32([1, 2])})["output_0"]
+    np.testing.assert_allclose(got, 2 * np.sin(np.float32([1, 2])), rtol=1e-6)
