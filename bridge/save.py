@@ -23,6 +23,7 @@ from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature,
 from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
 from savedmodel.write_together import write_together
+from xla_call_module.asserting import to_shape_check
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.constants import HOISTED_FROM, largest_constants
@@ -363,6 +364,8 @@ def _to_signature(
         arguments = _without_first(arguments)
         check_parameters(call.name, call.args[: len(variables)], variables)
         bound = {index: index for index in range(len(variables))}
+    free = sorted(leaves(arguments))
+    names = dict(zip(free, input_names(key, call, free, inputs), strict=True))
     function = Function(
         name=key,
         chain=chain,
@@ -372,12 +375,12 @@ def _to_signature(
         results=to_structure(exported.out_tree),
         no_gradient=_no_gradient(call.name, len(chain) - 1),
         constants={key: len(variables) + position for position, key in enumerate(constants)},
+        check=to_shape_check(call, names),
     )
-    free = sorted(leaves(arguments))
     return Signature(
         key=key,
         function=function,
-        inputs=dict(zip(input_names(key, call, free, inputs), free, strict=True)),
+        inputs={name: index for index, name in names.items()},
         outputs={name: index for index, name in enumerate(output_names(key, call, outputs))},
     )
 

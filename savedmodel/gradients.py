@@ -41,7 +41,12 @@ class Sources:
 
 
 def write_call(
-    body: Body, chain: Sequence[CallModule], sources: Sources, no_gradient: str
+    body: Body,
+    chain: Sequence[CallModule],
+    sources: Sources,
+    no_gradient: str,
+    *,
+    before: str = "",
 ) -> list[Tensor]:
     """The call with its gradients; the tensors of its own results.
 
@@ -51,10 +56,11 @@ def write_call(
             handed on to the second.
         sources: where the call gets what it takes.
         no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
+        before: the name of a node that has to run before the call; empty for none.
     """
     call = chain[0]
     name = body.reserve(OP)
-    encode_node(
+    node = encode_node(
         call,
         name=name,
         inputs=[
@@ -63,6 +69,8 @@ def write_call(
         ],
         new_node=body.new_node,
     )
+    if before:
+        node.input.append(f"^{before}")
     body.library.add_functions(call.functions)
     found = [
         body.show_sharding(Tensor(name, "output", index), call, spec)
