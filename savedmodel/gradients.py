@@ -14,7 +14,9 @@ from savedmodel.body import Body, Tensor, set_function_call
 from savedmodel.schema import Proto, StructuredValue
 from savedmodel.structures import encode_tensor_spec
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.checks import PLATFORM
 from xla_call_module.node import OP, encode_node
+from xla_call_module.platforms import platform_hint
 
 __all__ = ["Sources", "write_call"]
 
@@ -59,7 +61,7 @@ def write_call(
         before: the name of a node that has to run before the call; empty for none.
     """
     call = chain[0]
-    name = body.reserve(OP)
+    name = body.reserve(f"{OP}{_hint(call)}")
     node = encode_node(
         call,
         name=name,
@@ -99,6 +101,12 @@ def write_call(
     identity.attr["_gradient_op_type"].s = op_type.encode()
     body.library.proto.registered_gradients.add(gradient_func=gradient, registered_op_type=op_type)
     return outputs
+
+
+def _hint(call: CallModule) -> str:
+    """What the name of a node says that cannot run on the device that every machine has."""
+    anywhere = "cpu" in call.platforms or PLATFORM in call.disabled_checks
+    return "" if anywhere else platform_hint(call.platforms)
 
 
 def _write_gradient(

@@ -16,7 +16,7 @@ from xla_call_module.checks import PLATFORM, SHAPE_ASSERTIONS, unite
 from xla_call_module.errors import ShardingError
 from xla_call_module.flags import VARIABLE
 from xla_call_module.node import OP, encode_node
-from xla_call_module.platforms import platform_to_tensorflow
+from xla_call_module.platforms import platform_hint, platform_to_tensorflow
 from xla_call_module.several_devices import check_one_device
 from xla_call_module.sharding_node import SHARDING_OP, encode_sharding_node
 from xla_call_module.tensorflow_errors import ForeignPlatformError
@@ -117,14 +117,18 @@ class Op:
         check_one_device(self.call)
         self._admitted.add(device)
 
-    def _warn_of_platforms(self) -> None:
+    def _warn_of_platforms(self) -> str:
+        """What the node's name says of its platforms; nothing where all devices here have one."""
         kinds = {device.device_type for device in tf.config.list_logical_devices()}
         here = sorted(_PLATFORM_OF_DEVICE.get(kind, kind) for kind in kinds)
         foreign = kinds <= _PLATFORM_OF_DEVICE.keys() and not {*here} & {*self.call.platforms}
-        if foreign and PLATFORM not in self.disabled_checks:
+        if PLATFORM in self.disabled_checks:
+            return ""
+        if foreign:
             found = f"the devices of this process are of the platform {here[0]}"
             refusal = self._refuse(found, here[0])
-            warnings.warn(f"A graph that cannot run here: {refusal}", UserWarning, stacklevel=2)
+            warnings.warn(f"A graph that cannot run here: {refusal}", UserWarning, stacklevel=3)
+        return "" if {*here} <= {*self.call.platforms} else platform_hint(self.call.platforms)
 
     def _warn_of_devices(self) -> None:
         """TensorFlow spreads one computation over the cores of a TPU, and over nothing else."""
@@ -163,9 +167,9 @@ class Op:
         Warns:
             UserWarning: no device of this process may run the module, or it takes several. The
                 graph may be made for another machine; run here it ends in TensorFlow's error, which
-                says no cure.
+                names the node, and the name says the cures.
         """
-        self._warn_of_platforms()
+        hint = self._warn_of_platforms()
         self._warn_of_devices()
         _add_functions(self.call.functions)
         node = encode_node(
@@ -177,7 +181,7 @@ class Op:
                 list(map(self._show_sharding, operands, self.call.operands)),
                 [tf.as_dtype(enum) for enum in self._attributes["Tout"]],
                 attrs=dict(node.attr),
-                name=_scope_name(self.call.name),
+                name=f"{_scope_name(self.call.name)}{hint}",
             )
         for tensor, shape in zip(operation.outputs, result_shapes, strict=True):
             tensor.set_shape(shape)
