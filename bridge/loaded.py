@@ -23,7 +23,7 @@ from bridge.progress import progress_bar
 from bridge.remeshing import mesh_at_export, remesh
 from savedmodel.model import SavedModel, Signature, Variable
 from xla_call_module.checks import DisabledCheck, unite
-from xla_call_module.errors import InteropError, ShardingError, StructureError
+from xla_call_module.errors import InteropError, ShardingError, StructureError, quote
 from xla_call_module.exported import from_exported
 from xla_call_module.flags import read_flags
 from xla_call_module.refining import refine
@@ -223,8 +223,8 @@ class LoadedSignature:
                 raise
             self._check_devices(leaves, error)
             raise StructureError(
-                f"JAX cannot call {self.key} in this way: {error}. It can be differentiated in "
-                "reverse mode, by jax.grad, jax.vjp and jax.jacrev."
+                f"JAX cannot call {self.key} in this way: {quote(error)}. It can be differentiated "
+                "in reverse mode, by jax.grad, jax.vjp and jax.jacrev."
             ) from error
         return tree_util.tree_unflatten(self.exported.out_tree, results)
 

@@ -21,7 +21,7 @@ from bridge.remeshing import to_one_device
 from bridge.trials import Array, Trial
 from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import evaluate_shape, symbols
-from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.exported import from_exported
 from xla_call_module.refining import refine_results
 
@@ -163,8 +163,8 @@ class _Reference:
             raise InteropError(
                 f"JAX does not run order {order} of {self._key}, lowered for "
                 f"{', '.join(self._call.platforms)} and {self._call.nr_devices} device(s), on "
-                f"{jax.default_backend()}: {error}. To do: verify it where it runs, with --record, "
-                "and compare with --against here."
+                f"{jax.default_backend()}: {quote(error)}. To do: verify it where it runs, with "
+                "--record, and compare with --against here."
             ) from error
         return found
 
