@@ -6,15 +6,19 @@ What it needs is imported when it is needed, so that `import bridge` stays quick
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from xla_call_module.errors import StructureError
 
 if TYPE_CHECKING:
     from bridge.comparison import Tolerance
+    from bridge.trials import Trial
     from bridge.verification import VerifyReport
 
 __all__ = ["verify"]
+
+Progress = Callable[[int, int], None]
 
 
 def verify(
@@ -35,6 +39,8 @@ def verify(
     nothing depends on an argument, is zeros. Of huge inputs it is compared which results are
     finite; of huge and of infinite ones no gradient is, once something before it is not finite.
     What was exported for several devices runs on one in both.
+
+    On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
     Args:
         path: the folder of a SavedModel that `bridge.load` reads.
@@ -60,6 +66,7 @@ def verify(
     """
     from bridge.comparison import Tolerance
     from bridge.load import load
+    from bridge.progress import progress_bar
     from bridge.reference import make_trials
     from bridge.tensorflow_process import run_trials
     from bridge.trials import read_trials, write_trials
@@ -69,13 +76,27 @@ def verify(
         raise StructureError(
             "What is compared with a record cannot be recorded. To do: pass record= or against=."
         )
-    trials = make_trials(load(path), seed=seed) if against is None else read_trials(against)
-    if record is not None:
-        write_trials(record, trials)
-    run = run_trials(path, trials, python=python)
+    trials: Sequence[Trial]
+    with progress_bar("Verifying", unit="trials") as progress:
+        if against is None:
+            trials = make_trials(load(path), seed=seed, progress=_part_of(progress, 0, 2))
+        else:
+            trials = read_trials(against)
+        if record is not None:
+            write_trials(record, trials)
+        # JAX has done as many, or nothing.
+        shown = _part_of(progress, 1, 2) if against is None else progress
+        run = run_trials(path, trials, python=python, progress=shown)
     rows = [
         row
         for number, trial in enumerate(trials)
         for row in compare(number, trial, run, tolerance or Tolerance())
     ]
     return VerifyReport(os.fspath(path), run.tensorflow, run.failure, tuple(rows))
+
+
+def _part_of(progress: Progress | None, part: int, parts: int) -> Progress | None:
+    """What shows how far one of several parts is that take as many steps each."""
+    if progress is None:
+        return None
+    return lambda done, count: progress(part * count + done, parts * count)
