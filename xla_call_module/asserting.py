@@ -98,7 +98,6 @@ def to_shape_check(call: CallModule, names: Mapping[int, str] = _NO_NAMES) -> Sh
             return None
     asserting = dataclasses.replace(
         call,
-        name=f"{call.name}_shapes",
         module=artifact,
         version=min(call.version, _PLAIN_CONVENTION),
         args=tuple(dataclasses.replace(call.args[index], sharding=None) for index in kept),
