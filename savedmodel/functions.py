@@ -105,8 +105,14 @@ def _write_structured(
     given = {index: body.add_input(names[index], call.args[index]) for index in arguments}
     # Nobody else compares them with their specification: a SavedModel's functions take any shape,
     # and where rank or a static size differs, the message is MLIR's, or that of another dimension.
-    # The module takes no other, whatever checks are disabled.
-    inputs = {index: body.ensure_shape(tensor, call.args[index]) for index, tensor in given.items()}
+    # The module takes no other, whatever checks are disabled. What is split over devices has its
+    # sharding there, next to the argument.
+    inputs = {
+        index: tensor
+        if call.args[index].sharding is not None
+        else body.ensure_shape(tensor, call.args[index])
+        for index, tensor in given.items()
+    }
 
     def argument(index: int) -> Tensor:
         if index in inputs:
