@@ -204,9 +204,11 @@ class Op:
         if SHAPE_ASSERTIONS in self.disabled_checks:
             return []
         self._guard.refuse_known(operands)
-        known = all(tensor.shape.is_fully_defined() for tensor in operands)
-        before = [] if known else self._guard.before(operands, _add_assertions)
-        return [*self.shape_assertions(operands), *before]
+        assertions = self.shape_assertions(operands)
+        if all(tensor.shape.is_fully_defined() for tensor in operands):
+            return assertions
+        with tf.control_dependencies(assertions):  # which say more
+            return [*assertions, *self._guard.before(operands, _add_assertions)]
 
     @property
     def _guard(self) -> ShapeGuard:

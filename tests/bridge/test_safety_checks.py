@@ -246,6 +246,78 @@ class TestWhatIsSaidOfWrongShapes:
             run(tf.ones([2, 3]), tf.ones([4, 3]))
 
 
+@pytest.fixture(scope="module")
+def rest():
+    """What is left of four elements and more."""
+    return bridge.convert(
+        lambda x: x[3:], polymorphic_shapes="b", polymorphic_constraints=["b >= 4"]
+    )
+
+
+class TestWhatIsSaidOfConstraints:
+    """Also where they are what makes the computation possible."""
+
+    SAID = r"symbolic shape constraint b ?>= ?4\..* found -2"
+    WAYS = {  # noqa: RUF012 - read only
+        "eager": (lambda run: run, StructureError),
+        "static graph": (tf.function, StructureError),
+        "graph": (
+            lambda run: tf.function(run, input_signature=UNKNOWN),
+            tf.errors.InvalidArgumentError,
+        ),
+        "jit": (
+            lambda run: tf.function(run, input_signature=UNKNOWN, jit_compile=True),
+            tf.errors.InvalidArgumentError,
+        ),
+    }
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_where_they_do_not_hold(self, way, rest):
+        wrap, error = self.WAYS[way]
+        run = wrap(rest)
+        np.testing.assert_array_equal(run(tf.ones(5)), [1, 1])
+        with pytest.raises(error, match=f"(?s){self.SAID}") as raised:
+            run(tf.ones(2))
+        assert isinstance(raised.value, tf.errors.InvalidArgumentError)
+
+    def test_in_a_file_that_tensorflow_saves(self, rest, tmp_path):
+        module = tf.Module()
+        module.run = tf.function(rest, input_signature=UNKNOWN)
+        tf.saved_model.save(module, str(tmp_path))
+        run = tf.saved_model.load(str(tmp_path)).run
+        x = tf.ones(5)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = run(x)
+        np.testing.assert_array_equal(tape.gradient(y, x), [0, 0, 0, 1, 1])
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){self.SAID}"):
+            run(tf.ones(2))
+
+    def test_an_empty_batch(self):
+        run = tf.function(
+            bridge.convert(lambda x: x[1:] * x[:-1], polymorphic_shapes="b"),
+            input_signature=UNKNOWN,
+        )
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="Expected value >= 1 for dimension variable 'b'"
+        ):
+            run(tf.ones(0))
+
+    def test_sizes_that_are_no_linear_function(self):
+        run = tf.function(
+            bridge.convert(
+                lambda x, y: jnp.tile(x, x.shape[0]) + y, polymorphic_shapes=["b", "b*b"]
+            ),
+            input_signature=UNKNOWN * 2,
+        )
+        np.testing.assert_array_equal(run(tf.ones(2), tf.ones(4)), [2] * 4)
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=r"(?s)args\[1\]\.shape\[0\] \(= 5\) and the specification 'b\^2' \(= 4\)",
+        ):
+            run(tf.ones(2), tf.ones(5))
+
+
 class TestWhatASignatureIsGiven:
     """TensorFlow itself does not compare it with the specification."""
 
