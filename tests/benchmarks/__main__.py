@@ -22,6 +22,7 @@ from tests.benchmarks import (  # noqa: E402
     linalg,
     loading,
     looking,
+    shape_checks,
 )
 from tests.benchmarks.measure import Ratio  # noqa: E402
 
@@ -44,6 +45,7 @@ BENCHMARKS = {
     "loaded_calls": loading.loaded_calls,
     "inspect_large": looking.inspect_large,
     "call_tf": called.call_tf,
+    "shape_checks": shape_checks.shape_checks,
 }
 
 
