@@ -39,6 +39,8 @@ _MAX_SYMBOLS = 3
 _MAX_BYTES = 1 << 22
 _TYPICAL = 8
 _ASSERTION = "shape_assertion"
+_INDEX = "_platform_index"
+_FRONTEND = "mhlo.frontend_attributes"
 # TensorFlow's operation on the same scalars; those of comparisons are below.
 _OPERATIONS = {
     "stablehlo.add": "AddV2", "stablehlo.and": "LogicalAnd", "stablehlo.convert": "Cast",
@@ -216,9 +218,11 @@ def _leave_only(module: Any, operations: Sequence[Any], numbers: Sequence[int]) 
         kind = ir.FunctionType.get([argument.type for argument in arguments], [])
         start = ir.InsertionPoint.at_block_begin(module.body)
         front = new("main", kind, visibility="public", ip=start)
-        if "arg_attrs" in main.attributes:  # which say what the platform index is
-            attributes = ir.ArrayAttr(main.attributes["arg_attrs"])
-            front.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes[n] for n in numbers])
+        if "arg_attrs" in main.attributes and _INDEX in str(main.attributes["arg_attrs"]):
+            # Shardings of the others mean nothing where nothing is computed.
+            index, empty = ir.ArrayAttr(main.attributes["arg_attrs"])[0], ir.DictAttr.get({})
+            given = [index, *[empty] * (len(numbers) - 1)]
+            front.attributes["arg_attrs"] = ir.ArrayAttr.get(given)
         with ir.InsertionPoint(front.add_entry_block()):
             inside = list(front.regions[0].blocks[0].arguments)
             values = dict(zip(arguments, inside, strict=True))
@@ -233,6 +237,8 @@ def _leave_only(module: Any, operations: Sequence[Any], numbers: Sequence[int]) 
                 operation.operation.erase()
         one = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1)
         module.operation.attributes["mhlo.num_partitions"] = one
+        if _FRONTEND in module.operation.attributes:
+            del module.operation.attributes[_FRONTEND]
     _run(module, "symbol-dce")
     inline_calls(module)
     _run(module, "canonicalize,cse")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
+import re
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import export
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from xla_call_module.asserting import to_shape_check
 from xla_call_module.checks import SHAPE_ASSERTIONS
@@ -19,6 +21,7 @@ from xla_call_module.platform_selection import select_platforms
 from xla_call_module.refining import refine_results
 from xla_call_module.retargeting import retarget
 from xla_call_module.shape_checks import Number, Size
+from xla_call_module.stablehlo import open_module
 
 
 def _truncating(function):
@@ -114,3 +117,22 @@ def test_there_is_none_where_the_module_says_it():
     both = _call(jnp.add, "b", "b")
     assert to_shape_check(both) is not None
     assert to_shape_check(dataclasses.replace(both, disabled_checks=(SHAPE_ASSERTIONS,))) is None
+
+
+@pytest.mark.parametrize("tensorflow", [None, "2.16"])
+def test_shardings_are_left_out(tensorflow):
+    """Where nothing is computed, nothing is split; one device runs it."""
+    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    (size,) = export.symbolic_shape("8*b")
+    spec = jax.ShapeDtypeStruct((size,), "float32")
+    split = jax.jit(jnp.add, in_shardings=(rows, rows), out_shardings=rows)
+    call = from_exported(export.export(split, platforms=["cpu", "tpu"])(spec, spec))
+    check = to_shape_check(retarget(call, tensorflow) if tensorflow else call)
+    with open_module(check.call.module) as module:
+        text = str(module)
+    assert not re.search("sharding|sdy", text)
+    assert "mhlo.num_partitions = 1 " in text
+    assert (check.call.nr_devices, check.call.uses_shardy) == (1, False)
+    assert _passes(check.call, [(8,), (8,)])
+    assert not _passes(check.call, [(8,), (16,)])
