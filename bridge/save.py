@@ -28,7 +28,7 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.constants import HOISTED_FROM, largest_constants
 from xla_call_module.constants import hoist_constants as hoist
-from xla_call_module.errors import ShardingError, StructureError
+from xla_call_module.errors import ShardingError, StructureError, VersionError
 from xla_call_module.exported import Check, argument_paths, from_exported, result_paths
 from xla_call_module.linalg import lower_linalg
 from xla_call_module.linalg_option import parse_linalg
@@ -241,7 +241,14 @@ def _to_chain(
         calls.append(strip_locations(lowered(early(whole.pop(0)))))
     if options.residuals:
         calls = _hand_on_residuals(calls)
-    return tuple(retarget(late(call), options.tensorflow) for call in calls)
+    try:
+        return tuple(retarget(late(call), options.tensorflow) for call in calls)
+    except VersionError:
+        # Gradients have no source lines in a file; the message has them.
+        with warnings.catch_warnings(action="ignore"):
+            for call in _differentiated(exported, options):
+                retarget(lowered(call), options.tensorflow)
+        raise
 
 
 def _differentiated(exported: export.Exported, options: _Options) -> list[CallModule]:
