@@ -16,7 +16,7 @@ from bridge.trees import with_text_keys
 from xla_call_module.call import bind_symbols
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
 from xla_call_module.dtypes import WIDE
-from xla_call_module.errors import DtypeError, PlatformError, StructureError
+from xla_call_module.errors import DtypeError, PlatformError, StructureError, quote
 from xla_call_module.exported import argument_specs, result_specs
 
 __all__ = ["Arguments"]
@@ -106,7 +106,7 @@ class Arguments:
             return tree_util.tree_flatten((args, dict(kwargs)))
         except (ValueError, TypeError) as error:
             raise StructureError(
-                f"The arguments of {self._key} are no pytree: {error}. To do: pass what "
+                f"The arguments of {self._key} are no pytree: {quote(error)}. To do: pass what "
                 "jax.tree.flatten takes."
             ) from error
 

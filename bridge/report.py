@@ -24,6 +24,7 @@ from xla_call_module.constants import Constant, constants_of
 from xla_call_module.dimensions import Shape
 from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.retargeting import Obstacle, find_obstacles
+from xla_call_module.several_devices import operation_of_several_devices
 from xla_call_module.stablehlo import custom_calls, open_module, walk
 from xla_call_module.versions import RELEASES
 
@@ -128,6 +129,8 @@ class OrderReport:
         constants: the largest ones that it stores, the largest first.
         constant_bytes: of all that it stores.
         sharding: how its arrays lie on several devices; None on one.
+        needs_devices: the operation, with its source line, for which one device, such as that of
+            TensorFlow, cannot run it; empty where one can.
     """
 
     call: int
@@ -143,6 +146,7 @@ class OrderReport:
     constants: tuple[ConstantReport, ...]
     constant_bytes: int
     sharding: ShardingReport | None
+    needs_devices: str
 
     @property
     def title(self) -> str:
@@ -363,6 +367,7 @@ def _report_order(number: int, order: int, call: CallModule) -> OrderReport:
         constants = constants_of(module)
         obstacles = tuple(map(_report_obstacle, find_obstacles(call, module)))
         sharding = read_shardings(call, module)
+        needs_devices = operation_of_several_devices(call, module)
     return OrderReport(
         call=number,
         order=order,
@@ -377,6 +382,7 @@ def _report_order(number: int, order: int, call: CallModule) -> OrderReport:
         constants=tuple(map(_report_constant, constants[:_CONSTANTS_SHOWN])),
         constant_bytes=sum(constant.size for constant in constants),
         sharding=sharding,
+        needs_devices=needs_devices,
     )
 
 

@@ -29,11 +29,12 @@ from savedmodel.staging import staged_folder
 from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
 from savedmodel.write_together import write_together
+from xla_call_module.asserting import to_shape_check
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.constants import HOISTED_FROM, largest_constants
 from xla_call_module.constants import hoist_constants as hoist
-from xla_call_module.errors import ShardingError, StructureError
+from xla_call_module.errors import ShardingError, StructureError, VersionError
 from xla_call_module.exported import Check, argument_paths, from_exported, result_paths
 from xla_call_module.linalg import lower_linalg
 from xla_call_module.linalg_option import parse_linalg
@@ -309,7 +310,14 @@ def to_chain(
         calls.append(strip_locations(lowered(early(whole.pop(0)))))
     if options.residuals:
         calls = _hand_on_residuals(calls)
-    return tuple(retarget(late(call), options.tensorflow) for call in calls)
+    try:
+        return tuple(retarget(late(call), options.tensorflow) for call in calls)
+    except VersionError:
+        # Gradients have no source lines in a file; the message has them.
+        with warnings.catch_warnings(action="ignore"):
+            for call in _differentiated(exported, options):
+                retarget(lowered(call), options.tensorflow)
+        raise
 
 
 def _differentiated(exported: export.Exported, options: ChainOptions) -> list[CallModule]:
@@ -432,6 +440,8 @@ def _to_signature(
         arguments = _without_first(arguments)
         check_parameters(call.name, call.args[: len(variables)], variables)
         bound = {index: index for index in range(len(variables))}
+    free = sorted(leaves(arguments))
+    names = dict(zip(free, input_names(key, call, free, inputs), strict=True))
     function = Function(
         name=key,
         chain=chain,
@@ -441,12 +451,12 @@ def _to_signature(
         results=to_structure(exported.out_tree),
         no_gradient=_no_gradient(call.name, len(chain) - 1),
         constants={key: len(variables) + position for position, key in enumerate(constants)},
+        check=to_shape_check(call, names),
     )
-    free = sorted(leaves(arguments))
     return Signature(
         key=key,
         function=function,
-        inputs=dict(zip(input_names(key, call, free, inputs), free, strict=True)),
+        inputs={name: index for index, name in names.items()},
         outputs={name: index for index, name in enumerate(output_names(key, call, outputs))},
     )
 

@@ -13,7 +13,7 @@ from jax import export, tree_util
 
 from bridge.tf_tracing import FlatFunction, Traced, trace
 from xla_call_module.dimensions import evaluate_shape, symbols
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, quote
 from xla_call_module.exported import result_paths
 
 __all__ = ["DynamicShapeError", "declared_results", "infer_results", "is_static", "result_specs"]
@@ -108,7 +108,8 @@ def _parse(leaf: Any, known: tf.TensorSpec, scope: Any) -> Any:
         shape = export.symbolic_shape(leaf, scope=scope)
     except ValueError as error:
         raise StructureError(
-            f"shapes= has {leaf!r}, which is no shape: {error}. To do: write it as in 'b, 3'."
+            f"shapes= has {leaf!r}, which is no shape: {quote(error)}. To do: write it as "
+            "in 'b, 3'."
         ) from error
     return jax.ShapeDtypeStruct(shape, known.dtype.as_numpy_dtype)
 

@@ -44,12 +44,12 @@ def rewrite_nodes(
     metadata: Callable[[], Mapping[str, Any]] = dict,
     overwrite: bool = False,
 ) -> int:
-    """Write a SavedModel again with other calls; the number of its XlaCallModule nodes.
+    """Write a SavedModel again with other calls; the number of XlaCallModule nodes that make them.
 
-    Every graph and every function of the file is gone through, gradients included. Nodes that make
-    the same call are changed once. The new folder appears whole or not at all; files other than
-    saved_model.pb are linked where the file system can, else copied. A fingerprint.pb, which
-    describes the old bytes, is left out.
+    Those that only assert shapes are changed, too, and not counted. Every graph and every function
+    of the file is gone through, gradients included. Nodes that make the same call are changed once.
+    The new folder appears whole or not at all; files other than saved_model.pb are linked where the
+    file system can, else copied. A fingerprint.pb, which describes the old bytes, is left out.
 
     Args:
         source: the folder of a SavedModel of any writer.
@@ -106,9 +106,9 @@ def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallM
     allowance = description_allowance()
     count = 0
     for place, node in _nodes(proto):
-        count += 1
         try:
             before = decode_node(node, allowance=allowance)
+            count += bool(before.results)
             if before not in changed:
                 changed[before] = change(before)
             update_node(node, before, changed[before])

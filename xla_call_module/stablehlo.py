@@ -158,8 +158,9 @@ def serialize_module(module: Any, version: StablehloVersion, *, mixed: bool = Fa
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an MLIR error with content."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    """The first line of an MLIR error with content, without a full stop at its end."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line.removesuffix(".") for line in lines if line), "no message")
 
 
 def read_main(module: Any) -> Main:

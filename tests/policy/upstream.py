@@ -42,6 +42,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.tf_keras",
         "xla_call_module._tf",
         "xla_call_module.op",
+        "xla_call_module.shape_guard",
         "xla_call_module.tensorflow_errors",
     ),
     "keras": ("bridge.keras",),
