@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.batch_buckets import Buckets, with_batch_buckets
+from bridge.chains import ChainOptions, to_chain
 from bridge.environment import describe_environment, source_file
 from bridge.names import Names, input_names, names_of_signature, output_names, parameter_names
 from bridge.parameters import check_parameters, to_constants, to_variables
@@ -21,8 +20,7 @@ from bridge.processes import JaxProcesses, is_spread
 from bridge.progress import progress_bar
 from bridge.signature_defaults import with_defaults
 from bridge.tracing import export_model
-from bridge.trees import to_structure, with_text_keys
-from bridge.vjp import vjp_of
+from bridge.trees import to_structure
 from savedmodel.manifest import write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
 from savedmodel.staging import staged_folder
@@ -30,18 +28,13 @@ from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
 from savedmodel.write_together import write_together
 from xla_call_module.asserting import to_shape_check
-from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.checks import DisabledCheck, parse_checks
+from xla_call_module.call import CallModule
+from xla_call_module.checks import parse_checks
 from xla_call_module.constants import HOISTED_FROM, largest_constants
-from xla_call_module.constants import hoist_constants as hoist
-from xla_call_module.errors import ShardingError, StructureError, VersionError
-from xla_call_module.exported import Check, argument_paths, from_exported, result_paths
-from xla_call_module.linalg import lower_linalg
+from xla_call_module.errors import ShardingError, StructureError
+from xla_call_module.exported import Check
 from xla_call_module.linalg_option import parse_linalg
-from xla_call_module.locations import strip_locations
-from xla_call_module.residuals import split_residuals
-from xla_call_module.retargeting import oldest_release, retarget
-from xla_call_module.several_devices import check_one_device
+from xla_call_module.retargeting import oldest_release
 
 __all__ = ["ChainOptions", "save", "to_chain"]
 
@@ -273,150 +266,6 @@ def _too_large(saved: SavedModel) -> StructureError:
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ChainOptions:
-    """What `save` is asked to make of each chain; the fields are its arguments."""
-
-    tensorflow: str | None
-    gradient_order: int
-    residuals: bool
-    hoist_constants: int | None
-    disabled_checks: tuple[DisabledCheck, ...]
-    portable_linalg: bool
-
-
-def to_chain(
-    exported: export.Exported, options: ChainOptions, constants: dict[str, np.ndarray[Any, Any]]
-) -> tuple[CallModule, ...]:
-    """The call, its VJP and so on, all as the wanted TensorFlow reads them.
-
-    What is taken out of them is added to `constants`.
-    """
-
-    def hoisted(call: CallModule) -> CallModule:
-        if options.hoist_constants is None:
-            return call
-        call, values = hoist(call, options.hoist_constants, known=constants)
-        constants.update(values)
-        return call
-
-    lowered = lower_linalg if options.portable_linalg else _same
-    # The two passes are made of whole modules, and whole modules are large.
-    early, late = (_same, hoisted) if options.residuals else (hoisted, _same)
-    # Making VJPs is what takes the most memory, so that nothing is taken out of modules before.
-    whole = _differentiated(exported, options)
-    calls = [lowered(early(whole.pop(0)))]
-    while whole:
-        calls.append(strip_locations(lowered(early(whole.pop(0)))))
-    if options.residuals:
-        calls = _hand_on_residuals(calls)
-    try:
-        return tuple(retarget(late(call), options.tensorflow) for call in calls)
-    except VersionError:
-        # Gradients have no source lines in a file; the message has them.
-        with warnings.catch_warnings(action="ignore"):
-            for call in _differentiated(exported, options):
-                retarget(lowered(call), options.tensorflow)
-        raise
-
-
-def _differentiated(exported: export.Exported, options: ChainOptions) -> list[CallModule]:
-    """The call, its VJP and so on, as JAX makes them."""
-    calls = [_to_call(exported, options.disabled_checks)]
-    _warn_of_devices(calls[0])
-    for order in range(1, options.gradient_order + 1):
-        vjp = _differentiate(exported, calls[-1], order)
-        if vjp is None:
-            break
-        exported = vjp
-        calls.append(from_exported(vjp, disabled_checks=options.disabled_checks))
-    return calls
-
-
-def _same(call: CallModule) -> CallModule:
-    return call
-
-
-def _hand_on_residuals(chain: list[CallModule]) -> list[CallModule]:
-    """The chain with its first two calls as a forward and a backward pass."""
-    split = split_residuals(*chain[:2]) if len(chain) > 1 else None
-    return chain if split is None else [*split, *chain[2:]]
-
-
-def _differentiate(
-    exported: export.Exported, call: CallModule, order: int
-) -> export.Exported | None:
-    """The VJP, or None where there is none, with a warning where one could be expected."""
-    differentiable = any(spec.dtype.differentiable for spec in call.operands) and any(
-        spec.dtype.differentiable for spec in call.results
-    )
-    if not differentiable:
-        return None
-    if not exported.has_vjp():
-        if order > 1:
-            reason = f"it was serialized with vjp_order={order - 1}"
-            _warn_of_missing_gradient(call.name, order, reason)
-        return None
-    try:
-        return vjp_of(exported)
-    except (ValueError, NotImplementedError, TypeError) as error:
-        _warn_of_missing_gradient(
-            call.name, order, f"JAX cannot differentiate it in reverse mode: {error}"
-        )
-        return None
-
-
-def _warn_of_missing_gradient(name: str, order: int, reason: str) -> None:
-    what = "without a gradient" if order == 1 else f"with gradients up to order {order - 1}"
-    warnings.warn(f"{name} is saved {what}, because {reason}", UserWarning, stacklevel=6)
-
-
-def _no_gradient(name: str, order: int) -> str:
-    """What TensorFlow says of the first order that is missing."""
-    return (
-        f"{name} was saved with gradients up to order {order}. To do: save it with "
-        f"gradient_order={order + 1} or more (forward mode needs one more than reverse mode), or "
-        "export it again if it was serialized with fewer."
-    )
-
-
-def _to_call(exported: export.Exported, checks: Sequence[DisabledCheck]) -> CallModule:
-    """The call; the `Exported` in it has pytrees that JAX can serialize."""
-    if not isinstance(exported, export.Exported):
-        raise StructureError(
-            f"Expected a jax.export.Exported, got {type(exported).__name__}. To do: call "
-            "jax.export.export(jax.jit(f))(*specs) first."
-        )
-    portable = dataclasses.replace(
-        exported,
-        in_tree=with_text_keys(exported.in_tree),
-        out_tree=with_text_keys(exported.out_tree),
-    )
-    call = from_exported(portable, disabled_checks=checks)
-    return dataclasses.replace(
-        call,
-        args=_with_paths(call.args, argument_paths(exported.in_tree)),
-        results=_with_paths(call.results, result_paths(exported.out_tree)),
-    )
-
-
-def _with_paths(specs: Sequence[TensorSpec], paths: Sequence[str]) -> tuple[TensorSpec, ...]:
-    pairs = zip(specs, paths, strict=True)
-    return tuple(dataclasses.replace(spec, path=path) for spec, path in pairs)
-
-
-def _warn_of_devices(call: CallModule) -> None:
-    """What XLA partitions by itself runs on one device, and needs no word."""
-    try:
-        check_one_device(call)
-    except ShardingError as refusal:
-        warnings.warn(
-            f"A file that TensorFlow cannot run on one device: {refusal}",
-            UserWarning,
-            stacklevel=5,
-        )
-
-
 def _to_signature(
     key: str,
     chain: tuple[CallModule, ...],
@@ -458,6 +307,15 @@ def _to_signature(
         function=function,
         inputs={name: index for index, name in names.items()},
         outputs={name: index for index, name in enumerate(output_names(key, call, outputs))},
+    )
+
+
+def _no_gradient(name: str, order: int) -> str:
+    """What TensorFlow says of the first order that is missing."""
+    return (
+        f"{name} was saved with gradients up to order {order}. To do: save it with "
+        f"gradient_order={order + 1} or more (forward mode needs one more than reverse mode), or "
+        "export it again if it was serialized with fewer."
     )
 
 
