@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jax import export
 
+from bridge.batch_sizes import is_size
 from bridge.batch_trial import try_padding
 from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.model import Signature
@@ -76,10 +77,8 @@ def _parse_sizes(sizes: Any) -> tuple[int, ...]:
     """
     is_list = isinstance(sizes, Sequence | np.ndarray) and not isinstance(sizes, str | bytes)
     listed = list(sizes) if is_list else []
-    is_size = [
-        isinstance(s, int | np.integer) and not isinstance(s, bool) and s > 0 for s in listed
-    ]
-    if not listed or not all(is_size) or len(set(listed)) < len(listed) or max(listed) >= 1 << 31:
+    are_sizes = bool(listed) and all(is_size(size) and 0 < size < 1 << 31 for size in listed)
+    if not are_sizes or len(set(listed)) < len(listed):
         raise StructureError(
             f"batch_buckets={sizes!r}; expected different sizes of batches from 1 on, such as "
             "(1, 8, 32, 128)."

@@ -16,6 +16,7 @@ from savedmodel.manifest import Manifest, read_manifest
 from savedmodel.model import SavedModel, Signature, Variable
 from savedmodel.provenance import tensorflow_writer
 from savedmodel.records import record_sizes
+from savedmodel.serving_files import WARMUP_FILE
 from savedmodel.wiring import Parameter
 from savedmodel.write import PROTO_FILE
 from xla_call_module.call import CallModule, TensorSpec
@@ -44,7 +45,6 @@ __all__ = [
 ]
 
 # Where TensorFlow Serving looks (tensorflow_serving/servables/tensorflow/saved_model_warmup.cc).
-_WARMUP = "assets.extra/tf_serving_warmup_requests"
 _CONSTANTS_SHOWN = 10
 # What holds other operations and computes nothing.
 _STRUCTURE = frozenset({"builtin.module", "func.func", "func.return", "stablehlo.return"})
@@ -482,9 +482,9 @@ def _files(folder: Path) -> tuple[StoredFile, ...]:
 
 
 def _report_warmup(folder: Path) -> WarmupReport | None:
-    if not (folder / _WARMUP).is_file():
+    if not (folder / WARMUP_FILE).is_file():
         return None
     records, total = 0, 0
-    for size in record_sizes(folder / _WARMUP):
+    for size in record_sizes(folder / WARMUP_FILE):
         records, total = records + 1, total + size
-    return WarmupReport(_WARMUP, records, total)
+    return WarmupReport(WARMUP_FILE, records, total)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -36,10 +36,30 @@ from xla_call_module.exported import Check
 from xla_call_module.linalg_option import parse_linalg
 from xla_call_module.retargeting import oldest_release
 
-__all__ = ["ChainOptions", "save", "to_chain"]
+__all__ = ["ChainOptions", "SaveOptions", "save", "to_chain"]
 
 _FORMAT = 1
 _CONSTANTS_SHOWN = 3
+
+
+class SaveOptions(TypedDict, total=False):
+    """What `save` takes besides the model and where it goes, for who hands it on."""
+
+    params: Any
+    args: Any
+    platforms: Sequence[str] | None
+    trainable: Any
+    inputs: Names | Mapping[str, Names] | None
+    outputs: Names | Mapping[str, Names] | None
+    gradient_order: int
+    residuals: bool
+    hoist_constants: int | None
+    tensorflow: str | None
+    disabled_checks: Sequence[Check]
+    linalg: str
+    num_shards: int | None
+    manifest: bool
+    batch_buckets: Buckets | None
 
 
 def save(

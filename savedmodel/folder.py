@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from savedmodel.serving_files import OWN_BATCHING_FILE
 from xla_call_module.errors import FormatError, StructureError
 
 __all__ = ["hidden_folder", "move_new", "new_folder", "write_text"]
@@ -30,7 +31,7 @@ _STALE_AFTER_SECONDS = 60.0
 # TensorFlow Serving reads in it).
 # A folder with anything else in it is somebody's, and is not replaced.
 _CONTENTS = frozenset({
-    "assets", "assets.extra", "batching_params.pbtxt", "debug", "fingerprint.pb",
+    "assets", "assets.extra", "debug", "fingerprint.pb", OWN_BATCHING_FILE,
     "keras_metadata.pb", "saved_model.pb", "saved_model.pbtxt", "variables",
 })  # fmt: skip
 # linux/fcntl.h and linux/fs.h

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from bridge.environment import describe_environment, source_file
-from bridge.save import save
+from bridge.save import SaveOptions, save
 from bridge.serving.framework import tf
 from bridge.serving.methods import Method, named_outputs, parse_method
 from bridge.serving.preprocessing import Request, as_function, named_tensors, read_request
-from bridge.serving.publishing import SaveOptions
 from bridge.serving.resources import resources_of
 from savedmodel.folder import new_folder
 from savedmodel.manifest import write_manifest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from jax import tree_util
 
+from bridge.batch_sizes import parse_sizes
 from bridge.keys import to_physical
 from bridge.probes import RANDOM, draw
 from bridge.serving.signatures import STRING, ServedSignature, ServedTensor
@@ -21,7 +21,7 @@ from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.call import TensorSpec
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["Example", "WarmupRequest", "parse_sizes", "requests_of"]
+__all__ = ["Example", "WarmupRequest", "requests_of"]
 
 Example = Mapping[str, np.ndarray[Any, Any]]
 
@@ -30,31 +30,6 @@ _SCALARS = (int, float, complex, str, bytes)
 # names and shapes take.
 _MOST_BYTES = 2**31 - 2**20
 _POSITIONAL = re.compile(r"args\[(\d+)\]")
-
-
-def parse_sizes(value: Any) -> tuple[int, ...] | None:
-    """Batch sizes, of a whole number or a sequence of them; None for anything else.
-
-    Raises:
-        StructureError: a size is not positive.
-    """
-    if _is_size(value):
-        value = (value,)
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        return None
-    if not value or not all(map(_is_size, value)):
-        return None
-    sizes = tuple(operator.index(size) for size in value)
-    if min(sizes) < 1:
-        raise StructureError(
-            f"{min(sizes)} among the batch sizes {sizes} is none. To do: take whole numbers of at "
-            "least 1."
-        )
-    return tuple(dict.fromkeys(sizes))
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,14 @@ from bridge.serving.messages import PredictionLog
 from bridge.serving.signatures import STRING, ServedSignature, read_signatures
 from savedmodel.records import write_records
 from savedmodel.schema import Proto
+from savedmodel.serving_files import WARMUP_FILE
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
 
-__all__ = ["MOST_RECORDS", "WARMUP_FILE", "add_warmup", "write_warmup"]
+__all__ = ["MOST_RECORDS", "add_warmup", "write_warmup"]
 
 # tensorflow_serving/servables/tensorflow/saved_model_warmup_util.h
 MOST_RECORDS = 1000
-WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 
 
 def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", seed: int = 0) -> int:
