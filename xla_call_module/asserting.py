@@ -25,6 +25,7 @@ from xla_call_module.refining import refine_results
 from xla_call_module.shape_checks import Number, Operation, ShapeCheck, Size, Step
 from xla_call_module.stablehlo import (
     find_main,
+    is_shape_assertion,
     open_module,
     read_main,
     serialize_module,
@@ -38,7 +39,6 @@ _PLAIN_CONVENTION = 9
 _MAX_SYMBOLS = 3
 _MAX_BYTES = 1 << 22
 _TYPICAL = 8
-_ASSERTION = "shape_assertion"
 _INDEX = "_platform_index"
 _FRONTEND = "mhlo.frontend_attributes"
 # TensorFlow's operation on the same scalars; those of comparisons are below.
@@ -139,7 +139,7 @@ def _add_names(main: Any, names: Mapping[str, str]) -> None:
     """Say in each message of an assertion what its arguments, `args[1]`, are called elsewhere."""
     said = ", ".join(f"{path} is {name}" for path, name in names.items())
     for operation in (op.operation for op in main.regions[0].blocks[0].operations):
-        if said and _is_assertion(operation):
+        if said and is_shape_assertion(operation):
             message = ir.StringAttr(operation.attributes["error_message"]).value
             with operation.context:
                 text = f"{message.rstrip()} By name: {said}."
@@ -149,7 +149,7 @@ def _add_names(main: Any, names: Mapping[str, str]) -> None:
 def _drop_positivity(module: Any) -> None:
     """Drop, in place, the assertions that variables are 1 or more."""
     for operation in [op.operation for op in find_main(module).regions[0].blocks[0].operations]:
-        if _is_assertion(operation) and _compares_with_one(operation.operands[0].owner):
+        if is_shape_assertion(operation) and _compares_with_one(operation.operands[0].owner):
             operation.erase()
     _run(module, "canonicalize")
 
@@ -177,17 +177,10 @@ def _asserting(main: Any) -> list[Any] | None:
     wanted: set[Any] = set()
     for operation in reversed(operations):
         is_wanted = any(result in wanted for result in operation.results)
-        if is_wanted or _is_assertion(operation):
+        if is_wanted or is_shape_assertion(operation):
             needed.append(operation)
             wanted.update(operation.operands)
     return needed[::-1] or None
-
-
-def _is_assertion(operation: Any) -> bool:
-    return (
-        operation.name == "stablehlo.custom_call"
-        and str(operation.attributes["call_target_name"]).strip('"') == _ASSERTION
-    )
 
 
 def _arguments_of(operations: Sequence[Any] | None) -> list[int] | None:
@@ -256,7 +249,7 @@ def _read_steps(main: Any, offset: int) -> tuple[Step, ...] | None:
     for operation in (op.operation for op in main.regions[0].blocks[0].operations):
         if operation.name == "func.return":
             continue
-        if _is_assertion(operation):
+        if is_shape_assertion(operation):
             holds.append(numbers[operation.operands[0]])
             continue
         step = _to_step(operation, numbers, offset)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from xla_call_module.call import CallModule
 from xla_call_module.dimensions import evaluate
-from xla_call_module.stablehlo import open_module, walk
+from xla_call_module.stablehlo import is_shape_assertion, open_module, walk
 
 __all__ = ["SizeConstraint", "constraints_of"]
 
@@ -72,9 +72,7 @@ def constraints_of(call: CallModule) -> tuple[SizeConstraint, ...]:
     texts: dict[str, None] = {}
     with open_module(call.module) as module:
         for operation in walk(module):
-            if operation.name != "stablehlo.custom_call":
-                continue
-            if "shape_assertion" not in str(operation.attributes["call_target_name"]):
+            if not is_shape_assertion(operation):
                 continue
             for quoted in _QUOTED.finditer(str(operation.attributes["error_message"])):
                 texts.setdefault(quoted[1])

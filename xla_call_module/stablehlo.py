@@ -26,6 +26,7 @@ __all__ = [
     "find_main",
     "first_line",
     "functions_of",
+    "is_shape_assertion",
     "open_module",
     "parse_module",
     "read_main",
@@ -193,6 +194,14 @@ def find_main(module: Any) -> Any:
     if "main" not in functions:
         raise StructureError(f"The module has no function 'main', only {sorted(functions)}.")
     return functions["main"]
+
+
+def is_shape_assertion(operation: Any) -> bool:
+    """Whether an operation is a call by which JAX asserts something of sizes."""
+    return (
+        operation.name == "stablehlo.custom_call"
+        and str(operation.attributes["call_target_name"]).strip('"') == "shape_assertion"
+    )
 
 
 def custom_calls(module: Any) -> tuple[CustomCall, ...]:
