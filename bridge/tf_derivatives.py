@@ -25,11 +25,17 @@ from jax.custom_derivatives import SymbolicZero
 from bridge._jax import is_staging, vary_together
 from bridge.linear import LinearMap, apply_linear
 from bridge.tf_callbacks import Callback, runs_now
+from bridge.tf_differentiable import (
+    conjugate,
+    is_differentiable,
+    lost_gradients,
+    refuse_effects,
+    without_derivative,
+)
 from bridge.tf_effects import (
     WITHOUT_VECTORIZATION,
     has_own_gradients,
     operations_of,
-    stateful_operations,
 )
 from bridge.tf_embedding import Embedding
 from bridge.tf_linearity import operations_without_gradient
@@ -37,8 +43,7 @@ from bridge.tf_lowering import compile_function, compiled_results, lower
 from bridge.tf_results import is_static, result_specs
 from bridge.tf_tracing import FlatFunction, Traced, trace
 from bridge.tf_variables import is_split, read, read_at_run_time, to_spec
-from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.errors import InteropError
 
 __all__ = ["Spliced"]
 
@@ -161,7 +166,7 @@ class Spliced:
         )
         moving = self._moving
         if active and moving:
-            self._refuse_effects()
+            refuse_effects(self._traced)
         results = self(*primals)
         pushed = {}
         if active and moving:
@@ -182,15 +187,15 @@ class Spliced:
     def _is_trainable(self, index: int) -> bool:
         count = len(self._traced.arguments)
         if index < count:
-            return _is_trainable(self._traced.arguments[index].dtype)
+            return _is_trainable(self._traced.arguments[index])
         variable = self._variables[index - count]
-        return not is_split(variable) and _is_trainable(variable.dtype.as_numpy_dtype)
+        return not is_split(variable) and is_differentiable(variable.dtype.base_dtype.name)
 
     @cached_property
     def _moving(self) -> tuple[int, ...]:
         """The results that have tangents."""
         specs = enumerate(self._results)
-        return tuple(index for index, spec in specs if _is_trainable(spec.dtype))
+        return tuple(index for index, spec in specs if _is_trainable(spec))
 
     def _tangent_of(self, active: tuple[int, ...]) -> Spliced:
         """Arguments, tangents of the active inputs -> tangents of the results that have any."""
@@ -232,7 +237,7 @@ class Spliced:
                 try:
                     traced = trace(flat, given, name=self._traced.name, compiled=compiled)
                 except (LookupError, NotImplementedError) as error:
-                    raise _without_derivative(self._traced.name, kind, error) from error
+                    raise without_derivative(self._traced.name, kind, error) from error
                 derivation = _Derivation(self, kind, active)
                 self._derived[kind, active] = Spliced(
                     traced,
@@ -260,30 +265,15 @@ class Spliced:
                 others=[index for index in active if index < first],
             )
         if lost:
-            raise StructureError(
-                f"{self._traced.name} has no {_DERIVATIVES[kind]}: TensorFlow's gradient of it "
-                f"uses {', '.join(lost)}, which has no gradient itself. To do: leave the operation "
-                "out, give it a gradient of other operations with tf.custom_gradient, or take the "
-                "first derivative alone, in reverse mode."
-            )
-
-    def _refuse_effects(self) -> None:
-        """Refuse to differentiate what would run once more for its derivative."""
-        if stateful := stateful_operations(self._traced.concrete):
-            raise StructureError(
-                f"{self._traced.name} cannot be differentiated: TensorFlow would run it once more, "
-                f"and {', '.join(stateful)} would assign, or draw random numbers, once more. To "
-                "do: take and return what changes, and use tf.random.stateless_uniform and the "
-                "like."
-            )
+            raise lost_gradients(self._traced.name, kind, lost)
 
     def _cotangents(self, active: tuple[int, ...]) -> FlatFunction:
         """The gradient of TensorFlow, with complex cotangents as JAX has them: conjugated."""
         count = len(self._traced.arguments)
 
         def pull_back(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            given = [_conjugate(cotangent) for cotangent in tensors[count:]]
-            return [_conjugate(found) for found in self._gradient(active, tensors[:count], given)]
+            given = [conjugate(cotangent) for cotangent in tensors[count:]]
+            return [conjugate(found) for found in self._gradient(active, tensors[:count], given)]
 
         return pull_back
 
@@ -476,37 +466,14 @@ def _without_logging() -> Iterator[None]:
         logger.removeFilter(is_elsewhere)
 
 
-_DERIVATIVES = {"tangent": "derivative in forward mode", "pullback": "gradient of its gradient"}
-
-
-def _without_derivative(name: str, kind: str, error: Exception) -> StructureError:
-    """What TensorFlow says of what it cannot differentiate, and what to do."""
-    text = str(error).partition("\n")[0]
-    if "recompute_grad" in text:
-        return StructureError(
-            f"{name} has no {_DERIVATIVES[kind]}: tf.recompute_grad gives a function a first "
-            "gradient only. To do: leave it out, and have JAX compute the values again, as in "
-            f"jax.checkpoint(bridge.call_tf(fun)). TensorFlow says: {text}"
-        )
-    return StructureError(
-        f"{name} has no derivative: TensorFlow says: {text}. To do: give the operation a gradient "
-        "with tf.custom_gradient."
-    )
-
-
-def _is_trainable(dtype: Any) -> bool:
-    """Whether TensorFlow has gradients for it."""
-    return dtype_from_name(str(np.dtype(dtype)), where="a value").differentiable
+def _is_trainable(spec: jax.ShapeDtypeStruct) -> bool:
+    return is_differentiable(str(np.dtype(spec.dtype)))
 
 
 def _zero_tangent(result: Any) -> Any:
     if jnp.issubdtype(result.dtype, jnp.inexact):
         return jnp.zeros_like(result)
     return np.zeros(result.shape, jax.dtypes.float0)
-
-
-def _conjugate(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.math.conj(tensor) if tensor.dtype.is_complex else tensor
 
 
 def _to_tensors(values: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.Tensor]:

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 from jax import tree_util
 
+from bridge.tf_differentiable import conjugate, is_differentiable
 from bridge.tf_functions import call_with_tensors, flatten_results, name_of
-from xla_call_module.dtypes import dtype_from_name
 
 __all__ = ["call_eagerly", "with_eager_gradient"]
 
@@ -52,23 +52,25 @@ def with_eager_gradient(fun_tf: Callable[..., Any]) -> Callable[[Any, Any], Any]
 
 def _pull_back(fun_tf: Callable[..., Any], given: Any, cotangents: Sequence[Any]) -> Any:
     tensors, tree = _to_tensors(*given)
-    sources = [tensor for tensor in tensors if _is_trainable(tensor)]
+    sources = [tensor for tensor in tensors if is_differentiable(tensor.dtype.name)]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(sources)
         results, _ = _run(fun_tf, tensors, tree)
     pairs = zip(results, cotangents, strict=True)
-    moving = [(result, cotangent) for result, cotangent in pairs if _is_trainable(result)]
+    moving = [
+        (result, cotangent) for result, cotangent in pairs if is_differentiable(result.dtype.name)
+    ]
     found = iter(
         tape.gradient(
             [result for result, _ in moving],
             sources,
-            output_gradients=[_conjugate(tf.constant(np.asarray(ct))) for _, ct in moving],
+            output_gradients=[conjugate(tf.constant(np.asarray(ct))) for _, ct in moving],
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
     )
     pulled = [
-        jnp.array(_conjugate(tf.convert_to_tensor(next(found))).numpy())
-        if _is_trainable(tensor)
+        jnp.array(conjugate(tf.convert_to_tensor(next(found))).numpy())
+        if is_differentiable(tensor.dtype.name)
         else np.zeros(tensor.shape, jax.dtypes.float0)
         for tensor in tensors
     ]
@@ -86,11 +88,3 @@ def _run(
     args, kwargs = tree_util.tree_unflatten(tree, tensors)
     name = name_of(fun_tf)
     return flatten_results(call_with_tensors(fun_tf, args, kwargs, name), name)
-
-
-def _is_trainable(tensor: tf.Tensor) -> bool:
-    return dtype_from_name(tensor.dtype.name, where="a value").differentiable
-
-
-def _conjugate(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.math.conj(tensor) if tensor.dtype.is_complex else tensor
