@@ -18,6 +18,7 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge._jax import enable_x64
+from bridge.backend import platform_of
 from bridge.calling import call_flat
 from bridge.keys import to_logical, to_physical
 from bridge.probes import RANDOM, choose_sizes, draw
@@ -25,7 +26,7 @@ from bridge.processes import is_spread
 from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.model import Signature
 from xla_call_module.call import CallModule
-from xla_call_module.dimensions import evaluate_shape, symbols
+from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import InteropError, StructureError
 
@@ -60,17 +61,14 @@ def try_padding(
     Raises:
         StructureError: the function does not take a size; a result is another.
     """
-    names = {name for spec in call.args for dim in spec.shape or () for name in symbols(dim)}
-    others = sorted(names - {buckets.symbol})
+    others = [name for name in call.symbols if name != buckets.symbol]
     _check_sizes(signature.key, exported, others, buckets)
     if is_spread(params):
         return "its parameters are spread over several processes."
     if call.nr_devices > 1:
         return f"it was exported for {call.nr_devices} devices."
-    if jax.default_backend() not in {_BACKENDS.get(name, name) for name in call.platforms}:
-        return (
-            f"it was exported for {', '.join(call.platforms)}, and this is {jax.default_backend()}."
-        )
+    if (platform := platform_of(jax.devices()[0])) not in call.platforms:
+        return f"it was exported for {', '.join(call.platforms)}, and this is {platform}."
     size = next((s for s in buckets.sizes if s >= _ROWS), buckets.sizes[-1])
     if size == 1:
         return ""
@@ -85,10 +83,6 @@ def try_padding(
                 raise
             return f"JAX does not run it here: {error}"
     return ""
-
-
-# What JAX calls the backends of its platforms.
-_BACKENDS = {"cuda": "gpu", "rocm": "gpu"}
 
 
 def _check_sizes(

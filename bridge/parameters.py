@@ -11,7 +11,8 @@ import numpy as np
 from jax import tree_util
 
 from bridge.array_parts import ArrayPart, is_in_host_memory, join_parts, parts_of
-from bridge.trees import check_prefix, key_names, unique_names
+from bridge.narrowing import narrow_dtype
+from bridge.trees import check_flags, key_names, unique_names
 from savedmodel.extents import boxes_of, slices_of, strides_of
 from savedmodel.model import Variable, VariablePart
 from savedmodel.tensor_slices import is_readable_in_slices
@@ -40,9 +41,7 @@ def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tu
         StructureError: a leaf is no array or a deleted one, or `trainable` is no prefix.
     """
     leaves, tree = tree_util.tree_flatten(params)
-    flags = check_prefix(trainable, params, what="trainable")
-    if wrong := [flag for flag in flags if not isinstance(flag, bool)]:
-        raise StructureError(f"trainable has a leaf {wrong[0]!r}; expected True or False.")
+    flags = check_flags(trainable, params, what="trainable")
     names = unique_names("/".join(path) or "params" for path in key_names(tree))
     variables = []
     for name, leaf, flag, spec in zip(names, leaves, flags, specs, strict=True):
@@ -158,7 +157,7 @@ def _to_array(leaf: Any, name: str) -> Any:
 def _dtype_name(array: Any, spec: TensorSpec) -> str:
     """The array's own dtype, or the narrower one that JAX gives it while x64 is off."""
     native = array.dtype if isinstance(array, jax.Array) else array.dtype.newbyteorder("=")
-    narrow = str(jax.dtypes.canonicalize_dtype(native))
+    narrow = str(narrow_dtype(native))
     return narrow if narrow == spec.dtype.name else str(native)
 
 

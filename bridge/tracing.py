@@ -14,7 +14,7 @@ from bridge.lowering import export_for
 from bridge.modules import to_parametric
 from bridge.parametric import Parametric
 from bridge.stages import exported_from_stage
-from bridge.trees import check_prefix
+from bridge.trees import check_flags
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
@@ -114,8 +114,6 @@ def _trainable(function: Parametric, wanted: Any) -> Any:
     """What the user and the framework both train, as a pytree like the parameters."""
     if function.params is None:
         return True
-    flags = check_prefix(wanted, function.params, what="trainable")
-    if wrong := [flag for flag in flags if not isinstance(flag, bool)]:
-        raise StructureError(f"trainable has a leaf {wrong[0]!r}; expected True or False.")
+    flags = check_flags(wanted, function.params, what="trainable")
     both = [flag and own for flag, own in zip(flags, function.trainable, strict=True)]
     return tree_util.tree_unflatten(tree_util.tree_structure(function.params), both)
