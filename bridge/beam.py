@@ -16,8 +16,8 @@ from typing import Any
 
 from bridge.batches import BatchedSignature, check_buckets
 from bridge.load import load
+from savedmodel.folder import PROTO_FILE
 from savedmodel.remote import is_remote
-from savedmodel.write import PROTO_FILE
 from xla_call_module.errors import FormatError, MissingDependencyError, StructureError
 
 try:

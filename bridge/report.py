@@ -12,13 +12,13 @@ from typing import Any
 
 from bridge.sharding_report import ShardingReport, read_shardings
 from bridge.signature_calls import calls_of, inputs_of, names_of, outputs_of
+from savedmodel.folder import PROTO_FILE
 from savedmodel.manifest import Manifest, read_manifest
 from savedmodel.model import SavedModel, Signature, Variable
 from savedmodel.provenance import tensorflow_writer
 from savedmodel.records import record_sizes
 from savedmodel.serving_files import WARMUP_FILE
 from savedmodel.wiring import Parameter
-from savedmodel.write import PROTO_FILE
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import unite
 from xla_call_module.constants import Constant, constants_of
