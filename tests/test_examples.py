@@ -178,7 +178,10 @@ def test_every_example_has_a_test():
 def test_readme_code(tmp_path, monkeypatch):
     """The README's Python runs from top to bottom, and each block makes what it is about."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    made = ("exported", "model", "g", "signature", "by_row", "variable", "jax2tf", "network")
+    made = (
+        *("exported", "model", "g", "signature", "by_row", "variable", "jax2tf"),
+        *("layer", "published", "network"),
+    )
     assert len(blocks) == len(made)
     monkeypatch.chdir(tmp_path)
     namespace = {}
