@@ -18,6 +18,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.tf_calls",
         "bridge.tf_callbacks",
         "bridge.tf_derivatives",
+        "bridge.tf_differentiable",
         "bridge.tf_eager",
         "bridge.tf_effects",
         "bridge.tf_embedding",
