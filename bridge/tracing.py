@@ -121,7 +121,7 @@ def _export_each(
             _check_shared(key, traced[key].params, next(iter(traced.values())).params)
     named = {key: found.inputs for key, found in traced.items() if found.inputs is not None}
     first = next(iter(traced.values()))
-    exporteds = {
+    exporteds: dict[str, Any] = {
         key: traced[key].exported if key in traced else model for key, model in models.items()
     }
     names = named or None if inputs is None else inputs
