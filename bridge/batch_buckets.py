@@ -14,6 +14,7 @@ from bridge.batch_sizes import is_size
 from bridge.batch_trial import try_padding
 from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.model import Signature
+from xla_call_module.asserting import to_shape_check
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dependence import dependencies
 from xla_call_module.dimensions import symbols
@@ -107,6 +108,11 @@ def _with_buckets(
             stacklevel=6,
         )
     function = dataclasses.replace(signature.function, batch_buckets=buckets)
+    if function.check is not None:
+        # The assertions come after the padding, so that their numbers are not those of a request.
+        note = f"Batches are padded to {', '.join(map(str, sizes))} before they are compared."
+        check = to_shape_check(function.call, inputs, note=note)
+        function = dataclasses.replace(function, check=check)
     return dataclasses.replace(signature, function=function)
 
 

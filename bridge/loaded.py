@@ -262,7 +262,9 @@ class LoadedSignature:
     def _arguments(self) -> Arguments:
         checks = unite(self._signature.function.call.disabled_checks, self._flags)
         device = None if self._mesh is None else self._mesh.devices.flat[0]
-        return Arguments(self.key, self._binding, checks, device)
+        padded = self._signature.function.batch_buckets
+        sizes = () if padded is None else padded.sizes
+        return Arguments(self.key, self._binding, checks, device, sizes)
 
     @cached_property
     def _run(self) -> Any:

@@ -63,7 +63,7 @@ class SaveOptions(TypedDict, total=False):
 
 
 def save(
-    model: export.Exported | Mapping[str, export.Exported] | Any,
+    model: export.Exported | Mapping[str, Any] | Any,
     path: str | os.PathLike[str],
     *,
     params: Any = None,
@@ -99,7 +99,8 @@ def save(
         model: an `Exported`, or a mapping from signature keys to them; the key of a single one is
             `serving_default`. Or what is exported here: a function, or a module of Flax (linen or
             nnx), Haiku, Equinox or, on its JAX backend, Keras, as it is for inference. What these
-            do not train, such as batch statistics, is not trainable.
+            do not train, such as batch statistics, is not trainable. In a mapping, functions and
+            modules that share their parameters may stand beside `Exported`s.
         path: the folder to make, or an address such as `gs://bucket/model` where etils is
             installed. It appears whole or not at all.
         params: the pytree that is the first positional argument of every `Exported`, or of the
@@ -115,7 +116,8 @@ def save(
         args: where a function or a module is exported here, its arguments after the parameters: a
             text such as `"f32[b,28,28], mask=bool[b]"`, or a tuple with a pytree for each, of such
             texts, `jax.ShapeDtypeStruct`s or arrays; a mapping for keyword arguments. A functional
-            or sequential Keras model knows its own.
+            or sequential Keras model knows its own. Of several functions they are those of all, or
+            a mapping from signature keys to them.
         platforms: what it is exported for; by default cpu, cuda and tpu.
         trainable: a bool, or a prefix of `params` with bools. Integers are never trainable.
         inputs: names for the signature's inputs: a sequence, one for each leaf of the arguments, or

@@ -59,7 +59,8 @@ def export_model(
         trainable: a bool, or a prefix of the parameters with bools. What the framework does not
             train stays untrained.
         inputs: names for the inputs of the signature; by default those that the module has.
-        args: the arguments after the parameters, as `bridge.argument_specs.to_specs` takes them.
+        args: the arguments after the parameters, as `bridge.argument_specs.to_specs` takes them;
+            of several functions for all, or by their signature keys.
         platforms: what to lower for; by default cpu, cuda and tpu.
         disabled_checks: safety checks to leave out.
         constraints: between the symbols in `args`.
@@ -70,6 +71,11 @@ def export_model(
         LoweringError: it cannot be lowered for one of the platforms.
         Exception: what tracing it raises.
     """
+    if isinstance(model, Mapping) and not all(map(_is_exported, model.values())):
+        return _export_each(
+            model, params=params, trainable=trainable, inputs=inputs, args=args,
+            platforms=platforms, disabled_checks=disabled_checks, constraints=constraints,
+        )  # fmt: skip
     if isinstance(model, (export.Exported, Mapping)):
         _refuse_arguments(args=args, platforms=platforms, constraints=constraints or None)
         return TracedModel(model, params, trainable, inputs)
@@ -100,6 +106,41 @@ def export_model(
     if inputs is None and args is None:
         inputs = function.input_names
     return TracedModel(exported, function.params, _trainable(function, trainable), inputs)
+
+
+def _export_each(
+    models: Mapping[str, Any], *, args: Any, inputs: Any, params: Any, **options: Any
+) -> TracedModel:
+    """Each function of a mapping, traced; they share their parameters."""
+    by_key = isinstance(args, Mapping) and args.keys() <= models.keys() and bool(args)
+    traced: dict[str, TracedModel] = {}
+    for key, model in models.items():
+        if not _is_exported(model):
+            own = args.get(key) if by_key else args
+            traced[key] = export_model(model, params=params, args=own, **options)
+            _check_shared(key, traced[key].params, next(iter(traced.values())).params)
+    named = {key: found.inputs for key, found in traced.items() if found.inputs is not None}
+    first = next(iter(traced.values()))
+    exporteds: dict[str, Any] = {
+        key: traced[key].exported if key in traced else model for key, model in models.items()
+    }
+    names = named or None if inputs is None else inputs
+    return TracedModel(exporteds, first.params, first.trainable, names)
+
+
+def _check_shared(key: str, params: Any, others: Any) -> None:
+    """Refuse functions of which each has parameters of its own."""
+    (leaves, tree), (known, first) = map(tree_util.tree_flatten, (params, others))
+    found: Any = tree  # the stub of its class lacks `==`
+    if found != first or any(a is not b for a, b in zip(leaves, known, strict=True)):
+        raise StructureError(
+            f"{key} has other parameters than the function before it, and the signatures of a file "
+            "share theirs. To do: save it to a file of its own, or pass functions of one params=."
+        )
+
+
+def _is_exported(model: Any) -> bool:
+    return isinstance(model, export.Exported)
 
 
 def _refuse_arguments(**given: Any) -> None:

@@ -168,6 +168,20 @@ def test_beam_inference(run):
     assert "397 images" in printed
 
 
+def test_text_serving(run, tmp_path):
+    printed = run("text_serving")
+    by_jax, by_tensorflow = printed.split("by the session loader, in another process:\n")
+    answers = re.compile(r"^(.*): (good|bad) \(([\d.]+)\)$", re.MULTILINE)
+    # float32, computed by two builds of XLA, of which three digits are shown
+    wanted, found = map(answers.findall, (by_jax, by_tensorflow))
+    assert [label for _, label, _ in wanted] == ["good", "bad", "good"]
+    assert [answer[:2] for answer in found] == [answer[:2] for answer in wanted]
+    scores = [float(score) for *_, score in wanted]
+    assert [float(score) for *_, score in found] == pytest.approx(scores, abs=2e-3)
+    assert "version 1 with 2 warmup requests\n" in printed
+    assert (tmp_path / "models" / "reviews" / "1" / "assets" / "vocabulary.txt").is_file()
+
+
 def test_every_example_has_a_test():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     (marks,) = test_from_a_framework.pytestmark

@@ -59,7 +59,9 @@ _DTYPES: Mapping[str, DType] = {
 }
 
 
-def to_shape_check(call: CallModule, names: Mapping[int, str] = _NO_NAMES) -> ShapeCheck | None:
+def to_shape_check(
+    call: CallModule, names: Mapping[int, str] = _NO_NAMES, *, note: str = ""
+) -> ShapeCheck | None:
     """The assertions of a call; None where its own module says as much.
 
     So it is where it asserts nothing, something else than sizes, or only that no variable is zero,
@@ -68,6 +70,7 @@ def to_shape_check(call: CallModule, names: Mapping[int, str] = _NO_NAMES) -> Sh
     Args:
         call: any call.
         names: what arguments are called where the call is made, which the messages say then.
+        note: what they say besides.
 
     Raises:
         FormatError, StructureError: its module is damaged.
@@ -91,7 +94,7 @@ def to_shape_check(call: CallModule, names: Mapping[int, str] = _NO_NAMES) -> Sh
         offset = int(read_main(module).has_platform_index)
         kept = tuple(call.kept[number - offset] for number in used)
         _leave_only(module, operations, [*range(offset), *used])
-        _add_names(find_main(module), {call.args[i].path: name for i, name in names.items()})
+        _add_names(find_main(module), {call.args[i].path: name for i, name in names.items()}, note)
         artifact = serialize_module(module, call.stablehlo_version)
         if _takes_zeros(call):
             _drop_positivity(module)
@@ -135,14 +138,14 @@ def _takes_zeros(call: CallModule) -> bool:
     return True
 
 
-def _add_names(main: Any, names: Mapping[str, str]) -> None:
+def _add_names(main: Any, names: Mapping[str, str], note: str) -> None:
     """Say in each message of an assertion what its arguments, `args[1]`, are called elsewhere."""
     said = ", ".join(f"{path} is {name}" for path, name in names.items())
     for operation in (op.operation for op in main.regions[0].blocks[0].operations):
         if said and is_shape_assertion(operation):
             message = ir.StringAttr(operation.attributes["error_message"]).value
             with operation.context:
-                text = f"{message.rstrip()} By name: {said}."
+                text = f"{message.rstrip()} By name: {said}.{note and f' {note}'}"
                 operation.attributes["error_message"] = ir.StringAttr.get(text)
 
 

@@ -138,8 +138,10 @@ def publish(
     _check_numbers(version, keep)
     if version is not None and version in base.taken():
         raise _taken(base_path, version)
-    sizes = parse_sizes(warmup) or parse_sizes(options.get("batch_buckets")) or ()
-    wanted = parse_batching(batching, sizes=sizes)
+    sizes = parse_sizes(warmup)
+    if sizes is None and batching is not None:
+        sizes = _bucket_sizes(model, options.get("batch_buckets"))
+    wanted = parse_batching(batching, sizes=sizes or ())
     own_name = name if name is not None else _name_of(base_path)
     with base.new_version() as folder:
         _fill(model, folder, base_path, options)
@@ -200,6 +202,17 @@ def rollback(
         path, number = _place(base, folder, base_path, None)
     removed = () if keep is None else _remove_old(base, keep, number, base_path)
     return Published(path, number, records, removed, copy_of=origin)
+
+
+def _bucket_sizes(model: Any, batch_buckets: Any) -> tuple[int, ...]:
+    """The sizes that batches are padded to, in any of the signatures."""
+    if isinstance(model, str | os.PathLike) and not is_remote(model):
+        found = [signature.buckets for signature in read_signatures(Path(model))]
+    elif isinstance(batch_buckets, Mapping):
+        found = [parse_sizes(sizes) or () for sizes in batch_buckets.values()]
+    else:
+        found = [parse_sizes(batch_buckets) or ()]
+    return tuple(sorted({size for sizes in found for size in sizes}))
 
 
 def _source(

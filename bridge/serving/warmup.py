@@ -40,7 +40,8 @@ def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", see
             `bridge.save`, or `batching` of `publish`, has; or example inputs: a dict of named
             inputs, the function's own arguments without the parameters, or a list of either; or a
             mapping from signature keys to these. Made-up inputs are the same in each run: random
-            floating-point numbers, and zeros where numbers are whole.
+            floating-point numbers, and zeros where numbers are whole, also as the features of
+            serialized `tf.Example`s. Other strings cannot be made up.
         name: of the model, as requests say it. Serving does not look at it here.
         seed: of the random numbers.
 
