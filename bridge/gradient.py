@@ -31,7 +31,7 @@ from xla_call_module.dimensions import evaluate_shape, solve
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.op import Op
 from xla_call_module.residuals import split_residuals
-from xla_call_module.retargeting import retarget
+from xla_call_module.retargeting import adapt
 
 __all__ = ["DifferentiableCall", "GradientOptions"]
 
@@ -360,7 +360,7 @@ class DifferentiableCall:
                 call, values = hoist_constants(call, size, known=self._constants)
                 self._constants.update((key, tf.constant(value)) for key, value in values.items())
         constants = tuple(self._constants[key] for key in call.hoisted)
-        return _Runnable(Op(retarget(call, imported_release())), constants, assert_shapes)
+        return _Runnable(Op(adapt(call, imported_release())), constants, assert_shapes)
 
     def _pull_back(
         self,

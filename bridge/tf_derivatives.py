@@ -43,7 +43,10 @@ from bridge.tf_lowering import compile_function, compiled_results, lower
 from bridge.tf_results import is_static, result_specs
 from bridge.tf_tracing import FlatFunction, Traced, trace
 from bridge.tf_variables import is_split, read, read_at_run_time, to_spec
-from xla_call_module.errors import InteropError
+from bridge.transposing import transposable
+from xla_call_module.dependence import dependencies
+from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.exported import from_exported
 
 __all__ = ["Spliced"]
 
@@ -115,7 +118,7 @@ class Spliced:
         function = custom_batching.custom_vmap(self._run)
         function.def_vmap(self._map)
         if self._runner is None:
-            return function
+            return transposable(function, self._transpose)
         # `custom_vmap` would trace it, and what is traced JAX alone does not run.
         return lambda *inputs: (self._run if runs_now(inputs) else function)(*inputs)
 
@@ -178,6 +181,29 @@ class Spliced:
             found = apply_linear(linear, primals, [tangents[index] for index in active])
             pushed = dict(zip(moving, found, strict=True))
         return results, [pushed.get(i, _zero_tangent(r)) for i, r in enumerate(results)]
+
+    def _transpose(self, inputs: Arrays, active: tuple[int, ...], cotangents: Arrays) -> Arrays:
+        """The rule of `jax.linear_transpose`: the gradient, where it is the same everywhere."""
+        if not all(map(self._is_trainable, active)) or not self._is_linear_in(active):
+            raise StructureError(
+                f"{self._traced.name} cannot be transposed: the gradient that TensorFlow has of it "
+                "depends on the arguments, so it is not linear in them. To do: transpose a linear "
+                "function, or take jax.vjp, which transposes the derivative at a point."
+            )
+        given = [cotangents[index] for index in self._moving]
+        return self._pullback_of(active)(*self._join(inputs, given))
+
+    def _is_linear_in(self, active: tuple[int, ...]) -> bool:
+        """Whether the gradient depends on none of these inputs."""
+        pullback = self._pullback_of(active)
+        exported, captures = pullback._compiled
+        given, count = len(pullback._traced.arguments), len(self._traced.arguments)
+        places = [i for i in active if i < count]
+        places += [
+            given + n for n, c in enumerate(captures) if isinstance(c, int) and count + c in active
+        ]
+        found = dependencies(from_exported(exported, allow_flat_trees=True))
+        return not any(one & set(places) for one in found)
 
     def _join(self, inputs: Arrays, given: Arrays) -> list[Any]:
         """The inputs of a derivative: arguments, tangents or cotangents, variables."""

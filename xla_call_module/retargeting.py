@@ -19,6 +19,7 @@ from xla_call_module.composites import COMPOSITE, call_definitions
 from xla_call_module.errors import VersionError
 from xla_call_module.gspmd import is_only_shardy, to_gspmd
 from xla_call_module.mhlo import expand_custom_calls, first_release_with
+from xla_call_module.readable import is_read_as_written
 from xla_call_module.stablehlo import (
     describe_location,
     first_line,
@@ -28,7 +29,7 @@ from xla_call_module.stablehlo import (
 )
 from xla_call_module.versions import RELEASES, Release, parse_release
 
-__all__ = ["Obstacle", "find_obstacles", "oldest_release", "retarget"]
+__all__ = ["Obstacle", "adapt", "find_obstacles", "oldest_release", "retarget"]
 
 _SHARDY_CONVENTION = 10
 # https://docs.jax.dev/en/latest/export/export.html#calling-convention-versions, version 8
@@ -88,6 +89,23 @@ def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallM
                 return _relabel(call, *found)
             release = RELEASES[-1]
         return _relabel(call, release, _artifact(call, module, needs, release))
+
+
+def adapt(call: CallModule, release: Release) -> CallModule:
+    """The same computation for a TensorFlow that is running, with as little work as that needs.
+
+    Unlike what `retarget` returns its artifact may be newer than the release, in nothing but name.
+
+    Args:
+        call: any call.
+        release: that runs it.
+
+    Raises:
+        VersionError: as `retarget`.
+    """
+    if is_read_as_written(call, release):
+        return _relabel(call, release, call.module)
+    return retarget(call, release)
 
 
 def _rewrite(module: Any, release: Release | None) -> None:

@@ -427,3 +427,38 @@ def test_wrong_options_are_refused_at_once():
         bridge.call_tf(tf.sin, has_side_effects=True)
     with pytest.raises(StructureError, match="cannot be called and has no signatures"):
         bridge.call_tf(3)
+
+
+LINEAR = {
+    "scale": (lambda x: x * 2.0, lambda x: x * 2.0),
+    "matrix": (lambda x: tf.matmul(x, tf.ones((3, 2))), lambda x: x @ jnp.ones((3, 2))),
+    "two results": (lambda x: (x[0], tf.reduce_sum(x, 1)), lambda x: (x[0], x.sum(1))),
+    "converted": (bridge.convert(lambda x: x[:, ::-1] * 3.0), lambda x: x[:, ::-1] * 3.0),
+}
+
+
+@pytest.mark.parametrize("how", ["plain", "jit", "vmap"])
+@pytest.mark.parametrize("name", LINEAR)
+def test_what_is_linear_is_transposed(name, how):
+    ours, theirs = LINEAR[name]
+    wrap = {"plain": lambda f: f, "jit": jax.jit, "vmap": jax.vmap}[how]
+    x = jnp.asarray(X)[None] if how == "vmap" else jnp.asarray(X)
+    functions = [wrap(bridge.call_tf(ours)), wrap(theirs)]
+    cotangents = jax.tree.map(
+        lambda y: jnp.cos(jnp.arange(y.size)).reshape(y.shape), wrap(theirs)(x)
+    )
+    found, expected = (jax.linear_transpose(f, x)(cotangents)[0] for f in functions)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_it_is_transposed_in_one_of_its_arguments():
+    called = bridge.call_tf(lambda x, y: x * tf.sin(y))
+    (found,) = jax.linear_transpose(lambda x: called(x, X), X)(jnp.ones_like(X))
+    np.testing.assert_allclose(found, np.sin(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", [tf.sin, lambda x: x * x])
+def test_what_is_not_linear_is_not_transposed(function):
+    called = bridge.call_tf(function)
+    with pytest.raises(StructureError, match=r"cannot be transposed: .* not linear in them"):
+        jax.linear_transpose(called, X)(jnp.ones_like(X))

@@ -235,3 +235,56 @@ def test_a_variable_does_not_keep_the_memory_of_a_callback():
         jax.block_until_ready(keep(jnp.arange(1000.0) + offset))
         jax.block_until_ready([jax.jit(jnp.sin)(jnp.arange(1000.0) * i) for i in range(5)])
         np.testing.assert_array_equal(variable.numpy(), np.arange(1000.0) + offset)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_is_donated_was_not_a_tensors(compiled):
+    """An eager tensor that was passed on as an array stays as it is, whatever becomes of that."""
+    values = np.arange(4096, dtype=np.float32)
+    tensor, variable = tf.constant(values), tf.Variable(values)
+    step = jax.jit(lambda x: x * 2.0 + 1.0, donate_argnums=0)
+    identity = bridge.call_tf(tf.identity, compiled=compiled)
+    for given in (tensor, variable):
+        for _ in range(3):
+            x = identity(given)
+            for _ in range(3):
+                x = step(x)  # each time into the memory of the one before
+            np.testing.assert_array_equal(x, values * 8 + 7)
+            np.testing.assert_array_equal(given.numpy(), values)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_tensorflow_holds_was_not_donated(compiled):
+    """A tensor that was an array's memory keeps it when the array is given away."""
+    held = []
+
+    def keep(x):
+        held.append(tf.identity(x))
+        return x + 1.0
+
+    x = jnp.arange(4096.0)
+    values = np.array(x)
+    step = jax.jit(lambda x: x * 2.0, donate_argnums=0)
+    tf_view = tf.experimental.dlpack.from_dlpack(x.__dlpack__())
+    if not compiled:
+        call = lambda x: tf.ensure_shape(tf.py_function(keep, [x], x.dtype), x.shape)  # noqa: E731
+        bridge.call_tf(call, compiled=False)(x)
+    else:
+        np.testing.assert_array_equal(bridge.call_tf(lambda x: x + 1.0)(x), values + 1)
+    doubled = step(x)
+    for _ in range(3):
+        doubled = step(doubled)
+    np.testing.assert_array_equal(doubled, values * 16)
+    for tensor in (tf_view, *held):
+        np.testing.assert_array_equal(tensor.numpy(), values)
+
+
+def test_an_array_is_donated_to_a_program_around_a_call():
+    called = bridge.call_tf(lambda x, y: x * y + 1.0)
+    step = jax.jit(lambda x, y: called(x, y), donate_argnums=0)
+    tensor = tf.constant(np.full(4096, 2.0, np.float32))
+    values = np.arange(4096, dtype=np.float32)
+    x = step(jnp.asarray(values), bridge.call_tf(tf.identity, compiled=False)(tensor))
+    x = step(x, 2.0)
+    np.testing.assert_array_equal(x, (values * 2 + 1) * 2 + 1)
+    assert set(tensor.numpy()) == {2.0}

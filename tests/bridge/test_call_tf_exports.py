@@ -83,12 +83,58 @@ def test_there_and_back_three_deep_in_jax():
     )
 
 
-def test_order_two_there_and_back():
+def test_order_two_there_and_back_three_deep_in_jax():
     def second(function):
         return jax.grad(lambda x: (jax.grad(outer(function))(x) ** 2).sum())
 
-    function = bridge.call_tf(bridge.convert(in_jax))
-    np.testing.assert_allclose(jax.jit(second(function))(X), second(in_jax)(X), rtol=1e-4)
+    function = in_jax
+    for _ in range(3):
+        function = bridge.call_tf(bridge.convert(function))
+    for run in (second(function), jax.jit(second(function))):
+        np.testing.assert_allclose(run(X), second(in_jax)(X), rtol=1e-4)
+
+
+def test_order_two_there_and_back_three_deep_in_tensorflow():
+    function = in_tensorflow
+    for _ in range(3):
+        function = bridge.convert(bridge.call_tf(function))
+
+    def second(function, x):
+        with tf.GradientTape() as above:
+            above.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                value = tf.reduce_sum(function(x)["y"])
+            first = tape.gradient(value, x)
+        return first, above.gradient(first, x)
+
+    x = tf.constant(X)
+    expected = second(in_tensorflow, x)
+    for run in (second, tf.function(second, autograph=False)):
+        for found, wanted in zip(run(function, x), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_variables_there_and_back_are_gradients_of_the_parameters():
+    """What a model of either side is trained by is the same after three ways there and back."""
+
+    def model(params, x):
+        return jnp.tanh(x @ params["w"]) + params["b"]
+
+    params = {"w": np.full((3, 2), 0.3, np.float32), "b": np.ones(2, np.float32)}
+    function = model
+    for _ in range(3):
+        function = bridge.call_tf(bridge.convert(function))
+    found = jax.jit(jax.grad(lambda p: (function(p, X) ** 2).sum()))(params)
+    expected = jax.grad(lambda p: (model(p, X) ** 2).sum())(params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), found, expected)
+    variables = jax.tree.map(tf.Variable, params)
+    converted = bridge.convert(function)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(converted(variables, X) ** 2)
+    pulled = tape.gradient(loss, variables)
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(pulled[name], wanted, rtol=1e-4)
 
 
 @pytest.mark.parametrize("compiled", [None, True])

@@ -151,6 +151,48 @@ class TestMemory:
             assert same.numpy()[0, 0] == start
             np.testing.assert_allclose(product[0, 0], 600.0**3 * start**4, rtol=1e-5)
 
+    def test_a_donated_argument_stays_tensorflows(self):
+        values = np.arange(4096, dtype=np.float32)
+        tensor, variable = tf.constant(values), tf.Variable(values)
+        f = bridge.convert(jax.jit(lambda x, y: (x * 2.0, y), donate_argnums=(0, 1)))
+        for given in (tensor, variable):
+            for _ in range(3):
+                doubled, same = f(given, given)
+                assert doubled.numpy()[-1] == 2 * values[-1]
+                np.testing.assert_array_equal(same, values)
+                np.testing.assert_array_equal(given.numpy(), values)
+
+    def test_a_result_is_donated(self):
+        f = bridge.convert(lambda x: (x + 1.0, x))
+        x = tf.constant(np.arange(4096, dtype=np.float32))
+        results = f(x)
+        kept = [result.numpy().copy() for result in results]
+        step = jax.jit(lambda x: x * 3.0, donate_argnums=0)
+        for result, values in zip(results, kept, strict=True):
+            array = jnp.from_dlpack(result)
+            np.testing.assert_array_equal(step(array), values * 3)
+            np.testing.assert_array_equal(result.numpy(), values)
+        np.testing.assert_array_equal(x.numpy(), kept[1])
+
+    def test_threads_that_change_a_variable(self):
+        """A call takes the variable as it is before or after an assignment, never in between."""
+        size = 1 << 14
+        variable = tf.Variable(tf.zeros(size))
+        f = bridge.convert(lambda x: (x, x * 2.0))
+        f(variable)
+
+        def change(index):
+            variable.assign(tf.fill([size], float(index)))
+            return True
+
+        def look(_):
+            same, doubled = (result.numpy() for result in f(variable))
+            return np.array_equal(same * 2.0, doubled) and len(set(same)) == 1
+
+        with ThreadPoolExecutor(8) as pool:
+            looks = [pool.submit(look if i % 2 else change, i) for i in range(200)]
+        assert all(look.result() for look in looks)
+
     def test_a_result_outlives_all_else(self):
         f = bridge.convert(lambda x: x * 2)
         results = [f(tf.fill([1 << 16], float(index))) for index in range(50)]
@@ -172,6 +214,34 @@ class TestInTensorFlow:
             first = tape.gradient(result, x)
         assert [t.numpy() for t in (result, first, outer.gradient(first, x))] == [8.0, 12.0, 12.0]
         assert len(runs) == 3
+
+    def test_a_tape_in_another_thread(self):
+        """A tape records the calls of its own thread, and those only."""
+        f = bridge.convert(lambda x: x**3)
+
+        def differentiate(value):
+            x = tf.Variable(value)
+            with tf.GradientTape() as tape:
+                result = f(x)
+            return float(tape.gradient(result, x))
+
+        def run(value):
+            return float(f(tf.constant(value)))
+
+        values = [float(i) for i in range(1, 41)]
+        with ThreadPoolExecutor(4) as pool:
+            gradients, results = pool.map(differentiate, values), pool.map(run, values)
+        np.testing.assert_allclose(list(gradients), [3 * v * v for v in values], rtol=1e-6)
+        np.testing.assert_allclose(list(results), [v**3 for v in values], rtol=1e-6)
+
+    def test_a_variable_that_changes_before_the_gradient(self):
+        x = tf.Variable([1.0, 2.0])
+        f = bridge.convert(lambda x: x**3)
+        with tf.GradientTape() as tape:
+            result = f(x)
+        x.assign_add([10.0, 10.0])
+        assert result.numpy().tolist() == [1.0, 8.0]
+        assert tape.gradient(result, x).numpy().tolist() == [3.0, 12.0]
 
     def test_forward_mode(self):
         x = tf.constant(2.0)
