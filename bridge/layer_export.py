@@ -17,7 +17,7 @@ from bridge.layer_held import hold
 from bridge.layer_module import LayerArguments, adapt
 from bridge.layer_source import ExportedSource, FunctionSource, read_source, to_source
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import DtypeError, StructureError
+from xla_call_module.errors import ArgumentError, DtypeError, StructureError
 
 __all__ = ["to_computation"]
 
@@ -50,6 +50,7 @@ def to_computation(
     Raises:
         InteropError: they do not fit together, or cannot cross.
     """
+    _check_order(gradient_order)
     source: ExportedSource | FunctionSource
     if isinstance(model, (str, os.PathLike)):
         source, in_file, flags = read_source(model, train)
@@ -101,6 +102,11 @@ def _check_widths(dtypes: Sequence[str]) -> None:
                 "jax_enable_x64 is off. To do: jax.config.update('jax_enable_x64', True), or pass "
                 "dtype='float32' to the layer."
             )
+
+
+def _check_order(order: object) -> None:
+    if not isinstance(order, int) or order < 0:
+        raise ArgumentError(f"gradient_order is {order!r}; expected an integer of 0 or more.")
 
 
 def _check_shared(variables: Mapping[int, Any], given: Any, adapted: Any) -> None:

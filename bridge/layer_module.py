@@ -52,6 +52,10 @@ def adapt(given: LayerArguments, state_and_keys: Mapping[str, Any]) -> LayerArgu
             f"The function of a layer is a {type(model).__name__}, whose parameters would be "
             "constants. To do: pass the path of the SavedModel, or an Exported of it with params."
         )
+    if isinstance(model, type):
+        raise ArgumentError(
+            f"The function of a layer is the class {model.__name__}. To do: pass an instance of it."
+        )
     if isinstance(model, export.Exported):
         return given
     module = of_module(model, params)
@@ -59,7 +63,7 @@ def adapt(given: LayerArguments, state_and_keys: Mapping[str, Any]) -> LayerArgu
         _refuse_with_module(module, {"train": train, **state_and_keys})
         call = _for_inference(module, model)
         return LayerArguments(call, None, module.params, trainable_of(module, given.trainable))
-    if not callable(model) or isinstance(model, type):
+    if not callable(model):
         return given
     function = of_function(model, params)
     if callable(train) and not isinstance(train, export.Exported):
