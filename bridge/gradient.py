@@ -56,6 +56,8 @@ class GradientOptions:
         portable_linalg: whether calls of linear algebra libraries are replaced.
         unconnected_zeros: whether the gradient of an argument that no result depends on is zeros,
             as in JAX, and not None, as in TensorFlow.
+        no_gradient: what the error says where a gradient is asked for and there is none; by default
+            that the function was converted so.
     """
 
     with_gradient: bool = True
@@ -65,6 +67,7 @@ class GradientOptions:
     disabled_checks: tuple[DisabledCheck, ...] = ()
     portable_linalg: bool = True
     unconnected_zeros: bool = False
+    no_gradient: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a file without gradients; it is asked for in another way."""
@@ -189,13 +192,24 @@ class DifferentiableCall:
         if not tensors:
             return self._apply(tensors)
         if not self._options.with_gradient:
-            message = f"{self._name} was converted with with_gradient=False: it has no gradient."
-            return [_prevent_gradient(result, message) for result in self._apply(tensors)]
+            return self._apply_without_gradient(tensors)
         if tf.executing_eagerly():
             return self._record(tensors, handed)
         if self._may_record():
             return self._apply_as_function(tensors)
         return self._attach_gradient(tensors, handed)
+
+    def _apply_without_gradient(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
+        """The results, of which TensorFlow refuses the gradient."""
+        results = self._apply(tensors)
+        if not tf.executing_eagerly():
+            # A tape in a graph does not hear of the call, and would find nothing on its way back.
+            given = [tensor for tensor in tensors if tensor is not None]
+            results = list(tf.identity_n([*results, *given]))[: len(results)]
+        message = self._options.no_gradient or (
+            f"{self._name} was converted with with_gradient=False: it has no gradient."
+        )
+        return [_prevent_gradient(result, message) for result in results]
 
     def _record(self, tensors: Sequence[tf.Tensor], handed: _Handed | None) -> Tensors:
         """The results in eager mode, with their gradient on the tapes.

@@ -47,9 +47,11 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         exported: a `jax.export.Exported`; a function of JAX arrays, which the layer exports for
             any batch size when it is first called; or the path of a SavedModel that `bridge.save`
             wrote, whose default signature and parameters are taken. A function with a parameter
-            `training` is exported with both of its values.
+            `training` is exported with both of its values. A module of Flax, Haiku, Equinox or
+            Keras on JAX is called as for inference, with the weights that `bridge.save` gives it.
         params: the pytree of the parameters: arrays, or the variables of another layer, which are
-            then shared. The weights are named by their paths in it.
+            then shared, in this process; files have them once for each layer. The weights are named
+            by their paths in it.
         trainable: whether the layer is trainable, as of any layer; or a prefix of `params` with
             bools. Integers are never trained.
         state: a pytree of arrays that training replaces by those that the function returns, such as
@@ -59,7 +61,8 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
             seeds draws: typed ones, unless key data is passed here.
         train: what the layer calls with `training=True`: another Exported or function; with a
             path also the key of a signature.
-        gradient_order: how many times the layer can be differentiated.
+        gradient_order: how many times the layer can be differentiated. Without a
+            gradient, at 0, what would need it is refused.
         kwargs: `name`, `dtype` and others of `keras.layers.Layer`. Under a dtype policy such as
             `mixed_bfloat16` a function is exported for it; what is exported already for other
             dtypes is refused.
@@ -171,6 +174,9 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
     def from_config(cls, config: Mapping[str, Any]) -> ExportedLayer:
         """The layer that `get_config` described.
 
+        Its weights begin as those of the described layer did. A config that has been text, as in
+        `to_json` or a file, has no values: its weights are zeros until they are loaded or set.
+
         Raises:
             FormatError: the artifact is damaged.
         """
@@ -220,6 +226,9 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
     def _value(self, variable: Any) -> Any:
         return variable.value
 
+    def _stop_gradient(self, value: Any) -> Any:
+        return keras.ops.stop_gradient(value)
+
     def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         if keras.backend.backend() == "tensorflow":
             from bridge.layer_tensorflow import read_variables
@@ -268,6 +277,6 @@ def _to_generator(rng: Any) -> keras.random.SeedGenerator | None:
     """What keys are drawn from; None where there are none."""
     if rng is None or rng is False or isinstance(rng, keras.random.SeedGenerator):
         return rng or None
-    from bridge.layer_export import seed_of
+    from bridge.layer_held import seed_of
 
     return keras.random.SeedGenerator(seed_of(rng))

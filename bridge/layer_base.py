@@ -49,6 +49,7 @@ class LayerBase:
 
     built: bool
     name: str
+    trainable: bool
     compute_dtype: str
     variable_dtype: str
     _computation: LayerComputation
@@ -71,6 +72,10 @@ class LayerBase:
     @abstractmethod
     def _value(self, variable: Any) -> Any:
         """What a function takes of a variable."""
+
+    @abstractmethod
+    def _stop_gradient(self, value: Any) -> Any:
+        """The value, which is not differentiated."""
 
     @abstractmethod
     def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
@@ -168,12 +173,22 @@ class LayerBase:
         leaves = self._inputs(function, args, named)
         held = self._held[: function.parameters + function.state]
         keys = [self._draw(spec.static_shape or ()) for spec in function.key_specs]  # type: ignore[arg-type]  # keys have static shapes
-        results = run([*map(self._value, held), *keys, *leaves])
+        results = run([*(self._operand(function, x) for x in held), *keys, *leaves])
         if training:
             states = self._held[function.parameters :]
             for variable, index in zip(states, function.new_state, strict=False):
                 variable.assign(results[index])
         return self._computation.outputs(function, results)
+
+    def _operand(self, function: LayerFunction, variable: Any) -> Any:
+        """What a function takes of a variable.
+
+        TensorFlow goes back through all that its tape has watched, frozen variables too, and would
+        meet the refusal of a function without a gradient.
+        """
+        value = self._value(variable)
+        frozen = not (self.trainable and variable.trainable)
+        return self._stop_gradient(value) if frozen and len(function.chain) == 1 else value
 
     def _remember_constants(self) -> None:
         """Keep the values of the weights that are constants, unless they are known."""

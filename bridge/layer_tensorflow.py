@@ -28,7 +28,12 @@ def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[An
     """
     orders = len(function.chain) - 1
     options = GradientOptions(
-        with_gradient=orders > 0, order_in_file=max(orders, 1), hoisted_from=None
+        with_gradient=orders > 0,
+        order_in_file=max(orders, 1),
+        hoisted_from=None,
+        no_gradient=f"{function.name} is in a layer without its gradient. To do: make the layer "
+        "with gradient_order=1 or more, of an Exported that has its VJP; or leave it out of what "
+        "is trained.",
     )
     call = DifferentiableCall(WrittenOrder(function.chain, constants), options)
     call.prepare()

@@ -26,7 +26,7 @@ from bridge.parametric import (
 from bridge.plain_parameters import PlainParameters
 from xla_call_module.errors import ArgumentError, StructureError
 
-__all__ = ["to_parametric"]
+__all__ = ["of_module", "to_parametric"]
 
 
 def to_parametric(model: Any, params: Any = None) -> Parametric:
@@ -41,17 +41,29 @@ def to_parametric(model: Any, params: Any = None) -> Parametric:
         ArgumentError: it is nothing of that kind.
         StructureError: `params` is missing, or there although the module has its own.
     """
-    for framework, adapter in _ADAPTERS.items():
-        module = sys.modules.get(framework)
-        found = None if module is None else adapter(module, model, params)
-        if found is not None:
-            return found
+    found = of_module(model, params)
+    if found is not None:
+        return found
     if not callable(model) or isinstance(model, (type, export.Exported)):
         raise ArgumentError(
             f"Expected a jax.export.Exported, a function, or a module of Flax, Haiku, Equinox or "
             f"Keras on JAX, got {model!r:.80}. To do: pass one of these; of a class, an instance."
         )
     return of_function(model, params)
+
+
+def of_module(model: Any, params: Any = None) -> Parametric | None:
+    """The function that a module is, with its parameters; None for what is no module.
+
+    Raises:
+        InteropError: as of `to_parametric`.
+    """
+    for framework, adapter in _ADAPTERS.items():
+        module = sys.modules.get(framework)
+        found = None if module is None else adapter(module, model, params)
+        if found is not None:
+            return found
+    return None
 
 
 def _of_keras(keras: ModuleType, model: Any, params: Any) -> Parametric | None:

@@ -50,9 +50,11 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         exported: a `jax.export.Exported`; a function of JAX arrays, which the layer exports for
             any batch size when it is first called; or the path of a SavedModel that `bridge.save`
             wrote, whose default signature and parameters are taken. A function with a parameter
-            `training` is exported with both of its values.
+            `training` is exported with both of its values. A module of Flax, Haiku, Equinox or
+            Keras on JAX is called as for inference, with the weights that `bridge.save` gives it.
         params: the pytree of the parameters: arrays, or the variables of another layer, which are
-            then shared. The weights are named by their paths in it.
+            then shared, in this process; files have them once for each layer. The weights are named
+            by their paths in it.
         trainable: whether the layer is trainable, as of any layer; or a prefix of `params` with
             bools. Integers are never trained.
         state: a pytree of arrays that training replaces by those that the function returns, such
@@ -62,7 +64,8 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
             unless key data is passed here.
         train: what the layer calls with `training=True`: another Exported or function; with a
             path also the key of a signature.
-        gradient_order: how many times the layer can be differentiated.
+        gradient_order: how many times the layer can be differentiated. Without a
+            gradient, at 0, what would need it is refused.
         kwargs: `name`, `dtype` and others of `tf_keras.layers.Layer`. Under a dtype policy such as
             `mixed_bfloat16` a function is exported for it; what is exported already for other
             dtypes is refused.
@@ -172,6 +175,9 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
     def from_config(cls, config: Mapping[str, Any]) -> ExportedLayer:
         """The layer that `get_config` described.
 
+        Its weights begin as those of the described layer did. A config that has been text, as in
+        `to_json` or a file, has no values: its weights are zeros until they are loaded or set.
+
         Raises:
             FormatError: the artifact is damaged.
         """
@@ -221,6 +227,9 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
     def _value(self, variable: Any) -> Any:
         return variable
 
+    def _stop_gradient(self, value: Any) -> Any:
+        return tf.stop_gradient(value)
+
     def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         return read_variables(variables)
 
@@ -252,7 +261,7 @@ def _is_being_built() -> bool:
 def _first_seed(rng: Any) -> int:
     if rng is True:
         return random.randrange(_LARGEST_SEED)
-    from bridge.layer_export import seed_of
+    from bridge.layer_held import seed_of
 
     return seed_of(rng) or 0
 

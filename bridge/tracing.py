@@ -19,7 +19,7 @@ from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 
-__all__ = ["TracedModel", "export_model"]
+__all__ = ["TracedModel", "export_model", "trainable_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def export_model(
     )
     if inputs is None and args is None:
         inputs = function.input_names
-    return TracedModel(exported, function.params, _trainable(function, trainable), inputs)
+    return TracedModel(exported, function.params, trainable_of(function, trainable), inputs)
 
 
 def _export_each(
@@ -151,8 +151,16 @@ def _refuse_arguments(**given: Any) -> None:
         )
 
 
-def _trainable(function: Parametric, wanted: Any) -> Any:
-    """What the user and the framework both train, as a pytree like the parameters."""
+def trainable_of(function: Parametric, wanted: Any) -> Any:
+    """What the user and the framework both train, as a pytree like the parameters.
+
+    Args:
+        function: with its parameters.
+        wanted: a bool, or a prefix of these with bools.
+
+    Raises:
+        StructureError: it is no such prefix.
+    """
     if function.params is None:
         return True
     flags = check_flags(wanted, function.params, what="trainable")

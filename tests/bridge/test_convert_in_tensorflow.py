@@ -333,6 +333,8 @@ class TestGradients:
 
         with pytest.raises(LookupError, match="with_gradient=False: it has no gradient"):
             gradient()
+        with pytest.raises(LookupError, match="with_gradient=False: it has no gradient"):
+            tf.function(gradient, autograph=False)()
 
     def test_what_jax_cannot_differentiate(self):
         """It is only an error where a gradient is asked for."""

@@ -389,6 +389,11 @@ MISUSES = {
         lambda: ExportedLayer(jnp.sin, dtype="float64"), DtypeError,
         "asks for float64, which JAX makes float32 of",
     ),
+    "a class": (lambda: ExportedLayer(dict), ArgumentError, "is the class dict. To do: pass an"),
+    "an order": (
+        lambda: ExportedLayer(jnp.sin, gradient_order=-1), ArgumentError,
+        "gradient_order is -1; expected an integer of 0 or more",
+    ),
     "no file": (lambda: ExportedLayer("nothing/there"), FormatError, "has no saved_model.pb"),
 }  # fmt: skip
 

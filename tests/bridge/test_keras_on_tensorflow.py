@@ -97,6 +97,21 @@ def test_the_order_of_gradients():
         second(once)
 
 
+def test_what_has_no_gradient_is_not_trained_silently():
+    layer = ExportedLayer(network, params=make_params(), gradient_order=0)
+    model = keras.Sequential([keras.Input((4,)), layer])
+    model.compile("sgd", "mean_squared_error")
+    with pytest.raises(LookupError, match="To do: make the layer with gradient_order=1"):
+        model.fit(X, X[:, :3], verbose=0)
+    layer.trainable = False
+    behind = keras.Sequential([keras.Input((4,)), layer, keras.layers.Dense(1)])
+    behind.compile("sgd", "mean_squared_error")
+    before = layer.get_weights()
+    behind.fit(X, X[:, :1], verbose=0)
+    for found, expected in zip(layer.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_an_exported_saved_model_needs_nothing_of_ours(tmp_path):
     model = keras.Sequential([keras.Input((4,)), make_normalizing(rng=7)])
     model.compile(keras.optimizers.SGD(0.01), keras.losses.MeanSquaredError())
