@@ -14,7 +14,7 @@ from bridge._jax import replace_vjp
 from bridge.layer_artifact import LayerFunction
 from bridge.layer_held import Held, shape_of
 from bridge.parameters import check_parameters
-from bridge.save import ChainOptions, to_chain
+from bridge.chains import ChainOptions, to_chain
 from bridge.trees import to_structure
 from bridge.vjp import vjp_of
 from savedmodel.model import Variable

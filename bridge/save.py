@@ -36,7 +36,7 @@ from xla_call_module.exported import Check
 from xla_call_module.linalg_option import parse_linalg
 from xla_call_module.retargeting import oldest_release
 
-__all__ = ["ChainOptions", "SaveOptions", "save", "to_chain"]
+__all__ = ["SaveOptions", "save"]
 
 _FORMAT = 1
 _CONSTANTS_SHOWN = 3
