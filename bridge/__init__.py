@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bridge.convert import convert
     from bridge.inspect import inspect
     from bridge.load import load
+    from bridge.onnx.conversion import save_onnx, to_onnx
     from bridge.retarget import retarget
     from bridge.save import save
     from bridge.stages import exported_from_stage
@@ -30,6 +31,8 @@ __all__ = [
     "load",
     "retarget",
     "save",
+    "save_onnx",
+    "to_onnx",
     "verify",
 ]
 
@@ -42,6 +45,8 @@ _HOMES = {
     "load": "bridge.load",
     "retarget": "bridge.retarget",
     "save": "bridge.save",
+    "save_onnx": "bridge.onnx.conversion",
+    "to_onnx": "bridge.onnx.conversion",
     "verify": "bridge.verify",
 }
 _MODULES = ("beam", "jax2tf", "keras", "meshes", "serving", "testing", "tf_keras")

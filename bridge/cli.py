@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bridge.cli_export import add_export, run_export_command
 from bridge.cli_manifest import add_manifest, run_manifest
+from bridge.cli_onnx import add_onnx, run_onnx
 from bridge.cli_publish import add_publish, add_rollback, run_publish, run_rollback
 from bridge.inspect import inspect
 from bridge.verify import verify
@@ -283,6 +284,7 @@ _COMMANDS = (
         run_manifest,
         trouble=2,
     ),
+    _Command("onnx", "make an ONNX model of a SavedModel or artifact", add_onnx, run_onnx),
     _Command(
         "publish", "put a SavedModel where TensorFlow Serving finds it", add_publish, run_publish
     ),

@@ -11,7 +11,14 @@ from savedmodel.structures import Branch, Structure
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import StructureError
 
-__all__ = ["Names", "input_names", "names_of_signature", "output_names", "parameter_names"]
+__all__ = [
+    "Names",
+    "choose_names",
+    "input_names",
+    "names_of_signature",
+    "output_names",
+    "parameter_names",
+]
 
 Names = Sequence[str] | Mapping[str, str]
 
@@ -55,7 +62,7 @@ def input_names(
         defaults.append(name if name != _METHOD_PARAMETER else f"{name}_")
     # TensorFlow tells names of arguments, unlike those of results, not apart by their case.
     defaults = unique_names(defaults, ignore_case=True)
-    chosen = _choose(defaults, names, f"inputs of {key}", ignore_case=True)
+    chosen = choose_names(defaults, names, f"inputs of {key}", ignore_case=True)
     if _METHOD_PARAMETER in chosen:
         raise StructureError(
             f"An input of {key} is called {_METHOD_PARAMETER!r}, which TensorFlow cannot pass. "
@@ -77,7 +84,7 @@ def output_names(key: str, call: CallModule, names: Names | None) -> list[str]:
         StructureError: a name is invalid, unknown or there twice, or their number is wrong.
     """
     defaults = unique_names(map(_output_name, call.own_results))
-    return _choose(defaults, names, f"outputs of {key}", ignore_case=False)
+    return choose_names(defaults, names, f"outputs of {key}", ignore_case=False)
 
 
 def parameter_names(call: CallModule, arguments: Structure, *, first: int) -> tuple[str, ...]:
@@ -121,9 +128,20 @@ def _output_name(spec: TensorSpec) -> str:
     return to_identifier(spec.path.removeprefix("result"), fallback="output")
 
 
-def _choose(
+def choose_names(
     defaults: Sequence[str], names: Names | None, what: str, *, ignore_case: bool
 ) -> list[str]:
+    """The names that a user wants instead of some defaults.
+
+    Args:
+        defaults: the names that are taken where nothing else is said.
+        names: all of them, or those that are other ones by what they are otherwise.
+        what: is named, for the messages.
+        ignore_case: whether two names may differ by more than the case of their letters only.
+
+    Raises:
+        StructureError: a name is invalid, unknown or there twice, or their number is wrong.
+    """
     chosen: list[Any] = list(defaults)  # what a user says may be anything
     if isinstance(names, Mapping):
         if unknown := sorted(names.keys() - set(chosen)):

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from xla_call_module import factorizations, spectra, tridiagonals
 from xla_call_module.triangular import solve_triangular
 
-__all__ = ["MARKS", "Attributes", "Routine", "is_portable", "parse_target"]
+__all__ = ["MARKS", "OPERATIONS", "Attributes", "Routine", "is_portable", "parse_target"]
 
 Attributes = Mapping[str, int]
 Arrays = tuple[jax.Array, ...]
@@ -41,6 +42,11 @@ class Routine:
 
 # One of these is part of the target of every library call, and so of a module that has one.
 MARKS = (b"lapack_", b"solver_", b"sparse_", b"hybrid_", b"_lu_pivots_")
+# The operations of StableHLO that are routines of such libraries, by a part of a module with one.
+OPERATIONS = {
+    b"cholesky_v": "stablehlo.cholesky",
+    b"triangular_solve_v": "stablehlo.triangular_solve",
+}
 
 
 def parse_target(target: str) -> Routine | None:
@@ -70,7 +76,14 @@ def _is(attributes: Attributes, name: str, letter: str) -> bool:
 
 def _potrf(attributes: Attributes, matrix: jax.Array) -> Arrays:
     lower = _is(attributes, "uplo", "L") if "uplo" in attributes else bool(attributes["lower"])
-    return factorizations.cholesky(matrix, lower=lower)
+    return _cholesky_in_place(matrix, lower=lower)
+
+
+def _cholesky_in_place(matrix: jax.Array, *, lower: bool) -> Arrays:
+    """The factor in one triangle; the other one stays as it was."""
+    factor, info = factorizations.cholesky(matrix, lower=lower)
+    ones = np.ones(matrix.shape, bool)
+    return jnp.where(np.tril(ones) if lower else np.triu(ones), factor, matrix), info
 
 
 def _getrf(_: Attributes, matrix: jax.Array) -> Arrays:
@@ -172,6 +185,31 @@ def _permutation(attributes: Attributes, swaps: jax.Array) -> Arrays:
     return (factorizations.permutation(swaps, attributes["columns_0"]),)
 
 
+def _cholesky(attributes: Attributes, matrix: jax.Array) -> Arrays:
+    """With zeros in the other triangle, and NaN where there is no factor."""
+    factor, info = factorizations.cholesky(_wide(matrix), lower=bool(attributes["lower"]))
+    return (jnp.where(info == 0, factor, jnp.nan).astype(matrix.dtype),)
+
+
+def _triangular_solve(attributes: Attributes, triangle: jax.Array, right: jax.Array) -> Arrays:
+    transposition = attributes["transpose_a"]
+    solution = solve_triangular(
+        _wide(triangle),
+        _wide(right),
+        left_side=bool(attributes["left_side"]),
+        lower=bool(attributes["lower"]),
+        transpose=transposition > 0,
+        conjugate=transposition > 1,
+        unit_diagonal=bool(attributes["unit_diagonal"]),
+    )
+    return (solution.astype(right.dtype),)
+
+
+def _wide(matrix: jax.Array) -> jax.Array:
+    """Of float32 where its elements are smaller."""
+    return matrix.astype(jnp.promote_types(matrix.dtype, jnp.float32))
+
+
 # LAPACK's names have a letter for the dtype, and its Hermitian routines another name.
 _LAPACK = {
     "potrf": Routine((2,), _potrf),
@@ -201,6 +239,13 @@ _SOLVER = {
     "syrk": Routine((2, 2, 0, 0), _syrk),
 }
 _LIBRARIES = (
+    (
+        re.compile(r"stablehlo\.(\w+)"),
+        {
+            "cholesky": Routine((2,), _cholesky),
+            "triangular_solve": Routine((2, 2), _triangular_solve),
+        },
+    ),
     (re.compile(r"lapack_[sdcz](\w+)_ffi"), _LAPACK),
     (re.compile(r"(?:cu|hip)solver_(\w+)_ffi"), _SOLVER),
     (re.compile(r"(?:cu|hip)sparse_(\w+)_ffi"), {"gtsv2": Routine((1, 1, 1, 2), _gtsv_of_gpu)}),

@@ -17,7 +17,7 @@ from typing import Any
 from xla_call_module._jax import PassManager, func, ir
 from xla_call_module.call import CallModule
 from xla_call_module.errors import InteropError, StructureError
-from xla_call_module.lapack import MARKS, parse_target
+from xla_call_module.lapack import MARKS, OPERATIONS, parse_target
 from xla_call_module.replacements import LibraryForm, replacement
 from xla_call_module.stablehlo import (
     describe_location,
@@ -30,13 +30,19 @@ from xla_call_module.stablehlo import (
 
 __all__ = ["lower_linalg"]
 
+_CUSTOM_CALL = ("stablehlo.custom_call",)
 
-def lower_linalg(call: CallModule) -> CallModule:
+
+def lower_linalg(call: CallModule, *, operations: bool = False) -> CallModule:
     """The same computation without calls of LAPACK, cuSOLVER or hipSOLVER.
 
     Batches are computed together. Their dimensions may be symbolic, those of the matrices not.
     Where the library reports a failure, such as a matrix that is not positive definite, the
     replacement reports it too, and JAX's NaNs appear in the same places.
+
+    Args:
+        call: the computation.
+        operations: whether StableHLO's own operations of linear algebra are replaced, too.
 
     Raises:
         StructureError: a matrix whose own shape is symbolic.
@@ -51,10 +57,13 @@ def lower_linalg(call: CallModule) -> CallModule:
         >>> b"lapack_spotrf_ffi" in call.module, b"lapack_spotrf_ffi" in lower_linalg(call).module
         (True, False)
     """
-    if not any(mark in call.module for mark in MARKS):  # names are plain text in MLIR bytecode
+    marks = (*MARKS, *OPERATIONS) if operations else MARKS
+    if not any(mark in call.module for mark in marks):  # names are plain text in MLIR bytecode
         return call
+    names = ("stablehlo.custom_call", *OPERATIONS.values()) if operations else _CUSTOM_CALL
     with open_module(call.module) as module:
-        forms = [(op, form) for op in walk(module) if (form := _read_form(call.name, op))]
+        found = [op for op in walk(module) if op.name in names]
+        forms = [(op, form) for op in found if (form := _read_form(call.name, op))]
         if not forms:
             return call
         spliced: dict[LibraryForm, Any] = {}
@@ -68,9 +77,8 @@ def lower_linalg(call: CallModule) -> CallModule:
 
 
 def _read_form(name: str, operation: Any) -> LibraryForm | None:
-    if operation.name != "stablehlo.custom_call":
-        return None
-    target = str(operation.attributes["call_target_name"]).strip('"')
+    is_call = operation.name in _CUSTOM_CALL
+    target = str(operation.attributes["call_target_name"]).strip('"') if is_call else operation.name
     if (routine := parse_target(target)) is None:
         return None
     where = f"{name} calls {target} at {describe_location(operation)}"
@@ -87,8 +95,22 @@ def _read_form(name: str, operation: Any) -> LibraryForm | None:
                 "batch dimensions can be. To do: export it with the sizes of the matrix, or with "
                 "linalg='lapack' for a TensorFlow that has the library."
             )
-    attributes = {**_backend_config(operation), **_result_sizes(operation)}
+    settings = _backend_config(operation) if is_call else _attributes_of(operation)
+    attributes = {**settings, **_result_sizes(operation)}
     return LibraryForm(target, tuple(sorted(attributes.items())), types)
+
+
+def _attributes_of(operation: Any) -> dict[str, int]:
+    """The attributes of an operation: flags, and whether a matrix is transposed."""
+    transposition = {"NO_TRANSPOSE": 0, "TRANSPOSE": 1, "ADJOINT": 2}
+    found = dict.fromkeys(("left_side", "lower", "unit_diagonal"), 0)
+    for name in found:
+        if name in operation.attributes:
+            found[name] = int(str(operation.attributes[name]) == "true")
+    if "transpose_a" in operation.attributes:
+        word = re.sub(r".* |>", "", str(operation.attributes["transpose_a"]))
+        found["transpose_a"] = transposition[word]
+    return found
 
 
 def _result_sizes(operation: Any) -> dict[str, int]:

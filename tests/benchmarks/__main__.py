@@ -23,6 +23,7 @@ from tests.benchmarks import (  # noqa: E402
     linalg,
     loading,
     looking,
+    onnx_models,
     serving,
     shape_checks,
 )
@@ -47,6 +48,7 @@ BENCHMARKS = {
     "loaded_calls": loading.loaded_calls,
     "inspect_large": looking.inspect_large,
     "call_tf": called.call_tf,
+    "onnx_models": onnx_models.onnx_models,
     "batch_buckets": buckets.batch_buckets,
     "cold_start": serving.cold_start,
     "shape_checks": shape_checks.shape_checks,

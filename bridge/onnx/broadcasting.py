@@ -1,0 +1,45 @@
+"""Broadcasts, which ONNX does by itself wherever an elementwise operation follows."""
+
+from __future__ import annotations
+
+from bridge.onnx import nodes
+from bridge.onnx.graph import Graph
+from bridge.onnx.operation import Operation
+from bridge.onnx.rules import Rule
+from bridge.onnx.values import Value
+
+__all__ = ["RULES"]
+
+
+def _broadcast_in_dim(graph: Graph, op: Operation) -> Value:
+    shape = [dim or 0 for dim in op.result.shape]
+    return nodes.place(graph, op.operands[0], op.integers("broadcast_dimensions"), shape)
+
+
+def _dynamic_broadcast_in_dim(graph: Graph, op: Operation) -> Value:
+    value, axes = op.operands[0], op.integers("broadcast_dimensions")
+    shape = op.shape_like(op.sizes(graph, 1))
+    return nodes.place(graph, value, axes, [dim for dim in shape if dim is not None])
+
+
+def _broadcast(graph: Graph, op: Operation) -> Value:
+    """New dimensions in front."""
+    (value,) = op.operands
+    new = op.integers("broadcast_sizes")
+    axes = range(len(new), len(new) + value.rank)
+    return nodes.place(graph, value, axes, (*new, *value.shape))
+
+
+RULES = {
+    "stablehlo.broadcast": Rule(_broadcast, ("broadcast_sizes",), whole=False),
+    "stablehlo.broadcast_in_dim": Rule(_broadcast_in_dim, ("broadcast_dimensions",), whole=False),
+    "stablehlo.dynamic_broadcast_in_dim": Rule(
+        _dynamic_broadcast_in_dim,
+        (
+            "broadcast_dimensions",
+            "known_expanding_dimensions",
+            "known_nonexpanding_dimensions",
+        ),
+        whole=False,
+    ),
+}

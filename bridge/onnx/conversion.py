@@ -1,0 +1,154 @@
+"""`to_onnx` and `save_onnx`: exported functions become ONNX models.
+
+The package `onnx` is imported when one of them is called.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xla_call_module.errors import MissingDependencyError, StructureError
+
+if TYPE_CHECKING:
+    import onnx
+
+    from bridge.names import Names
+    from bridge.onnx.sources import Source
+
+__all__ = ["save_onnx", "to_onnx"]
+
+
+def to_onnx(
+    exported: Source,
+    *,
+    params: Any = None,
+    platform: str = "cpu",
+    opset: int | None = None,
+    inputs: Names | None = None,
+    outputs: Names | None = None,
+) -> onnx.ModelProto:
+    """The ONNX model of an exported function, checked by `onnx.checker`.
+
+    Symbolic dimensions are ONNX's, by the same names. ONNX has no assertions: that dimensions of
+    one name are the same, and what else the export asks of shapes, is the caller's to see to.
+
+    Args:
+        exported: an `Exported`, such as another one's `vjp()`, with or without the Python
+            function; what `bridge.load` returned, or one of its signatures; or the path of a
+            SavedModel or of a serialized `Exported`. The parameters of a file become initializers.
+        params: the pytree that is the first positional argument; its leaves become initializers,
+            named by their pytree path.
+        platform: one of those that it was lowered for.
+        opset: the version of ONNX's operations, 18 to 23; by default 21.
+        inputs: names for the inputs: a sequence, one for each leaf of the arguments, or a mapping
+            from default names to new ones.
+        outputs: the same for the results.
+
+    Raises:
+        UnsupportedError: an operation that ONNX cannot express, with its source line.
+        DtypeError: elements that ONNX does not have, such as complex numbers.
+        StructureError: `params` or a name does not fit.
+        PlatformError: it was not lowered for the platform.
+        VersionError: the opset is not one of those.
+        MissingDependencyError: the package `onnx` is not installed.
+
+    Example:
+        >>> import bridge, jax, jax.numpy as jnp
+        >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, 3"), "float32")
+        >>> exported = jax.export.export(jax.jit(lambda w, x: jnp.tanh(x @ w)))(jnp.ones((3, 2)), x)
+        >>> model = bridge.to_onnx(exported, params=jnp.ones((3, 2)))
+        >>> [node.op_type for node in model.graph.node]
+        ['MatMul', 'Tanh']
+    """
+    check_installed()
+    from bridge.onnx.model import convert, embedded
+    from bridge.onnx.sources import program_of
+
+    program = program_of(exported, params=params, platform=platform, inputs=inputs, outputs=outputs)
+    return embedded(convert(program, opset))
+
+
+def save_onnx(
+    model: Source,
+    path: str | os.PathLike[str],
+    *,
+    params: Any = None,
+    gradient_order: int = 0,
+    external_data: str | bool = "auto",
+    platform: str = "cpu",
+    opset: int | None = None,
+    inputs: Names | None = None,
+    outputs: Names | None = None,
+    overwrite: bool = True,
+) -> None:
+    """Write an ONNX file of an exported function, checked by `onnx.checker`.
+
+    Args:
+        model: as for `bridge.to_onnx`.
+        path: the file to write; it appears whole or not at all.
+        params: as for `bridge.to_onnx`.
+        gradient_order: how often the function is differentiated first. 0 is the function itself, 1
+            its VJP, of which the inputs are those of the function and the cotangents of its
+            results; and so on.
+        external_data: whether weights are in a file of their own, beside the other one and named
+            like it with `.data` behind; `"auto"` for past 1 GiB of them.
+        platform: as for `bridge.to_onnx`.
+        opset: the same.
+        inputs: the same.
+        outputs: the same.
+        overwrite: whether a file at `path` is replaced.
+
+    Raises:
+        InteropError: as for `bridge.to_onnx`.
+        StructureError: an option is wrong, or there is a file and `overwrite` is off.
+        OSError: a file cannot be written.
+
+    Example:
+        >>> import bridge, jax, jax.numpy as jnp
+        >>> x = jax.ShapeDtypeStruct((2, 3), "float32")
+        >>> exported = jax.export.export(jax.jit(jnp.sin))(x)
+        >>> bridge.save_onnx(exported, "sine.onnx")
+        >>> bridge.save_onnx(exported, "cosine.onnx", gradient_order=1)
+    """
+    check_installed()
+    from bridge.onnx.saving import save
+    from bridge.onnx.sources import program_of
+
+    target = Path(path)
+    _check(target, gradient_order, external_data, overwrite=overwrite)
+    program = program_of(
+        model,
+        params=params,
+        platform=platform,
+        inputs=inputs,
+        outputs=outputs,
+        order=gradient_order,
+    )
+    save(program, target, opset=opset, external_data=external_data)
+
+
+def check_installed() -> None:
+    """Refuse to go on without the package `onnx`.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    if importlib.util.find_spec("onnx") is None:
+        raise MissingDependencyError(
+            "The package onnx is not installed, which writes ONNX models. To do: pip install "
+            "'jax-tf-bridge[onnx]'."
+        )
+
+
+def _check(target: Path, order: Any, external_data: Any, *, overwrite: bool) -> None:
+    if external_data not in ("auto", True, False):
+        raise StructureError(f"external_data is {external_data!r}; expected 'auto', True or False.")
+    if not isinstance(order, int) or isinstance(order, bool) or order < 0:
+        raise StructureError(f"gradient_order is {order!r}; expected a whole number from 0 on.")
+    if target.is_dir() or (target.exists() and not overwrite):
+        raise StructureError(
+            f"{target} exists. To do: take another path, or overwrite=True for a file."
+        )

@@ -1,0 +1,141 @@
+"""Products of matrices: MatMul, with what it takes to bring the operands into its form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.onnx import layouts, nodes
+from bridge.onnx.graph import Graph
+from bridge.onnx.operation import Operation
+from bridge.onnx.rules import Rule
+from bridge.onnx.sizes import Dim, product
+from bridge.onnx.values import Value
+
+__all__ = ["RULES"]
+
+_ELEMENTS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One operand.
+
+    Attributes:
+        value: the operand.
+        batch: those of its dimensions that both operands have.
+        contracted: those along which products are added.
+        free: its own.
+    """
+
+    value: Value
+    batch: tuple[int, ...]
+    contracted: tuple[int, ...]
+    free: tuple[int, ...]
+
+    def sizes(self, axes: Sequence[int]) -> list[Dim]:
+        """The sizes of some dimensions."""
+        return [self.value.shape[axis] for axis in axes]
+
+
+def _dot_general(graph: Graph, op: Operation) -> Value:
+    _check_algorithm(op)
+    fields = op.fields("dot_dimension_numbers")
+    values = [nodes.cast(graph, value, op.result.dtype) for value in op.operands]
+    left, right = (
+        _side(value, fields, name) for value, name in zip(values, ("lhs", "rhs"), strict=True)
+    )
+    if not left.contracted:
+        return _outer_product(graph, left, right)
+    return _product(graph, left, right)
+
+
+def _dot(graph: Graph, op: Operation) -> Value:
+    """The product of vectors or matrices, an operation that older modules have."""
+    left, right = (nodes.cast(graph, value, op.result.dtype) for value in op.operands)
+    return _product(
+        graph,
+        _Side(left, (), (left.rank - 1,), tuple(range(left.rank - 1))),
+        _Side(right, (), (0,), tuple(range(1, right.rank))),
+    )
+
+
+def _check_algorithm(op: Operation) -> None:
+    """Refuse a product whose operands are to be rounded first."""
+    for side, value in zip(("lhs", "rhs"), op.operands, strict=True):
+        found = re.search(rf"{side}_precision_type = (\w+)", op.text("algorithm"))
+        if found and found[1] != _ELEMENTS.get(value.dtype.name):
+            op.refuse(
+                f"its algorithm rounds operands of {value.dtype.name} to {found[1]}, which ONNX "
+                "does not",
+                "export it without preferred_element_type's algorithm, or cast the operands",
+            )
+
+
+def _side(value: Value, fields: Mapping[str, tuple[int, ...]], side: str) -> _Side:
+    batch = fields.get(f"{side}_batching_dimensions", ())
+    contracted = fields.get(f"{side}_contracting_dimensions", ())
+    taken = (*batch, *contracted)
+    return _Side(value, batch, contracted, tuple(a for a in range(value.rank) if a not in taken))
+
+
+def _outer_product(graph: Graph, left: _Side, right: _Side) -> Value:
+    """Each element by each, without sums."""
+    shape = [*left.sizes(left.batch), *left.sizes(left.free), *right.sizes(right.free)]
+    batch = range(len(left.batch))
+    rows = range(len(left.batch), len(left.batch) + len(left.free))
+    columns = range(len(left.batch) + len(left.free), len(shape))
+    placed = []
+    for side, axes in ((left, rows), (right, columns)):
+        value = nodes.transpose(graph, side.value, [*side.batch, *side.free])
+        placed.append(nodes.place(graph, value, [*batch, *axes], shape))
+    operation = "And" if left.value.dtype == bool else "Mul"
+    return nodes.elementwise(graph, operation, *placed)
+
+
+def _product(graph: Graph, left: _Side, right: _Side) -> Value:
+    """Batch dimensions, then the rows of the left operand and the columns of the right one."""
+    batch, rows = left.sizes(left.batch), left.sizes(left.free)
+    columns, inner = right.sizes(right.free), product(left.sizes(left.contracted))
+    if _is_turned(left, right):
+        product_ = _product(graph, right, left)
+        count = len(batch)
+        return layouts.turn(graph, product_, [*range(count), count + 1, count])
+    is_layer = right.batch == () and len(left.contracted) == 1  # MatMul takes any rows, and vectors
+    flat_rows = rows if is_layer else [product(rows)]
+    flat_columns = columns if not columns and not batch else [product(columns)]
+    a = nodes.transpose(graph, left.value, [*left.batch, *left.free, *left.contracted])
+    a = nodes.reshape(graph, a, [*batch, *flat_rows, inner])
+    b = nodes.transpose(graph, right.value, [*right.batch, *right.contracted, *right.free])
+    b = nodes.reshape(graph, b, [*batch, inner, *flat_columns])
+    operands = [graph.whole(value) for value in (a, b)]
+    made = graph.node("MatMul", operands, shape=[*batch, *flat_rows, *flat_columns])
+    return nodes.reshape(graph, made, [*batch, *rows, *columns])
+
+
+def _is_turned(left: _Side, right: _Side) -> bool:
+    """Whether the product of the operands in the other order takes fewer turns of the right one."""
+    if not left.batch or any(len(s.free) != 1 or len(s.contracted) != 1 for s in (left, right)):
+        return False
+    orders = [(*side.batch, *side.free, *side.contracted) for side in (left, right)]
+    as_they_are = [order == tuple(range(len(order))) for order in orders]
+    return as_they_are == [False, True]
+
+
+def _einsum(graph: Graph, op: Operation) -> Value:
+    """Einsum, which is an operation in older modules."""
+    values = [nodes.cast(graph, value, op.result.dtype) for value in op.operands]
+    inputs = [graph.whole(value) for value in values]
+    equation = op.text("einsum_config")
+    return graph.node("Einsum", inputs, shape=op.shape_like(), equation=equation)
+
+
+RULES = {
+    "stablehlo.dot": Rule(_dot, ("precision_config",)),
+    "stablehlo.dot_general": Rule(
+        _dot_general, ("algorithm", "dot_dimension_numbers", "precision_config")
+    ),
+    "stablehlo.einsum": Rule(_einsum, ("einsum_config", "precision_config")),
+    "stablehlo.unary_einsum": Rule(_einsum, ("einsum_config",)),
+}

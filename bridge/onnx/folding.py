@@ -1,0 +1,110 @@
+"""ONNX operations of constants, computed at once.
+
+Only those whose results are the same in every runtime, and no larger than what they are made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bridge.onnx.values import Array
+
+__all__ = ["fold"]
+
+_SMALL = 1 << 16  # bytes of a result that may be larger than its operands
+
+_Attributes = Mapping[str, Any]
+
+
+def fold(op_type: str, arrays: Sequence[Array], attributes: _Attributes) -> Array | None:
+    """The result of an operation of constants; None where it is left to the runtime."""
+    compute = _FOLDS.get(op_type)
+    if compute is None or _is_large(arrays):
+        return None
+    with np.errstate(all="ignore"):
+        result = np.asarray(compute(list(arrays), attributes))
+    if result.nbytes > max(_SMALL, sum(array.nbytes for array in arrays)):
+        return None
+    return result
+
+
+def _is_large(arrays: Sequence[Array]) -> bool:
+    """Whether NumPy's broadcasting would make more of the operands than is worth it."""
+    return sum(array.nbytes for array in arrays) > 1 << 28
+
+
+def _elementwise(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes], Any]:
+    def compute(arrays: list[Array], _: _Attributes) -> Any:
+        return function(*arrays)
+
+    return compute
+
+
+def _slice(arrays: list[Array], _: _Attributes) -> Any:
+    data, starts, ends, axes = arrays[:4]
+    steps = arrays[4] if len(arrays) > 4 else np.ones_like(starts)
+    index = [slice(None)] * data.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        # A negative end counts from the back, and one before all elements is none at all.
+        stop = None if step < 0 and end < -data.shape[axis] else int(end)
+        index[axis] = slice(int(start), stop, int(step))
+    return data[tuple(index)]
+
+
+def _reshape(arrays: list[Array], attributes: _Attributes) -> Any:
+    data, shape = arrays
+    if attributes.get("allowzero"):
+        return data.reshape(shape)
+    return data.reshape([data.shape[i] if n == 0 else int(n) for i, n in enumerate(shape)])
+
+
+def _of_axes(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes], Any]:
+    def compute(arrays: list[Array], _: _Attributes) -> Any:
+        return function(arrays[0], tuple(map(int, arrays[1])))
+
+    return compute
+
+
+def _cast(arrays: list[Array], attributes: _Attributes) -> Any:
+    return arrays[0].astype(attributes["to"])
+
+
+_FOLDS: Mapping[str, Callable[[list[Array], _Attributes], Any]] = {
+    "Abs": _elementwise(np.abs),
+    "Add": _elementwise(np.add),
+    "And": _elementwise(np.logical_and),
+    "BitwiseAnd": _elementwise(np.bitwise_and),
+    "BitwiseNot": _elementwise(np.bitwise_not),
+    "BitwiseOr": _elementwise(np.bitwise_or),
+    "BitwiseXor": _elementwise(np.bitwise_xor),
+    "Cast": _cast,
+    "Concat": lambda arrays, attributes: np.concatenate(arrays, attributes["axis"]),
+    "Equal": _elementwise(np.equal),
+    "Expand": lambda arrays, _: np.broadcast_to(
+        arrays[0], np.broadcast_shapes(arrays[0].shape, tuple(arrays[1]))
+    ),
+    "Gather": lambda arrays, attributes: arrays[0].take(arrays[1], attributes.get("axis", 0)),
+    "Greater": _elementwise(np.greater),
+    "GreaterOrEqual": _elementwise(np.greater_equal),
+    "IsInf": _elementwise(np.isinf),
+    "IsNaN": _elementwise(np.isnan),
+    "Less": _elementwise(np.less),
+    "LessOrEqual": _elementwise(np.less_equal),
+    "Mul": _elementwise(np.multiply),
+    "Neg": _elementwise(np.negative),
+    "Not": _elementwise(np.logical_not),
+    "Or": _elementwise(np.logical_or),
+    "Reciprocal": _elementwise(np.reciprocal),
+    "Reshape": _reshape,
+    "Sign": _elementwise(np.sign),
+    "Slice": _slice,
+    "Squeeze": _of_axes(np.squeeze),
+    "Sub": _elementwise(np.subtract),
+    "Transpose": lambda arrays, attributes: np.transpose(arrays[0], attributes["perm"]),
+    "Unsqueeze": _of_axes(np.expand_dims),
+    "Where": _elementwise(np.where),
+    "Xor": _elementwise(np.logical_xor),
+}

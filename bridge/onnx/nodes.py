@@ -1,0 +1,249 @@
+"""ONNX operations that many rules need, with the shapes of their results.
+
+Each takes values as they are and broadcasts them where the operation does not do so by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bridge.onnx import layouts
+from bridge.onnx.graph import Graph
+from bridge.onnx.sizes import Dim, Shape, Size, broadcast, floordiv, is_static
+from bridge.onnx.values import Value, of_array
+
+__all__ = [
+    "cast",
+    "concat",
+    "constant",
+    "elementwise",
+    "expand_dims",
+    "gather",
+    "integers",
+    "number_like",
+    "place",
+    "reshape",
+    "slice_",
+    "squeeze",
+    "transpose",
+    "where",
+]
+
+
+def constant(number: Any, dtype: Any) -> Value:
+    """A scalar constant."""
+    return of_array(np.array(number, np.dtype(dtype)))
+
+
+def number_like(value: Value, number: Any) -> Value:
+    """A scalar constant of the dtype of a value."""
+    return constant(number, value.dtype)
+
+
+def integers(numbers: Iterable[int]) -> Value:
+    """A vector of int64, such as many operations take for axes."""
+    array = np.array(list(numbers), np.int64)
+    return Value(array.dtype, array.shape, array.shape, array=array)
+
+
+def cast(graph: Graph, value: Value, dtype: Any) -> Value:
+    """ONNX's conversion of values that both dtypes have, and of integers modulo the narrower."""
+    return graph.cast(value, np.dtype(dtype))
+
+
+def elementwise(
+    graph: Graph,
+    op_type: str,
+    *values: Value,
+    dtype: Any = None,
+    **attributes: Any,
+) -> Value:
+    """An operation that broadcasts its operands as NumPy does; what can wait is not broadcast.
+
+    Args:
+        graph: where it is put.
+        op_type: such as `Add`.
+        values: the operands.
+        dtype: of the result; by default that of the first operand.
+        attributes: of the operation.
+    """
+    kind = values[0].dtype if dtype is None else np.dtype(dtype)
+    if (found := layouts.alike(graph, values)) is not None:
+        before, order = found
+        shape = broadcast([value.shape for value in before])
+        made = graph.node(op_type, before, shape=shape, dtype=kind, **attributes)
+        return layouts.turn(graph, made, order)
+    held = broadcast([value.held for value in values])
+    made = graph.node(op_type, values, shape=held, dtype=kind, **attributes)
+    return made.seen_as(broadcast([value.shape for value in values]))
+
+
+def where(graph: Graph, condition: Value, true: Value, false: Value) -> Value:
+    """Elements of one value or of another one."""
+    if condition.scalar is not None:
+        shape = broadcast([value.shape for value in (condition, true, false)])
+        return (true if condition.scalar else false).seen_as(shape)
+    return elementwise(graph, "Where", condition, true, false, dtype=true.dtype)
+
+
+def place(graph: Graph, value: Value, axes: Sequence[int], shape: Sequence[Dim]) -> Value:
+    """The value with its dimensions at some axes of a larger shape, repeated along the others."""
+    order = sorted(range(len(axes)), key=axes.__getitem__)
+    if order != list(range(len(axes))):
+        value, axes = transpose(graph, value, order), [axes[i] for i in order]
+    missing = value.rank - len(value.held)
+    kept = list(axes[missing:])
+    first = kept[0] if kept else len(shape)
+    new = [axis - first for axis in range(first, len(shape)) if axis not in kept]
+    if new:
+        held: list[Dim] = [1] * (len(shape) - first)
+        for axis, dim in zip(kept, value.held, strict=True):
+            held[axis - first] = dim
+        value = graph.node("Unsqueeze", [value, integers(new)], shape=held)
+    return value.seen_as(tuple(shape))
+
+
+def expand_dims(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
+    """The value with new dimensions of size 1 at some axes of the result."""
+    rank = value.rank + len(axes)
+    positive = [axis % rank for axis in axes]
+    kept = [axis for axis in range(rank) if axis not in positive]
+    dims = iter(value.shape)
+    return place(
+        graph, value, kept, [1 if axis in positive else next(dims) for axis in range(rank)]
+    )
+
+
+def squeeze(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
+    """The value without some dimensions of size 1."""
+    if not axes:
+        return value
+    positive = [axis % value.rank for axis in axes]
+    shape = tuple(dim for axis, dim in enumerate(value.shape) if axis not in positive)
+    return reshape(graph, value, shape)
+
+
+def reshape(graph: Graph, value: Value, shape: Sequence[Dim]) -> Value:
+    """The same elements in another shape."""
+    new = tuple(shape)
+    if value.shape == new:
+        return value
+    if value.sizes is not None:
+        return Value(value.dtype, new, new, sizes=value.sizes)
+    if value.array is not None and value.array.size == 1:
+        return Value(value.dtype, new, (), array=value.array.reshape(()))
+    if _is_padded(value.shape, value.held) and _is_padded(new, value.held):
+        return value.seen_as(new)
+    value = graph.whole(value)
+    source = graph.producer(value)
+    if source is not None and source.op_type in ("Reshape", "Squeeze", "Unsqueeze"):
+        old = graph.shape_of(source.inputs[0])
+        inner = Value(value.dtype, old or (), old or (), source.inputs[0])
+        if old == new:
+            return inner
+        return graph.node("Reshape", [inner, _target(graph, (), new)], shape=new)
+    return graph.node("Reshape", [value, _target(graph, value.shape, new)], shape=new)
+
+
+def _is_padded(shape: Shape, held: Shape) -> bool:
+    """Whether a shape is another one behind ones."""
+    new = len(shape) - len(held)
+    return new >= 0 and shape[new:] == held and all(dim == 1 for dim in shape[:new])
+
+
+def _target(graph: Graph, old: Shape, new: Shape) -> Value:
+    """What Reshape takes: 0 for a size that stays, -1 for one that follows from the others."""
+    if is_static(new) or 0 in new:
+        return graph.vector(new)
+    dims: list[Dim] = [
+        0 if isinstance(dim, Size) and axis < len(old) and old[axis] == dim else dim
+        for axis, dim in enumerate(new)
+    ]
+    open_ = [axis for axis, dim in enumerate(dims) if isinstance(dim, Size)]
+    if open_:
+        dims[open_[0]] = -1
+    elif dims.count(0) == 1:
+        dims[dims.index(0)] = -1
+    return graph.vector(dims)
+
+
+def transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:
+    """The value with its dimensions in another order."""
+    if list(order) == list(range(value.rank)):
+        return value
+    if layouts.turned(graph, value) is not None:
+        return layouts.turn(graph, value, order)
+    shape = tuple(value.shape[axis] for axis in order)
+    if value.held == ():
+        return value.seen_as(shape)
+    held = (1,) * (value.rank - len(value.held)) + value.held
+    if len(value.held) < value.rank:
+        new = integers(range(value.rank - len(value.held)))
+        value = graph.node("Unsqueeze", [value, new], shape=held)
+    made = graph.node("Transpose", [value], shape=[held[a] for a in order], perm=list(order))
+    return made.seen_as(shape)
+
+
+def concat(graph: Graph, values: Sequence[Value], axis: int) -> Value:
+    """The values one after another along an axis."""
+    values = [graph.whole(value) for value in values]
+    if len(values) == 1:
+        return values[0]
+    facts = [layouts.turned(graph, value) for value in values]
+    orders = {None if fact is None else fact.order for fact in facts}
+    if len(orders) == 1 and (order := orders.pop()) is not None:
+        joined = concat(graph, [fact.value for fact in facts if fact], order[axis])
+        return layouts.turn(graph, joined, order)
+    shape = list(broadcast([value.shape for value in values]))
+    total: Dim = 0
+    for value in values:
+        total = total + value.shape[axis]
+    shape[axis] = total
+    return graph.node("Concat", values, shape=shape, axis=axis)
+
+
+def slice_(
+    graph: Graph,
+    value: Value,
+    starts: Sequence[Dim],
+    limits: Sequence[Dim],
+    strides: Sequence[int],
+    axes: Sequence[int] | None = None,
+) -> Value:
+    """Elements from `start` up to `limit`, every `stride`-th, along each axis.
+
+    Args:
+        graph: where it is put.
+        value: any.
+        starts: at least 0.
+        limits: at most the size.
+        strides: at least 1.
+        axes: which ones; by default all.
+    """
+    every = list(range(value.rank)) if axes is None else list(axes)
+    missing = value.rank - len(value.held)
+    shape, held = list(value.shape), list(value.held)
+    used = []
+    for axis, start, limit, stride in zip(every, starts, limits, strides, strict=True):
+        if (start, limit, stride) == (0, shape[axis], 1):
+            continue
+        size = floordiv(limit - start + (stride - 1), stride)
+        if axis >= missing and (held[axis - missing] != 1 or shape[axis] == 1):
+            used.append((axis - missing, start, limit, stride))
+            held[axis - missing] = size
+        shape[axis] = size
+    if used:
+        parts = list(zip(*used, strict=True))
+        vectors = [graph.vector(parts[1]), graph.vector(parts[2]), integers(parts[0])]
+        value = graph.node("Slice", [value, *vectors, integers(parts[3])], shape=held)
+    return value.seen_as(tuple(shape))
+
+
+def gather(graph: Graph, value: Value, indices: Value, axis: int) -> Value:
+    """Slices along an axis at indices that are in bounds."""
+    value, indices = graph.whole(value), graph.whole(indices)
+    shape = (*value.shape[:axis], *indices.shape, *value.shape[axis + 1 :])
+    return graph.node("Gather", [value, indices], shape=shape, axis=axis)

@@ -1,0 +1,208 @@
+"""One operation of a StableHLO module, as the rules see it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from bridge.onnx.graph import Graph
+from bridge.onnx.kernels import dtype_of
+from bridge.onnx.sizes import Dim, Element, is_static, numbers_of, of_atom
+from bridge.onnx.values import Array, Value, contents_of
+from xla_call_module.errors import UnsupportedError
+from xla_call_module.stablehlo import describe_location, tensor_type
+
+__all__ = ["Operation", "Region", "ResultType", "describe", "read"]
+
+# What a walker does with a block: its arguments -> what its last operation hands on.
+Walk = Callable[[Graph, Any, Sequence[Value]], list[Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultType:
+    """The type of a result in the module; None for a size that only a run knows."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A region of an operation, which is a function of its block's arguments.
+
+    Attributes:
+        block: the only block of the region, as MLIR has it.
+        walk: adds what it computes to a graph.
+        outside: the values that it sees besides its arguments.
+    """
+
+    block: Any
+    walk: Walk
+    outside: Mapping[Any, Value]
+
+    def apply(self, graph: Graph, arguments: Sequence[Value]) -> list[Value]:
+        """What the region returns.
+
+        A region of scalars is applied to whole tensors, element by element, as well.
+        """
+        return self.walk(graph, self.block, arguments)
+
+    @property
+    def arguments(self) -> tuple[ResultType, ...]:
+        """The types of its arguments."""
+        return tuple(_type_of(str(argument.type)) for argument in self.block.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation whose operands have been walked.
+
+    Attributes:
+        name: such as `stablehlo.add`.
+        operands: its operands.
+        results: the types of its results.
+        regions: its regions.
+        raw: what MLIR has.
+    """
+
+    name: str
+    operands: tuple[Value, ...]
+    results: tuple[ResultType, ...]
+    regions: tuple[Region, ...]
+    raw: Any
+
+    @property
+    def result(self) -> ResultType:
+        """The type of the only result."""
+        (result,) = self.results
+        return result
+
+    def shape_like(self, *known: Sequence[Dim]) -> tuple[Dim | None, ...]:
+        """The shape of the only result: the numbers of its type, else what is known.
+
+        Args:
+            known: shapes of the result's rank that it has wherever they say anything.
+        """
+        shape: list[Dim | None] = list(self.result.shape)
+        for candidate in known:
+            pairs = zip(shape, candidate, strict=True)
+            shape = [new if old is None else old for old, new in pairs]
+        return tuple(shape)
+
+    def has(self, name: str) -> bool:
+        """Whether there is an attribute of this name."""
+        return name in self.raw.attributes
+
+    def text(self, name: str) -> str:
+        """An attribute as MLIR prints it, a string without its quotes; empty if it is missing."""
+        return str(self.raw.attributes[name]).strip('"') if self.has(name) else ""
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """An attribute such as `1 : i64`."""
+        return int(self.raw.attributes[name].value) if self.has(name) else default
+
+    def flag(self, name: str) -> bool:
+        """An attribute `true` or `false`; false if it is missing."""
+        return self.text(name).startswith("true")
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """An attribute such as `array<i64: 0, 1>`; empty if it is missing."""
+        return tuple(map(int, self.raw.attributes[name])) if self.has(name) else ()
+
+    def matrix(self, name: str) -> Array | None:
+        """An attribute of dense integers, such as a convolution's padding; None if missing."""
+        return np.asarray(self.raw.attributes[name]) if self.has(name) else None
+
+    def fields(self, name: str) -> dict[str, tuple[int, ...]]:
+        """The numbers in an attribute such as `#stablehlo.dot<lhs_batching_dimensions = [0]>`."""
+        found = re.findall(r"(\w+) = (?:\[([-\d, ]*)\]|(-?\d+))", self.text(name))
+        return {
+            key: tuple(map(int, re.findall(r"-?\d+", several or one)))
+            for key, several, one in found
+        }
+
+    def constant(self, index: int) -> Array:
+        """An operand that must be known.
+
+        Raises:
+            UnsupportedError: it is computed.
+        """
+        value = self.operands[index]
+        if value.array is None:
+            self.refuse(f"its operand {index} is computed, and ONNX needs a constant")
+        return np.broadcast_to(value.array, numbers_of(value.shape))
+
+    def sizes(self, graph: Graph, index: int) -> tuple[Dim, ...]:
+        """An operand that says sizes, one for each element.
+
+        Raises:
+            UnsupportedError: nothing is known of it, not even how many there are.
+        """
+        value = self.operands[index]
+        contents = contents_of(value)
+        if contents is not None:
+            return contents
+        if value.rank > 1 or not is_static(value.shape):
+            self.refuse(f"its operand {index}, which says sizes, is of unknown length")
+        vector = graph.cast(graph.whole(value), np.dtype(np.int64))
+        if value.rank == 0:
+            axes = np.zeros(1, np.int64)
+            axis = Value(axes.dtype, (1,), (1,), array=axes)
+            vector = graph.node("Unsqueeze", [vector, axis], shape=(1,))
+        name = graph.reference(vector)
+        return tuple(of_atom(Element(name, n)) for n in range(math.prod(numbers_of(value.shape))))
+
+    def refuse(self, reason: str, cure: str = "") -> NoReturn:
+        """Say that ONNX cannot express this operation.
+
+        Args:
+            reason: why, as the end of a sentence.
+            cure: what the user can do instead, as a sentence's end.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        remedy = cure or "compute this part outside the exported function"
+        raise UnsupportedError(f"{describe(self.raw)}: {reason}. To do: {remedy}.")
+
+
+def describe(raw: Any) -> str:
+    """What an operation is and where it comes from, for messages."""
+    return f"{raw.name} at {describe_location(raw)}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _type_of(text: str) -> ResultType:
+    if text == "!stablehlo.token":  # see `control_flow`
+        return ResultType(np.dtype(bool), ())
+    found = tensor_type(text)
+    return ResultType(dtype_of(found.element, where=text), found.shape)
+
+
+def read(
+    raw: Any,
+    operands: Sequence[Value],
+    walk: Walk,
+    outside: Mapping[Any, Value],
+) -> Operation:
+    """The operation that MLIR has, with its operands.
+
+    Raises:
+        DtypeError: a result has elements that ONNX does not have.
+        StructureError: a result is no tensor.
+    """
+    return Operation(
+        name=str(raw.name),
+        operands=tuple(operands),
+        results=tuple(_type_of(str(result.type)) for result in raw.results),
+        regions=tuple(
+            Region(region.blocks[0], walk, outside) for region in raw.regions if len(region.blocks)
+        ),
+        raw=raw,
+    )

@@ -1,0 +1,49 @@
+"""Other shapes of the same elements, and the sizes of shapes."""
+
+from __future__ import annotations
+
+from bridge.onnx import nodes
+from bridge.onnx.graph import Graph
+from bridge.onnx.operation import Operation
+from bridge.onnx.rules import Rule
+from bridge.onnx.sizes import Dim
+from bridge.onnx.values import Value, contents_of, of_sizes
+
+__all__ = ["RULES"]
+
+
+def _get_dimension_size(graph: Graph, op: Operation) -> Value:
+    del graph
+    return of_sizes((op.operands[0].shape[op.integer("dimension")],), op.result.dtype, ())
+
+
+def _reshape(graph: Graph, op: Operation) -> Value:
+    return nodes.reshape(graph, op.operands[0], [dim or 0 for dim in op.result.shape])
+
+
+def _dynamic_reshape(graph: Graph, op: Operation) -> Value:
+    shape = [dim for dim in op.shape_like(op.sizes(graph, 1)) if dim is not None]
+    return nodes.reshape(graph, op.operands[0], shape)
+
+
+def _transpose(graph: Graph, op: Operation) -> Value:
+    return nodes.transpose(graph, op.operands[0], op.integers("permutation"))
+
+
+def _concatenate(graph: Graph, op: Operation) -> Value:
+    contents = [contents_of(value) for value in op.operands]
+    dims: list[Dim] = []
+    for sizes in contents:
+        dims += sizes or ()
+    if None not in contents and any(value.sizes is not None for value in op.operands):
+        return of_sizes(tuple(dims), op.result.dtype, (len(dims),))
+    return nodes.concat(graph, op.operands, op.integer("dimension"))
+
+
+RULES = {
+    "stablehlo.concatenate": Rule(_concatenate, ("dimension",), whole=False),
+    "stablehlo.dynamic_reshape": Rule(_dynamic_reshape, whole=False),
+    "stablehlo.get_dimension_size": Rule(_get_dimension_size, ("dimension",), whole=False),
+    "stablehlo.reshape": Rule(_reshape, whole=False),
+    "stablehlo.transpose": Rule(_transpose, ("permutation",), whole=False),
+}

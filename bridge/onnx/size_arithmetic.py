@@ -1,0 +1,149 @@
+"""Integer arithmetic of values that are sizes: what it gives is a size again, and no tensor.
+
+With symbolic shapes a module computes the shapes of what it makes from those of its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bridge.onnx.sizes import (
+    Dim,
+    Iteration,
+    Size,
+    atoms_of,
+    broadcast,
+    floordiv,
+    lower_bound,
+    maximum,
+    minimum,
+    mod,
+)
+from bridge.onnx.values import Value, contents_of, of_array, of_sizes
+
+__all__ = ["compare_sizes", "compute_sizes", "may_wrap"]
+
+
+def compute_sizes(name: str, operands: Sequence[Value]) -> Value | None:
+    """The result of an operation of sizes; None where it is to be computed in a run.
+
+    Args:
+        name: of the operation, without the dialect.
+        operands: two of them, not both constants.
+    """
+    compute = _ARITHMETIC.get(name)
+    pairs = _pairs(operands)
+    if compute is None or pairs is None or (name not in _MODULAR and _may_wrap(operands, pairs)):
+        return None
+    found = [compute(left, right) for left, right in pairs]
+    dims = tuple(dim for dim in found if dim is not None)
+    if len(dims) < len(found):
+        return None
+    return of_sizes(dims, operands[0].dtype, _shape(operands))
+
+
+def compare_sizes(direction: str, operands: Sequence[Value]) -> Value | None:
+    """Whether one size is before another one, where that is known for all sizes."""
+    pairs = _pairs(operands)
+    if pairs is None or _may_wrap(operands, pairs):
+        return None
+    answers = [_compare(direction, left, right) for left, right in pairs]
+    if None in answers:
+        return None
+    shape = _shape(operands)
+    return of_array(np.array(answers, bool).reshape([int(str(dim)) for dim in shape]))
+
+
+def _pairs(operands: Sequence[Value]) -> list[tuple[Dim, Dim]] | None:
+    if all(value.sizes is None for value in operands) or len(operands) != 2:
+        return None
+    left, right = map(contents_of, operands)
+    if left is None or right is None:
+        return None
+    count = max(len(left), len(right))
+    left, right = (dims * count if len(dims) == 1 else dims for dims in (left, right))
+    return list(zip(left, right, strict=True))
+
+
+def _may_wrap(operands: Sequence[Value], pairs: Sequence[tuple[Dim, Dim]]) -> bool:
+    """Whether what a loop has counted may be beyond its dtype, so that it is another number."""
+    return any(may_wrap(dim, operands[0].dtype) for pair in pairs for dim in pair)
+
+
+def may_wrap(dim: Dim, dtype: np.dtype[Any]) -> bool:
+    """Whether a size may be beyond a dtype of integers.
+
+    Sizes of arrays never are; what a loop makes of the number of its rounds may be.
+    """
+    if not any(isinstance(atom, Iteration) for atom in atoms_of(dim)):
+        return False
+    bounds = np.iinfo(dtype)
+    least, greatest = lower_bound(dim), lower_bound(dim * -1)
+    if least is None or least < bounds.min:
+        return True
+    if greatest is not None:
+        return -greatest > bounds.max
+    return not is_index(dim)
+
+
+def is_index(dim: Dim) -> bool:
+    """Whether a size counts along one dimension, for which a dtype of indices is enough."""
+    return isinstance(dim, Size) and all(
+        len(atoms) <= 1 and (not atoms or abs(coefficient) == 1) for atoms, coefficient in dim.terms
+    )
+
+
+def _shape(operands: Sequence[Value]) -> tuple[Dim, ...]:
+    return broadcast([value.shape for value in operands])
+
+
+def _divide(left: Dim, right: Dim) -> Dim | None:
+    """Rounded towards zero, which is down for sizes that are known not to be negative."""
+    return floordiv(left, right) if _are_natural(left, right) else None
+
+
+def _remainder(left: Dim, right: Dim) -> Dim | None:
+    return mod(left, right) if _are_natural(left, right) else None
+
+
+def _are_natural(left: Dim, right: Dim) -> bool:
+    least, divisor = lower_bound(left), lower_bound(right)
+    return least is not None and least >= 0 and divisor is not None and divisor > 0
+
+
+# These give the same low bits of numbers that have the same low bits.
+_MODULAR = frozenset({"add", "multiply", "subtract"})
+
+_ARITHMETIC: Mapping[str, Callable[[Dim, Dim], Dim | None]] = {
+    "add": lambda left, right: left + right,
+    "divide": _divide,
+    "maximum": maximum,
+    "minimum": minimum,
+    "multiply": lambda left, right: left * right,
+    "remainder": _remainder,
+    "subtract": lambda left, right: left - right,
+}
+
+
+def _compare(direction: str, left: Dim, right: Dim) -> bool | None:
+    if direction in ("EQ", "NE"):
+        equal = _equal(left, right)
+        return equal if equal is None else equal == (direction == "EQ")
+    if direction in ("LT", "LE"):
+        left, right, direction = right, left, {"LT": "GT", "LE": "GE"}[direction]
+    margin = 1 if direction == "GT" else 0
+    above = lower_bound(left - right)
+    below = lower_bound(right - left)
+    if above is not None and above >= margin:
+        return True
+    return False if below is not None and below >= 1 - margin else None
+
+
+def _equal(left: Dim, right: Dim) -> bool | None:
+    if left == right:
+        return True
+    apart = [lower_bound(left - right), lower_bound(right - left)]
+    return False if any(bound is not None and bound > 0 for bound in apart) else None

@@ -1,0 +1,179 @@
+"""A module is walked from `main` on: each operation by its rule, calls where they are."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bridge.onnx.graph import Graph
+from bridge.onnx.operation import Operation, describe, read
+from bridge.onnx.rules import Rule
+from bridge.onnx.table import COMPOSITES, CUSTOM_CALLS, RULES
+from bridge.onnx.values import Value
+from xla_call_module.errors import InteropError, UnsupportedError
+from xla_call_module.stablehlo import (
+    describe_location,
+    find_main,
+    functions_of,
+)
+
+__all__ = ["walk_main"]
+
+_Values = ChainMap[Any, Value]
+
+_RETURNS = ("func.return", "stablehlo.return")
+# What says nothing of the numbers: how arrays lie on devices and in memory.
+_IGNORED = frozenset({
+    "mhlo.frontend_attributes", "mhlo.layout_mode", "mhlo.memory_kind", "mhlo.sharding",
+})  # fmt: skip
+
+
+def walk_main(graph: Graph, module: Any, arguments: Sequence[Value]) -> list[Value]:
+    """What the public function of a parsed module returns.
+
+    Args:
+        graph: where its operations are put.
+        module: the parsed module, for one platform.
+        arguments: what `main` takes.
+
+    Raises:
+        InteropError: an operation that ONNX cannot express; the message names it and its place.
+    """
+    walker = _Walker(functions_of(module))
+    main = find_main(module)
+    return walker.walk(ChainMap(), graph, main.regions[0].blocks[0], arguments)
+
+
+class _Walker:
+    """Walks the functions of one module."""
+
+    def __init__(self, functions: Mapping[str, Any]) -> None:
+        self._functions = functions
+        self._scope = ""
+
+    def walk(
+        self, outside: _Values, graph: Graph, block: Any, arguments: Sequence[Value]
+    ) -> list[Value]:
+        """What a block hands on at its end.
+
+        Args:
+            outside: the values that its operations see besides their own.
+            graph: where its operations are put.
+            block: of a function or region.
+            arguments: what it takes.
+        """
+        values = outside.new_child(dict(zip(block.arguments, arguments, strict=True)))
+        before = graph.enter(self._scope)
+        for view in block:
+            raw = view.operation
+            operands = [values[operand] for operand in raw.operands]
+            if raw.name in _RETURNS:
+                graph.enter(before)
+                return operands
+            graph.enter(self._scope_of(raw) or _last_part(raw.name))
+            results = self._emit(values, graph, raw, operands)
+            values.maps[0].update(zip(raw.results, results, strict=True))
+        raise AssertionError("a block ends in a return")
+
+    def _emit(
+        self, values: _Values, graph: Graph, raw: Any, operands: Sequence[Value]
+    ) -> Sequence[Value]:
+        if raw.name == "func.call":
+            return self._call(graph, raw, str(raw.attributes["callee"]), operands)
+        if raw.name == "stablehlo.composite":
+            return self._composite(values, graph, raw, operands)
+        rule = _rule_of(raw)
+        _check_attributes(raw, rule)
+        given = [graph.whole(operand) for operand in operands] if rule.whole else operands
+        return self._apply(rule.emit, values, graph, raw, given)
+
+    def _composite(
+        self, values: _Values, graph: Graph, raw: Any, operands: Sequence[Value]
+    ) -> Sequence[Value]:
+        emit = COMPOSITES.get(_text(raw, "name"))
+        if emit is not None and (found := self._apply(emit, values, graph, raw, operands)):
+            return found
+        return self._call(graph, raw, str(raw.attributes["decomposition"]), operands)
+
+    def _apply(
+        self,
+        emit: Callable[[Graph, Operation], Value | Sequence[Value] | None],
+        values: _Values,
+        graph: Graph,
+        raw: Any,
+        operands: Sequence[Value],
+    ) -> Sequence[Value]:
+        try:
+            walk = functools.partial(self.walk, values)
+            emitted = emit(graph, read(raw, operands, walk, values))
+        except InteropError as error:
+            place = describe_location(raw)
+            if place in str(error):
+                raise
+            raise type(error)(f"{raw.name} at {place}: {error}") from error
+        return [emitted] if isinstance(emitted, Value) else emitted or []
+
+    def _call(
+        self, graph: Graph, raw: Any, reference: str, operands: Sequence[Value]
+    ) -> list[Value]:
+        function = self._functions[reference.strip('@"')]
+        before, self._scope = self._scope, self._scope_of(raw) or self._scope
+        results = self.walk(ChainMap(), graph, function.regions[0].blocks[0], operands)
+        self._scope = before
+        return results
+
+    def _scope_of(self, raw: Any) -> str:
+        """The names in the source that lead to an operation, such as `mlp/dense/dot_general`.
+
+        What JAX lowers once for several calls has only the last of them.
+        """
+        found = re.match(r'loc\("([^"]*)"', str(raw.location))
+        own = _NESTED.sub(r"\1", found[1]) if found and ":" not in found[1] else ""
+        if not own or "/" in own or not self._scope:
+            return own or self._scope
+        return f"{self._scope}/{own}"
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+_NESTED = re.compile(r"p?jit\(([^()]*)\)")
+
+
+def _rule_of(raw: Any) -> Rule:
+    """The rule of an operation, or of the target that it calls.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
+    if raw.name == "stablehlo.custom_call":
+        name = _text(raw, "call_target_name")
+        rule, what = CUSTOM_CALLS.get(name), f"the custom call of {name}"
+    else:
+        name = raw.name
+        rule, what = RULES.get(name), "it"
+    if rule is None:
+        raise UnsupportedError(
+            f"{describe(raw)}: ONNX has no operation for {what}. To do: compute this part outside "
+            "the exported function."
+        )
+    return rule
+
+
+def _check_attributes(raw: Any, rule: Rule) -> None:
+    for attribute in raw.attributes:
+        name = getattr(attribute, "name", attribute)  # older versions of jaxlib have pairs
+        if name not in rule.attributes and name not in _IGNORED:
+            raise UnsupportedError(
+                f"{describe(raw)}: it has the attribute {name} = {raw.attributes[name]}, which is "
+                "not known, so what it means would be lost. To do: export it with the JAX that "
+                "this version was made for."
+            )
+
+
+def _text(raw: Any, name: str) -> str:
+    return str(raw.attributes[name]).strip('"')

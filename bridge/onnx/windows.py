@@ -1,0 +1,232 @@
+"""Reductions of windows that move over an array, and what undoes the choice of their maximum.
+
+ONNX Runtime's pools lose NaNs and take the lowest finite number for -inf. So the windows of every
+kind of reduction are made of smaller ones, of twice as many elements at each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bridge.onnx import nodes
+from bridge.onnx.graph import Graph
+from bridge.onnx.operation import Operation
+from bridge.onnx.reducers import IDENTITIES, identity_of, is_identity, reducer_of
+from bridge.onnx.rules import Rule
+from bridge.onnx.sizes import Dim, floordiv, product
+from bridge.onnx.slicing import pad
+from bridge.onnx.values import Value, of_array
+
+__all__ = ["RULES"]
+
+# Elements of several values, and others that come after them -> what the two make.
+_Combine = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
+
+_SCATTERED = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """One number for each dimension.
+
+    Attributes:
+        sizes: how many elements of each dimension are in a window.
+        strides: from one window to the next.
+        spread: how far the elements of the array are apart.
+        dilations: how far the elements in a window are apart.
+        low: how many elements are put before the array.
+        high: the same behind.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    spread: tuple[int, ...]
+    dilations: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+
+def _read_windows(op: Operation, rank: int) -> _Windows:
+    ones = (1,) * rank
+    padding = op.matrix("padding")
+    rows = np.zeros((rank, 2), np.int64) if padding is None else padding.reshape(rank, 2)
+    return _Windows(
+        sizes=op.integers("window_dimensions") or ones,
+        strides=op.integers("window_strides") or ones,
+        spread=op.integers("base_dilations") or ones,
+        dilations=op.integers("window_dilations") or ones,
+        low=tuple(int(low) for low, _ in rows),
+        high=tuple(int(high) for _, high in rows),
+    )
+
+
+def _reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
+    count = len(op.operands) // 2
+    values, starts = op.operands[:count], op.operands[count:]
+    windows, (region,) = _read_windows(op, values[0].rank), op.regions
+    reducer = reducer_of(region) if count == 1 else ""
+    if reducer == "add" and is_identity("add", starts[0]):
+        running = _running_sum(graph, values[0], windows)
+        if running is not None:
+            return [running]
+
+    def combine(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
+        return region.apply(graph, [*first, *second])
+
+    fillings = starts
+    if reducer in IDENTITIES:  # XLA leaves out what is put around the array
+        fillings = (of_array(identity_of(reducer, values[0].dtype)),)
+    found = _slide(graph, _padded(graph, values, fillings, windows), windows, combine)
+    if reducer in IDENTITIES and is_identity(reducer, starts[0]):
+        return found
+    return combine([start.seen_as(found[0].shape) for start in starts], found)
+
+
+def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
+    """CumSum, if the windows are all that is before an element, or behind it, along a dimension."""
+    axes = [axis for axis, size in enumerate(windows.sizes) if size > 1]
+    if len(axes) != 1 or value.dtype == bool:
+        return None
+    (axis,) = axes
+    ones = (1,) * value.rank
+    moves = windows.strides, windows.spread, windows.dilations
+    size, low, high = windows.sizes[axis], windows.low[axis], windows.high[axis]
+    others = sum(map(abs, windows.low)) + sum(map(abs, windows.high)) - abs(low) - abs(high)
+    whole = size == value.shape[axis] and sorted((low, high)) == [0, size - 1]
+    if moves != (ones, ones, ones) or others or not whole:
+        return None
+    index = nodes.constant(axis, np.int64)
+    return graph.node(
+        "CumSum", [graph.whole(value), index], shape=value.shape, reverse=int(high > 0)
+    )
+
+
+def _padded(
+    graph: Graph, values: Sequence[Value], fillings: Sequence[Value], windows: _Windows
+) -> list[Value]:
+    between = [step - 1 for step in windows.spread]
+    return [
+        pad(graph, value, filling, windows.low, windows.high, between)
+        for value, filling in zip(values, fillings, strict=True)
+    ]
+
+
+def _slide(
+    graph: Graph, values: Sequence[Value], windows: _Windows, combine: _Combine
+) -> list[Value]:
+    """The reductions of all windows; the last dimension goes first, so that the order stays."""
+    found = list(values)
+    for axis in reversed(range(len(windows.sizes))):
+        size, dilation = windows.sizes[axis], windows.dilations[axis]
+        if size > 1:
+            found = _along(graph, found, axis, size, dilation, combine)
+        if windows.strides[axis] > 1:
+            stride, length = windows.strides[axis], found[0].shape[axis]
+            limit = floordiv(length - 1, stride) * stride + 1
+            found = [
+                nodes.slice_(graph, value, [0], [limit], [stride], axes=[axis]) for value in found
+            ]
+    return found
+
+
+def _along(
+    graph: Graph,
+    values: Sequence[Value],
+    axis: int,
+    size: int,
+    dilation: int,
+    combine: _Combine,
+) -> list[Value]:
+    """Windows along one dimension, from windows of powers of two of elements."""
+    length = values[0].shape[axis]
+    powers, done = list(values), 0
+    found: list[Value] = []
+    width = 1
+    while True:
+        if size & width:
+            count = length - (done + width - 1) * dilation
+            found = _shifted(graph, found, powers, axis, done * dilation, count, combine)
+            done += width
+        if done == size:
+            return found
+        count = length - (2 * width - 1) * dilation
+        powers = _shifted(graph, powers, powers, axis, width * dilation, count, combine)
+        width *= 2
+
+
+def _shifted(
+    graph: Graph,
+    first: Sequence[Value],
+    second: Sequence[Value],
+    axis: int,
+    offset: int,
+    count: Dim,
+    combine: _Combine,
+) -> list[Value]:
+    """Some values combined with others that are further on."""
+    behind = [
+        nodes.slice_(graph, value, [offset], [count + offset], [1], axes=[axis]) for value in second
+    ]
+    if not first:
+        return behind
+    before = [nodes.slice_(graph, value, [0], [count], [1], axes=[axis]) for value in first]
+    return combine(before, behind)
+
+
+def _select_and_scatter(graph: Graph, op: Operation) -> Value:
+    """What each window hands back goes to the element that its region chooses."""
+    (value, source, start), (select, scatter) = op.operands, op.regions
+    windows = _read_windows(op, value.rank)
+    for size, low, high in zip(windows.sizes, windows.low, windows.high, strict=True):
+        if max(low, high) >= size:
+            op.refuse("a window may have nothing but padding")
+    reducer = _SCATTERED.get(reducer_of(scatter))
+    if reducer is None:
+        op.refuse("what it does with several values for one element is none that ONNX has")
+
+    def choose(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
+        (kept,) = select.apply(graph, [first[0], second[0]])
+        none = nodes.constant(-1, np.int64)
+        no_other, there = (
+            nodes.elementwise(graph, name, index, none, dtype=bool)
+            for name, index in (("Equal", second[1]), ("Greater", first[1]))
+        )
+        chosen = nodes.elementwise(graph, "Or", kept, no_other)
+        chosen = nodes.elementwise(graph, "And", chosen, there)
+        return [nodes.where(graph, chosen, *pair) for pair in zip(first, second, strict=True)]
+
+    count = product(value.shape)
+    fillings = [nodes.number_like(value, 0), nodes.constant(-1, np.int64)]
+    places = nodes.reshape(graph, _count_up(graph, count), value.shape)
+    padded = _padded(graph, [value, places], fillings, windows)
+    chosen = graph.whole(_slide(graph, padded, windows, choose)[1])
+    flat = [nodes.reshape(graph, v, [product(v.shape)]) for v in (chosen, source)]
+    data = graph.whole(start.seen_as((count,)))
+    made = graph.node("ScatterElements", [data, *flat], shape=[count], axis=0, reduction=reducer)
+    return nodes.reshape(graph, made, value.shape)
+
+
+def _count_up(graph: Graph, count: Dim) -> Value:
+    """0, 1, 2, … as a vector, which is no constant, since it may be long."""
+    limit = graph.node("Squeeze", [graph.size(count), nodes.integers([0])], shape=())
+    ends = [nodes.constant(0, np.int64), limit, nodes.constant(1, np.int64)]
+    return graph.node("Range", ends, shape=[count])
+
+
+_ATTRIBUTES = (
+    "base_dilations",
+    "padding",
+    "window_dilations",
+    "window_dimensions",
+    "window_strides",
+)
+
+RULES = {
+    "stablehlo.reduce_window": Rule(_reduce_window, _ATTRIBUTES),
+    "stablehlo.select_and_scatter": Rule(
+        _select_and_scatter, ("padding", "window_dimensions", "window_strides")
+    ),
+}

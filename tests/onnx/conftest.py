@@ -1,0 +1,10 @@
+"""Tests of an optional package: without it, or without a runtime, there are none."""
+
+from __future__ import annotations
+
+import importlib.util
+
+_NEEDED = ("onnx", "onnxruntime")
+collect_ignore_glob = (
+    [] if all(importlib.util.find_spec(name) is not None for name in _NEEDED) else ["test_*.py"]
+)

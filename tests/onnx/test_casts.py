@@ -1,0 +1,83 @@
+"""Conversions between all dtypes, and the bits of one read as another."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.onnx.checking import check
+from tests.onnx.edges import NUMBERS, edges
+
+DTYPES = [*NUMBERS, "bool"]
+SAME_SIZE = {
+    "float16": "uint16", "bfloat16": "int16", "float32": "uint32", "float64": "uint64",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_conversions(dtype):
+    extremes = [1e5, -1e5, 3e9, -3e9, 1e19, -1e19, 9.3e18, 2.0**63, 127.9, -128.9, 255.5, 65535.5]
+    numbers = edges(dtype)
+    if "float" in dtype:
+        with np.errstate(over="ignore"):
+            numbers = np.concatenate([numbers, np.array(extremes).astype(numbers.dtype)])
+    wide = dtype in ("int64", "uint64", "float64")
+    targets = [name for name in DTYPES if wide or not name.endswith("64")]
+    check(lambda x: [lax.convert_element_type(x, jnp.dtype(name)) for name in targets], numbers,
+          rtol=1e-7)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8(dtype):
+    numbers = np.float32([0, 1, -1.5, 0.3, 100, 448, 1e-3, np.nan])
+    check(lambda x: x.astype(dtype).astype(jnp.float32), numbers)
+
+
+def _numbers(name):
+    """Floats of every exponent, the smallest ones and the special ones too."""
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    random = np.random.default_rng(0)
+    unsigned = f"uint{8 * dtype.itemsize}"
+    bits = random.integers(0, np.iinfo(unsigned).max, 500, unsigned, endpoint=True)
+    floats = bits.view(dtype)
+    return np.concatenate([floats, edges(name)])
+
+
+@pytest.mark.parametrize(("dtype", "bits"), SAME_SIZE.items())
+def test_bits_of_floats(dtype, bits):
+    numbers = _numbers(dtype)
+    with np.errstate(invalid="ignore"):  # which signalling NaNs are
+        numbers = numbers[~np.isnan(numbers)]
+    if dtype == "bfloat16":  # which ONNX Runtime takes no arrays of
+        check(lambda x: lax.bitcast_convert_type(x.astype(dtype), jnp.int16),
+              numbers.astype(np.float32))  # fmt: skip
+    else:
+        check(lambda x: lax.bitcast_convert_type(x, jnp.dtype(bits)), numbers)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), SAME_SIZE.items())
+def test_floats_of_bits(dtype, bits):
+    numbers = _numbers(dtype).view(bits)
+    check(lambda x: lax.bitcast_convert_type(x, jnp.dtype(dtype)).astype(
+        "float64" if dtype == "float64" else "float32"), numbers)  # fmt: skip
+
+
+def test_bits_of_other_sizes():
+    words = np.arange(24, dtype=np.uint32).reshape(3, 4, 2) * np.uint32(0x12345679)
+    check(lambda x: [
+        lax.bitcast_convert_type(x, jnp.uint8),
+        lax.bitcast_convert_type(x, jnp.int16),
+        lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.uint8), jnp.float32),
+    ], words)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("exponent", "mantissa"), [(8, 7), (5, 10), (8, 23), (11, 52), (4, 3), (3, 20)]
+)
+def test_reduced_precision(exponent, mantissa):
+    numbers = np.float32([1 / 3, 1e-3, 70000, 1.0009765, 1e-6, -1e-7, 65519, -0.0, np.inf, np.nan])
+    check(lambda x: lax.reduce_precision(x, exponent, mantissa), numbers)
+    check(lambda x: lax.reduce_precision(x, exponent, mantissa), numbers.astype(np.float64))

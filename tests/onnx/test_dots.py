@@ -1,0 +1,74 @@
+"""Products of matrices, vectors and batches, over dtypes."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from bridge import InteropError
+from tests.onnx.checking import check, operations
+from tests.onnx.edges import INTEGERS
+
+DIMENSIONS = {
+    "vectors": ((5,), (5,), (((0,), (0,)), ((), ()))),
+    "matrix_by_vector": ((3, 5), (5,), (((1,), (0,)), ((), ()))),
+    "vector_by_matrix": ((5,), (5, 4), (((0,), (0,)), ((), ()))),
+    "transposed": ((5, 3), (4, 5), (((0,), (1,)), ((), ()))),
+    "several_rows": ((2, 3, 5), (5, 4), (((2,), (0,)), ((), ()))),
+    "several_columns": ((3, 5), (5, 2, 4), (((1,), (0,)), ((), ()))),
+    "several_inner": ((3, 5, 2), (2, 5, 4), (((1, 2), (1, 0)), ((), ()))),
+    "batch": ((2, 3, 5), (2, 5, 4), (((2,), (1,)), ((0,), (0,)))),
+    "batches_elsewhere": ((3, 2, 5, 6), (6, 5, 4, 2), (((2,), (1,)), ((1, 3), (3, 0)))),
+    "batch_of_vectors": ((2, 5), (2, 5), (((1,), (1,)), ((0,), (0,)))),
+    "batch_and_inner": ((7, 2, 3), (7, 3, 2, 4), (((1,), (2,)), ((0, 2), (0, 1)))),
+    "outer": ((3,), (4, 2), (((), ()), ((), ()))),
+    "outer_in_a_batch": ((3, 2), (2, 4), (((), ()), ((1,), (0,)))),
+    "scalars": ((), (), (((), ()), ((), ()))),
+    "nothing_inside": ((3, 0), (0, 4), (((1,), (0,)), ((), ()))),
+}
+
+
+def _all(*arrays):
+    pairs = zip(arrays[::2], arrays[1::2], DIMENSIONS.values(), strict=True)
+    return [lax.dot_general(a, b, numbers) for a, b, (_, _, numbers) in pairs]
+
+
+def _operands(dtype):
+    random = np.random.default_rng(0)
+    shapes = [shape for left, right, _ in DIMENSIONS.values() for shape in (left, right)]
+    if "float" in dtype:
+        return [random.standard_normal(shape).astype(dtype) for shape in shapes]
+    return [random.integers(0, 100, shape).astype(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", *INTEGERS])
+def test_dimensions(dtype):
+    atol = {"float16": 2e-2, "float32": 1e-5, "float64": 1e-12}.get(dtype, 0)
+    check(_all, *_operands(dtype), rtol=1e-5 if dtype != "float16" else 1e-2, atol=atol)
+
+
+def test_wider_results():
+    a, b = _operands("int8")[2:4]
+    check(lambda a, b: lax.dot(a, b, preferred_element_type=jnp.int32), a, b)
+    a, b = (x.astype(jnp.bfloat16) for x in _operands("float32")[2:4])
+    check(lambda a, b: lax.dot(a, b, preferred_element_type=jnp.float32), a, b, rtol=1e-5)
+
+
+def test_a_layer_is_one_node():
+    x, w = np.ones((2, 3, 4), np.float32), np.ones((4, 5), np.float32)
+    assert operations(check(lambda x, w: x @ w, x, w)) == ["MatMul"]
+    assert operations(check(lambda x, w: x @ w, x, w, shapes=["b, t, 4", None])) == ["MatMul"]
+
+
+def test_several_symbolic_sizes():
+    q, k = np.ones((2, 3, 4, 5), np.float32), np.ones((2, 3, 4, 5), np.float32)
+    check(lambda q, k: jnp.einsum("bthd,bshd->bhts", q, k), q, k, shapes=["b, t, 4, 5"] * 2)
+
+
+def test_an_algorithm_that_rounds_is_refused():
+    algorithm = lax.DotAlgorithmPreset.BF16_BF16_F32
+    a = np.ones((2, 2), np.float32)
+    with pytest.raises(InteropError, match="rounds operands of float32 to bf16"):
+        check(lambda a: lax.dot(a, a, precision=algorithm), a)

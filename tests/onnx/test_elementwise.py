@@ -1,0 +1,132 @@
+"""Elementwise operations, over their dtypes and at the numbers where they differ."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.onnx.checking import check, operations
+from tests.onnx.edges import FLOATS, INTEGERS, NUMBERS, SIGNED, edges, pairs
+
+TOLERANCES = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-12}
+
+OF_NUMBERS = {"abs": jnp.abs, "negative": jnp.negative, "sign": jnp.sign}
+OF_FLOATS = {
+    "cbrt": lax.cbrt,
+    "ceil": lax.ceil,
+    "cos": lax.cos,
+    "exp": lax.exp,
+    "expm1": lax.expm1,
+    "floor": lax.floor,
+    "is_finite": lax.is_finite,
+    "log": lax.log,
+    "log1p": lax.log1p,
+    "logistic": lax.logistic,
+    "round_away": lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
+    "round_even": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
+    "rsqrt": lax.rsqrt,
+    "sin": lax.sin,
+    "sqrt": lax.sqrt,
+    "tan": lax.tan,
+    "tanh": lax.tanh,
+}
+OF_INTEGERS = {"clz": lax.clz, "popcnt": lax.population_count, "not": jnp.bitwise_not}
+OF_PAIRS = {
+    "add": lax.add,
+    "div": lax.div,
+    "max": lax.max,
+    "min": lax.min,
+    "mul": lax.mul,
+    "rem": lax.rem,
+    "sub": lax.sub,
+}
+OF_BITS = {
+    "and": lax.bitwise_and,
+    "or": lax.bitwise_or,
+    "xor": lax.bitwise_xor,
+    "left": lax.shift_left,
+    "right": lax.shift_right_logical,
+    "right_arithmetic": lax.shift_right_arithmetic,
+}
+
+
+def _together(functions):
+    """One function that computes all of them, which compiles once."""
+    return lambda *args: {name: function(*args) for name, function in functions.items()}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_of_floats(dtype):
+    check(_together(OF_FLOATS | OF_NUMBERS), edges(dtype), rtol=TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_of_integers(dtype):
+    check(_together(OF_INTEGERS | OF_NUMBERS), edges(dtype))
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_of_pairs(dtype):
+    check(_together(OF_PAIRS), *pairs(dtype), rtol=TOLERANCES.get(dtype, 0))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_of_bits(dtype):
+    check(_together(OF_BITS), *pairs(dtype))
+
+
+def test_of_booleans():
+    functions = {"and": lax.bitwise_and, "or": lax.bitwise_or, "xor": lax.bitwise_xor,
+                 "max": lax.max, "min": lax.min}  # fmt: skip
+    check(_together(functions | {"not": lambda x, y: jnp.logical_not(x)}), *pairs("bool"))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_atan2_and_power(dtype):
+    check(_together({"atan2": lax.atan2, "pow": lax.pow}), *pairs(dtype), rtol=TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("dtype", SIGNED)
+def test_power_of_integers(dtype):
+    base, exponent = pairs(dtype)
+    kept = exponent >= 0
+    check(jnp.power, base[kept], exponent[kept])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_cancels_is_precise(dtype):
+    small = np.concatenate([np.geomspace(1e-30, 30, 200), -np.geomspace(1e-30, 0.999, 200)])
+    functions = {"expm1": lax.expm1, "log1p": lax.log1p, "logistic": lax.logistic, "cbrt": lax.cbrt}
+    check(_together(functions), small.astype(dtype), rtol=2e-6 if dtype == "float32" else 1e-13)
+
+
+@pytest.mark.parametrize("dtype", [*NUMBERS, "bool"])
+def test_comparisons(dtype):
+    functions = {"eq": lax.eq, "ne": lax.ne, "lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge}
+    check(_together(functions), *pairs(dtype))
+
+
+@pytest.mark.parametrize("dtype", [*NUMBERS, "bool"])
+def test_select(dtype):
+    left, right = pairs(dtype)
+    chosen = np.arange(left.size) % 3 == 0
+    check(lambda x, y: jnp.where(chosen, x, y), left, right)
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_clamp(dtype):
+    value, high = pairs(dtype)
+    low = np.ones((), value.dtype)
+    check(lambda x, y: (lax.clamp(low, x, y), lax.clamp(low, x, low + low)), value, high)
+
+
+def test_a_rectifier_is_one_node():
+    model = check(lambda x: jnp.maximum(x, 0), np.float32([[-1, 0, 2], [np.nan, np.inf, -np.inf]]))
+    assert operations(model) == ["Relu"]
+
+
+def test_broadcasts_stay_implicit():
+    model = check(lambda x, y: x[:, None] * y + 1.0, np.float32([1, 2]), np.float32([[1, 2, 3]]))
+    assert operations(model) == ["Unsqueeze", "Mul", "Add"]

@@ -1,0 +1,138 @@
+"""Pools, running sums and their gradients."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.onnx.checking import check, operations
+from tests.onnx.edges import NUMBERS
+
+REDUCERS = {
+    "add": (lax.add, 0),
+    "max": (lax.max, None),
+    "min": (lax.min, None),
+    "mul": (lax.mul, 1),
+}
+SHAPES = {
+    "plain": {"window_dimensions": (1, 2, 3), "window_strides": (1, 1, 1), "padding": "VALID"},
+    "same": {"window_dimensions": (1, 3, 3), "window_strides": (1, 2, 2), "padding": "SAME"},
+    "uneven": {
+        "window_dimensions": (2, 5, 1), "window_strides": (1, 1, 3),
+        "padding": ((1, 0), (2, 3), (0, 0)),
+    },
+    "dilated": {
+        "window_dimensions": (1, 3, 2), "window_strides": (1, 2, 1), "padding": "VALID",
+        "window_dilation": (1, 2, 3), "base_dilation": (1, 2, 1),
+    },
+}  # fmt: skip
+
+
+def _numbers(dtype, shape=(2, 6, 7)):
+    random = np.random.default_rng(0)
+    if "int" in dtype:
+        return random.integers(0, 100, shape).astype(dtype)
+    numbers = random.standard_normal(shape).astype(getattr(jnp, dtype))
+    numbers[0, 1, 2], numbers[1, 3, 3], numbers[1, 5, 6] = np.nan, np.inf, -np.inf
+    numbers[0, 3:, :5] = -np.inf
+    return numbers
+
+
+def _start(name, dtype):
+    number = REDUCERS[name][1]
+    if number is not None:
+        return np.array(number).astype(dtype)
+    if dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        return np.array(bounds.min if name == "max" else bounds.max, dtype)
+    return np.array(-np.inf if name == "max" else np.inf).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_windows(dtype):
+    def function(x):
+        return [
+            lax.reduce_window(x, _start(name, x.dtype), reducer, **shape)
+            for name, (reducer, _) in REDUCERS.items()
+            for shape in SHAPES.values()
+        ]
+
+    tolerance = {"float16": 2e-2, "bfloat16": 6e-2}.get(dtype, 1e-5)
+    check(function, _numbers(dtype), rtol=tolerance, atol=tolerance / 10)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int64"])
+def test_running(dtype):
+    def function(x):
+        functions = lax.cumsum, lax.cumprod, lax.cummax, lax.cummin
+        return [f(x, axis, reverse=r) for f in functions for axis, r in ((0, False), (1, True))]
+
+    check(function, np.arange(20, dtype=dtype).reshape(4, 5) - 7, rtol=1e-5)
+
+
+def test_a_running_sum_is_one_node():
+    def function(x):
+        return lax.reduce_window(x, np.float32(0), lax.add, (1, 5), (1, 1), ((0, 0), (4, 0)))
+
+    model = check(function, np.ones((2, 5), np.float32))
+    assert operations(model) == ["CumSum"]
+
+
+def test_pools_of_symbolic_sizes():
+    def function(x):
+        return [
+            lax.reduce_window(x, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"),
+            lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), (1, 1, 1, 1), "SAME") / 9,
+        ]
+
+    x = np.random.default_rng(0).standard_normal((2, 6, 8, 3), np.float32)
+    check(function, x, shapes=["b, 6, 8, 3"], rtol=1e-5, atol=1e-6)
+    check(function, x, shapes=["b, h, w, 3"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("window", "strides", "padding"), [((2, 2), (2, 2), "VALID"), ((3, 3), (2, 1), "SAME")]
+)
+def test_gradients(window, strides, padding):
+    def pool(x):
+        return lax.reduce_window(x, -jnp.inf, lax.max, window, strides, padding)
+
+    def mean(x):
+        return lax.reduce_window(x, 0.0, lax.add, window, strides, padding)
+
+    def gradient(x):
+        pooled, pull = jax.vjp(lambda x: (pool(x), mean(x)), x)
+        weights = jax.tree.map(lambda y: jnp.arange(y.size, dtype=y.dtype).reshape(y.shape), pooled)
+        return pull(weights)
+
+    x = np.random.default_rng(0).integers(0, 5, (6, 8)).astype(np.float32)  # with many equal ones
+    check(gradient, x)
+    check(gradient, x, shapes=["h, w"])
+
+
+def test_two_values_at_once():
+    def combine(first, second):
+        keep = first[0] >= second[0]
+        return tuple(lax.select(keep, a, b) for a, b in zip(first, second, strict=True))
+
+    def function(x, y):
+        starts = (np.float32(-np.inf), np.int32(-1))
+        return lax.reduce_window((x, y), starts, combine, (2, 3), (1, 2), ((0, 0), (1, 0)))
+
+    x = np.random.default_rng(0).standard_normal((4, 7), np.float32)
+    check(function, x, np.arange(28, dtype=np.int32).reshape(4, 7))
+
+
+def test_a_start_that_is_counted_once():
+    def function(x):
+        two = np.array(2, x.dtype)
+        return [
+            lax.reduce_window(x, two, reducer, **shape)
+            for reducer in (lax.add, lax.max)
+            for shape in SHAPES.values()
+        ]
+
+    check(function, _numbers("float32"), rtol=1e-4, atol=1e-5)

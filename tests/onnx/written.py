@@ -1,0 +1,61 @@
+"""Programs written as StableHLO, for operations and forms that JAX does not write itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+from jax import export
+
+import bridge
+from bridge._jax import enable_x64
+from tests.onnx.checking import assert_same, evaluate, run
+from xla_call_module._jax import ir, make_ir_context
+from xla_call_module.stablehlo import serialize_module
+
+_ELEMENTS = {
+    "bool": "i1", "bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64",
+    "int8": "i8", "int32": "i32", "int64": "i64", "uint8": "ui8",
+}  # fmt: skip
+
+
+def type_of(array):
+    """The type of an array, such as `tensor<2x3xf32>`."""
+    dims = "".join(f"{dim}x" for dim in array.shape)
+    return f"tensor<{dims}{_ELEMENTS[array.dtype.name]}>"
+
+
+def exported(body, arrays, results):
+    """The `Exported` of a program.
+
+    Args:
+        body: operations of the arguments `%a`, `%b`, … that say what `%r0`, `%r1`, … are.
+        arrays: what is passed.
+        results: arrays of the shapes and dtypes of the results.
+    """
+    arguments = ", ".join(
+        f"%{chr(ord('a') + n)}: {type_of(array)}" for n, array in enumerate(arrays)
+    )
+    types = ", ".join(map(type_of, results))
+    names = ", ".join(f"%r{n}" for n in range(len(results)))
+    text = f"""module @m {{ func.func public @main({arguments}) -> ({types}) {{
+        {body}
+        return {names} : {types} }} }}"""
+    with enable_x64():
+        made = export.export(jax.jit(lambda *_: tuple(np.zeros_like(x) for x in results)))(*arrays)
+    with make_ir_context():
+        artifact = serialize_module(ir.Module.parse(text), (1, 10, 0))
+    kept = tuple(range(len(arrays)))
+    return dataclasses.replace(made, mlir_module_serialized=artifact, module_kept_var_idx=kept)
+
+
+def check_written(body, arrays, *results, rtol=1e-5):
+    """Assert that a program has these results in JAX, ONNX Runtime and the reference evaluator."""
+    program = exported(body, arrays, results)
+    with enable_x64():
+        computed = jax.jit(program.call)(*arrays)
+    assert_same([np.asarray(x) for x in computed], results, rtol=rtol, atol=1e-6)
+    model = bridge.to_onnx(program)
+    assert_same(run(model, arrays), results, rtol=rtol, atol=1e-6)
+    assert_same(evaluate(model, arrays), results, rtol=rtol, atol=1e-6)
