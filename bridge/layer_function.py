@@ -11,10 +11,10 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge._jax import replace_vjp
+from bridge.chains import ChainOptions, to_chain
 from bridge.layer_artifact import LayerFunction
 from bridge.layer_held import Held, shape_of
 from bridge.parameters import check_parameters
-from bridge.chains import ChainOptions, to_chain
 from bridge.trees import to_structure
 from bridge.vjp import vjp_of
 from savedmodel.model import Variable

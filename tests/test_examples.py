@@ -194,7 +194,7 @@ def test_readme_code(tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     made = (
         *("exported", "model", "g", "signature", "by_row", "variable", "jax2tf"),
-        *("layer", "published", "network"),
+        *("layer", "published", "proto", "network"),
     )
     assert len(blocks) == len(made)
     monkeypatch.chdir(tmp_path)
