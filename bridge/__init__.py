@@ -44,5 +44,5 @@ _HOMES = {
     "save": "bridge.save",
     "verify": "bridge.verify",
 }
-_MODULES = ("beam", "jax2tf", "meshes", "serving", "testing")
+_MODULES = ("beam", "jax2tf", "keras", "meshes", "serving", "testing", "tf_keras")
 load_lazily(__name__)

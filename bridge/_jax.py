@@ -22,6 +22,7 @@ __all__ = [
     "allow_registration_of",
     "coordination_client",
     "cut_vjp",
+    "devices_of_lowering",
     "dlpack_exporter",
     "enable_x64",
     "is_staging",
@@ -298,6 +299,18 @@ def is_staging() -> bool:
     if query is None:
         return isinstance(jax.numpy.zeros(()), jax.core.Tracer)
     return bool(query())
+
+
+def devices_of_lowering(context: Any) -> int | None:
+    """For how many devices a program is lowered, in a lowering rule; None where it is unknown.
+
+    `Exported.call` asks the same and raises a plain ValueError (jax/_src/export/_export.py,
+    `_call_exported_lowering`). The gate can go when JAX says it in `jax.interpreters.mlir`.
+    """
+    axes: Any = context.module_context.axis_context
+    mesh = getattr(axes, "mesh", None)  # in jax.shard_map
+    found = getattr(axes, "num_devices", None) if mesh is None else mesh.size
+    return found if isinstance(found, int) else None
 
 
 def vary_together(values: Sequence[Any], like: Sequence[Any] = ()) -> list[Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["annotate_sharding", "gradients_for_xla"]
+__all__ = ["annotate_sharding", "gradient_query", "gradients_for_xla"]
 
 
 def annotate_sharding(tensor: tf.Tensor, tile_assignment: np.ndarray[Any, Any] | None) -> tf.Tensor:
@@ -40,3 +41,25 @@ def gradients_for_xla() -> AbstractContextManager[None]:
     except ImportError:
         return nullcontext()
     return temporarily_disable_optionals_in_gradients()  # type: ignore[no-any-return]
+
+
+def gradient_query() -> Callable[[str], bool]:
+    """A function that says whether TensorFlow has a gradient for a type of operation.
+
+    The public `tf.RegisterGradient` writes to a registry that only private functions read
+    (tensorflow/python/framework/ops.py), and a tape takes what is not in it for zero
+    (tensorflow/python/eager/backprop.py, `_gradient_function`). Without the gate the answer is
+    always yes. It can go when a tape can be told to raise.
+    """
+    try:
+        from tensorflow.python.framework.ops import gradient_registry
+    except ImportError:
+        return lambda _: True
+
+    def has_gradient(op_type: str) -> bool:
+        try:
+            return gradient_registry.lookup(op_type) is not None
+        except LookupError:
+            return False
+
+    return has_gradient

@@ -43,7 +43,7 @@ from xla_call_module.custom_calls import classify, refuse_callbacks
 from xla_call_module.describing import describe
 from xla_call_module.dimensions import Dim, Shape, symbols
 from xla_call_module.dtypes import WIDE
-from xla_call_module.errors import InteropError, PlatformError, StructureError
+from xla_call_module.errors import InteropError, PlatformError, StructureError, quote
 from xla_call_module.exported import to_jax_checks
 from xla_call_module.several_devices import check_one_device
 from xla_call_module.stablehlo import custom_calls, open_module
@@ -217,7 +217,7 @@ def _export(
             raise
         raise StructureError(
             f"{function.__name__} and what is around it in the file are no JAX function of "
-            f"symbolic shapes: {error}. To do: use the file through TensorFlow, from JAX by "
+            f"symbolic shapes: {quote(error)}. To do: use the file through TensorFlow, from JAX by "
             "bridge.call_tf."
         ) from error
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.argument_text import ArrayText, parse_arguments
+from bridge.narrowing import is_narrowed
 from bridge.specifications import parse_constraints
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import ArgumentError, DtypeError, StructureError
@@ -134,7 +135,7 @@ def _like(leaf: Any, name: str) -> jax.ShapeDtypeStruct:
 
 
 def _check_width(dtype: str, name: str) -> None:
-    if dtype in WIDE and str(jax.dtypes.canonicalize_dtype(dtype)) != dtype:
+    if dtype in WIDE and is_narrowed(dtype):
         raise DtypeError(
             f"{name} is {dtype}, of which JAX makes 32 bits by itself. To do: "
             "jax.config.update('jax_enable_x64', True) before anything else (--x64 of the command "

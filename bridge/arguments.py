@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -15,8 +16,9 @@ from bridge.binding import Binding
 from bridge.trees import with_text_keys
 from xla_call_module.call import bind_symbols
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
+from xla_call_module.constraints import SizeConstraint, constraints_in
 from xla_call_module.dtypes import WIDE
-from xla_call_module.errors import DtypeError, PlatformError, StructureError
+from xla_call_module.errors import DtypeError, PlatformError, StructureError, quote
 from xla_call_module.exported import argument_specs, result_specs
 
 __all__ = ["Arguments"]
@@ -38,6 +40,7 @@ class Arguments:
         binding: Binding,
         disabled_checks: tuple[DisabledCheck, ...],
         device: Any = None,
+        buckets: Sequence[int] = (),
     ) -> None:
         """Find out once what every call needs.
 
@@ -46,7 +49,10 @@ class Arguments:
             binding: the function.
             disabled_checks: the safety checks that are not in force.
             device: one of those that it runs on; by default JAX's own choice.
+            buckets: the sizes that TensorFlow pads batches to; JAX does not.
         """
+        sizes = ", ".join(map(str, buckets))
+        self._padded = f" TensorFlow pads batches to {sizes}." if sizes else ""
         self._device = device
         exported = binding.exported
         self._key = key
@@ -106,7 +112,7 @@ class Arguments:
             return tree_util.tree_flatten((args, dict(kwargs)))
         except (ValueError, TypeError) as error:
             raise StructureError(
-                f"The arguments of {self._key} are no pytree: {error}. To do: pass what "
+                f"The arguments of {self._key} are no pytree: {quote(error)}. To do: pass what "
                 "jax.tree.flatten takes."
             ) from error
 
@@ -135,10 +141,10 @@ class Arguments:
             return None
         sizes = self._sizes([np.shape(leaf) for leaf in leaves])
         try:
-            bind_symbols(self._key, self._specs, sizes)
+            values = bind_symbols(self._key, self._specs, sizes)
         except StructureError:
             return tuple(sizes)
-        return None
+        return None if self._broken(values) is None else tuple(sizes)
 
     def _by_name(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], tree: tree_util.PyTreeDef
@@ -175,7 +181,28 @@ class Arguments:
                     f"{self._exported.in_avals[index].dtype}. To do: cast it."
                 )
         sizes = self._sizes([shape for shape, _ in kinds])
-        bind_symbols(self._key, self._specs, sizes, disabled_checks=self._checks)
+        values = bind_symbols(self._key, self._specs, sizes, disabled_checks=self._checks)
+        if (constraint := self._broken(values)) is not None:
+            raise self._breaks(constraint, values)
+
+    def _broken(self, values: Mapping[str, int]) -> SizeConstraint | None:
+        """A constraint that the dimension variables break."""
+        broken = (c for c in self._constraints if c.holds(values) is False) if values else ()
+        return next(iter(broken), None)
+
+    @cached_property
+    def _constraints(self) -> tuple[SizeConstraint, ...]:
+        """Those of the dimension variables; JAX's own message does not say which one is broken."""
+        return constraints_in(self._exported.mlir_module_serialized)
+
+    def _breaks(self, constraint: SizeConstraint, values: Mapping[str, int]) -> StructureError:
+        found = ", ".join(f"{name} = {values[name]}" for name in sorted(values))
+        taken = ", ".join(f"{s.path} {s}" for s in self._specs[self._first :] if s.shape)
+        return StructureError(
+            f"The arguments of {self._key} have {found}; it was exported with the constraint "
+            f"{constraint}, and takes {taken}. To do: pass sizes that meet it, or export without "
+            f"it.{self._padded}"
+        )
 
     def _sizes(self, shapes: Sequence[Sequence[Any]]) -> list[tuple[int | None, ...]]:
         """The sizes of all arguments, of which `shapes` are those that are no parameters."""

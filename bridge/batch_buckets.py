@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from jax import export
 
+from bridge.batch_sizes import is_size
 from bridge.batch_trial import try_padding
 from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.model import Signature
+from xla_call_module.asserting import to_shape_check
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dependence import dependencies
 from xla_call_module.dimensions import symbols
@@ -76,10 +78,8 @@ def _parse_sizes(sizes: Any) -> tuple[int, ...]:
     """
     is_list = isinstance(sizes, Sequence | np.ndarray) and not isinstance(sizes, str | bytes)
     listed = list(sizes) if is_list else []
-    is_size = [
-        isinstance(s, int | np.integer) and not isinstance(s, bool) and s > 0 for s in listed
-    ]
-    if not listed or not all(is_size) or len(set(listed)) < len(listed) or max(listed) >= 1 << 31:
+    are_sizes = bool(listed) and all(is_size(size) and 0 < size < 1 << 31 for size in listed)
+    if not are_sizes or len(set(listed)) < len(listed):
         raise StructureError(
             f"batch_buckets={sizes!r}; expected different sizes of batches from 1 on, such as "
             "(1, 8, 32, 128)."
@@ -108,6 +108,11 @@ def _with_buckets(
             stacklevel=6,
         )
     function = dataclasses.replace(signature.function, batch_buckets=buckets)
+    if function.check is not None:
+        # The assertions come after the padding, so that their numbers are not those of a request.
+        note = f"Batches are padded to {', '.join(map(str, sizes))} before they are compared."
+        check = to_shape_check(function.call, inputs, note=note)
+        function = dataclasses.replace(function, check=check)
     return dataclasses.replace(signature, function=function)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge._jax import enable_x64
+from bridge.backend import platform_of
 from bridge.calling import call_flat
 from bridge.keys import to_logical, to_physical
 from bridge.probes import RANDOM, choose_sizes, draw
@@ -25,7 +26,7 @@ from bridge.processes import is_spread
 from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.model import Signature
 from xla_call_module.call import CallModule
-from xla_call_module.dimensions import evaluate_shape, symbols
+from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import InteropError, StructureError
 
@@ -34,6 +35,8 @@ __all__ = ["try_padding"]
 _SEED = 20
 # A bucket of fewer rows shows less of what an added row does.
 _ROWS = 3
+# Up to how many rows one is looked for that the constraints allow.
+_MOST_ROWS = 65
 # How far apart two programs of one function may round, relative to the largest number of a result:
 # this many units in the last place of its dtype.
 _UNITS = 1 << 12
@@ -58,17 +61,14 @@ def try_padding(
     Raises:
         StructureError: the function does not take a size; a result is another.
     """
-    names = {name for spec in call.args for dim in spec.shape or () for name in symbols(dim)}
-    others = sorted(names - {buckets.symbol})
+    others = [name for name in call.symbols if name != buckets.symbol]
     _check_sizes(signature.key, exported, others, buckets)
     if is_spread(params):
         return "its parameters are spread over several processes."
     if call.nr_devices > 1:
         return f"it was exported for {call.nr_devices} devices."
-    if jax.default_backend() not in {_BACKENDS.get(name, name) for name in call.platforms}:
-        return (
-            f"it was exported for {', '.join(call.platforms)}, and this is {jax.default_backend()}."
-        )
+    if (platform := platform_of(jax.devices()[0])) not in call.platforms:
+        return f"it was exported for {', '.join(call.platforms)}, and this is {platform}."
     size = next((s for s in buckets.sizes if s >= _ROWS), buckets.sizes[-1])
     if size == 1:
         return ""
@@ -83,10 +83,6 @@ def try_padding(
                 raise
             return f"JAX does not run it here: {error}"
     return ""
-
-
-# What JAX calls the backends of its platforms.
-_BACKENDS = {"cuda": "gpu", "rocm": "gpu"}
 
 
 def _check_sizes(
@@ -185,9 +181,9 @@ class _Trial:
         return next(taken, near[0])
 
     def _results(self, leaves: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        given = [*self._params, *leaves[len(self._params) :]]
-        pairs = zip(given, self._avals, strict=True)
-        results = self._function(*(to_logical(leaf, aval) for leaf, aval in pairs))
+        first = len(self._params)
+        drawn = zip(leaves[first:], self._avals[first:], strict=True)
+        results = self._function(*self._params, *(to_logical(leaf, aval) for leaf, aval in drawn))
         return [np.asarray(to_physical(result)) for result in results]
 
     def _compare(
@@ -213,9 +209,6 @@ class _Trial:
             "batches would have wrong results. To do: leave batch_buckets out; or, where it "
             "normalizes over the batch, export the function as it is used after training."
         )
-
-
-_MOST_ROWS = 65
 
 
 def _equal(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any], *, exact: bool) -> bool:

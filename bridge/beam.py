@@ -16,6 +16,7 @@ from typing import Any
 
 from bridge.batches import BatchedSignature, check_buckets
 from bridge.load import load
+from savedmodel.folder import PROTO_FILE
 from savedmodel.remote import is_remote
 from xla_call_module.errors import FormatError, MissingDependencyError, StructureError
 
@@ -29,8 +30,6 @@ except ImportError as error:
     ) from error
 
 __all__ = ["ModelHandler"]
-
-_FILE = "saved_model.pb"
 
 
 class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]):
@@ -261,10 +260,10 @@ class _Copy:
 def _find_model(path: str) -> str:
     """The folder of a SavedModel: of its file, or of the newest version in a folder of versions."""
     folder = path.rstrip("/") or path
-    if folder.endswith(f"/{_FILE}") or folder == _FILE:
+    if folder.endswith(f"/{PROTO_FILE}") or folder == PROTO_FILE:
         return os.path.dirname(folder) or "."
     files = _remote_files(folder) if is_remote(folder) else _local_files(folder)
-    if f"{folder}/{_FILE}" in files:
+    if f"{folder}/{PROTO_FILE}" in files:
         return folder
     versions = {
         int(name): os.path.dirname(file)
@@ -273,17 +272,17 @@ def _find_model(path: str) -> str:
     }
     if not versions:
         raise FormatError(
-            f"{path} has no {_FILE}, and no numbered folders with one. To do: pass the folder of "
-            "a SavedModel, or the folder with its versions."
+            f"{path} has no {PROTO_FILE}, and no numbered folders with one. To do: pass the folder "
+            "of a SavedModel, or the folder with its versions."
         )
     return versions[max(versions)]
 
 
 def _local_files(folder: str) -> set[str]:
-    found = (*Path(folder).glob(_FILE), *Path(folder).glob(f"*/{_FILE}"))
+    found = (*Path(folder).glob(PROTO_FILE), *Path(folder).glob(f"*/{PROTO_FILE}"))
     return {os.path.join(folder, file.relative_to(folder)) for file in found}
 
 
 def _remote_files(folder: str) -> set[str]:
-    matched = FileSystems.match([f"{folder}/{_FILE}", f"{folder}/*/{_FILE}"])
+    matched = FileSystems.match([f"{folder}/{PROTO_FILE}", f"{folder}/*/{PROTO_FILE}"])
     return {found.path for result in matched for found in result.metadata_list}

@@ -16,6 +16,7 @@ import numpy as np
 from jax import custom_batching, export, lax, tree_util
 
 from bridge._jax import vary_together
+from bridge.needed_devices import needed_devices, require_devices
 from xla_call_module.errors import StructureError
 
 __all__ = ["Flat", "MappableExported", "call_flat", "is_float0"]
@@ -37,7 +38,7 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
         order: how often the function was differentiated to get this one.
     """
     name = name or exported.fun_name
-    run: Any = jax.custom_vjp(_mapped(exported))
+    run: Any = jax.custom_vjp(_mapped(exported, name))
 
     def forward(*arguments: Any) -> tuple[Any, Any]:
         if not exported.has_vjp():
@@ -106,12 +107,15 @@ def _fields(exported: export.Exported) -> dict[str, Any]:
     return {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
 
 
-def _mapped(exported: export.Exported) -> Flat:
+def _mapped(exported: export.Exported, name: str) -> Flat:
     """The call of an `Exported`, with a rule for `vmap`: one element after another."""
     plain = _with_bools(exported)
+    needed = needed_devices(name, exported) if exported.nr_devices > 1 else None
 
     @custom_batching.custom_vmap
     def call(*arguments: Any) -> tuple[Any, ...]:
+        if needed is not None:
+            arguments = tuple(require_devices(arguments, needed))
         args, kwargs = tree_util.tree_unflatten(plain.in_tree, arguments)
         return tuple(tree_util.tree_leaves(plain.call(*args, **kwargs)))
 

@@ -15,7 +15,8 @@ from jax import export, tree_util
 
 from bridge._jax import settings_query, static_parameters
 from bridge.lowering import export_for
-from bridge.signature import Defaults, adopt_metadata, read_defaults
+from bridge.narrowing import narrow_dtype
+from bridge.signature import Defaults, adopt_metadata, read_defaults, signature_of
 from bridge.specifications import ArgumentSpec, Specifier, parse_constraints, specify
 from xla_call_module.call import TensorSpec, bind_symbols
 from xla_call_module.checks import parse_checks
@@ -141,8 +142,9 @@ def convert(
             platforms=DEFAULT_PLATFORMS if platforms is None else parse_platforms(platforms),
             options=options,
         )
-    call = _to_function(Converted(source), read_defaults(fun))
-    adopt_metadata(call, fun)
+    signature = signature_of(fun)
+    call = _to_function(Converted(source), read_defaults(signature))
+    adopt_metadata(call, fun, signature)
     # AutoGraph would rewrite this package's own code, which has no TensorFlow control flow.
     return exempt_from_autograph(call)
 
@@ -445,7 +447,7 @@ def _check_shapes(call: DifferentiableCall, arguments: Arguments) -> None:
 def _canonical_dtype(argument: ArgumentSpec) -> Any:
     if jax.dtypes.issubdtype(argument.dtype, jax.dtypes.extended):
         return argument.dtype
-    return jax.dtypes.canonicalize_dtype(argument.dtype)
+    return narrow_dtype(argument.dtype)
 
 
 def _check_dtype(argument: ArgumentSpec, expected: Any) -> None:

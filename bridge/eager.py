@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ import tensorflow as tf
 from jax import export, tree_util
 
 from bridge._jax import cut_vjp, dlpack_exporter, transformation_query
+from bridge.module_call import to_module_call
 from bridge.orders import Runner
 from xla_call_module._tf import device_query, flags_in_force, recording_query
 from xla_call_module.call import CallModule
@@ -95,17 +96,18 @@ def to_runner(exported: export.Exported, call: CallModule) -> Runner | None:
         device = jax.local_devices(backend="cpu")[0]
     except RuntimeError:  # JAX was told to run elsewhere
         return None
-    run = _compiled(_Computation(call.module, call.kept, exported), device)
+    run = _compiled(_Computation(exported, call), device)
     to_dlpack, from_dlpack = dlpack_exporter(), tf.experimental.dlpack.from_dlpack
     return lambda arrays: [from_dlpack(to_dlpack(result)) for result in run(*arrays)]
 
 
 class _Computation:
-    """An `Exported` with a module, equal to others with the same one."""
+    """What is compiled of a call, equal to others with the same module."""
 
-    def __init__(self, module: bytes, kept: tuple[int, ...], exported: export.Exported) -> None:
+    def __init__(self, exported: export.Exported, call: CallModule) -> None:
         """Nothing is compiled yet."""
-        self._key = (module, kept, str(exported.in_avals), str(exported.out_avals))
+        self._call = to_module_call(call, "cpu")
+        self._key = (call.module, call.kept, str(exported.in_avals), str(exported.out_avals))
         self._exported = cut_vjp(exported, 0)  # which would keep the user's function
 
     def __eq__(self, other: object) -> bool:
@@ -114,23 +116,27 @@ class _Computation:
     def __hash__(self) -> int:
         return hash(self._key)
 
-    def to_flat(self) -> export.Exported:
-        """The `Exported` with its arguments and results in no structure."""
+    def to_function(self) -> Callable[..., Sequence[jax.Array]]:
+        """The function of the flat arguments, whole and opaque to JAX."""
+        module, kept, *_ = self._key
+        if (call := self._call) is not None:
+            return lambda *args: call(*(args[index] for index in kept))
         exported = self._exported
-        return dataclasses.replace(
+        flat = dataclasses.replace(
             exported,
-            mlir_module_serialized=self._key[0],
-            module_kept_var_idx=self._key[1],
+            mlir_module_serialized=module,
+            module_kept_var_idx=kept,
             in_tree=tree_util.tree_structure((tuple(exported.in_avals), {})),
             out_tree=tree_util.tree_structure(tuple(exported.out_avals)),
         )
+        return flat.call
 
 
 @functools.lru_cache(maxsize=256)
 def _compiled(computation: _Computation, device: jax.Device) -> Any:
     """What runs a module; the same function converted twice is compiled once, as by TensorFlow."""
     here = jax.sharding.SingleDeviceSharding(device)
-    return jax.jit(computation.to_flat().call, in_shardings=here, out_shardings=here)
+    return jax.jit(computation.to_function(), in_shardings=here, out_shardings=here)
 
 
 def _is_able(call: CallModule) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import platform
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypedDict
@@ -53,7 +54,12 @@ def describe_environment(source: Path | None) -> Environment:
 
 
 def source_file(value: Any) -> Path | None:
-    """Where a function or the class of an object was written; None where that is not known."""
+    """Where a function or the class of an object was written; None where that is not known.
+
+    Of a mapping, as `bridge.save` takes it, it is that of the first value of which it is known.
+    """
+    if isinstance(value, Mapping):
+        return next(filter(None, map(source_file, value.values())), None)
     unwrapped = inspect.unwrap(value) if callable(value) else value
     for candidate in (unwrapped, type(unwrapped)):
         try:

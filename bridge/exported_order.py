@@ -18,7 +18,7 @@ from bridge.vjp import vjp_of
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError
-from xla_call_module.exported import from_exported
+from xla_call_module.exported import from_exported, strip_exported
 from xla_call_module.linalg import lower_linalg
 
 __all__ = ["ExportedOrder"]
@@ -50,7 +50,12 @@ class ExportedOrder:
         Raises:
             InteropError: it cannot be called from TensorFlow.
         """
-        call = from_exported(exported, allow_flat_trees=True, disabled_checks=disabled_checks)
+        call = from_exported(
+            exported,
+            allow_flat_trees=True,
+            disabled_checks=disabled_checks,
+            carried=False,  # before TensorFlow needs it
+        )
         self.call = lower_linalg(call) if portable_linalg else call
         self._exported = exported
         self._disabled_checks = tuple(disabled_checks)
@@ -61,6 +66,10 @@ class ExportedOrder:
     def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
         """None: they are in the module."""
         return {}
+
+    def carried(self) -> bytes:
+        """The `Exported` without its module."""
+        return strip_exported(self._exported, allow_flat_trees=True)
 
     def vjp(self) -> ExportedOrder:
         """The next order.

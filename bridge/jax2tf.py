@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 from jax import export, tree_util
@@ -28,8 +27,10 @@ from bridge.call_tf import call_tf as call_tensorflow
 from bridge.containers import register_containers
 from bridge.convert import Converted, Tracer
 from bridge.gradient import GradientOptions
+from bridge.narrowing import narrow_dtype
 from bridge.specifications import specify_as_jax2tf
-from bridge.tf_functions import flatten_results, name_of
+from bridge.tf_eager import call_eagerly, with_eager_gradient
+from bridge.tf_results import DynamicShapeError
 from xla_call_module._tf import exempt_from_autograph
 from xla_call_module.checks import parse_checks
 from xla_call_module.dtypes import dtype_from_name
@@ -237,18 +238,15 @@ def call_tf(
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if _is_free():
-            return _call_eagerly(callable_tf, args, kwargs)
-        return (inside if is_staging() else called_back)(*args, **kwargs)
+            return call_eagerly(callable_tf, args, kwargs)
+        if is_staging():
+            return inside(*args, **kwargs)
+        try:
+            return called_back(*args, **kwargs)
+        except DynamicShapeError:
+            return with_eager_gradient(callable_tf)(args, kwargs)
 
     return call
-
-
-def _call_eagerly(
-    callable_tf: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    tensors = tree_util.tree_map(lambda x: tf.constant(np.asarray(jnp.asarray(x))), (args, kwargs))
-    results, tree = flatten_results(callable_tf(*tensors[0], **tensors[1]), name_of(callable_tf))
-    return tree_util.tree_unflatten(tree, [jnp.array(result.numpy()) for result in results])
 
 
 def dtype_of_val(val: Any) -> tf.DType:
@@ -268,7 +266,7 @@ def dtype_of_val(val: Any) -> tf.DType:
     """
     if isinstance(val, (tf.Tensor, tf.Variable)):
         dtype = dtype_from_name(val.dtype.name, where="the value").numpy
-        return tf.as_dtype(jax.dtypes.canonicalize_dtype(dtype))
+        return tf.as_dtype(narrow_dtype(dtype))
     dtype = jax.typeof(val).dtype
     if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         dtype = jax.eval_shape(jax.random.key_data, val).dtype

@@ -17,7 +17,7 @@ import numpy as np
 from bridge.layer_artifact import LayerWeight, StaticShape
 from bridge.layer_base import PACKAGE, InitialValues, LayerBase
 from bridge.layer_computation import Runs
-from xla_call_module.errors import MissingDependencyError, PlatformError
+from xla_call_module.errors import DtypeError, MissingDependencyError, PlatformError
 
 try:
     import keras
@@ -100,6 +100,12 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
             )
         as_a_whole = trainable if isinstance(trainable, bool) else True
         super().__init__(trainable=as_a_whole, autocast=False, **kwargs)
+        if self.quantization_mode is not None:
+            raise DtypeError(
+                f"The layer's dtype policy {self.dtype_policy.name} quantizes weights to "
+                f"{self.quantization_mode}, and an exported function takes them as it was traced. "
+                "To do: pass dtype='float32' to the layer."
+            )
         self.supports_masking = True
         self._seeds = _to_generator(rng)
         self._begin(

@@ -31,14 +31,6 @@ class LayerWeight:
     shape: tuple[int, ...]
     trainable: bool = False
 
-    @property
-    def size(self) -> int:
-        """Bytes of its value."""
-        count = self.dtype.itemsize
-        for size in self.shape:
-            count *= size
-        return count
-
 
 @dataclass(frozen=True, slots=True)
 class LayerFunction:

@@ -65,6 +65,10 @@ class LayerBase:
         """A variable that begins with a value, or with zeros where that is None."""
 
     @abstractmethod
+    def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
+        """The same for a constant, whose value is remembered."""
+
+    @abstractmethod
     def _value(self, variable: Any) -> Any:
         """What a function takes of a variable."""
 
@@ -120,10 +124,6 @@ class LayerBase:
             for index, weight in enumerate(exported.weights)
         ]
         self._constants = self._make_constants() if exported.is_ready else []
-
-    @abstractmethod
-    def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
-        """The same for a constant, whose value is remembered."""
 
     def _make_constants(self) -> list[Any]:
         known = self._computation.constants

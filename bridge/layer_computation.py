@@ -124,11 +124,6 @@ class LayerComputation:
         self._artifact, constants = self._export(args, kwargs)
         self._constants.update(constants)
 
-    def for_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LayerArtifact:
-        """What it would compute with inputs, which is not kept."""
-        assert self._export is not None
-        return self._export(args, kwargs)[0]  # type: ignore[no-any-return]  # it was made as Any
-
     def remember(self, constant: LayerWeight, value: np.ndarray[Any, Any]) -> bool:
         """Keep the value of a constant if it is the right one.
 

@@ -75,11 +75,6 @@ class Held:
         """The structure of the parameters."""
         return None if self.params is None else tree_util.tree_structure(self.params)
 
-    @property
-    def state_tree(self) -> tree_util.PyTreeDef | None:
-        """The structure of the state."""
-        return None if self.state is None else tree_util.tree_structure(self.state)
-
     def variables(self) -> tuple[Variable, ...]:
         """The parameters and then the state, with their values."""
         found = []
@@ -98,7 +93,9 @@ class Held:
     def structures(self) -> tuple[Structure, Structure]:
         """The pytrees of parameters and state, whose leaves are indices into both together."""
         if self.params_tree is None:
-            return NONE, NONE if self.state is None else to_structure(self.state_tree)
+            return NONE, NONE if self.state is None else to_structure(
+                tree_util.tree_structure(self.state)
+            )
         if self.state is None:
             return to_structure(self.params_tree), NONE
         both: Any = to_structure(tree_util.tree_structure((self.params, self.state)))
@@ -641,6 +638,7 @@ def to_computation(
     shared = variables | {len(tree_util.tree_leaves(params)) + i: v for i, v in states.items()}
     held = hold(params, state, rng, trainable)
     if isinstance(source, FunctionSource) and dtypes != (_DEFAULT, _DEFAULT):
+        _check_widths(dtypes)
         held = dataclasses.replace(held, compute_dtype=dtypes[0], variable_dtype=dtypes[1])
     found = held.variables()
     weights = tuple(LayerWeight(v.name, v.dtype, v.shape, v.trainable) for v in found)
@@ -662,6 +660,18 @@ def to_computation(
         shared=shared,
         trees=held.structures(),
     )
+
+
+def _check_widths(dtypes: Sequence[str]) -> None:
+    """Refuse dtypes that JAX would narrow."""
+    for name in dtypes:
+        dtype = dtype_from_name(name, where="the layer's dtype policy").numpy
+        if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+            raise DtypeError(
+                f"The layer's dtype policy asks for {name}, which JAX makes {_DEFAULT} of while "
+                "jax_enable_x64 is off. To do: jax.config.update('jax_enable_x64', True), or pass "
+                "dtype='float32' to the layer."
+            )
 
 
 def _unwrapped(tree: Any) -> tuple[dict[int, Any], Any]:

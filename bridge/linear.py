@@ -87,10 +87,10 @@ def _transpose(
             operand.aval if ad.is_undefined_primal(operand) else jax.typeof(operand)
             for operand in operands[count:]
         ]
-    turned = LinearMap(linear.transpose, linear.forward, tuple(arguments))
+    turned = LinearMap(linear.transpose, linear.forward, tuple(map(_replicated, arguments)))
     given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     pulled = apply_linear(turned, operands[:count], given)
-    found = [None] * count + list(pulled)
+    found = [None] * count + list(map(_lay_out, pulled, arguments))
     return [value if want else None for value, want in zip(found, wanted, strict=True)]
 
 
@@ -111,12 +111,53 @@ def _batch(
 
     def mapped(function: Linear) -> Linear:
         map_all = jax.vmap(function, in_axes=(residual_axes, 0), axis_size=size)
-        return lambda residuals, given: map_all(tuple(residuals), given)
+
+        def run(residuals: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
+            alike = _mapped_alike([*residuals, *given], [*residual_axes, *(0,) * len(given)])
+            return map_all(tuple(alike[:count]), alike[count:])
+
+        return run
 
     results = tuple(aval.update(shape=(size, *aval.shape)) for aval in linear.results)
     batched = LinearMap(mapped(linear.forward), mapped(linear.transpose), results)
     found = apply_linear(batched, moved[:count], arguments)
     return found, [0] * len(found)
+
+
+def _spec_of(aval: Any) -> tuple[Any, ...]:
+    """Over which axes of a mesh the dimensions are split, where JAX has that in types."""
+    sharding = getattr(aval, "sharding", None)
+    return tuple(getattr(sharding, "spec", ()))
+
+
+def _replicated(aval: Any) -> Any:
+    """The aval of the same value whole on every device, as it comes from TensorFlow's program."""
+    if not any(_spec_of(aval)):
+        return aval
+    whole = jax.sharding.PartitionSpec(*(None,) * aval.ndim)
+    return aval.update(sharding=jax.sharding.NamedSharding(aval.sharding.mesh, whole))
+
+
+def _lay_out(value: Any, aval: Any) -> Any:
+    """The value as it lies on the devices in an aval."""
+    if _spec_of(jax.typeof(value)) == _spec_of(aval):
+        return value
+    return jax.sharding.reshard(value, aval.sharding)
+
+
+def _mapped_alike(values: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:
+    """The values with the same split of their first dimensions, as `jax.vmap` asks for."""
+    specs = [_spec_of(jax.typeof(value)) for value in values]
+    mapped = [spec for spec, axis in zip(specs, axes, strict=True) if axis is not None and spec]
+    split = next((spec[0] for spec in mapped if spec[0]), None)
+    if split is None:
+        return list(values)
+    return [
+        value
+        if axis is None or spec[0] == split
+        else jax.sharding.reshard(value, jax.sharding.PartitionSpec(split, *spec[1:]))
+        for value, axis, spec in zip(values, axes, specs, strict=True)
+    ]
 
 
 def _define() -> Primitive:

@@ -20,10 +20,10 @@ from bridge.calling import MappableExported, call_flat
 from bridge.keys import to_logical
 from bridge.placing import OnMesh, place_variable
 from bridge.progress import progress_bar
-from bridge.remeshing import mesh_at_export, remesh
+from bridge.remeshing import remesh
 from savedmodel.model import DEFAULT_SIGNATURE, SavedModel, Signature, Variable
 from xla_call_module.checks import DisabledCheck, unite
-from xla_call_module.errors import InteropError, ShardingError, StructureError
+from xla_call_module.errors import InteropError, ShardingError, StructureError, quote
 from xla_call_module.exported import from_exported
 from xla_call_module.flags import read_flags
 from xla_call_module.refining import refine
@@ -230,10 +230,9 @@ class LoadedSignature:
         except (ValueError, TypeError) as error:
             if isinstance(error, InteropError):
                 raise
-            self._check_devices(leaves, error)
             raise StructureError(
-                f"JAX cannot call {self.key} in this way: {error}. It can be differentiated in "
-                "reverse mode, by jax.grad, jax.vjp and jax.jacrev."
+                f"JAX cannot call {self.key} in this way: {quote(error)}. It can be differentiated "
+                "in reverse mode, by jax.grad, jax.vjp and jax.jacrev."
             ) from error
         return tree_util.tree_unflatten(self.exported.out_tree, results)
 
@@ -263,7 +262,9 @@ class LoadedSignature:
     def _arguments(self) -> Arguments:
         checks = unite(self._signature.function.call.disabled_checks, self._flags)
         device = None if self._mesh is None else self._mesh.devices.flat[0]
-        return Arguments(self.key, self._binding, checks, device)
+        padded = self._signature.function.batch_buckets
+        sizes = () if padded is None else padded.sizes
+        return Arguments(self.key, self._binding, checks, device, sizes)
 
     @cached_property
     def _run(self) -> Any:
@@ -319,25 +320,6 @@ class LoadedSignature:
 
     def _zeros(self, position: int, aval: Any) -> Any:
         return _zeros(aval) if self._on_mesh is None else self._on_mesh.zeros(position, aval)
-
-    def _check_devices(self, leaves: Sequence[Any], error: Exception) -> None:
-        """Say what to do where JAX refuses to run what several devices are needed for."""
-        wanted = self.exported.nr_devices
-        devices = {
-            device
-            for leaf in leaves
-            if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
-            for device in leaf.devices()
-        }
-        if wanted == 1 or self._mesh is not None or len(devices) == wanted:
-            return
-        mesh = mesh_at_export(self.exported)
-        axes = "" if mesh is None else f", on a mesh with the axes {dict(mesh.shape)}"
-        raise ShardingError(
-            f"{self.key} was exported for {wanted} devices{axes}, and was loaded for one. To do: "
-            "load it with mesh=, for example that of bridge.meshes.mesh_of; a mesh whose axes have "
-            "the size 1 runs it on one device."
-        ) from error
 
 
 class _Values:

@@ -32,6 +32,9 @@ class Order(Protocol):
     def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
         """See above."""
 
+    def carried(self) -> bytes:
+        """What the node of the call says of itself; the call may not have it yet."""
+
     def vjp(self) -> Order:
         """The next order.
 
@@ -73,6 +76,10 @@ class WrittenOrder:
     def call(self) -> CallModule:
         """The call of this order."""
         return self._chain[self._order]
+
+    def carried(self) -> bytes:
+        """What the file says of it."""
+        return self.call.exported
 
     def vjp(self) -> WrittenOrder:
         """The next order.

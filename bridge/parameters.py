@@ -11,7 +11,9 @@ import numpy as np
 from jax import tree_util
 
 from bridge.array_parts import ArrayPart, is_in_host_memory, join_parts, parts_of
-from bridge.trees import check_prefix, key_names, unique_names
+from bridge.narrowing import narrow_dtype
+from bridge.trees import check_flags, key_names, unique_names
+from savedmodel.extents import boxes_of, slices_of, strides_of
 from savedmodel.model import Variable, VariablePart
 from savedmodel.tensor_slices import is_readable_in_slices
 from xla_call_module.call import TensorSpec
@@ -19,8 +21,6 @@ from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import DtypeError, StructureError
 
 __all__ = ["check_parameters", "to_constants", "to_variables"]
-
-_PIECE_BYTES = 8 << 20
 
 
 def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tuple[Variable, ...]:
@@ -41,9 +41,7 @@ def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tu
         StructureError: a leaf is no array or a deleted one, or `trainable` is no prefix.
     """
     leaves, tree = tree_util.tree_flatten(params)
-    flags = check_prefix(trainable, params, what="trainable")
-    if wrong := [flag for flag in flags if not isinstance(flag, bool)]:
-        raise StructureError(f"trainable has a leaf {wrong[0]!r}; expected True or False.")
+    flags = check_flags(trainable, params, what="trainable")
     names = unique_names("/".join(path) or "params" for path in key_names(tree))
     variables = []
     for name, leaf, flag, spec in zip(names, leaves, flags, specs, strict=True):
@@ -159,7 +157,7 @@ def _to_array(leaf: Any, name: str) -> Any:
 def _dtype_name(array: Any, spec: TensorSpec) -> str:
     """The array's own dtype, or the narrower one that JAX gives it while x64 is off."""
     native = array.dtype if isinstance(array, jax.Array) else array.dtype.newbyteorder("=")
-    narrow = str(jax.dtypes.canonicalize_dtype(native))
+    narrow = str(narrow_dtype(native))
     return narrow if narrow == spec.dtype.name else str(native)
 
 
@@ -171,27 +169,21 @@ def _pieces(array: Any, dtype: np.dtype[Any]) -> Iterator[Any]:
     """The array's bytes in C order, little-endian, in contiguous pieces."""
     if isinstance(array, jax.Array):
         if not is_in_host_memory(array):
-            for part in _split(array):
+            for part in _boxes(array):
                 yield np.ascontiguousarray(part)
             return
         array = np.asarray(array)
     if array.flags.c_contiguous and array.dtype == dtype:
         yield array
         return
-    for part in _split(array):
+    for part in _boxes(array):
         yield np.ascontiguousarray(part, dtype)
 
 
-def _split(array: Any) -> Iterator[Any]:
-    """Parts along the leading axes, in C order, each at most `_PIECE_BYTES` large."""
-    if array.ndim == 0 or array.nbytes <= _PIECE_BYTES:
-        yield array
+def _boxes(array: Any) -> Iterator[Any]:
+    """Parts of a few megabytes in C order."""
+    if not array.size:
         return
-    row = array.nbytes // array.shape[0]
-    if row > _PIECE_BYTES:
-        for index in range(array.shape[0]):
-            yield from _split(array[index])
-        return
-    step = max(1, _PIECE_BYTES // row)
-    for start in range(0, array.shape[0], step):
-        yield array[start : start + step]
+    whole = tuple((0, size) for size in array.shape)
+    for box in boxes_of(whole, strides_of(array.shape, array.dtype.itemsize)):
+        yield array[slices_of(box)]

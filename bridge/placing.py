@@ -10,6 +10,7 @@ import numpy as np
 from jax import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bridge.narrowing import narrow_array
 from bridge.remeshing import check_divides
 from savedmodel.model import Variable
 from xla_call_module.errors import ShardingError
@@ -120,8 +121,7 @@ class OnMesh:
             return leaf
         is_local = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
         if sharding is not None and is_local and not sharding.is_fully_addressable:
-            value = np.asarray(leaf)
-            value = value.astype(jax.dtypes.canonicalize_dtype(value.dtype), copy=False)
+            value = narrow_array(np.asarray(leaf))
             return _make(value.shape, sharding, lambda part: value[part])
         if not isinstance(leaf, jax.Array):
             return leaf

@@ -18,19 +18,20 @@ _SILENT_SECONDS = 2.0
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A function that is told of the bytes done and of all bytes; None where nobody looks.
+def progress_bar(what: str, *, unit: str = "") -> Iterator[Callable[[int, int], None] | None]:
+    """A function that is told how much is done and how much there is; None where nobody looks.
 
     The bar is on the standard error, appears after two seconds and goes away at the end.
 
     Args:
         what: what it says in front.
+        unit: what is counted; by default bytes.
     """
     # Rich would count a file as a terminal, too, when the environment asks for colours.
     if not sys.stderr.isatty():
         yield None
         return
-    bar = _Bar(what)
+    bar = _Bar(what, unit)
     try:
         yield bar.show
     finally:
@@ -40,10 +41,11 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 class _Bar:
     """The bar, from when it appears; `show` may be called in any thread."""
 
-    __slots__ = ("_lock", "_progress", "_since", "_what")
+    __slots__ = ("_lock", "_progress", "_since", "_unit", "_what")
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, unit: str) -> None:
         self._what = what
+        self._unit = unit
         self._since = time.monotonic()
         self._lock = threading.Lock()
         self._progress: Progress | None = None
@@ -54,7 +56,7 @@ class _Bar:
             if self._progress is not None:
                 self._progress.update(self._progress.task_ids[0], completed=done, total=total)
             elif time.monotonic() - self._since >= _SILENT_SECONDS:
-                self._progress = _new_progress()
+                self._progress = _new_progress(self._unit)
                 self._progress.add_task(self._what, total=total, completed=done)
                 self._progress.start()
 
@@ -64,16 +66,20 @@ class _Bar:
             self._progress.stop()
 
 
-def _new_progress() -> Progress:
+def _new_progress(unit: str) -> Progress:
     # Rich takes longer to import than most files to save.
     from rich import progress
     from rich.console import Console
 
+    counts = (
+        (progress.MofNCompleteColumn(), progress.TextColumn(unit))
+        if unit
+        else (progress.DownloadColumn(binary_units=True), progress.TransferSpeedColumn())
+    )
     return progress.Progress(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
-        progress.DownloadColumn(binary_units=True),
-        progress.TransferSpeedColumn(),
+        *counts,
         progress.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,

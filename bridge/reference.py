@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,8 +20,8 @@ from bridge.probes import EDGES, RANDOM, SIZES, choose_sizes, draw, draw_cotange
 from bridge.remeshing import to_one_device
 from bridge.trials import Array, Trial
 from xla_call_module.call import TensorSpec
-from xla_call_module.dimensions import evaluate_shape, symbols
-from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.dimensions import evaluate_shape
+from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.exported import from_exported
 from xla_call_module.refining import refine_results
 
@@ -31,7 +31,9 @@ __all__ = ["make_trials"]
 _EDGE = 1
 
 
-def make_trials(model: LoadedModel, *, seed: int) -> list[Trial]:
+def make_trials(
+    model: LoadedModel, *, seed: int, progress: Callable[[int, int], None] | None = None
+) -> list[Trial]:
     """Trials of every signature, to every order that the file has.
 
     Random inputs come in several sizes, those at the edges of their dtypes in one. Gradients are
@@ -40,16 +42,21 @@ def make_trials(model: LoadedModel, *, seed: int) -> list[Trial]:
     Args:
         model: what was loaded.
         seed: the same one gives the same trials.
+        progress: is told of the trials that are made, and of how many there will be.
 
     Raises:
         InteropError: JAX cannot run it here, or no sizes meet its constraints.
     """
     with enable_x64():
-        return [
-            trial
-            for signature in model.signatures.values()
-            for trial in _Reference(signature).trials(seed)
-        ]
+        references = [_Reference(signature) for signature in model.signatures.values()]
+        count = sum(len(reference.kinds) for reference in references)
+        trials: list[Trial] = []
+        while references:  # each with what JAX has compiled for it goes when it is done
+            for trial in references.pop(0).trials(seed):
+                trials.append(trial)
+                if progress is not None:
+                    progress(len(trials), count)
+        return trials
 
 
 class _Reference:
@@ -68,24 +75,21 @@ class _Reference:
         self._params = [to_physical(leaf) for leaf in tree_util.tree_leaves(signature.params)]
         self._variables = {name: i for i, name in enumerate(signature.variable_names) if name}
         self._run = jax.jit(self._evaluate, static_argnums=(0, 1))
-
-    def trials(self, seed: int) -> list[Trial]:
-        """Every kind of input."""
-        names = sorted(
-            {name for spec in self._specs for d in spec.shape or () for name in symbols(d)}
-        )
+        names = self._call.symbols
         sizes = [choose_sizes(names, size, self._accepts) for size in (SIZES if names else (1,))]
-        edge = sizes[_EDGE if names else 0]
+        self._edge = sizes[_EDGE if names else 0]
         kinds = [(RANDOM, found) for found in sizes]
-        kinds += [(kind, edge) for kind in EDGES if self._inputs]
-        trials = []
-        for number, (kind, found) in enumerate(kinds):
-            # Constraints may leave fewer sizes than are wanted.
-            if (kind, found) not in kinds[:number]:
-                random = np.random.default_rng([seed, number, zlib.crc32(self._key.encode())])
-                with_variables = (kind, found) == (RANDOM, edge)
-                trials.append(self._trial(kind, found, random, with_variables=with_variables))
-        return trials
+        kinds += [(kind, self._edge) for kind in EDGES if self._inputs]
+        # Every kind of input with its sizes, by a number that says which random numbers it has.
+        # Constraints may leave fewer sizes than are wanted.
+        self.kinds = {i: kind for i, kind in enumerate(kinds) if kind not in kinds[:i]}
+
+    def trials(self, seed: int) -> Iterator[Trial]:
+        """One of every kind."""
+        for number, (kind, found) in self.kinds.items():
+            random = np.random.default_rng([seed, number, zlib.crc32(self._key.encode())])
+            with_variables = (kind, found) == (RANDOM, self._edge)
+            yield self._trial(kind, found, random, with_variables=with_variables)
 
     def _accepts(self, sizes: Mapping[str, int]) -> bool:
         shapes = [evaluate_shape(self._call.args[i].shape or (), sizes) for i in self._call.kept]
@@ -163,8 +167,8 @@ class _Reference:
             raise InteropError(
                 f"JAX does not run order {order} of {self._key}, lowered for "
                 f"{', '.join(self._call.platforms)} and {self._call.nr_devices} device(s), on "
-                f"{jax.default_backend()}: {error}. To do: verify it where it runs, with --record, "
-                "and compare with --against here."
+                f"{jax.default_backend()}: {quote(error)}. To do: verify it where it runs, with "
+                "--record, and compare with --against here."
             ) from error
         return found
 

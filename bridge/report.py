@@ -12,18 +12,20 @@ from typing import Any
 
 from bridge.sharding_report import ShardingReport, read_shardings
 from bridge.signature_calls import calls_of, inputs_of, names_of, outputs_of
+from savedmodel.folder import PROTO_FILE
 from savedmodel.manifest import Manifest, read_manifest
 from savedmodel.model import SavedModel, Signature, Variable
 from savedmodel.provenance import tensorflow_writer
 from savedmodel.records import record_sizes
+from savedmodel.serving_files import WARMUP_FILE
 from savedmodel.wiring import Parameter
-from savedmodel.write import PROTO_FILE
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import unite
 from xla_call_module.constants import Constant, constants_of
 from xla_call_module.dimensions import Shape
 from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.retargeting import Obstacle, find_obstacles
+from xla_call_module.several_devices import operation_of_several_devices
 from xla_call_module.stablehlo import custom_calls, open_module, walk
 from xla_call_module.versions import RELEASES
 
@@ -43,7 +45,6 @@ __all__ = [
 ]
 
 # Where TensorFlow Serving looks (tensorflow_serving/servables/tensorflow/saved_model_warmup.cc).
-_WARMUP = "assets.extra/tf_serving_warmup_requests"
 _CONSTANTS_SHOWN = 10
 # What holds other operations and computes nothing.
 _STRUCTURE = frozenset({"builtin.module", "func.func", "func.return", "stablehlo.return"})
@@ -128,6 +129,8 @@ class OrderReport:
         constants: the largest ones that it stores, the largest first.
         constant_bytes: of all that it stores.
         sharding: how its arrays lie on several devices; None on one.
+        needs_devices: the operation, with its source line, for which one device, such as that of
+            TensorFlow, cannot run it; empty where one can.
     """
 
     call: int
@@ -143,6 +146,7 @@ class OrderReport:
     constants: tuple[ConstantReport, ...]
     constant_bytes: int
     sharding: ShardingReport | None
+    needs_devices: str
 
     @property
     def title(self) -> str:
@@ -363,6 +367,7 @@ def _report_order(number: int, order: int, call: CallModule) -> OrderReport:
         constants = constants_of(module)
         obstacles = tuple(map(_report_obstacle, find_obstacles(call, module)))
         sharding = read_shardings(call, module)
+        needs_devices = operation_of_several_devices(call, module)
     return OrderReport(
         call=number,
         order=order,
@@ -377,6 +382,7 @@ def _report_order(number: int, order: int, call: CallModule) -> OrderReport:
         constants=tuple(map(_report_constant, constants[:_CONSTANTS_SHOWN])),
         constant_bytes=sum(constant.size for constant in constants),
         sharding=sharding,
+        needs_devices=needs_devices,
     )
 
 
@@ -476,9 +482,9 @@ def _files(folder: Path) -> tuple[StoredFile, ...]:
 
 
 def _report_warmup(folder: Path) -> WarmupReport | None:
-    if not (folder / _WARMUP).is_file():
+    if not (folder / WARMUP_FILE).is_file():
         return None
     records, total = 0, 0
-    for size in record_sizes(folder / _WARMUP):
+    for size in record_sizes(folder / WARMUP_FILE):
         records, total = records + 1, total + size
-    return WarmupReport(_WARMUP, records, total)
+    return WarmupReport(WARMUP_FILE, records, total)

@@ -17,7 +17,14 @@ from bridge.report_pictures import (
     draw_sizes,
 )
 from bridge.report_style import STYLE
-from bridge.report_text import cost_facts, manifest_facts, readers, size, writer_of
+from bridge.report_text import (
+    cost_facts,
+    devices_of,
+    manifest_facts,
+    readers,
+    size,
+    writer_of,
+)
 from bridge.sharding_report import ArraySharding, ShardingReport
 
 if TYPE_CHECKING:
@@ -96,7 +103,7 @@ def _signature(signature: SignatureReport, report: FileReport) -> Markup:
         "safety checks off": ", ".join(checks) or "none",
         "custom calls": ", ".join(signature.custom_calls) or "none",
         "gradients": f"to order {signature.gradient_order}" if signature.gradient_order else "none",
-        "devices": str(signature.devices),
+        "devices": devices_of(signature),
     }
     if signature.batch_buckets:
         facts["batch buckets"] = ", ".join(map(str, signature.batch_buckets))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "aval",
     "cost_facts",
+    "devices_of",
     "manifest_facts",
     "print_costs",
     "print_report",
@@ -129,7 +130,7 @@ def _print_signature(signature: SignatureReport, console: Console) -> None:
         "disabled checks": ", ".join(checks) or "none",
         "custom calls": ", ".join(signature.custom_calls) or "none",
         "gradients": f"order {signature.gradient_order}" if signature.gradient_order else "none",
-        "devices": str(signature.devices),
+        "devices": devices_of(signature),
         "operations": _operations(signature.operations),
     }
     if signature.batch_buckets:
@@ -251,6 +252,14 @@ def readers(tensorflow: str) -> str:
 def writer_of(report: FileReport) -> str:
     """Who wrote the file."""
     return f"jax-tf-bridge, then {report.writer}" if report.saved_again else report.writer
+
+
+def devices_of(signature: SignatureReport) -> str:
+    """For how many devices it is, and what in it one device cannot run."""
+    found = next((order.needs_devices for order in signature.orders if order.needs_devices), "")
+    if not found:
+        return str(signature.devices)
+    return f"{signature.devices}; one alone, as in TensorFlow, cannot run it, because of {found}"
 
 
 def aval(tensor: TensorReport) -> str:

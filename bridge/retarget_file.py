@@ -25,7 +25,8 @@ class RetargetReport:
     """What became of a file.
 
     Attributes:
-        nodes: how many XlaCallModule nodes it has, those of gradients included.
+        nodes: how many XlaCallModule nodes it has that compute something, those of gradients
+            included; others only assert shapes.
         modules: how many different modules they have.
         tensorflow: the oldest release known to run all of them; empty where there is none.
     """
@@ -75,7 +76,7 @@ def retarget_file(
     nodes = rewrite_nodes(
         source, target, change.apply, metadata=change.metadata, overwrite=overwrite
     )
-    return RetargetReport(nodes, len(change.releases), change.metadata().get("tensorflow", ""))
+    return RetargetReport(nodes, change.modules, change.metadata().get("tensorflow", ""))
 
 
 @dataclass(slots=True)
@@ -87,6 +88,7 @@ class _Change:
     checks: tuple[DisabledCheck, ...] | None
     portable_linalg: bool
     releases: list[Release | None] = dataclasses.field(default_factory=list)
+    modules: int = 0
 
     def apply(self, call: CallModule) -> CallModule:
         if self.platforms is not None:
@@ -98,6 +100,7 @@ class _Change:
         if self.checks is not None:
             call = dataclasses.replace(call, disabled_checks=self.checks)
         self.releases.append(oldest_release(call))
+        self.modules += bool(call.results)
         return call
 
     def metadata(self) -> Mapping[str, Any]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
 from jax import export, tree_util
 
 from bridge.batch_buckets import Buckets, with_batch_buckets
+from bridge.chains import ChainOptions, to_chain
 from bridge.environment import describe_environment, source_file
 from bridge.names import Names, input_names, names_of_signature, output_names, parameter_names
 from bridge.parameters import check_parameters, to_constants, to_variables
@@ -21,35 +20,50 @@ from bridge.processes import JaxProcesses, is_spread
 from bridge.progress import progress_bar
 from bridge.signature_defaults import with_defaults
 from bridge.tracing import export_model
-from bridge.trees import to_structure, with_text_keys
-from bridge.vjp import vjp_of
+from bridge.trees import to_structure
 from savedmodel.manifest import write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
 from savedmodel.staging import staged_folder
 from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
 from savedmodel.write_together import write_together
-from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.checks import DisabledCheck, parse_checks
+from xla_call_module.asserting import to_shape_check
+from xla_call_module.call import CallModule
+from xla_call_module.checks import parse_checks
 from xla_call_module.constants import HOISTED_FROM, largest_constants
-from xla_call_module.constants import hoist_constants as hoist
 from xla_call_module.errors import ShardingError, StructureError
-from xla_call_module.exported import Check, argument_paths, from_exported, result_paths
-from xla_call_module.linalg import lower_linalg
+from xla_call_module.exported import Check
 from xla_call_module.linalg_option import parse_linalg
-from xla_call_module.locations import strip_locations
-from xla_call_module.residuals import split_residuals
-from xla_call_module.retargeting import oldest_release, retarget
-from xla_call_module.several_devices import check_one_device
+from xla_call_module.retargeting import oldest_release
 
-__all__ = ["ChainOptions", "save", "to_chain"]
+__all__ = ["ChainOptions", "SaveOptions", "save", "to_chain"]
 
 _FORMAT = 1
 _CONSTANTS_SHOWN = 3
 
 
+class SaveOptions(TypedDict, total=False):
+    """What `save` takes besides the model and where it goes, for who hands it on."""
+
+    params: Any
+    args: Any
+    platforms: Sequence[str] | None
+    trainable: Any
+    inputs: Names | Mapping[str, Names] | None
+    outputs: Names | Mapping[str, Names] | None
+    gradient_order: int
+    residuals: bool
+    hoist_constants: int | None
+    tensorflow: str | None
+    disabled_checks: Sequence[Check]
+    linalg: str
+    num_shards: int | None
+    manifest: bool
+    batch_buckets: Buckets | None
+
+
 def save(
-    model: export.Exported | Mapping[str, export.Exported] | Any,
+    model: export.Exported | Mapping[str, Any] | Any,
     path: str | os.PathLike[str],
     *,
     params: Any = None,
@@ -85,7 +99,8 @@ def save(
         model: an `Exported`, or a mapping from signature keys to them; the key of a single one is
             `serving_default`. Or what is exported here: a function, or a module of Flax (linen or
             nnx), Haiku, Equinox or, on its JAX backend, Keras, as it is for inference. What these
-            do not train, such as batch statistics, is not trainable.
+            do not train, such as batch statistics, is not trainable. In a mapping, functions and
+            modules that share their parameters may stand beside `Exported`s.
         path: the folder to make, or an address such as `gs://bucket/model` where etils is
             installed. It appears whole or not at all.
         params: the pytree that is the first positional argument of every `Exported`, or of the
@@ -101,7 +116,8 @@ def save(
         args: where a function or a module is exported here, its arguments after the parameters: a
             text such as `"f32[b,28,28], mask=bool[b]"`, or a tuple with a pytree for each, of such
             texts, `jax.ShapeDtypeStruct`s or arrays; a mapping for keyword arguments. A functional
-            or sequential Keras model knows its own.
+            or sequential Keras model knows its own. Of several functions they are those of all, or
+            a mapping from signature keys to them.
         platforms: what it is exported for; by default cpu, cuda and tpu.
         trainable: a bool, or a prefix of `params` with bools. Integers are never trainable.
         inputs: names for the signature's inputs: a sequence, one for each leaf of the arguments, or
@@ -272,143 +288,6 @@ def _too_large(saved: SavedModel) -> StructureError:
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ChainOptions:
-    """What `save` is asked to make of each chain; the fields are its arguments."""
-
-    tensorflow: str | None
-    gradient_order: int
-    residuals: bool
-    hoist_constants: int | None
-    disabled_checks: tuple[DisabledCheck, ...]
-    portable_linalg: bool
-
-
-def to_chain(
-    exported: export.Exported, options: ChainOptions, constants: dict[str, np.ndarray[Any, Any]]
-) -> tuple[CallModule, ...]:
-    """The call, its VJP and so on, all as the wanted TensorFlow reads them.
-
-    What is taken out of them is added to `constants`.
-    """
-
-    def hoisted(call: CallModule) -> CallModule:
-        if options.hoist_constants is None:
-            return call
-        call, values = hoist(call, options.hoist_constants, known=constants)
-        constants.update(values)
-        return call
-
-    lowered = lower_linalg if options.portable_linalg else _same
-    # The two passes are made of whole modules, and whole modules are large.
-    early, late = (_same, hoisted) if options.residuals else (hoisted, _same)
-    # Making VJPs is what takes the most memory, so that nothing is taken out of modules before.
-    whole = _differentiated(exported, options)
-    calls = [lowered(early(whole.pop(0)))]
-    while whole:
-        calls.append(strip_locations(lowered(early(whole.pop(0)))))
-    if options.residuals:
-        calls = _hand_on_residuals(calls)
-    return tuple(retarget(late(call), options.tensorflow) for call in calls)
-
-
-def _differentiated(exported: export.Exported, options: ChainOptions) -> list[CallModule]:
-    """The call, its VJP and so on, as JAX makes them."""
-    calls = [_to_call(exported, options.disabled_checks)]
-    _warn_of_devices(calls[0])
-    for order in range(1, options.gradient_order + 1):
-        vjp = _differentiate(exported, calls[-1], order)
-        if vjp is None:
-            break
-        exported = vjp
-        calls.append(from_exported(vjp, disabled_checks=options.disabled_checks))
-    return calls
-
-
-def _same(call: CallModule) -> CallModule:
-    return call
-
-
-def _hand_on_residuals(chain: list[CallModule]) -> list[CallModule]:
-    """The chain with its first two calls as a forward and a backward pass."""
-    split = split_residuals(*chain[:2]) if len(chain) > 1 else None
-    return chain if split is None else [*split, *chain[2:]]
-
-
-def _differentiate(
-    exported: export.Exported, call: CallModule, order: int
-) -> export.Exported | None:
-    """The VJP, or None where there is none, with a warning where one could be expected."""
-    differentiable = any(spec.dtype.differentiable for spec in call.operands) and any(
-        spec.dtype.differentiable for spec in call.results
-    )
-    if not differentiable:
-        return None
-    if not exported.has_vjp():
-        if order > 1:
-            reason = f"it was serialized with vjp_order={order - 1}"
-            _warn_of_missing_gradient(call.name, order, reason)
-        return None
-    try:
-        return vjp_of(exported)
-    except (ValueError, NotImplementedError, TypeError) as error:
-        _warn_of_missing_gradient(
-            call.name, order, f"JAX cannot differentiate it in reverse mode: {error}"
-        )
-        return None
-
-
-def _warn_of_missing_gradient(name: str, order: int, reason: str) -> None:
-    what = "without a gradient" if order == 1 else f"with gradients up to order {order - 1}"
-    warnings.warn(f"{name} is saved {what}, because {reason}", UserWarning, stacklevel=6)
-
-
-def _no_gradient(name: str, order: int) -> str:
-    """What TensorFlow says of the first order that is missing."""
-    return (
-        f"{name} was saved with gradients up to order {order}. To do: save it with "
-        f"gradient_order={order + 1} or more (forward mode needs one more than reverse mode), or "
-        "export it again if it was serialized with fewer."
-    )
-
-
-def _to_call(exported: export.Exported, checks: Sequence[DisabledCheck]) -> CallModule:
-    """The call; the `Exported` in it has pytrees that JAX can serialize."""
-    if not isinstance(exported, export.Exported):
-        raise StructureError(
-            f"Expected a jax.export.Exported, got {type(exported).__name__}. To do: call "
-            "jax.export.export(jax.jit(f))(*specs) first."
-        )
-    portable = dataclasses.replace(
-        exported,
-        in_tree=with_text_keys(exported.in_tree),
-        out_tree=with_text_keys(exported.out_tree),
-    )
-    call = from_exported(portable, disabled_checks=checks)
-    return dataclasses.replace(
-        call,
-        args=_with_paths(call.args, argument_paths(exported.in_tree)),
-        results=_with_paths(call.results, result_paths(exported.out_tree)),
-    )
-
-
-def _with_paths(specs: Sequence[TensorSpec], paths: Sequence[str]) -> tuple[TensorSpec, ...]:
-    pairs = zip(specs, paths, strict=True)
-    return tuple(dataclasses.replace(spec, path=path) for spec, path in pairs)
-
-
-def _warn_of_devices(call: CallModule) -> None:
-    """What XLA partitions by itself runs on one device, and needs no word."""
-    try:
-        check_one_device(call)
-    except ShardingError as refusal:
-        warnings.warn(
-            f"A file that TensorFlow cannot run on one device: {refusal}",
-            UserWarning,
-            stacklevel=5,
-        )
-
-
 def _to_signature(
     key: str,
     chain: tuple[CallModule, ...],
@@ -432,6 +311,8 @@ def _to_signature(
         arguments = _without_first(arguments)
         check_parameters(call.name, call.args[: len(variables)], variables)
         bound = {index: index for index in range(len(variables))}
+    free = sorted(leaves(arguments))
+    names = dict(zip(free, input_names(key, call, free, inputs), strict=True))
     function = Function(
         name=key,
         chain=chain,
@@ -441,13 +322,22 @@ def _to_signature(
         results=to_structure(exported.out_tree),
         no_gradient=_no_gradient(call.name, len(chain) - 1),
         constants={key: len(variables) + position for position, key in enumerate(constants)},
+        check=to_shape_check(call, names),
     )
-    free = sorted(leaves(arguments))
     return Signature(
         key=key,
         function=function,
-        inputs=dict(zip(input_names(key, call, free, inputs), free, strict=True)),
+        inputs={name: index for index, name in names.items()},
         outputs={name: index for index, name in enumerate(output_names(key, call, outputs))},
+    )
+
+
+def _no_gradient(name: str, order: int) -> str:
+    """What TensorFlow says of the first order that is missing."""
+    return (
+        f"{name} was saved with gradients up to order {order}. To do: save it with "
+        f"gradient_order={order + 1} or more (forward mode needs one more than reverse mode), or "
+        "export it again if it was serialized with fewer."
     )
 
 

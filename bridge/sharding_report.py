@@ -10,29 +10,23 @@ Source: xla/hlo/ir/hlo_sharding.cc, `HloSharding::ToString`; https://openxla.org
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from xla_call_module._jax import ir
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import InteropError
-from xla_call_module.placements import MeshAxis
+from xla_call_module.module_shardings import read_module_shardings
+from xla_call_module.placements import Mesh, MeshAxis
 from xla_call_module.sharding_text import sharding_from_text
 from xla_call_module.shardings import REPLICATED, Sharding
-from xla_call_module.shardy import MESH_TEXT, mesh_from_shardy
-from xla_call_module.stablehlo import find_main, open_module, serialize_module
+from xla_call_module.stablehlo import open_module, serialize_module
 
 __all__ = ["ArraySharding", "ShardingReport", "read_shardings"]
 
-_ATTRIBUTE = "mhlo.sharding"
 _SHARDY_MESH = "sdy.mesh"
-_FRONTEND = "mhlo.frontend_attributes"
-_MESHES = "xla.sdy.meshes"
-_MESH = re.compile(rf"#sdy\.{MESH_TEXT}")
 # No mesh that is drawn or listed by device is larger.
 _MOST_DEVICES = 1 << 16
 
@@ -93,54 +87,25 @@ def read_shardings(call: CallModule, module: Any) -> ShardingReport | None:
 
 
 def _read(call: CallModule, module: Any) -> ShardingReport:
-    main = find_main(module)
-    arguments = _texts(main, "arg_attrs")[int(call.has_platform_index) :]
-    results = _texts(main, "res_attrs")
+    said = read_module_shardings(module)
     found = [
-        *zip(["in"] * len(arguments), call.operands, arguments, strict=False),
-        *zip(["out"] * len(results), call.results, results, strict=False),
+        *zip(["in"] * len(call.operands), call.operands, said.argument_texts, strict=False),
+        *zip(["out"] * len(call.results), call.results, said.result_texts, strict=False),
     ]
-    mesh = _mesh(call, module, [text for _, _, text in found])
+    mesh = _mesh(call, said.meshes, [text for _, _, text in found])
     arrays = tuple(_array(mesh, role, spec, text) for role, spec, text in found if text)
     return ShardingReport("Shardy" if call.uses_shardy else "GSPMD", mesh, arrays)
 
 
-def _texts(main: Any, key: str) -> list[str]:
-    if key not in main.attributes:
-        return []
-    attributes = [ir.DictAttr(value) for value in main.attributes[key]]
-    return [_text(value, _ATTRIBUTE) for value in attributes]
-
-
-def _text(attributes: Any, key: str) -> str:
-    """A text among attributes; empty where there is none, or something else."""
-    try:
-        return str(ir.StringAttr(attributes[key]).value) if key in attributes else ""
-    except ValueError:
-        return ""
-
-
-def _mesh(call: CallModule, module: Any, texts: Sequence[str]) -> tuple[MeshAxis, ...]:
+def _mesh(call: CallModule, meshes: Sequence[Mesh], texts: Sequence[str]) -> tuple[MeshAxis, ...]:
     """The first description of the mesh that has as many devices as the call."""
     orders = [s.order for text in texts if (s := _parse(text)) is not None and s.order is not None]
     unnamed = [tuple(MeshAxis("", size) for size in order.reshape) for order in orders]
-    candidates = [_mesh_of_module(module), _mesh_of_exported(call), *unnamed]
+    candidates = [*(mesh.axes for mesh in meshes), _mesh_of_exported(call), *unnamed]
     fitting = [mesh for mesh in candidates if math.prod(a.size for a in mesh) == call.nr_devices]
     named = [mesh for mesh in fitting if all(axis.name for axis in mesh)]
     finest = sorted(fitting, key=len, reverse=True)
     return next(iter([*named, *finest]), (MeshAxis("", call.nr_devices),))
-
-
-def _mesh_of_module(module: Any) -> tuple[MeshAxis, ...]:
-    attributes = module.operation.attributes
-    if _FRONTEND not in attributes:
-        return ()
-    frontend = ir.DictAttr(attributes[_FRONTEND])
-    found = _MESH.search(_text(frontend, _MESHES))
-    try:
-        return mesh_from_shardy(found[0]).axes if found is not None else ()
-    except InteropError:
-        return ()  # a mesh that JAX does not make
 
 
 def _mesh_of_exported(call: CallModule) -> tuple[MeshAxis, ...]:

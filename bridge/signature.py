@@ -9,14 +9,16 @@ from typing import Any
 
 from jax import export
 
-__all__ = ["Defaults", "adopt_metadata", "read_defaults"]
+__all__ = ["Defaults", "adopt_metadata", "read_defaults", "signature_of"]
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def adopt_metadata(call: Any, fun: Callable[..., Any] | export.Exported) -> None:
-    """Give `call` the name, documentation and signature of `fun`.
+def adopt_metadata(
+    call: Any, fun: Callable[..., Any] | export.Exported, signature: inspect.Signature | None
+) -> None:
+    """Give `call` the name and documentation of `fun`, and its signature.
 
     TensorFlow names the inputs of a function after its parameters. `functools.wraps` would also set
     `__wrapped__`, and tf.function would call what is behind it.
@@ -27,7 +29,7 @@ def adopt_metadata(call: Any, fun: Callable[..., Any] | export.Exported) -> None
     for name in ("__name__", "__qualname__", "__doc__", "__module__"):
         if isinstance(value := getattr(fun, name, None), str):
             setattr(call, name, value)
-    if (signature := _signature(fun)) is not None:
+    if signature is not None:
         call.__signature__ = signature.replace(return_annotation=inspect.Signature.empty)
 
 
@@ -77,9 +79,9 @@ class Defaults:
         return name in self.values and value is self.values[name]
 
 
-def read_defaults(fun: Any) -> Defaults | None:
-    """The defaults of a function; None where it has none."""
-    if (signature := _signature(fun)) is None:
+def read_defaults(signature: inspect.Signature | None) -> Defaults | None:
+    """The defaults of a function with a signature; None where it has none."""
+    if signature is None:
         return None
     parameters = signature.parameters.values()
     values = {p.name: p.default for p in parameters if p.default is not p.empty}
@@ -94,7 +96,8 @@ def read_defaults(fun: Any) -> Defaults | None:
     )
 
 
-def _signature(fun: Any) -> inspect.Signature | None:
+def signature_of(fun: Any) -> inspect.Signature | None:
+    """The signature of a function, or None."""
     try:
         return inspect.signature(fun)
     except (TypeError, ValueError):  # a builtin, which tells nothing

@@ -11,7 +11,7 @@ import jax
 from jax import export, tree_util
 
 from bridge._jax import polymorphic_shape_class
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, quote
 
 __all__ = ["ArgumentSpec", "Specifier", "parse_constraints", "specify", "specify_as_jax2tf"]
 
@@ -74,8 +74,8 @@ def parse_constraints(constraints: Sequence[str]) -> tuple[str, ...]:
         export.SymbolicScope(parsed)
     except (ValueError, TypeError, IndexError, TokenError) as error:
         raise StructureError(
-            f"polymorphic_constraints={list(parsed)!r}: {error}. To do: write each one as in "
-            "'b >= 2' or 'mod(b, 2) == 0'."
+            f"polymorphic_constraints={list(parsed)!r}: {quote(error)}. To do: write each one as "
+            "in 'b >= 2' or 'mod(b, 2) == 0'."
         ) from error
     return parsed
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -48,6 +48,7 @@ def run_trials(
     *,
     python: str | os.PathLike[str] | None = None,
     silence: float = _SILENCE,
+    progress: Callable[[int, int], None] | None = None,
 ) -> TensorFlowRun:
     """Run trials of a SavedModel in TensorFlow.
 
@@ -57,11 +58,17 @@ def run_trials(
         python: the interpreter of an environment with TensorFlow; by default this one. Neither JAX
             nor this package need be there, and JAX cannot be imported if it is.
         silence: after how many seconds without a word the process is ended.
+        progress: is told of the trials that have been run, and of how many there are.
 
     Raises:
         MissingDependencyError: TensorFlow cannot be imported there.
         OSError: there is no such interpreter.
     """
+
+    def shown(done: int) -> None:
+        if progress is not None:
+            progress(done, len(trials))
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # Python puts a program's folder on the path, and this package has modules with the names
@@ -76,18 +83,25 @@ def run_trials(
             str(folder / "results.npz"),
         ]
         with tempfile.TemporaryFile("w+") as errors:
-            lines, status = _run(command, errors, silence)
+            lines, status = _run(command, errors, silence, shown)
             errors.seek(0)
             words = errors.read().strip()[-_LAST_WORDS:]
         return _interpret(lines, status, words, command[0], folder / "results.npz")
 
 
 def _run(
-    command: Sequence[str], errors: IO[str], silence: float
+    command: Sequence[str],
+    errors: IO[str],
+    silence: float,
+    shown: Callable[[int], None],
 ) -> tuple[list[dict[str, Any]], int]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
         assert process.stdout is not None
-        lines = list(_lines(process, process.stdout, silence))
+        lines = []
+        for line in _lines(process, process.stdout, silence):
+            lines.append(line)
+            if "trial" in line:
+                shown(line["trial"] + 1)
         return lines, process.wait()
 
 

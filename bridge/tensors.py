@@ -12,6 +12,7 @@ import tensorflow as tf
 from jax import tree_util
 
 from bridge.containers import without_containers
+from bridge.narrowing import narrow_dtype
 from bridge.specifications import ArgumentSpec
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError, InteropError
@@ -141,7 +142,7 @@ def _to_tensor(leaf: Any, *, wide: bool) -> tuple[tf.Tensor, Any]:
         return leaf, None
     if type(leaf) in (bool, int, float, complex):
         dtype = np.dtype(type(leaf))
-        narrow = dtype if wide else jax.dtypes.canonicalize_dtype(dtype)
+        narrow = dtype if wide else narrow_dtype(dtype)
         return tf.constant(np.asarray(leaf, narrow)), type(leaf)
     if isinstance(leaf, jax.Array):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):

@@ -13,11 +13,12 @@ import tensorflow as tf
 from jax import tree_util
 
 from bridge._jax import is_staging
+from bridge.narrowing import narrow_array
 from bridge.tf_callbacks import Callback
 from bridge.tf_derivatives import Spliced
 from bridge.tf_effects import is_stateful, stateful_operations
 from bridge.tf_embedding import Embedding
-from bridge.tf_functions import flatten_results, name_of, to_callable
+from bridge.tf_functions import call_with_tensors, flatten_results, name_of, to_callable
 from bridge.tf_results import declared_results, infer_results, is_static
 from bridge.tf_tracing import Traced, trace
 from bridge.tf_variables import (
@@ -188,7 +189,9 @@ class CalledFunction:
         def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
             nonlocal out_tree
             args, kwargs = tree_util.tree_unflatten(tree, tensors)
-            results, out_tree = flatten_results(function(*args, **kwargs), name)
+            results, out_tree = flatten_results(
+                call_with_tensors(function, args, kwargs, name), name
+            )
             return results
 
         specs = [_to_spec(leaf, tree, index) for index, leaf in enumerate(leaves)]
@@ -246,7 +249,7 @@ def _to_array(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> Any:
             "JAX or numpy array, a tensor or a Python number. To do: bind Python values first, as "
             "in call_tf(functools.partial(fun, name=value))."
         )
-    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+    return narrow_array(array)
 
 
 def _to_spec(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> jax.ShapeDtypeStruct:

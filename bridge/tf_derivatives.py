@@ -22,23 +22,29 @@ import tensorflow as tf
 from jax import custom_batching, export, lax
 from jax.custom_derivatives import SymbolicZero
 
-from bridge._jax import vary_together
+from bridge._jax import is_staging, vary_together
 from bridge.linear import LinearMap, apply_linear
 from bridge.tf_callbacks import Callback, runs_now
+from bridge.tf_differentiable import (
+    conjugate,
+    is_differentiable,
+    lost_gradients,
+    refuse_effects,
+    without_derivative,
+)
 from bridge.tf_effects import (
     WITHOUT_VECTORIZATION,
     has_own_gradients,
     operations_of,
-    stateful_operations,
 )
 from bridge.tf_embedding import Embedding
+from bridge.tf_linearity import operations_without_gradient
 from bridge.tf_lowering import compile_function, compiled_results, lower
 from bridge.tf_results import is_static, result_specs
 from bridge.tf_tracing import FlatFunction, Traced, trace
 from bridge.tf_variables import is_split, read, read_at_run_time, to_spec
 from bridge.transposing import transposable
 from xla_call_module.dependence import dependencies
-from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
 
@@ -77,7 +83,12 @@ class Spliced:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """The results."""
-        results: list[Any] = self._differentiable(*vary_together(inputs))
+        config: Any = jax.config  # its values are attributes that JAX adds when it is imported
+        ordered = isinstance(self._runner, Callback) and self._runner.ordered
+        # Then JAX refuses ordered effects inside of `jax.custom_jvp`.
+        plain = ordered and config.jax_enable_checks and is_staging()
+        function = self._mapped if plain else self._differentiable
+        results: list[Any] = function(*vary_together(inputs))
         return results
 
     @cached_property
@@ -158,7 +169,7 @@ class Spliced:
         )
         moving = self._moving
         if active and moving:
-            self._refuse_effects()
+            refuse_effects(self._traced)
         results = self(*primals)
         pushed = {}
         if active and moving:
@@ -202,15 +213,15 @@ class Spliced:
     def _is_trainable(self, index: int) -> bool:
         count = len(self._traced.arguments)
         if index < count:
-            return _is_trainable(self._traced.arguments[index].dtype)
+            return _is_trainable(self._traced.arguments[index])
         variable = self._variables[index - count]
-        return not is_split(variable) and _is_trainable(variable.dtype.as_numpy_dtype)
+        return not is_split(variable) and is_differentiable(variable.dtype.base_dtype.name)
 
     @cached_property
     def _moving(self) -> tuple[int, ...]:
         """The results that have tangents."""
         specs = enumerate(self._results)
-        return tuple(index for index, spec in specs if _is_trainable(spec.dtype))
+        return tuple(index for index, spec in specs if _is_trainable(spec))
 
     def _tangent_of(self, active: tuple[int, ...]) -> Spliced:
         """Arguments, tangents of the active inputs -> tangents of the results that have any."""
@@ -248,7 +259,11 @@ class Spliced:
             if (kind, active) not in self._derived:
                 given = [*self._traced.arguments, *specs]
                 compiled = self._runner is None
-                traced = trace(flat, given, name=self._traced.name, compiled=compiled)
+                self._refuse_lost_gradients(kind, active)
+                try:
+                    traced = trace(flat, given, name=self._traced.name, compiled=compiled)
+                except (LookupError, NotImplementedError) as error:
+                    raise without_derivative(self._traced.name, kind, error) from error
                 derivation = _Derivation(self, kind, active)
                 self._derived[kind, active] = Spliced(
                     traced,
@@ -260,23 +275,31 @@ class Spliced:
             derived: Spliced = self._derived[kind, active]
             return derived
 
-    def _refuse_effects(self) -> None:
-        """Refuse to differentiate what would run once more for its derivative."""
-        if stateful := stateful_operations(self._traced.concrete):
-            raise StructureError(
-                f"{self._traced.name} cannot be differentiated: TensorFlow would run it once more, "
-                f"and {', '.join(stateful)} would assign, or draw random numbers, once more. To "
-                "do: take and return what changes, and use tf.random.stateless_uniform and the "
-                "like."
+    def _refuse_lost_gradients(self, kind: str, active: tuple[int, ...]) -> None:
+        """Refuse a derivative that TensorFlow would compute as zero without a word."""
+        lost: tuple[str, ...] = ()
+        if kind == "tangent":  # which is the gradient of the pullback
+            count, pullback = len(self._traced.arguments), self._pullback_of(active)
+            cotangents = range(count, len(pullback._traced.arguments))
+            lost = operations_without_gradient(pullback._traced.concrete, linear=cotangents)
+        elif self._derivation is not None:
+            first = len(self._derivation.parent._traced.arguments)
+            last = len(self._traced.arguments)
+            lost = operations_without_gradient(
+                self._traced.concrete,
+                linear=[index for index in active if first <= index < last],
+                others=[index for index in active if index < first],
             )
+        if lost:
+            raise lost_gradients(self._traced.name, kind, lost)
 
     def _cotangents(self, active: tuple[int, ...]) -> FlatFunction:
         """The gradient of TensorFlow, with complex cotangents as JAX has them: conjugated."""
         count = len(self._traced.arguments)
 
         def pull_back(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            given = [_conjugate(cotangent) for cotangent in tensors[count:]]
-            return [_conjugate(found) for found in self._gradient(active, tensors[:count], given)]
+            given = [conjugate(cotangent) for cotangent in tensors[count:]]
+            return [conjugate(found) for found in self._gradient(active, tensors[:count], given)]
 
         return pull_back
 
@@ -469,19 +492,14 @@ def _without_logging() -> Iterator[None]:
         logger.removeFilter(is_elsewhere)
 
 
-def _is_trainable(dtype: Any) -> bool:
-    """Whether TensorFlow has gradients for it."""
-    return dtype_from_name(str(np.dtype(dtype)), where="a value").differentiable
+def _is_trainable(spec: jax.ShapeDtypeStruct) -> bool:
+    return is_differentiable(str(np.dtype(spec.dtype)))
 
 
 def _zero_tangent(result: Any) -> Any:
     if jnp.issubdtype(result.dtype, jnp.inexact):
         return jnp.zeros_like(result)
     return np.zeros(result.shape, jax.dtypes.float0)
-
-
-def _conjugate(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.math.conj(tensor) if tensor.dtype.is_complex else tensor
 
 
 def _to_tensors(values: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.Tensor]:

@@ -11,10 +11,15 @@ from jax import tree_util
 
 from bridge.containers import without_containers
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import ArgumentError, DtypeError, StructureError
 from xla_call_module.exported import result_paths
 
-__all__ = ["flatten_results", "name_of", "to_callable"]
+__all__ = ["ResultDtypeError", "call_with_tensors", "flatten_results", "name_of", "to_callable"]
+
+
+class ResultDtypeError(DtypeError, ValueError):
+    """A result is of a dtype of which JAX has no arrays; JAX's own converter has a ValueError."""
+
 
 _DEFAULT_SIGNATURE = "serving_default"
 
@@ -76,7 +81,8 @@ def flatten_results(results: Any, name: str) -> tuple[list[tf.Tensor], tree_util
 
     Raises:
         StructureError: one of them is no tensor, such as a sparse one.
-        DtypeError: one of them is of strings or resources.
+        ResultDtypeError: one of them is of strings or resources.
+        DtypeError: one of them has a dtype that JAX does not have.
     """
     if isinstance(results, tf.Operation):  # what a tf.function without results returns in a graph
         results = ()
@@ -94,5 +100,30 @@ def flatten_results(results: Any, name: str) -> tuple[list[tf.Tensor], tree_util
             raise StructureError(
                 f"{path} of {name} is {leaf!r:.80}; expected a tensor. TensorFlow says: {error}"
             ) from error
+        if tensors[-1].dtype in (tf.string, tf.resource, tf.variant):
+            raise ResultDtypeError(
+                f"{path} of {name} has dtype {tensors[-1].dtype.name}, and JAX has numbers only. "
+                "To do: leave it out of what the function returns, or turn it into numbers."
+            )
         dtype_from_name(tensors[-1].dtype.name, where=f"{path} of {name}")
     return tensors, tree
+
+
+def call_with_tensors(
+    function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], name: str
+) -> Any:
+    """What a function returns for tensors.
+
+    Raises:
+        ArgumentError: it is a `tf.function` with a signature that they do not fit.
+    """
+    try:
+        return function(*args, **kwargs)
+    except TypeError as error:
+        if not str(error).startswith("Binding inputs to tf.function failed"):
+            raise
+        raise ArgumentError(
+            f"The arguments of {name} do not fit its signature. TensorFlow says: "
+            f"{str(error)[:400]} To do: pass arrays of the shapes and dtypes of its "
+            "input_signature."
+        ) from error

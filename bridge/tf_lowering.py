@@ -17,7 +17,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters.mlir import make_ir_context
 
-from bridge._jax import cut_vjp
+from bridge._jax import cut_vjp, replace_shardings
 from bridge.tf_effects import stateful_operations
 from bridge.tf_results import result_specs
 from bridge.tf_tracing import Traced
@@ -34,6 +34,7 @@ from xla_call_module.stablehlo import (
     parse_module,
     read_main,
     serialize_module,
+    walk,
 )
 
 __all__ = ["compile_function", "compiled_results", "lower"]
@@ -107,18 +108,30 @@ def lower(
         return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in results)
 
     like.__name__ = re.sub(r"\W", "_", traced.name) or "tensorflow"
-    with make_ir_context():
+    # A mesh that is set would be that of the results.
+    nowhere = jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+    with make_ir_context(), nowhere:
         module = ir.Module.parse(compiled)
+        _remove_copies(module)
         platforms = _platforms_for(traced, module)
         outside = export.export(jax.jit(like, keep_unused=True), platforms=platforms)(*specs)
         _enclose(module, parse_module(outside.mlir_module_serialized), traced)
         artifact = serialize_module(module, read_artifact_version(outside.mlir_module_serialized))
-    return cut_vjp(dataclasses.replace(outside, mlir_module_serialized=artifact), 0)
+    own = dataclasses.replace(outside, mlir_module_serialized=artifact)
+    nothing = (None,) * len(own.in_avals), (None,) * len(own.out_avals)
+    return cut_vjp(replace_shardings(own, *nothing), 0)
 
 
 def _refusal(name: str, error: Exception) -> StructureError:
     """The operation that cannot be compiled, in TensorFlow's message."""
     text = str(error)
+    if "fixed tensor list size" in text:
+        return StructureError(
+            f"{name} cannot be compiled for JAX: the gradient of a loop keeps values of every "
+            "step, and XLA must know how many steps there are at most. To do: pass "
+            "maximum_iterations= to tf.while_loop; or pass compiled=False, which runs the function "
+            "in TensorFlow, through a callback."
+        )
     kernels = dict.fromkeys(re.findall(r"(\w+) \(No registered '", text))
     constant = re.search(r"Input (\d+) to node `([^`]*)` with op (\w+) must be", text)
     if kernels:
@@ -150,6 +163,17 @@ def _platforms_for(traced: Traced, module: Any) -> tuple[str, ...]:
     return allowed
 
 
+def _remove_copies(module: Any) -> None:
+    """Put its operand in the place of each `mhlo.copy`, of which StableHLO has no form."""
+    for operation in [found for found in walk(module) if _name_of(found) == "mhlo.copy"]:
+        operation.operation.results[0].replace_all_uses_with(operation.operation.operands[0])
+        operation.operation.erase()
+
+
+def _name_of(operation: Any) -> str:
+    return str(operation.operation.name)
+
+
 def _enclose(module: Any, outside: Any, traced: Traced) -> None:
     """Put JAX's `main` around that of TensorFlow, which becomes a function that it calls.
 
@@ -163,6 +187,7 @@ def _enclose(module: Any, outside: Any, traced: Traced) -> None:
     block = outer.regions[0].blocks[0]
     for operation in reversed(list(block.operations)):
         operation.operation.erase()
+    _remove_shardings(outer)
     types = list(inner.type.inputs)
     given = list(block.arguments)[len(block.arguments) - len(types) :]
     if len(given) != len(types):
@@ -184,6 +209,21 @@ def _enclose(module: Any, outside: Any, traced: Traced) -> None:
         symbol = ir.FlatSymbolRefAttr.get(ir.StringAttr(inner.attributes["sym_name"]).value)
         call = func.CallOp(list(inner.type.results), symbol, operands)
         func.ReturnOp(list(call.results))
+
+
+def _remove_shardings(function: Any) -> None:
+    """Take away what says how arguments and results lie, on a mesh that the module does not have.
+
+    It is there where JAX has a mesh with explicit axes.
+    """
+    for key in ("arg_attrs", "res_attrs"):
+        if key not in function.attributes:
+            continue
+        plain = [
+            {named.name: named.attr for named in attributes if named.name != "sdy.sharding"}
+            for attributes in function.attributes[key]
+        ]
+        function.attributes[key] = ir.ArrayAttr.get([ir.DictAttr.get(kept) for kept in plain])
 
 
 def _replace_attributes(operation: Any, other: Any) -> None:

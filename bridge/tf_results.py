@@ -13,10 +13,15 @@ from jax import export, tree_util
 
 from bridge.tf_tracing import FlatFunction, Traced, trace
 from xla_call_module.dimensions import evaluate_shape, symbols
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, quote
 from xla_call_module.exported import result_paths
 
-__all__ = ["declared_results", "infer_results", "is_static", "result_specs"]
+__all__ = ["DynamicShapeError", "declared_results", "infer_results", "is_static", "result_specs"]
+
+
+class DynamicShapeError(StructureError):
+    """The shape of a result depends on values."""
+
 
 # Sizes at which functions are traced: whole numbers of what shapes are usually divided by.
 _BASE, _STEP = 24, 48
@@ -26,13 +31,13 @@ def result_specs(traced: Traced) -> tuple[jax.ShapeDtypeStruct, ...]:
     """The shapes and dtypes of the results.
 
     Raises:
-        StructureError: a shape depends on values; the message names the operation.
+        DynamicShapeError: a shape depends on values; the message names the operation.
     """
     specs = []
     for index, result in enumerate(traced.results):
         if not result.shape.is_fully_defined():
             operation = _first_dynamic(traced.concrete.outputs[index])
-            raise StructureError(
+            raise DynamicShapeError(
                 f"Result {index} of {traced.name} has the shape {result.shape}: that of what "
                 f"{operation} returns depends on values, and JAX compiles fixed shapes only. To "
                 "do: call it with compiled=False and shapes= of the results, or give the "
@@ -103,7 +108,8 @@ def _parse(leaf: Any, known: tf.TensorSpec, scope: Any) -> Any:
         shape = export.symbolic_shape(leaf, scope=scope)
     except ValueError as error:
         raise StructureError(
-            f"shapes= has {leaf!r}, which is no shape: {error}. To do: write it as in 'b, 3'."
+            f"shapes= has {leaf!r}, which is no shape: {quote(error)}. To do: write it as "
+            "in 'b, 3'."
         ) from error
     return jax.ShapeDtypeStruct(shape, known.dtype.as_numpy_dtype)
 

@@ -10,6 +10,7 @@ import jax
 import tensorflow as tf
 
 from bridge._tf import gradients_for_xla
+from bridge.narrowing import is_narrowed, narrow_dtype
 from xla_call_module.dtypes import dtype_from_name
 
 __all__ = ["FlatFunction", "Traced", "trace"]
@@ -108,8 +109,7 @@ def trace(
 
 def _narrow(result: tf.Tensor, where: str) -> tf.Tensor:
     dtype = dtype_from_name(result.dtype.name, where=where).numpy
-    narrow = jax.dtypes.canonicalize_dtype(dtype)
-    return result if narrow == dtype else tf.cast(result, tf.as_dtype(narrow))
+    return tf.cast(result, tf.as_dtype(narrow_dtype(dtype))) if is_narrowed(dtype) else result
 
 
 def _captures(concrete: Any) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 
+from bridge.narrowing import is_narrowed, narrow_array
 from bridge.tf_tracing import Traced
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
@@ -50,7 +51,7 @@ def to_tensor(value: Any) -> tf.Tensor:
     if _is_shareable(value):
         return tf.experimental.dlpack.from_dlpack(value.__dlpack__())
     array = np.asarray(value)  # of a Python number, too, which JAX hands on as it is
-    return tf.constant(array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False))
+    return tf.constant(narrow_array(array))
 
 
 def _is_shareable(value: Any) -> bool:
@@ -65,7 +66,7 @@ def _is_shareable(value: Any) -> bool:
 def is_split(captured: Any) -> bool:
     """Whether JAX, as it is set, has the value as pairs of 32 bits only."""
     dtype = dtype_from_name(captured.dtype.name, where="a captured value").numpy
-    return bool(jax.dtypes.canonicalize_dtype(dtype) != dtype)
+    return is_narrowed(dtype)
 
 
 def to_spec(captured: Any, traced: Traced) -> jax.ShapeDtypeStruct:
@@ -118,7 +119,7 @@ def _value(captured: Any) -> tf.Tensor:
 
 
 def _physical(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype:
+    if not is_narrowed(array.dtype):
         return array
     pairs = array.dtype.itemsize // 4
     return np.ascontiguousarray(array)[..., None].view(np.uint32).reshape(*array.shape, pairs)

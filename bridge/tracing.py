@@ -14,7 +14,7 @@ from bridge.lowering import export_for
 from bridge.modules import to_parametric
 from bridge.parametric import Parametric
 from bridge.stages import exported_from_stage
-from bridge.trees import check_prefix
+from bridge.trees import check_flags
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
@@ -59,7 +59,8 @@ def export_model(
         trainable: a bool, or a prefix of the parameters with bools. What the framework does not
             train stays untrained.
         inputs: names for the inputs of the signature; by default those that the module has.
-        args: the arguments after the parameters, as `bridge.argument_specs.to_specs` takes them.
+        args: the arguments after the parameters, as `bridge.argument_specs.to_specs` takes them;
+            of several functions for all, or by their signature keys.
         platforms: what to lower for; by default cpu, cuda and tpu.
         disabled_checks: safety checks to leave out.
         constraints: between the symbols in `args`.
@@ -70,6 +71,11 @@ def export_model(
         LoweringError: it cannot be lowered for one of the platforms.
         Exception: what tracing it raises.
     """
+    if isinstance(model, Mapping) and not all(map(_is_exported, model.values())):
+        return _export_each(
+            model, params=params, trainable=trainable, inputs=inputs, args=args,
+            platforms=platforms, disabled_checks=disabled_checks, constraints=constraints,
+        )  # fmt: skip
     if isinstance(model, (export.Exported, Mapping)):
         _refuse_arguments(args=args, platforms=platforms, constraints=constraints or None)
         return TracedModel(model, params, trainable, inputs)
@@ -102,6 +108,41 @@ def export_model(
     return TracedModel(exported, function.params, _trainable(function, trainable), inputs)
 
 
+def _export_each(
+    models: Mapping[str, Any], *, args: Any, inputs: Any, params: Any, **options: Any
+) -> TracedModel:
+    """Each function of a mapping, traced; they share their parameters."""
+    by_key = isinstance(args, Mapping) and args.keys() <= models.keys() and bool(args)
+    traced: dict[str, TracedModel] = {}
+    for key, model in models.items():
+        if not _is_exported(model):
+            own = args.get(key) if by_key else args
+            traced[key] = export_model(model, params=params, args=own, **options)
+            _check_shared(key, traced[key].params, next(iter(traced.values())).params)
+    named = {key: found.inputs for key, found in traced.items() if found.inputs is not None}
+    first = next(iter(traced.values()))
+    exporteds: dict[str, Any] = {
+        key: traced[key].exported if key in traced else model for key, model in models.items()
+    }
+    names = named or None if inputs is None else inputs
+    return TracedModel(exporteds, first.params, first.trainable, names)
+
+
+def _check_shared(key: str, params: Any, others: Any) -> None:
+    """Refuse functions of which each has parameters of its own."""
+    (leaves, tree), (known, first) = map(tree_util.tree_flatten, (params, others))
+    found: Any = tree  # the stub of its class lacks `==`
+    if found != first or any(a is not b for a, b in zip(leaves, known, strict=True)):
+        raise StructureError(
+            f"{key} has other parameters than the function before it, and the signatures of a file "
+            "share theirs. To do: save it to a file of its own, or pass functions of one params=."
+        )
+
+
+def _is_exported(model: Any) -> bool:
+    return isinstance(model, export.Exported)
+
+
 def _refuse_arguments(**given: Any) -> None:
     if passed := [name for name, value in given.items() if value is not None]:
         raise StructureError(
@@ -114,8 +155,6 @@ def _trainable(function: Parametric, wanted: Any) -> Any:
     """What the user and the framework both train, as a pytree like the parameters."""
     if function.params is None:
         return True
-    flags = check_prefix(wanted, function.params, what="trainable")
-    if wrong := [flag for flag in flags if not isinstance(flag, bool)]:
-        raise StructureError(f"trainable has a leaf {wrong[0]!r}; expected True or False.")
+    flags = check_flags(wanted, function.params, what="trainable")
     both = [flag and own for flag, own in zip(flags, function.trainable, strict=True)]
     return tree_util.tree_unflatten(tree_util.tree_structure(function.params), both)

@@ -13,6 +13,7 @@ from savedmodel.structures import NONE, Branch, Leaf, Structure
 from xla_call_module.errors import StructureError
 
 __all__ = [
+    "check_flags",
     "check_prefix",
     "key_names",
     "to_identifier",
@@ -123,3 +124,15 @@ def check_prefix(prefix: Any, tree: Any, *, what: str) -> list[Any]:
     except (ValueError, TypeError) as error:
         raise StructureError(f"{what} is no prefix of the parameters' pytree: {error}") from error
     return broadcast
+
+
+def check_flags(prefix: Any, tree: Any, *, what: str) -> list[bool]:
+    """The bools of `prefix`, one for each leaf of `tree`.
+
+    Raises:
+        StructureError: it is no prefix, or has something else than bools.
+    """
+    flags = check_prefix(prefix, tree, what=what)
+    if wrong := [flag for flag in flags if not isinstance(flag, bool)]:
+        raise StructureError(f"{what} has a leaf {wrong[0]!r}; expected True or False.")
+    return flags

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import FormatError, InteropError
+from xla_call_module.errors import FormatError, InteropError, quote
 
 __all__ = ["Array", "Trial", "read_results", "read_trials", "write_trials"]
 
@@ -193,6 +193,6 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array
 
 def _damaged(path: str | os.PathLike[str], error: Exception) -> FormatError:
     return FormatError(
-        f"{path} is no file of trials, or damaged: {type(error).__name__}: {error}. To do: record "
-        "it again with `jax-tf-bridge verify --record`."
+        f"{path} is no file of trials, or damaged: {type(error).__name__}: {quote(error)}. "
+        "To do: record it again with `jax-tf-bridge verify --record`."
     )

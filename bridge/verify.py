@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from xla_call_module.errors import StructureError
 
 if TYPE_CHECKING:
     from bridge.comparison import Tolerance
+    from bridge.trials import Trial
     from bridge.verification import VerifyReport
 
 __all__ = ["verify"]
+
+Progress = Callable[[int, int], None]
 
 
 def verify(
@@ -37,6 +40,8 @@ def verify(
     nothing depends on an argument, is zeros. Of huge inputs it is compared which results are
     finite; of huge and of infinite ones no gradient is, once something before it is not finite.
     What was exported for several devices runs on one in both.
+
+    On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
     Args:
         path: the folder of a SavedModel that `bridge.load` reads.
@@ -66,6 +71,7 @@ def verify(
     """
     from bridge.comparison import Tolerance
     from bridge.load import load
+    from bridge.progress import progress_bar
     from bridge.reference import make_trials
     from bridge.tensorflow_process import run_trials
     from bridge.trials import read_trials, write_trials
@@ -75,16 +81,20 @@ def verify(
         raise StructureError(
             "What is compared with a record cannot be recorded. To do: pass record= or against=."
         )
-    if against is None:
-        model = load(path)
-        if model.others:
-            warnings.warn(_not_compared(model.others), UserWarning, stacklevel=2)
-        trials = make_trials(model, seed=seed)
-    else:
-        trials = list(read_trials(against))
-    if record is not None:
-        write_trials(record, trials)
-    run = run_trials(path, trials, python=python)
+    trials: Sequence[Trial]
+    with progress_bar("Verifying", unit="trials") as progress:
+        if against is None:
+            model = load(path)
+            if model.others:
+                warnings.warn(_not_compared(model.others), UserWarning, stacklevel=2)
+            trials = make_trials(model, seed=seed, progress=_part_of(progress, 0, 2))
+        else:
+            trials = read_trials(against)
+        if record is not None:
+            write_trials(record, trials)
+        # JAX has done as many, or nothing.
+        shown = _part_of(progress, 1, 2) if against is None else progress
+        run = run_trials(path, trials, python=python, progress=shown)
     rows = [
         row
         for number, trial in enumerate(trials)
@@ -98,3 +108,10 @@ def _not_compared(keys: Iterable[str]) -> str:
         f"Not compared, since more than calls of JAX functions is computed: {', '.join(keys)}. To "
         "do: compare what is called in them, and its results with what the rest is to compute."
     )
+
+
+def _part_of(progress: Progress | None, part: int, parts: int) -> Progress | None:
+    """What shows how far one of several parts is that take as many steps each."""
+    if progress is None:
+        return None
+    return lambda done, count: progress(part * count + done, parts * count)

@@ -249,6 +249,12 @@ class Body:
         )
         self._proto.ret[argument.name] = f"{node.name}:output:0"
 
+    def add_effect(self, node: str) -> None:
+        """A node that runs although nothing takes what it returns."""
+        name = f"effect_{len(self._proto.control_ret)}"
+        self._proto.signature.control_output.append(name)
+        self._proto.control_ret[name] = node
+
     def add_node(self, op: str, name: str) -> Proto:
         """A new node; its name is the given one, or one like it."""
         return self._proto.node_def.add(name=self.reserve(name), op=op)  # type: ignore[no-any-return]

@@ -20,18 +20,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from savedmodel.serving_files import OWN_BATCHING_FILE
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = ["hidden_folder", "move_new", "new_folder", "write_text"]
+__all__ = ["PROTO_FILE", "hidden_folder", "move_new", "new_folder", "write_text"]
 
+PROTO_FILE = "saved_model.pb"
 _MARK = ".jax-tf-bridge-"
 _STALE_AFTER_SECONDS = 60.0
 # What a SavedModel consists of (tensorflow/cc/saved_model/constants.h, Keras's metadata, and what
 # TensorFlow Serving reads in it).
 # A folder with anything else in it is somebody's, and is not replaced.
 _CONTENTS = frozenset({
-    "assets", "assets.extra", "batching_params.pbtxt", "debug", "fingerprint.pb",
-    "keras_metadata.pb", "saved_model.pb", "saved_model.pbtxt", "variables",
+    "assets", "assets.extra", "debug", "fingerprint.pb", OWN_BATCHING_FILE,
+    "keras_metadata.pb", PROTO_FILE, "saved_model.pbtxt", "variables",
 })  # fmt: skip
 # linux/fcntl.h and linux/fs.h
 _AT_FDCWD = -100
@@ -130,9 +132,9 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
             f"{target} holds {', '.join(sorted(foreign)[:3])}, which is no part of a SavedModel, "
             "so it is not replaced. To do: move that elsewhere, or take another path."
         )
-    if found and not found & {"saved_model.pb", "saved_model.pbtxt"}:
+    if found and not found & {PROTO_FILE, "saved_model.pbtxt"}:
         raise FormatError(
-            f"{target} holds {', '.join(sorted(found)[:3])} and no saved_model.pb, so it is not "
+            f"{target} holds {', '.join(sorted(found)[:3])} and no {PROTO_FILE}, so it is not "
             "replaced. To do: take another path."
         )
 

@@ -23,6 +23,7 @@ from savedmodel.gradients import Sources, write_call
 from savedmodel.model import Function, SavedModel, Signature, Variable
 from savedmodel.padding import Padding
 from savedmodel.schema import Proto, StructuredValue
+from savedmodel.shape_checks import write_shape_check
 from savedmodel.structures import encode_structure, encode_tensor_spec, leaves
 from xla_call_module.call import TensorSpec
 
@@ -72,8 +73,7 @@ def _write_signature(
     resources = [body.add_variable(index, variables[index]) for index in used]
     results = tuple(leaves(function.results))
     call = body.add_node("StatefulPartitionedCall", "StatefulPartitionedCall")
-    # Nobody else compares what a signature gets with its specification, and where rank or a static
-    # size differs, the message is MLIR's. The module takes no other, whatever checks are disabled.
+    # The function compares them, too, but by other names.
     fitting = [body.ensure_shape(by_argument[i], function.call.args[i]) for i in arguments]
     call.input.extend(tensor.in_function for tensor in fitting)
     call.input.extend(resource.in_function for resource in resources)
@@ -103,7 +103,17 @@ def _write_structured(
         index: re.sub(r"\W+", "_", call.args[index].name or call.args[index].path).strip("_")
         for index in arguments
     }
-    inputs = {index: body.add_input(names[index], call.args[index]) for index in arguments}
+    given = {index: body.add_input(names[index], call.args[index]) for index in arguments}
+    # Nobody else compares them with their specification: a SavedModel's functions take any shape,
+    # and where rank or a static size differs, the message is MLIR's, or that of another dimension.
+    # The module takes no other, whatever checks are disabled. What is split over devices has its
+    # sharding there, next to the argument.
+    inputs = {
+        index: tensor
+        if call.args[index].sharding is not None
+        else body.ensure_shape(tensor, call.args[index])
+        for index, tensor in given.items()
+    }
 
     batches = _Batches(body, function, inputs)
 
@@ -115,7 +125,9 @@ def _write_structured(
     def constant(key: str) -> Tensor:
         return body.read_variable(function.constants[key], variables[function.constants[key]])
 
-    outputs = write_call(body, function.chain, Sources(argument, constant), function.no_gradient)
+    before = write_shape_check(body, function.check, argument) if function.check else ""
+    sources = Sources(argument, constant)
+    outputs = write_call(body, function.chain, sources, function.no_gradient, before=before)
     for position, index in enumerate(results):
         body.add_output(
             f"output_{position}", call.results[index], batches.cut(index, outputs[index])

@@ -14,7 +14,9 @@ from savedmodel.body import Body, Tensor, set_function_call
 from savedmodel.schema import Proto, StructuredValue
 from savedmodel.structures import encode_tensor_spec
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.checks import PLATFORM
 from xla_call_module.node import OP, encode_node
+from xla_call_module.platforms import platform_hint
 
 __all__ = ["Sources", "write_call"]
 
@@ -41,7 +43,12 @@ class Sources:
 
 
 def write_call(
-    body: Body, chain: Sequence[CallModule], sources: Sources, no_gradient: str
+    body: Body,
+    chain: Sequence[CallModule],
+    sources: Sources,
+    no_gradient: str,
+    *,
+    before: str = "",
 ) -> list[Tensor]:
     """The call with its gradients; the tensors of its own results.
 
@@ -51,10 +58,11 @@ def write_call(
             handed on to the second.
         sources: where the call gets what it takes.
         no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
+        before: the name of a node that has to run before the call; empty for none.
     """
     call = chain[0]
-    name = body.reserve(OP)
-    encode_node(
+    name = body.reserve(f"{OP}{_hint(call)}")
+    node = encode_node(
         call,
         name=name,
         inputs=[
@@ -63,6 +71,8 @@ def write_call(
         ],
         new_node=body.new_node,
     )
+    if before:
+        node.input.append(f"^{before}")
     body.library.add_functions(call.functions)
     found = [
         body.show_sharding(Tensor(name, "output", index), call, spec)
@@ -91,6 +101,12 @@ def write_call(
     identity.attr["_gradient_op_type"].s = op_type.encode()
     body.library.proto.registered_gradients.add(gradient_func=gradient, registered_op_type=op_type)
     return outputs
+
+
+def _hint(call: CallModule) -> str:
+    """What the name of a node says that cannot run on the device that every machine has."""
+    anywhere = "cpu" in call.platforms or PLATFORM in call.disabled_checks
+    return "" if anywhere else platform_hint(call.platforms)
 
 
 def _write_gradient(

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from savedmodel.folder import write_text
+from savedmodel.serving_files import SERVING_FILES
 from xla_call_module.errors import FormatError, StructureError
 
 __all__ = [
@@ -28,11 +30,6 @@ __all__ = [
 ]
 
 MANIFEST_FILE = "assets.extra/jax_tf_bridge_manifest.json"
-# What is put beside a finished model where it is served, and changes nothing that it computes.
-_BESIDE = frozenset({
-    "assets.extra/jax_tf_bridge_publication.json", "assets.extra/tf_serving_warmup_requests",
-    "batching_params.pbtxt",
-})  # fmt: skip
 _FORMAT = 1
 _MOST_BYTES = 16 << 20
 _PIECE_BYTES = 8 << 20
@@ -87,10 +84,9 @@ def write_manifest(
     text = json.dumps({"format": _FORMAT, **manifest.to_json()}, indent=1, sort_keys=True)
     target = folder / MANIFEST_FILE
     target.parent.mkdir(exist_ok=True)
-    with target.open("w", encoding="utf-8") as file:
-        file.write(f"{text}\n")
-        file.flush()
-        os.fsync(file.fileno())
+    # An older one may have another name in another folder.
+    target.unlink(missing_ok=True)
+    write_text(target, f"{text}\n")
     return manifest
 
 
@@ -144,9 +140,8 @@ def compare_manifest(folder: Path) -> tuple[str, ...]:
         )
     found = _paths(folder)
     missing = [f"{path} is missing" for path in sorted(manifest.files.keys() - found)]
-    added = [
-        f"{path} is not in the manifest" for path in sorted(found - manifest.files.keys() - _BESIDE)
-    ]
+    unknown = found - manifest.files.keys() - SERVING_FILES
+    added = [f"{path} is not in the manifest" for path in sorted(unknown)]
     changed = [
         difference
         for path in sorted(found & manifest.files.keys())

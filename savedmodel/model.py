@@ -15,6 +15,7 @@ from savedmodel.wiring import Wiring
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import DType
 from xla_call_module.errors import StructureError
+from xla_call_module.shape_checks import ShapeCheck
 
 __all__ = ["Function", "SavedModel", "Signature", "Variable", "VariablePart"]
 
@@ -189,6 +190,8 @@ class Function:
         no_gradient: what TensorFlow says when a gradient is asked for that the chain does not have.
         constants: for the keys of the chain's constants the index of the variable that holds it.
         batch_buckets: what the batches are padded to; None for what they are.
+        check: what is asserted of the arguments' shapes before the call, besides what its module
+            asserts; of a function that was read None, because the chain says all of it.
     """
 
     name: str
@@ -200,6 +203,7 @@ class Function:
     no_gradient: str = ""
     constants: Mapping[str, int] = field(default_factory=dict)
     batch_buckets: BatchBuckets | None = None
+    check: ShapeCheck | None = field(default=None, compare=False)
 
     @property
     def call(self) -> CallModule:

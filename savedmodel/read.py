@@ -22,6 +22,7 @@ from savedmodel.dataflow import (
     steps_allowance,
     trace,
 )
+from savedmodel.folder import PROTO_FILE
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
 from savedmodel.read_wiring import Described, Source, read_wiring
 from savedmodel.regular_file import read_file
@@ -34,7 +35,7 @@ from savedmodel.structures import NONE, Branch, Leaf, Structure, as_dict, as_tup
 from savedmodel.tensor_values import decode_tensor
 from savedmodel.wire import check_wire
 from savedmodel.wiring import Input, Output, Parameter, Wiring
-from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, VARIABLES
+from savedmodel.write import METADATA_COLLECTION, VARIABLES
 from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_tensorflow

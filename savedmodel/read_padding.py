@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.dataflow import Cast, Constant, Origin, Unknown
+from savedmodel.tensor_values import decode_tensor
 from savedmodel.wiring import Invocation
 from xla_call_module.call import CallModule
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import FormatError, StructureError
 
 __all__ = ["Cut", "Padded", "check_cut", "read_buckets", "read_cut", "read_padded"]
 
@@ -201,23 +202,13 @@ def _values(origin: Origin) -> list[int]:
     """The numbers of a small constant."""
     if not isinstance(origin, Constant) or origin.tensor.dtype != _INT32:
         raise _OtherError
-    tensor = origin.tensor
-    count = 1
-    for dim in tensor.tensor_shape.dim:
-        count *= dim.size
-    if len(tensor.tensor_shape.dim) > 1 or not 0 < count <= _MOST_SIZES:
+    try:
+        array = decode_tensor(origin.tensor)
+    except FormatError as error:
+        raise _OtherError from error
+    if array.ndim > 1 or not 0 < array.size <= _MOST_SIZES:
         raise _OtherError
-    if tensor.tensor_content:
-        data = bytes(tensor.tensor_content)
-        if len(data) != 4 * count:
-            raise _OtherError
-        return [
-            int.from_bytes(data[i : i + 4], "little", signed=True) for i in range(0, len(data), 4)
-        ]
-    values = [int(value) for value in tensor.int_val]
-    if not 0 < len(values) <= count:
-        raise _OtherError
-    return values + values[-1:] * (count - len(values))
+    return [int(value) for value in array.reshape(-1)]
 
 
 def _same(first: Origin, second: Origin) -> bool:

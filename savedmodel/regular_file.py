@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from xla_call_module.errors import FormatError
+from xla_call_module.errors import FormatError, quote
 
 __all__ = ["check_inside", "read_file"]
 
@@ -33,7 +33,7 @@ def check_inside(folder: Path, name: str, *, links: bool = False) -> Path:
     except FileNotFoundError:
         return path
     except (OSError, ValueError) as error:
-        raise FormatError(f"{path} cannot be a file: {error}.") from error
+        raise FormatError(f"{path} cannot be a file: {quote(error)}.") from error
     if not stat.S_ISREG(mode):
         raise FormatError(f"{path} is no regular file. To do: copy the folder again.")
     root = os.path.realpath(folder)

@@ -7,22 +7,21 @@ writer.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from savedmodel.assets import asset_files
 from savedmodel.copying import copy_files
-from savedmodel.folder import new_folder
+from savedmodel.folder import PROTO_FILE
 from savedmodel.manifest import MANIFEST_FILE
 from savedmodel.read import read_proto
-from savedmodel.remote import is_remote, upload
+from savedmodel.remote import is_remote
 from savedmodel.schema import Proto
-from savedmodel.write import METADATA_COLLECTION, PROTO_FILE, serialize_proto, write_proto
+from savedmodel.staging import new_place
+from savedmodel.write import METADATA_COLLECTION, serialize_proto, write_proto
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError, StructureError, refusing_damage
 from xla_call_module.node import OP, decode_node, description_allowance, update_node
@@ -44,12 +43,12 @@ def rewrite_nodes(
     metadata: Callable[[], Mapping[str, Any]] = dict,
     overwrite: bool = False,
 ) -> int:
-    """Write a SavedModel again with other calls; the number of its XlaCallModule nodes.
+    """Write a SavedModel again with other calls; the number of XlaCallModule nodes that make them.
 
-    Every graph and every function of the file is gone through, gradients included. Nodes that make
-    the same call are changed once. The new folder appears whole or not at all; files other than
-    saved_model.pb are linked where the file system can, else copied. A fingerprint.pb, which
-    describes the old bytes, is left out.
+    Those that only assert shapes are changed, too, and not counted. Every graph and every function
+    of the file is gone through, gradients included. Nodes that make the same call are changed once.
+    The new folder appears whole or not at all; files other than saved_model.pb are linked where the
+    file system can, else copied. A fingerprint.pb, which describes the old bytes, is left out.
 
     Args:
         source: the folder of a SavedModel of any writer.
@@ -86,7 +85,7 @@ def rewrite_nodes(
         _change_metadata(proto, metadata)
     data = serialize_proto(proto)
     del proto
-    with _new_place(target, overwrite=overwrite) as place:
+    with new_place(target, overwrite=overwrite) as place:
         copy_files(folder, place, without=(*_OUTDATED, PROTO_FILE))
         write_proto(place, data)
     return count
@@ -106,9 +105,9 @@ def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallM
     allowance = description_allowance()
     count = 0
     for place, node in _nodes(proto):
-        count += 1
         try:
             before = decode_node(node, allowance=allowance)
+            count += bool(before.results)
             if before not in changed:
                 changed[before] = change(before)
             update_node(node, before, changed[before])
@@ -144,14 +143,3 @@ def _change_metadata(proto: Proto, metadata: Callable[[], Mapping[str, Any]]) ->
             raise FormatError("The metadata of the SavedModel are damaged.") from error
         values[0] = json.dumps(new, sort_keys=True).encode()
         meta_graph.meta_info_def.tensorflow_version = str(new.get("tensorflow", ""))
-
-
-@contextlib.contextmanager
-def _new_place(target: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
-    if not is_remote(target):
-        with new_folder(Path(target), overwrite=overwrite) as place:
-            yield place
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        yield Path(temporary)
-        upload(Path(temporary), target, last=PROTO_FILE, overwrite=overwrite)

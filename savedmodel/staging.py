@@ -1,4 +1,4 @@
-"""A place to put a SavedModel together, which appears under its own name when it is whole."""
+"""Places to put a SavedModel together, on a disk or for a store; it appears when it is whole."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from savedmodel.folder import new_folder
+from savedmodel.folder import PROTO_FILE, new_folder
 from savedmodel.remote import is_remote, upload
-from savedmodel.write import PROTO_FILE
 
-__all__ = ["staged_folder"]
+__all__ = ["new_place", "staged_folder"]
 
 _INNER = ".model"
 
 
 @contextmanager
-def staged_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
-    """A path where a SavedModel is written, and given more files; then it appears at `path`.
+def new_place(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+    """An empty folder on a disk, whose content is at `path` when the block ends without an error.
 
     Args:
         path: the folder to make, or an address as for `savedmodel.write`.
@@ -32,11 +31,25 @@ def staged_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[
     """
     if is_remote(path):
         with tempfile.TemporaryDirectory() as temporary:
-            inner = Path(temporary) / _INNER
-            yield inner
-            upload(inner, path, last=PROTO_FILE, overwrite=overwrite)
+            yield Path(temporary)
+            upload(Path(temporary), path, last=PROTO_FILE, overwrite=overwrite)
         return
     with new_folder(Path(path), overwrite=overwrite) as folder:
+        yield folder
+
+
+@contextmanager
+def staged_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+    """A path where a SavedModel is written, and given more files; then it appears at `path`.
+
+    Args:
+        path: as for `new_place`.
+        overwrite: as for `new_place`.
+
+    Raises:
+        InteropError, OSError: as `new_place`.
+    """
+    with new_place(path, overwrite=overwrite) as folder:
         inner = folder / _INNER
         yield inner
         for entry in sorted(inner.iterdir()):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from savedmodel.schema import Proto, StructuredValue, TensorShapeProto
+from savedmodel.schema import Proto, StructuredValue
 from xla_call_module.call import TensorSpec
 
 __all__ = [
@@ -123,8 +123,3 @@ def fill_shape(proto: Proto, shape: Sequence[int | None] | None) -> Proto:
     for size in shape or ():
         proto.dim.add(size=-1 if size is None else size)
     return proto
-
-
-def shape_proto(shape: Sequence[int | None] | None) -> Proto:
-    """A new TensorShapeProto."""
-    return fill_shape(TensorShapeProto(), shape)

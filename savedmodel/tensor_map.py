@@ -21,7 +21,7 @@ from savedmodel.tensor_bundle import (
     check_bounds,
     find_tensor,
 )
-from xla_call_module.errors import FormatError
+from xla_call_module.errors import FormatError, quote
 
 __all__ = ["MappedTensor", "TensorMap"]
 
@@ -91,7 +91,8 @@ class TensorMap:
                 return np.frombuffer(b"", np.uint8)
             except (OSError, OverflowError) as error:
                 raise FormatError(
-                    f"{path} cannot be mapped: {error}. To do: free memory, or copy it again."
+                    f"{path} cannot be mapped: {quote(error)}. To do: free memory, or copy it "
+                    "again."
                 ) from error
         self._maps[shard_id] = mapped
         return np.frombuffer(mapped, np.uint8)

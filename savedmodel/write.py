@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,19 +14,18 @@ from google.protobuf.message import EncodeError
 from savedmodel import checksum
 from savedmodel.bundle_layout import BundleSlice, BundleStrings, BundleTensor, Layout, lay_out
 from savedmodel.bundle_writer import write_data_files, write_index
-from savedmodel.folder import new_folder
+from savedmodel.folder import PROTO_FILE
 from savedmodel.functions import write_functions
 from savedmodel.graph import INIT_OP, write_graph
 from savedmodel.model import SavedModel, VariablePart
 from savedmodel.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objects
-from savedmodel.remote import is_remote, upload
 from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
+from savedmodel.staging import new_place
 from xla_call_module.errors import StructureError
 
 __all__ = ["counting", "encode", "layout_of", "serialize_proto", "write", "write_proto"]
 
-PROTO_FILE = "saved_model.pb"
 VARIABLES = "variables/variables"
 METADATA_COLLECTION = "jax_tf_bridge"
 # protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/.
@@ -78,12 +76,7 @@ def write(
     for variable in model.variables:
         if variable.chunks is None and not variable.spread:
             raise StructureError(f"The variable {variable.name} has no value to write.")
-    if is_remote(path):
-        with tempfile.TemporaryDirectory() as temporary:
-            _fill(Path(temporary), data, layout, progress)
-            upload(Path(temporary), path, last=PROTO_FILE, overwrite=overwrite)
-        return
-    with new_folder(Path(path), overwrite=overwrite) as folder:
+    with new_place(path, overwrite=overwrite) as folder:
         _fill(folder, data, layout, progress)
 
 

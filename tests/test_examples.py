@@ -168,6 +168,20 @@ def test_beam_inference(run):
     assert "397 images" in printed
 
 
+def test_text_serving(run, tmp_path):
+    printed = run("text_serving")
+    by_jax, by_tensorflow = printed.split("by the session loader, in another process:\n")
+    answers = re.compile(r"^(.*): (good|bad) \(([\d.]+)\)$", re.MULTILINE)
+    # float32, computed by two builds of XLA, of which three digits are shown
+    wanted, found = map(answers.findall, (by_jax, by_tensorflow))
+    assert [label for _, label, _ in wanted] == ["good", "bad", "good"]
+    assert [answer[:2] for answer in found] == [answer[:2] for answer in wanted]
+    scores = [float(score) for *_, score in wanted]
+    assert [float(score) for *_, score in found] == pytest.approx(scores, abs=2e-3)
+    assert "version 1 with 2 warmup requests\n" in printed
+    assert (tmp_path / "models" / "reviews" / "1" / "assets" / "vocabulary.txt").is_file()
+
+
 def test_every_example_has_a_test():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     (marks,) = test_from_a_framework.pytestmark
@@ -178,7 +192,10 @@ def test_every_example_has_a_test():
 def test_readme_code(tmp_path, monkeypatch):
     """The README's Python runs from top to bottom, and each block makes what it is about."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    made = ("exported", "model", "g", "signature", "by_row", "variable", "jax2tf", "network")
+    made = (
+        *("exported", "model", "g", "signature", "by_row", "variable", "jax2tf"),
+        *("layer", "published", "network"),
+    )
     assert len(blocks) == len(made)
     monkeypatch.chdir(tmp_path)
     namespace = {}

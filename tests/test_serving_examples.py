@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from google.protobuf import text_format
 
 import bridge
@@ -27,7 +18,10 @@ from bridge.serving.messages import BatchingParameters, MonitoringConfig
 from tests.policy.source import ROOT
 
 pytest.importorskip("sklearn")
-predict_pb2 = pytest.importorskip("tensorflow_serving.apis.predict_pb2")
+pytest.importorskip("tensorflow_serving.apis.predict_pb2")
+
+from tests.serving.servers import COMMANDS, running
+
 SERVING = ROOT / "examples" / "serving"
 SERVER = "tensorflow_model_server"
 
@@ -117,123 +111,30 @@ def test_the_container_command(published, tmp_path):
     assert (Path(mounts["/models"]) / "digits" / "1").is_dir()
 
 
-class _Model:
-    """The published version, called by its signature as the server calls it."""
-
-    def __init__(self, folder):
-        self._call = tf.saved_model.load(str(folder)).signatures["serving_default"]
-
-    def __call__(self, inputs):
-        constants = {name: tf.constant(value, tf.float32) for name, value in inputs.items()}
-        return {name: value.numpy() for name, value in self._call(**constants).items()}
-
-
-@pytest.fixture(scope="module")
-def model(published):
-    return _Model(published[0] / "models" / "digits" / "1")
-
-
-@contextmanager
-def _grpc_server(model):
-    import grpc
-    from tensorflow_serving.apis import prediction_service_pb2_grpc
-
-    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
-        def Predict(self, request, context):  # noqa: N802 - the name in the protocol
-            assert request.model_spec.name == "digits"
-            assert request.model_spec.signature_name == "serving_default"
-            inputs = {name: tf.make_ndarray(proto) for name, proto in request.inputs.items()}
-            response = predict_pb2.PredictResponse()
-            response.model_spec.version.value = 1
-            for name, value in model(inputs).items():
-                response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
-            return response
-
-    server = grpc.server(ThreadPoolExecutor(1))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(0).wait()
+@pytest.fixture(scope="module", params=COMMANDS)
+def server(request, published, tmp_path_factory):
+    command = COMMANDS[request.param]()
+    if command is None:
+        pytest.skip(f"there is no {request.param} on the PATH")
+    folder, printed = published
+    words = next(line for line in printed.splitlines() if line.startswith(SERVER)).split()
+    # The others are its name, and ports that may be taken.
+    options = [word for word in words if re.match(r"--\w+_file=|--enable", word)]
+    base, log = folder / "models" / "digits", tmp_path_factory.mktemp("log") / "log"
+    with running(command, base, log, options, name=base.name) as server:
+        server.wait_for(1)
+        yield server
 
 
-@contextmanager
-def _rest_server(model):
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            assert self.path == "/v1/models/digits:predict"
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            assert request["signature_name"] == "serving_default"
-            found = {name: value.tolist() for name, value in model(request["inputs"]).items()}
-            body = json.dumps({"outputs": found}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-SERVERS = {"grpc_client.py": _grpc_server, "rest_client.py": _rest_server}
-
-
-def _ask(client, folder, address):
+@pytest.mark.parametrize("client", ["grpc_client.py", "rest_client.py"])
+def test_a_client(published, server, client):
+    folder, _ = published
+    address = server.addresses[client == "rest_client.py"]
     printed = _run(client, folder / "requests.npz", address)
     with np.load(folder / "requests.npz") as requests:
         assert str(requests["label"].tolist()) in printed
     # float32 softmax, computed by two builds of XLA
     assert float(re.search(r"from JAX: (\S+)", printed)[1]) < 1e-5
-
-
-@pytest.mark.parametrize("client", SERVERS)
-def test_a_client(published, model, client):
-    with SERVERS[client](model) as address:
-        _ask(client, published[0], address)
-
-
-@pytest.mark.skipif(shutil.which(SERVER) is None, reason=f"there is no {SERVER} on the PATH")
-def test_the_clients_of_a_real_server(published):
-    folder, printed = published
-    command = next(line for line in printed.splitlines() if line.startswith(SERVER)).split()
-    ports = {"--port=8500": _free_port(), "--rest_api_port=8501": _free_port()}
-    options = [f"{word.split('=')[0]}={ports[word]}" if word in ports else word for word in command]
-    with subprocess.Popen(options) as server:
-        try:
-            for port in ports.values():
-                _wait(port, server)
-            for client, port in zip(SERVERS, ports.values(), strict=True):
-                _ask(client, folder, f"localhost:{port}")
-        finally:
-            server.terminate()
-
-
-def _free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def _wait(port, server):
-    for _ in range(600):
-        assert server.poll() is None
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise AssertionError(f"nobody listens at {port}")
 
 
 def test_a_second_run_is_the_next_version(published):

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 from xla_call_module.call import CallModule
 from xla_call_module.dimensions import evaluate
-from xla_call_module.stablehlo import open_module, walk
+from xla_call_module.stablehlo import is_shape_assertion, open_module, walk
 
-__all__ = ["SizeConstraint", "constraints_of"]
+__all__ = ["SizeConstraint", "constraints_in", "constraints_of"]
 
+# Strings stand in a module as they are, and reading a large one takes a while.
+_SIGN = b"symbolic shape constraint"
 _QUOTED = re.compile(r"symbolic shape constraint (.+?)\. Expected")
 _PARTS = re.compile(r"(.+?)(>=|<=|==)(.+)")
 # JAX keeps `mod(b, 4) == 0` in this form.
@@ -64,17 +66,26 @@ class SizeConstraint:
 
 
 def constraints_of(call: CallModule) -> tuple[SizeConstraint, ...]:
-    """The constraints that a module asserts, each once.
+    """The constraints that the module of a call asserts, each once.
 
     Raises:
         FormatError: the module is damaged.
     """
+    return constraints_in(call.module)
+
+
+def constraints_in(serialized: bytes) -> tuple[SizeConstraint, ...]:
+    """The constraints that a serialized module asserts, each once.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    if _SIGN not in serialized:
+        return ()
     texts: dict[str, None] = {}
-    with open_module(call.module) as module:
+    with open_module(serialized) as module:
         for operation in walk(module):
-            if operation.name != "stablehlo.custom_call":
-                continue
-            if "shape_assertion" not in str(operation.attributes["call_target_name"]):
+            if not is_shape_assertion(operation):
                 continue
             for quoted in _QUOTED.finditer(str(operation.attributes["error_message"])):
                 texts.setdefault(quoted[1])

@@ -20,7 +20,15 @@ from xla_call_module.dimensions import Dim, Shape, evaluate_shape
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.module_shardings import read_module_shardings
 from xla_call_module.refining import refine_results
-from xla_call_module.stablehlo import Main, TensorType, find_main, open_module, read_main, walk
+from xla_call_module.stablehlo import (
+    Main,
+    TensorType,
+    find_main,
+    is_shape_assertion,
+    open_module,
+    read_main,
+    walk,
+)
 
 __all__ = ["argument_shapes", "describe"]
 
@@ -102,9 +110,7 @@ def _check_counts(call: CallModule, main: Main) -> None:
 def _quoted_shapes(module: Any) -> list[tuple[str, ...]]:
     """The shapes with variables that the assertions quote, in the order of the arguments."""
     for operation in walk(find_main(module)):
-        if operation.name == "stablehlo.custom_call" and "shape_assertion" in str(
-            operation.attributes["call_target_name"]
-        ):
+        if is_shape_assertion(operation):
             message = str(operation.attributes["error_message"])
             found = re.search(r"shapes specifications: (.*?)\. Obtained", message)
             return _split_specification(found[1]) if found else []

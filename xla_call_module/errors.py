@@ -19,6 +19,7 @@ __all__ = [
     "StructureError",
     "UnsupportedError",
     "VersionError",
+    "quote",
     "refusing_damage",
 ]
 
@@ -101,3 +102,13 @@ together (IndexError: list index out of range). To do: copy it again, or write i
             f"{where}: parts of it do not fit together ({type(error).__name__}: "
             f"{str(error)[:200]}). To do: copy it again, or write it again."
         ) from error
+
+
+def quote(error: Exception) -> str:
+    """What an error says, for the middle of a sentence: without the full stop at its end.
+
+    Example:
+        >>> quote(ValueError("The rank is 2."))
+        'The rank is 2'
+    """
+    return str(error).rstrip().removesuffix(".")

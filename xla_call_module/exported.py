@@ -60,6 +60,7 @@ def from_exported(
     *,
     allow_flat_trees: bool = False,
     disabled_checks: Sequence[Check] = (),
+    carried: bool = True,
 ) -> CallModule:
     """The call that an `Exported` describes.
 
@@ -70,6 +71,8 @@ def from_exported(
             `Exported` with flat arguments and results instead of refusing it.
         disabled_checks: safety checks that the call leaves out besides those of the `Exported`.
             `shape_assertions`, which TensorFlow has and JAX not any more, can only be named here.
+        carried: whether the call carries the `Exported`, which takes a while to serialize and is
+            of use in graphs and files only.
 
     Raises:
         StructureError: arity, shapes or kept arguments contradict the module; the function has
@@ -127,7 +130,7 @@ def from_exported(
         disabled_checks=checks,
         uses_shardy=shardy,
         nr_devices=exported.nr_devices,
-        exported=strip_exported(exported, allow_flat_trees=allow_flat_trees),
+        exported=strip_exported(exported, allow_flat_trees=allow_flat_trees) if carried else b"",
     )
     _check_main(call, main)
     return take_functions(call)

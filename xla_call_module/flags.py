@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from xla_call_module.checks import DisabledCheck
-from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.errors import FormatError, StructureError, quote
 
 __all__ = ["FLAGS", "VARIABLE", "XlaFlags", "parse_flags", "read_flags"]
 
@@ -204,7 +204,7 @@ def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
 def _describe_file(path: str, error: OSError) -> str:
     return (
         f"{VARIABLE} is {_shorten(path)}; since that does not begin with '-', it is the path of a "
-        f"file with flags, which cannot be read: {error}."
+        f"file with flags, which cannot be read: {quote(error)}."
     )
 
 

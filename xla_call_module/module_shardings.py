@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,12 @@ from xla_call_module.placements import Mesh
 from xla_call_module.sharding_text import sharding_from_text
 from xla_call_module.shardings import Sharding, place
 from xla_call_module.shardy import MESH_TEXT, mesh_from_shardy, placement_from_shardy
-from xla_call_module.stablehlo import find_main, read_main
+from xla_call_module.stablehlo import TensorType, find_main, read_main
 
 __all__ = ["ModuleShardings", "read_module_shardings"]
 
 _DEVICES = "mhlo.num_partitions"
+_TEXT = "mhlo.sharding"
 _FRONTEND = "mhlo.frontend_attributes"
 _NAMED_MESH = re.compile(rf'([\w.$]+|"[^"]*") = (#sdy\.{MESH_TEXT})')
 
@@ -38,11 +39,17 @@ class ModuleShardings:
         arguments: for each argument but the platform index; None where it says nothing, or nothing
             that this package has a value for.
         results: the same.
+        argument_texts: for each argument XLA's text of its sharding; empty where there is none.
+        result_texts: the same.
+        meshes: those that it names, but for what JAX does not make.
     """
 
     nr_devices: int
     arguments: tuple[Sharding | None, ...]
     results: tuple[Sharding | None, ...]
+    argument_texts: tuple[str, ...]
+    result_texts: tuple[str, ...]
+    meshes: tuple[Mesh, ...]
 
 
 def read_module_shardings(module: Any) -> ModuleShardings:
@@ -51,17 +58,31 @@ def read_module_shardings(module: Any) -> ModuleShardings:
     attributes = module.operation.attributes
     devices = int(ir.IntegerAttr(attributes[_DEVICES]).value) if _DEVICES in attributes else 1
     meshes = _meshes(module)
-    ranks = {
-        "arg_attrs": [*([0] * types.has_platform_index), *(len(t.shape) for t in types.args)],
-        "res_attrs": [len(found.shape) for found in types.results],
-    }
-    found = {
-        key: tuple(_read(value, rank, meshes) for value, rank in zip(values, of_key, strict=True))
-        for key, of_key in ranks.items()
-        for values in [main.attributes[key] if key in main.attributes else [None] * len(of_key)]
-    }
-    arguments = found["arg_attrs"][int(types.has_platform_index) :]
-    return ModuleShardings(devices, arguments, found["res_attrs"])
+    offset = int(types.has_platform_index)
+    arguments = _of_each(main, "arg_attrs", offset + len(types.args))[offset:]
+    results = _of_each(main, "res_attrs", len(types.results))
+    return ModuleShardings(
+        nr_devices=devices,
+        arguments=_read_all(arguments, types.args, meshes),
+        results=_read_all(results, types.results, meshes),
+        argument_texts=tuple(_text(value, _TEXT) for value in arguments),
+        result_texts=tuple(_text(value, _TEXT) for value in results),
+        meshes=tuple(meshes.values()),
+    )
+
+
+def _of_each(main: Any, key: str, count: int) -> list[Any]:
+    """The attributes of each argument or result."""
+    if key not in main.attributes:
+        return [{}] * count
+    return [ir.DictAttr(value) for value in main.attributes[key]]
+
+
+def _read_all(
+    attributes: Sequence[Any], types: Sequence[TensorType], meshes: Mapping[str, Mesh]
+) -> tuple[Sharding | None, ...]:
+    pairs = zip(attributes, types, strict=True)
+    return tuple(_read(value, len(found.shape), meshes) for value, found in pairs)
 
 
 def _meshes(module: Any) -> dict[str, Mesh]:
@@ -80,16 +101,13 @@ def _meshes(module: Any) -> dict[str, Mesh]:
     return meshes
 
 
-def _read(value: Any, rank: int, meshes: Mapping[str, Mesh]) -> Sharding | None:
-    if value is None:
-        return None
-    attributes = ir.DictAttr(value)
+def _read(attributes: Any, rank: int, meshes: Mapping[str, Mesh]) -> Sharding | None:
     shardy = str(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else ""
     shardy = shardy or _text(_frontend(attributes), "xla.sdy.sharding")
     if shardy:
         with contextlib.suppress(InteropError):
             return place(placement_from_shardy(shardy, meshes), rank)
-    if text := _text(attributes, "mhlo.sharding"):
+    if text := _text(attributes, _TEXT):
         with contextlib.suppress(InteropError):
             return sharding_from_text(text)
     return None

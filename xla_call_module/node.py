@@ -28,7 +28,7 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import dtype_from_tensorflow
-from xla_call_module.errors import FormatError, InteropError, StructureError
+from xla_call_module.errors import FormatError, InteropError, StructureError, quote
 from xla_call_module.platforms import platform_from_tensorflow, platform_to_tensorflow
 from xla_call_module.sharding_json import decode_shardings, encode_shardings
 from xla_call_module.shardings import Sharding
@@ -215,7 +215,7 @@ def _texts(attributes: Mapping[str, Any], key: str) -> list[str]:
     try:
         return [text.decode() for text in attributes[key].list.s] if key in attributes else []
     except UnicodeDecodeError as error:
-        raise FormatError(f"The attribute {key} is no UTF-8 text: {error}.") from error
+        raise FormatError(f"The attribute {key} is no UTF-8 text: {quote(error)}.") from error
 
 
 def _encode_shape(spec: TensorSpec, proto: Any) -> None:
@@ -307,7 +307,9 @@ def _decompress(node: Any, key: str, allowance: Allowance) -> bytes:
     try:
         text = reader.decompress(data, MAX_DESCRIPTION_BYTES)
     except zlib.error as error:
-        raise FormatError(f"Node {node.name}: the attribute {key} is damaged: {error}.") from error
+        raise FormatError(
+            f"Node {node.name}: the attribute {key} is damaged: {quote(error)}."
+        ) from error
     if not reader.eof or reader.unused_data:
         raise FormatError(
             f"Node {node.name}: the attribute {key} is damaged: {len(data)} bytes are cut off, go "

@@ -16,8 +16,9 @@ from xla_call_module.checks import PLATFORM, SHAPE_ASSERTIONS, unite
 from xla_call_module.errors import ShardingError
 from xla_call_module.flags import VARIABLE
 from xla_call_module.node import OP, encode_node
-from xla_call_module.platforms import platform_to_tensorflow
+from xla_call_module.platforms import platform_hint, platform_to_tensorflow
 from xla_call_module.several_devices import check_one_device
+from xla_call_module.shape_guard import ShapeGuard
 from xla_call_module.sharding_node import SHARDING_OP, encode_sharding_node
 from xla_call_module.tensorflow_errors import ForeignPlatformError
 
@@ -26,6 +27,7 @@ __all__ = ["Op"]
 _GPU = "rocm" if tf.test.is_built_with_rocm() else "cuda"
 # What runs on TensorFlow's kinds of device; on any other, TensorFlow decides.
 _PLATFORM_OF_DEVICE = {"CPU": "cpu", "GPU": _GPU, "TPU": "tpu"}
+_WRONG_SHAPES = "Module shape refinement failed"
 _REFUSAL = re.compile(
     r"The current platform (\S+) is not among the platforms required by the module"
 )
@@ -44,6 +46,7 @@ class Op:
         "_attributes",
         "_endpoint",
         "_function",
+        "_shapes",
         "call",
         "disabled_checks",
     )
@@ -57,6 +60,7 @@ class Op:
         self._admitted: set[str | None] = set()
         self._endpoint = eager_call_module()
         self._function: Any = None
+        self._shapes: ShapeGuard | None = None
         self._attributes: dict[str, Any] = {
             "version": call.version,
             "module": call.module,
@@ -79,6 +83,7 @@ class Op:
 
         Raises:
             ForeignPlatformError: the module is not for the device that would run it.
+            ShapeMismatchError: what arrived is not what the module asserts of shapes.
             ShardingError: it does not run on one device.
         """
         device = self._asked_device()
@@ -93,6 +98,9 @@ class Op:
             if (refusal := _REFUSAL.search(str(error))) is not None:
                 found = f"TensorFlow says: {refusal[0]}"
                 raise self._refuse(found, refusal[1].lower()) from error
+            raise
+        except tf.errors.InvalidArgumentError as error:
+            self._refuse_shapes(operands, error)
             raise
         return list(results) if isinstance(results, (list, tuple)) else []
 
@@ -117,14 +125,18 @@ class Op:
         check_one_device(self.call)
         self._admitted.add(device)
 
-    def _warn_of_platforms(self) -> None:
+    def _warn_of_platforms(self) -> str:
+        """What the node's name says of its platforms; nothing where all devices here have one."""
         kinds = {device.device_type for device in tf.config.list_logical_devices()}
         here = sorted(_PLATFORM_OF_DEVICE.get(kind, kind) for kind in kinds)
         foreign = kinds <= _PLATFORM_OF_DEVICE.keys() and not {*here} & {*self.call.platforms}
-        if foreign and PLATFORM not in self.disabled_checks:
+        if PLATFORM in self.disabled_checks:
+            return ""
+        if foreign:
             found = f"the devices of this process are of the platform {here[0]}"
             refusal = self._refuse(found, here[0])
-            warnings.warn(f"A graph that cannot run here: {refusal}", UserWarning, stacklevel=2)
+            warnings.warn(f"A graph that cannot run here: {refusal}", UserWarning, stacklevel=3)
+        return "" if {*here} <= {*self.call.platforms} else platform_hint(self.call.platforms)
 
     def _warn_of_devices(self) -> None:
         """TensorFlow spreads one computation over the cores of a TPU, and over nothing else."""
@@ -163,25 +175,51 @@ class Op:
         Warns:
             UserWarning: no device of this process may run the module, or it takes several. The
                 graph may be made for another machine; run here it ends in TensorFlow's error, which
-                says no cure.
+                names the node, and the name says the cures.
         """
-        self._warn_of_platforms()
+        hint = self._warn_of_platforms()
         self._warn_of_devices()
         _add_functions(self.call.functions)
         node = encode_node(
             self.call, name=OP, inputs=[""] * len(operands), new_node=tf.compat.v1.NodeDef
         )
-        with tf.control_dependencies(self.shape_assertions(operands) if assert_shapes else []):
+        with tf.control_dependencies(self._checks(operands) if assert_shapes else []):
             operation = tf.compat.v1.get_default_graph().create_op(
                 OP,
                 list(map(self._show_sharding, operands, self.call.operands)),
                 [tf.as_dtype(enum) for enum in self._attributes["Tout"]],
                 attrs=dict(node.attr),
-                name=_scope_name(self.call.name),
+                name=f"{_scope_name(self.call.name)}{hint}",
             )
         for tensor, shape in zip(operation.outputs, result_shapes, strict=True):
             tensor.set_shape(shape)
         return list(map(self._show_sharding, operation.outputs, self.call.results))
+
+    def _checks(self, operands: Sequence[tf.Tensor]) -> list[tf.Operation]:
+        """What has to run before the call in the current graph.
+
+        Raises:
+            ShapeMismatchError: shapes that are known are not what was specified.
+        """
+        if SHAPE_ASSERTIONS in self.disabled_checks:
+            return []
+        self._guard.refuse_known(operands)
+        assertions = self.shape_assertions(operands)
+        if all(tensor.shape.is_fully_defined() for tensor in operands):
+            return assertions
+        with tf.control_dependencies(assertions):  # which say more
+            return [*assertions, *self._guard.before(operands, _add_assertions)]
+
+    @property
+    def _guard(self) -> ShapeGuard:
+        if self._shapes is None:
+            self._shapes = ShapeGuard(self.call)
+        return self._shapes
+
+    def _refuse_shapes(self, operands: Sequence[tf.Tensor], error: Exception) -> None:
+        """Say what TensorFlow's message does not where the shapes of arguments are wrong."""
+        if _WRONG_SHAPES in str(error) and SHAPE_ASSERTIONS not in self.disabled_checks:
+            self._guard.refuse([tensor.shape.as_list() for tensor in operands])
 
     def _show_sharding(self, tensor: tf.Tensor, spec: TensorSpec) -> tf.Tensor:
         """The same tensor of the current graph, with a node that says how it lies on devices."""
@@ -232,6 +270,13 @@ class Op:
                 tf.raw_ops.Assert(condition=tf.equal(arrived, size), data=said, summarize=64)
             )
         return made
+
+
+def _add_assertions(call: CallModule, operands: Sequence[tf.Tensor]) -> tf.Operation:
+    """A call of the current graph that only asserts."""
+    node = encode_node(call, name=OP, inputs=[""] * len(operands), new_node=tf.compat.v1.NodeDef)
+    graph = tf.compat.v1.get_default_graph()
+    return graph.create_op(OP, list(operands), [], attrs=dict(node.attr), name="shape_assertions")
 
 
 def _add_functions(definitions: Sequence[bytes]) -> None:

@@ -11,6 +11,7 @@ __all__ = [
     "PLATFORMS",
     "parse_platforms",
     "platform_from_tensorflow",
+    "platform_hint",
     "platform_to_tensorflow",
 ]
 
@@ -71,3 +72,16 @@ def _known(platform: str, given: str) -> str:
             "or 'gpu' for cuda and rocm."
         )
     return platform
+
+
+def platform_hint(platforms: Iterable[str]) -> str:
+    """What the name of a node says that may be run where it cannot be.
+
+    TensorFlow's error, which nothing of ours sees, names the node; so the name has the cures.
+
+    Example:
+        >>> platform_hint(["tpu"])
+        '_is_for_tpu_only__export_it_again_with_platforms_or_set_disabled_checks_platform'
+    """
+    listed = "_".join(platforms)
+    return f"_is_for_{listed}_only__export_it_again_with_platforms_or_set_disabled_checks_platform"

@@ -83,7 +83,7 @@ def _refined(
         except (RuntimeError, ValueError) as error:
             raise StructureError(
                 f"{call.name} cannot be called with the shapes {[tuple(s) for s in shapes]}: "
-                f"{first_line(error)}"
+                f"{first_line(error)}."
             ) from error
         yield refined
 

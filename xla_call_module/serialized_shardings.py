@@ -67,7 +67,7 @@ def import_shardings_into(module: Any) -> None:
         PassManager.parse(_IMPORT).run(module.operation)
     except (ir.MLIRError, ValueError) as error:
         raise FormatError(
-            f"The shardings in the module are damaged: {first_line(error)} To do: write the file "
+            f"The shardings in the module are damaged: {first_line(error)}. To do: write the file "
             "again."
         ) from error
 

@@ -26,6 +26,7 @@ __all__ = [
     "find_main",
     "first_line",
     "functions_of",
+    "is_shape_assertion",
     "open_module",
     "parse_module",
     "read_main",
@@ -158,8 +159,9 @@ def serialize_module(module: Any, version: StablehloVersion, *, mixed: bool = Fa
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an MLIR error with content."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    """The first line of an MLIR error with content, without a full stop at its end."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line.removesuffix(".") for line in lines if line), "no message")
 
 
 def read_main(module: Any) -> Main:
@@ -192,6 +194,14 @@ def find_main(module: Any) -> Any:
     if "main" not in functions:
         raise StructureError(f"The module has no function 'main', only {sorted(functions)}.")
     return functions["main"]
+
+
+def is_shape_assertion(operation: Any) -> bool:
+    """Whether an operation is a call by which JAX asserts something of sizes."""
+    return (
+        operation.name == "stablehlo.custom_call"
+        and str(operation.attributes["call_target_name"]).strip('"') == "shape_assertion"
+    )
 
 
 def custom_calls(module: Any) -> tuple[CustomCall, ...]:

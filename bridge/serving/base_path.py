@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from savedmodel.copying import copy_files
-from savedmodel.folder import hidden_folder, move_new, write_text
+from savedmodel.folder import PROTO_FILE, hidden_folder, move_new, write_text
 from savedmodel.remote import address, is_remote, upload
-from savedmodel.write import PROTO_FILE
 from xla_call_module.errors import FormatError, StructureError
 
 __all__ = ["MOST", "BasePath", "open_base_path", "parse_version"]

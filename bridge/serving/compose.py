@@ -13,15 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-import tensorflow as tf
-from jax import export
-
-from bridge.save import save
+from bridge.environment import describe_environment, source_file
+from bridge.save import SaveOptions, save
+from bridge.serving.framework import tf
 from bridge.serving.methods import Method, named_outputs, parse_method
 from bridge.serving.preprocessing import Request, as_function, named_tensors, read_request
-from bridge.serving.publishing import SaveOptions
 from bridge.serving.resources import resources_of
 from savedmodel.folder import new_folder
+from savedmodel.manifest import write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.read import read, read_proto
 from savedmodel.remote import is_remote
@@ -36,7 +35,7 @@ _FINGERPRINT = "fingerprint.pb"
 
 
 def compose(
-    model: export.Exported | Mapping[str, export.Exported] | str | os.PathLike[str],
+    model: Any,
     path: str | os.PathLike[str],
     *,
     preprocess: Any = None,
@@ -111,7 +110,7 @@ def compose(
         >>> bridge.load(folder).signatures["bare"](np.ones((2, 3), "float32"))
         Array([3., 3.], dtype=float32)
     """
-    kind = parse_method(method, classes)
+    kind, manifest = parse_method(method, classes), options.pop("manifest", False)
     if is_remote(path):
         raise StructureError(
             f"{os.fspath(path)} is an address, and TensorFlow writes to a folder here. To do: "
@@ -130,6 +129,8 @@ def compose(
             _write(loaded, place, signatures)
             methods, own = _earlier(folder, signature)
             _finish(place, methods | {signature: kind.name}, own | given)
+            if manifest:
+                write_manifest(place, **describe_environment(source_file(model)), request={})
     return os.fspath(path)
 
 

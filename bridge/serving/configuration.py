@@ -148,7 +148,7 @@ def write_configs(
             none.
 
     Raises:
-        StructureError: two models have the same name, or there is none.
+        StructureError: two models have the same name, or there is none; something is no model.
         OSError: a file cannot be written.
 
     Example:
@@ -157,9 +157,16 @@ def write_configs(
         >>> write_configs("configs", [digits]).options
         ('--model_config_file=...models.config', '--monitoring_config_file=...monitoring.config')
     """
+    given: Any = batching  # what a user says may be anything
+    if given is not None and not isinstance(given, Batching):
+        raise StructureError(
+            f"batching={given!r}; expected a Batching. To do: pass such as "
+            "bridge.serving.Batching((1, 8, 32))."
+        )
+    text = models_text(models)
     place = open_base_path(folder)
     return ConfigFiles(
-        models=place.write_text(MODELS_FILE, models_text(models)),
+        models=place.write_text(MODELS_FILE, text),
         monitoring=place.write_text(MONITORING_FILE, monitoring_text(metrics_path)),
         batching=None if batching is None else place.write_text(BATCHING_FILE, batching.to_text()),
     )
@@ -171,6 +178,12 @@ def models_text(models: Sequence[ModelConfig]) -> str:
     Raises:
         StructureError: two models have the same name, or there is none.
     """
+    given: Any = models  # what a user says may be anything
+    if not isinstance(given, Sequence) or not all(isinstance(m, ModelConfig) for m in given):
+        raise StructureError(
+            f"The models are {given!r}; expected a sequence of ModelConfigs. To do: pass such as "
+            "[bridge.serving.ModelConfig('digits', '/models/digits')]."
+        )
     names = [model.name for model in models]
     if not names or len(set(names)) < len(names):
         raise StructureError(

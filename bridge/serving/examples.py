@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +13,16 @@ from typing import Any
 import numpy as np
 from jax import tree_util
 
+from bridge.batch_sizes import parse_sizes
 from bridge.keys import to_physical
 from bridge.probes import RANDOM, draw
+from bridge.serving.example_features import ExampleFeature, serialize_example
 from bridge.serving.signatures import STRING, ServedSignature, ServedTensor
 from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.call import TensorSpec
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["Example", "WarmupRequest", "parse_sizes", "requests_of"]
+__all__ = ["Example", "WarmupRequest", "requests_of"]
 
 Example = Mapping[str, np.ndarray[Any, Any]]
 
@@ -30,31 +31,6 @@ _SCALARS = (int, float, complex, str, bytes)
 # names and shapes take.
 _MOST_BYTES = 2**31 - 2**20
 _POSITIONAL = re.compile(r"args\[(\d+)\]")
-
-
-def parse_sizes(value: Any) -> tuple[int, ...] | None:
-    """Batch sizes, of a whole number or a sequence of them; None for anything else.
-
-    Raises:
-        StructureError: a size is not positive.
-    """
-    if _is_size(value):
-        value = (value,)
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        return None
-    if not value or not all(map(_is_size, value)):
-        return None
-    sizes = tuple(operator.index(size) for size in value)
-    if min(sizes) < 1:
-        raise StructureError(
-            f"{min(sizes)} among the batch sizes {sizes} is none. To do: take whole numbers of at "
-            "least 1."
-        )
-    return tuple(dict.fromkeys(sizes))
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,33 +255,84 @@ def _drawn(signature: ServedSignature, sizes: Sequence[int], seed: int) -> Itera
         sizes = sizes[:1]  # no input has a batch dimension, so all sizes are the same request
     for size in sizes:
         shapes = list(signature.shapes_at(size).values())
-        specs = list(map(partial(_spec, signature.key), signature.inputs, shapes))
-        sized = zip(shapes, specs, strict=True)
-        _check_bytes(
-            signature.key, sum(math.prod(shape) * spec.dtype.itemsize for shape, spec in sized)
-        )
+        pairs = list(zip(signature.inputs, shapes, strict=True))
+        made_of = [_made_of(signature.key, tensor, shape) for tensor, shape in pairs]
+        _check_bytes(signature.key, sum(made.bytes for made in made_of))
         rows = max((shape[0] for shape in shapes if shape), default=0)
         seeds = (seed, size, zlib.crc32(signature.key.encode()))
-        yield WarmupRequest(signature.key, rows, partial(_draw, specs, seeds))
+        yield WarmupRequest(signature.key, rows, partial(_draw, made_of, seeds))
 
 
-def _spec(key: str, tensor: ServedTensor, shape: tuple[int, ...]) -> TensorSpec:
-    """What is drawn for an input."""
-    if (dtype := tensor.dtype) is None:
-        what = "strings" if tensor.enum == STRING else f"TensorFlow's dtype number {tensor.enum}"
-        raise StructureError(
-            f"No example can be made up for {key}, input {tensor}: it takes {what}. To do: pass "
-            f"example inputs, such as warmup=[{{{tensor.name!r}: …}}], instead of batch sizes."
-        )
-    return TensorSpec(shape, dtype, tensor.path, name=tensor.name, element=tensor.element)
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """An input that is drawn."""
+
+    spec: TensorSpec
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def draw(self, random: np.random.Generator) -> np.ndarray[Any, Any]:
+        kind = "zeros" if self.spec.dtype.numpy.kind in "iu" else RANDOM
+        array: np.ndarray[Any, Any] = draw(self.spec, kind, {}, random)
+        return array
 
 
-def _draw(specs: Sequence[TensorSpec], seeds: Sequence[int]) -> Example:
+@dataclass(frozen=True, slots=True)
+class _Examples:
+    """An input of serialized `tf.Example`s, whose features are drawn."""
+
+    name: str
+    features: tuple[ExampleFeature, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        # An int64 that is zero has one byte, and a float32 four.
+        row = sum(len(feature.key) + 16 + 4 * feature.count for feature in self.features)
+        return math.prod(self.shape) * row
+
+    def draw(self, random: np.random.Generator) -> np.ndarray[Any, Any]:
+        rows = np.empty(math.prod(self.shape), object)
+        rows[:] = [
+            serialize_example(
+                {
+                    feature: random.standard_normal(feature.count).tolist()
+                    if feature.is_float
+                    else [0] * feature.count
+                    for feature in self.features
+                }
+            )
+            for _ in rows
+        ]
+        return rows.reshape(self.shape)
+
+
+def _made_of(key: str, tensor: ServedTensor, shape: tuple[int, ...]) -> _Numbers | _Examples:
+    """What is drawn for an input.
+
+    Strings are not made up: what a function reads from them, such as an image, might not be there.
+    """
+    if (dtype := tensor.dtype) is not None:
+        spec = TensorSpec(shape, dtype, tensor.path, name=tensor.name, element=tensor.element)
+        return _Numbers(spec, math.prod(shape) * dtype.itemsize)
+    what = "strings" if tensor.enum == STRING else f"TensorFlow's dtype number {tensor.enum}"
+    if tensor.features is not None:
+        strings = [feature.key for feature in tensor.features if not feature.is_number]
+        if not strings:
+            return _Examples(tensor.name, tensor.features, shape)
+        what = f"tf.Examples with strings in {', '.join(strings)}"
+    raise StructureError(
+        f"No example can be made up for {key}, input {tensor}: it takes {what}. To do: pass "
+        f"example inputs, such as warmup=[{{{tensor.name!r}: …}}], instead of batch sizes."
+    )
+
+
+def _draw(made_of: Sequence[_Numbers | _Examples], seeds: Sequence[int]) -> Example:
     random = np.random.default_rng(seeds)
-    return {
-        spec.name: draw(spec, "zeros" if spec.dtype.numpy.kind in "iu" else RANDOM, {}, random)
-        for spec in specs
-    }
+    return {made.name: made.draw(random) for made in made_of}
 
 
 def _repeated(

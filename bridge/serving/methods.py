@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
+from bridge.serving.framework import tf
 from xla_call_module.errors import DtypeError, StructureError
 
 __all__ = ["Method", "named_outputs", "parse_method"]

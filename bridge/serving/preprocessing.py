@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
+from bridge.serving.framework import tf
 from xla_call_module.errors import DtypeError, StructureError
 
 __all__ = ["Request", "as_function", "named_tensors", "read_request"]

@@ -7,14 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from jax import export
 
-from bridge.batch_buckets import Buckets
-from bridge.names import Names
+from bridge.batch_sizes import parse_sizes
 from bridge.processes import is_spread
-from bridge.save import save
+from bridge.save import SaveOptions, save
 from bridge.serving.base_path import MOST, BasePath, open_base_path
 from bridge.serving.batching import Batching, check_batching, parse_batching
 from bridge.serving.configuration import (
@@ -27,9 +26,8 @@ from bridge.serving.configuration import (
     monitoring_text,
     pinned_versions,
 )
-from bridge.serving.examples import parse_sizes
 from bridge.serving.signatures import read_signatures
-from bridge.serving.warmup import WARMUP_FILE, write_warmup
+from bridge.serving.warmup import write_warmup
 from savedmodel.copying import copy_files
 from savedmodel.folder import write_text
 from savedmodel.manifest import (
@@ -41,39 +39,14 @@ from savedmodel.manifest import (
 from savedmodel.read import read_proto
 from savedmodel.records import record_sizes
 from savedmodel.remote import is_remote
+from savedmodel.serving_files import OWN_BATCHING_FILE, PUBLICATION_FILE, WARMUP_FILE
 from xla_call_module.errors import FormatError, ShardingError, StructureError
-from xla_call_module.exported import Check
 
-__all__ = ["Published", "SaveOptions", "publish", "rollback"]
-
-# Read with --enable_per_model_batching_parameters, instead of the server's own file
-# (tensorflow_serving/servables/tensorflow/bundle_factory_util.cc).
-_OWN_BATCHING = "batching_params.pbtxt"
-_ORIGIN = "assets.extra/jax_tf_bridge_publication.json"
-
-
-class SaveOptions(TypedDict, total=False):
-    """What `bridge.save` takes besides the model and where it goes."""
-
-    params: Any
-    args: Any
-    platforms: Sequence[str] | None
-    trainable: Any
-    inputs: Names | Mapping[str, Names] | None
-    outputs: Names | Mapping[str, Names] | None
-    gradient_order: int
-    residuals: bool
-    hoist_constants: int | None
-    tensorflow: str | None
-    disabled_checks: Sequence[Check]
-    linalg: str
-    num_shards: int | None
-    manifest: bool
-    batch_buckets: Buckets | None
+__all__ = ["Published", "publish", "rollback"]
 
 
 class PublishOptions(SaveOptions, total=False):
-    """The same, and what `bridge.serving.compose` has of its own."""
+    """What `publish` hands on; `bridge.serving.compose` names `defaults` itself."""
 
     defaults: Mapping[str, Any] | None
 
@@ -165,8 +138,10 @@ def publish(
     _check_numbers(version, keep)
     if version is not None and version in base.taken():
         raise _taken(base_path, version)
-    sizes = parse_sizes(warmup) or parse_sizes(options.get("batch_buckets")) or ()
-    wanted = parse_batching(batching, sizes=sizes)
+    sizes = parse_sizes(warmup)
+    if sizes is None and batching is not None:
+        sizes = _bucket_sizes(model, options.get("batch_buckets"))
+    wanted = parse_batching(batching, sizes=sizes or ())
     own_name = name if name is not None else _name_of(base_path)
     with base.new_version() as folder:
         _fill(model, folder, base_path, options)
@@ -219,14 +194,25 @@ def rollback(
     origin = _origin(base, versions[source], source)
     with base.new_version() as folder:
         base.copy(versions[source], folder)
-        (folder / _ORIGIN).parent.mkdir(exist_ok=True)
+        (folder / PUBLICATION_FILE).parent.mkdir(exist_ok=True)
         # The old one has another name in the older version.
-        (folder / _ORIGIN).unlink(missing_ok=True)
-        write_text(folder / _ORIGIN, json.dumps({"copy_of": origin}))
+        (folder / PUBLICATION_FILE).unlink(missing_ok=True)
+        write_text(folder / PUBLICATION_FILE, json.dumps({"copy_of": origin}))
         records = _count_records(folder)
         path, number = _place(base, folder, base_path, None)
     removed = () if keep is None else _remove_old(base, keep, number, base_path)
     return Published(path, number, records, removed, copy_of=origin)
+
+
+def _bucket_sizes(model: Any, batch_buckets: Any) -> tuple[int, ...]:
+    """The sizes that batches are padded to, in any of the signatures."""
+    if isinstance(model, str | os.PathLike) and not is_remote(model):
+        found = [signature.buckets for signature in read_signatures(Path(model))]
+    elif isinstance(batch_buckets, Mapping):
+        found = [parse_sizes(sizes) or () for sizes in batch_buckets.values()]
+    else:
+        found = [parse_sizes(batch_buckets) or ()]
+    return tuple(sorted({size for sizes in found for size in sizes}))
 
 
 def _source(
@@ -250,15 +236,15 @@ def _source(
 
 def _origin(base: BasePath, name: str, number: int) -> int:
     """The version that one is a copy of; itself for one that was published as new."""
-    text = base.read_text(f"{name}/{_ORIGIN}")
+    text = base.read_text(f"{name}/{PUBLICATION_FILE}")
     if text is None:
         return number
     try:
         return int(json.loads(text)["copy_of"])
     except (ValueError, TypeError, KeyError) as error:
         raise FormatError(
-            f"{_ORIGIN} of version {number} is damaged: {error!r}. To do: remove it, or say which "
-            "version to go back to by to=."
+            f"{PUBLICATION_FILE} of version {number} is damaged: {error!r}. To do: remove it, or "
+            "say which version to go back to by to=."
         ) from error
 
 
@@ -303,7 +289,7 @@ def _fill(
             "another base_path."
         )
     folder.mkdir()
-    copy_files(source, folder, without=(_ORIGIN,), linked=False)
+    copy_files(source, folder, without=(PUBLICATION_FILE,), linked=False)
 
 
 def _check_manifest(folder: Path) -> None:
@@ -321,7 +307,7 @@ def _prepare(folder: Path, warmup: Any, batching: Batching | None, *, name: str,
     if batching is not None:
         check_batching(signatures, batching)
         allowed = batching.allowed_batch_sizes
-        own = folder / _OWN_BATCHING
+        own = folder / OWN_BATCHING_FILE
         own.unlink(missing_ok=True)
         write_text(own, batching.to_text())
     if warmup is not None:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import tensorflow as tf
+from bridge.serving.framework import tf
 
 __all__ = ["resources_of"]
 

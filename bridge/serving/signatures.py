@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bridge.serving.example_features import ExampleFeature, features_of
 from bridge.signature_calls import calls_of, inputs_of, outputs_of
 from savedmodel.model import SavedModel
 from savedmodel.read import read, read_proto
@@ -41,6 +42,7 @@ class ServedTensor:
         optional: whether the signature has a default for it.
         path: in the exported function's pytrees, such as `args[1]['image']`; empty where unknown.
         title: what the Python function calls it, such as `batch['image']`; empty where unknown.
+        features: what is read from its strings where these are serialized `tf.Example`s.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ServedTensor:
     optional: bool = False
     path: str = ""
     title: str = ""
+    features: tuple[ExampleFeature, ...] | None = None
 
     @property
     def dtype(self) -> DType | None:
@@ -235,12 +238,30 @@ def read_signatures(folder: Path) -> tuple[ServedSignature, ...]:
             f"{folder} has no signature under the tag {_SERVE_TAG!r}, which is what TensorFlow "
             "Serving calls. To do: save it with signatures=."
         )
-    del proto
+    features = {
+        (key, name): features_of(graphs[0].graph_def, info.name)
+        for key, definition in definitions.items()
+        for name, info in definition.inputs.items()
+        if info.dtype == STRING
+    }
+    del proto, graphs
     model: SavedModel | None = None
     # What computes more than calls of modules is served all the same; its sizes are unknown then.
     with contextlib.suppress(InteropError):
         model = read(folder)
-    return tuple(_signature(key, definition, model) for key, definition in definitions.items())
+    found = (_signature(key, definition, model) for key, definition in definitions.items())
+    return tuple(_with_features(signature, features) for signature in found)
+
+
+def _with_features(
+    signature: ServedSignature,
+    features: Mapping[tuple[str, str], tuple[ExampleFeature, ...] | None],
+) -> ServedSignature:
+    inputs = tuple(
+        dataclasses.replace(tensor, features=features.get((signature.key, tensor.name)))
+        for tensor in signature.inputs
+    )
+    return dataclasses.replace(signature, inputs=inputs)
 
 
 def _signature(key: str, definition: Proto, model: SavedModel | None) -> ServedSignature:

@@ -18,14 +18,14 @@ from bridge.serving.messages import PredictionLog
 from bridge.serving.signatures import STRING, ServedSignature, read_signatures
 from savedmodel.records import write_records
 from savedmodel.schema import Proto
+from savedmodel.serving_files import WARMUP_FILE
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
 
-__all__ = ["MOST_RECORDS", "WARMUP_FILE", "add_warmup", "write_warmup"]
+__all__ = ["MOST_RECORDS", "add_warmup", "write_warmup"]
 
 # tensorflow_serving/servables/tensorflow/saved_model_warmup_util.h
 MOST_RECORDS = 1000
-WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 
 
 def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", seed: int = 0) -> int:
@@ -40,7 +40,8 @@ def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", see
             `bridge.save`, or `batching` of `publish`, has; or example inputs: a dict of named
             inputs, the function's own arguments without the parameters, or a list of either; or a
             mapping from signature keys to these. Made-up inputs are the same in each run: random
-            floating-point numbers, and zeros where numbers are whole.
+            floating-point numbers, and zeros where numbers are whole, also as the features of
+            serialized `tf.Example`s. Other strings cannot be made up.
         name: of the model, as requests say it. Serving does not look at it here.
         seed: of the random numbers.
 

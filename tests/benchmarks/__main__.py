@@ -24,6 +24,7 @@ from tests.benchmarks import (  # noqa: E402
     loading,
     looking,
     serving,
+    shape_checks,
 )
 from tests.benchmarks.measure import Ratio  # noqa: E402
 
@@ -48,6 +49,7 @@ BENCHMARKS = {
     "call_tf": called.call_tf,
     "batch_buckets": buckets.batch_buckets,
     "cold_start": serving.cold_start,
+    "shape_checks": shape_checks.shape_checks,
 }
 
 

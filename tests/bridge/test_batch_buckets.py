@@ -119,14 +119,7 @@ def test_compiled_by_xla(loaded, rows):
 def test_a_session_and_the_file_that_tensorflow_saved_again(folder, again):
     for place in (folder, again):
         x, lengths, scale = inputs_of(3)
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(place))
-            definition = meta_graph.signature_def["serving_default"]
-            feeds = {"x": x, "lengths": lengths, "scale": scale}
-            got = session.run(
-                {name: info.name for name, info in definition.outputs.items()},
-                {definition.inputs[name].name: value for name, value in feeds.items()},
-            )
+        got = call_in_a_session(place, {"x": x, "lengths": lengths, "scale": scale})
         assert_agree(got, jitted(weights(), x, lengths, scale))
 
 
@@ -378,6 +371,8 @@ def test_sizes_that_constraints_exclude_are_padded_to_one_that_they_do_not(tmp_p
     bridge.save(exported, tmp_path / "m", batch_buckets=(16, 8))
     x = np.ones((3, 3), "float32")
     np.testing.assert_allclose(tf.saved_model.load(tmp_path / "m")(x), np.sin(x), rtol=1e-6)
+    with pytest.raises(StructureError, match=r"mod\(b, 8\) == 0, .* pads batches to 8, 16\."):
+        bridge.load(tmp_path / "m")(x)
 
 
 def test_some_of_several_signatures(tmp_path):
@@ -414,10 +409,59 @@ def test_residuals_and_hoisted_constants(tmp_path):
     np.testing.assert_allclose(bridge.load(tmp_path / "m")(x.numpy()), model(x), rtol=1e-4)
 
 
-def test_sizes_that_differ_are_still_refused(loaded):
-    x, _, scale = inputs_of(3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Module shape refinement failed"):
-        loaded(x, np.zeros(2, "int32"), scale)
+def call_in_a_session(folder, feeds):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
+        definition = meta_graph.signature_def["serving_default"]
+        return session.run(
+            {name: info.name for name, info in definition.outputs.items()},
+            {definition.inputs[name].name: value for name, value in feeds.items()},
+        )
+
+
+# Numbers of padded batches are said to be that.
+INCONSISTENT = r"Found inconsistency between dimension size (.|\n)*are padded to 1, 4, 16 before"
+
+
+def call_by(by, folder, loaded, feeds):
+    tensors = {name: tf.constant(value) for name, value in feeds.items()}
+    if by == "object":
+        loaded(*tensors.values())
+    elif by == "signature":
+        loaded.signatures["serving_default"](**tensors)
+    elif by == "jit":
+        tf.function(lambda *given: loaded(*given), jit_compile=True)(*tensors.values())
+    elif by == "session":
+        call_in_a_session(folder, feeds)
+    else:
+        with tf.GradientTape() as tape:
+            tape.watch(tensors["x"])
+            loss = loaded(*tensors.values())["y"]
+        tape.gradient(loss, tensors["x"])
+
+
+@pytest.mark.parametrize("by", ["object", "signature", "jit", "gradient", "session", "jax"])
+@pytest.mark.parametrize(
+    ("rows", "lengths", "message"),
+    [
+        (3, 2, INCONSISTENT),
+        (1, 4, INCONSISTENT),
+        (17, 16, INCONSISTENT),
+        (0, 0, "Expected value >= 1 for dimension variable 'b'"),
+    ],
+)
+def test_sizes_that_differ_are_still_refused(folder, loaded, by, rows, lengths, message):
+    feeds = {
+        "x": np.ones((rows, 3), "float32"),
+        "lengths": np.zeros(lengths, "int32"),
+        "scale": np.float32(1.5),
+    }
+    if by == "jax":
+        with pytest.raises(StructureError, match=r"float32\[b\]|int32\[b\]|variable b would be 0"):
+            bridge.load(folder)(**feeds)
+        return
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        call_by(by, folder, loaded, feeds)
 
 
 def test_a_bucket_leads_what_it_names():
@@ -431,6 +475,44 @@ def test_a_bucket_leads_what_it_names():
     for sizes in ((), (0,), (4, 2)):
         with pytest.raises(StructureError, match="no sizes of batches"):
             BatchBuckets("b", sizes)
+
+
+def test_parameters_that_are_typed_keys(tmp_path):
+    params = {"key": jax.random.key(3), "scale": np.float32(2)}
+    (b,) = export.symbolic_shape("b")
+    exported = export.export(
+        jax.jit(lambda p, x: x * p["scale"] + jax.random.uniform(p["key"], (3,)))
+    )(params, jax.ShapeDtypeStruct((b, 3), "float32"))
+    bridge.save(exported, tmp_path / "m", params=params, batch_buckets=(4,))
+    got = tf.saved_model.load(tmp_path / "m")(np.ones((2, 3), "float32"))
+    want = 2 + jax.random.uniform(params["key"], (3,))
+    np.testing.assert_allclose(got, [want, want], rtol=1e-6)
+
+
+def test_typed_keys_in_the_batch(tmp_path):
+    (b,) = export.symbolic_shape("b")
+    keys = jax.random.split(jax.random.key(0), 3)
+    function = jax.jit(jax.vmap(jax.random.uniform))
+    exported = export.export(function)(jax.ShapeDtypeStruct((b,), keys.dtype))
+    bridge.save(exported, tmp_path / "m", batch_buckets=(4,))
+    got = tf.saved_model.load(tmp_path / "m")(np.asarray(jax.random.key_data(keys)))
+    np.testing.assert_allclose(got, function(keys), rtol=1e-6)
+
+
+def test_published_with_warmup_for_sizes_of_their_own(tmp_path):
+    import bridge.serving
+
+    published = bridge.serving.publish(
+        exported_of(lambda x, scale: x * scale, "b, 3", ""),
+        tmp_path / "base",
+        batch_buckets=(1, 4),
+        defaults={"scale": 2.0},
+        warmup=(1, 4),
+    )
+    (signature,) = bridge.inspect(published.path).signatures
+    assert (signature.batch_buckets, published.warmup) == ((1, 4), 2)
+    got = bridge.load(published.path)(x=np.ones((3, 3), "float32"))
+    np.testing.assert_array_equal(got, np.full((3, 3), 2))
 
 
 def test_no_warning_where_all_is_tried(tmp_path):

@@ -16,7 +16,7 @@ import bridge
 from bridge import InteropError
 from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES, WIDE
-from xla_call_module.errors import DtypeError, StructureError
+from xla_call_module.errors import ArgumentError, DtypeError, StructureError
 
 X = np.linspace(-1.0, 2.0, 6, dtype=np.float32).reshape(2, 3)
 
@@ -308,6 +308,99 @@ def test_what_cannot_be_compiled_is_refused_by_name(what):
     function, message = REFUSED[what]
     with pytest.raises(InteropError, match=f"(?s){message}"):
         jax.jit(bridge.call_tf(function))(X)
+
+
+def test_a_recurrent_layer_of_keras():
+    layer = tf.keras.layers.LSTM(2)
+    called, x = bridge.call_tf(layer), tf.Variable(X[None])
+    with tf.GradientTape() as tape:
+        result = tf.reduce_sum(layer(x))
+    np.testing.assert_allclose(jax.jit(called)(X[None]).sum(), result, rtol=1e-5)
+    with pytest.raises(StructureError, match=r"TensorListReserve.*compiled=False"):
+        jax.grad(lambda x: called(x).sum())(X[None])
+    called = bridge.call_tf(layer, compiled=False)
+    gradient = jax.grad(lambda x: called(x).sum())(X[None])
+    np.testing.assert_allclose(gradient, tape.gradient(result, x), rtol=1e-4, atol=1e-6)
+
+
+def fake_quantized(x):
+    return tf.quantization.fake_quant_with_min_max_args(x, min=-0.5, max=1.5) * x
+
+
+LOST = {
+    "jvp": lambda f: jax.jvp(f, (X,), (X,)),
+    "jacfwd": lambda f: jax.jacfwd(f)(X),
+    "second order": lambda f: jax.jit(jax.jacrev(jax.grad(lambda x: f(x).sum())))(X),
+    "vmap": lambda f: jax.jvp(jax.vmap(f), (X,), (X,)),
+}
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("how", LOST)
+def test_a_derivative_that_tensorflow_takes_for_zero_is_refused(how, compiled):
+    called = bridge.call_tf(fake_quantized, compiled=compiled)
+    found = jax.grad(lambda x: called(x).sum())(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x := tf.constant(X))
+        result = fake_quantized(x)
+    np.testing.assert_allclose(found, tape.gradient(result, x), rtol=1e-6)
+    with pytest.raises(StructureError, match=r"has no .*FakeQuantWithMinMaxArgsGradient.*To do"):
+        LOST[how](called)
+
+
+def test_a_lost_derivative_is_found_inside_of_branches_and_loops():
+    def branches(x):
+        return tf.cond(x[0, 0] > 0.0, lambda: fake_quantized(x), lambda: x)
+
+    def loop(x):
+        start = (tf.constant(0), x)
+        return tf.while_loop(
+            lambda i, _: i < 3,
+            lambda i, y: (i + 1, fake_quantized(y)),
+            start,
+            maximum_iterations=3,
+        )[1]
+
+    for function in (branches, loop):
+        with pytest.raises(StructureError, match="FakeQuantWithMinMaxArgsGradient"):
+            jax.jvp(bridge.call_tf(function), (X,), (X,))
+
+
+def test_the_first_gradient_of_what_is_computed_again_is_the_only_one():
+    again = tf.recompute_grad(lambda x: tf.sin(x) * x)
+    called = bridge.call_tf(lambda x: again(x))
+    np.testing.assert_allclose(
+        jax.grad(lambda x: called(x).sum())(X), np.sin(X) + X * np.cos(X), rtol=1e-4, atol=1e-6
+    )
+    with pytest.raises(StructureError, match=r"tf\.recompute_grad gives.*jax\.checkpoint"):
+        jax.jvp(called, (X,), (X,))
+    with pytest.raises(StructureError, match=r"no gradient of its gradient.*jax\.checkpoint"):
+        jax.jacrev(jax.grad(lambda x: called(x).sum()))(X)
+
+
+def test_the_gradient_of_a_loop_needs_its_number_of_steps():
+    def function(x, steps=None):
+        start = (tf.constant(0), x)
+        return tf.while_loop(
+            lambda i, _: i < 3, lambda i, y: (i + 1, y * y), start, maximum_iterations=steps
+        )[1]
+
+    def gradient(fun):
+        return jax.grad(lambda x: bridge.call_tf(fun)(x).sum())(X)
+
+    with pytest.raises(StructureError, match=r"To do: pass maximum_iterations= to tf\.while_loop"):
+        gradient(function)
+    bounded = functools.partial(function, steps=5)
+    np.testing.assert_allclose(gradient(bounded), 8 * X**7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [np.arange(3), np.ones((2, 3), np.float32)])
+def test_what_does_not_fit_a_signature_is_refused(wrong):
+    signature = [tf.TensorSpec([None], tf.float32)]
+    called = bridge.call_tf(tf.function(lambda x: x * 2.0, input_signature=signature))
+    assert called(np.ones(3, np.float32)).tolist() == [2.0, 2.0, 2.0]
+    with pytest.raises(ArgumentError, match=r"do not fit its signature.*input_signature"):
+        called(wrong)
 
 
 def test_a_table_is_refused_with_the_operation_that_takes_it():

@@ -124,6 +124,13 @@ def test_assignments_happen_once_for_each_call_and_in_order(counter, counted, pr
         assert counter.numpy() == count * calls
 
 
+def test_effects_keep_their_order_under_the_checks_of_jax(counter, counted):
+    with jax.enable_checks(True):
+        first, second = jax.jit(lambda x: (counted(x), counted(x)))(X[0])
+        assert (first.tolist(), second.tolist()) == ([1.0] * 3, [2.0] * 3)
+        assert counted(X[0]).tolist() == [3.0] * 3
+
+
 def test_calls_keep_the_order_of_the_program():
     told = []
 

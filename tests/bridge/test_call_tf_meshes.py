@@ -44,6 +44,26 @@ second = lambda f: jax.grad(lambda w, x: jax.grad(total(f))(w, x).sum())
 called = bridge.call_tf(inside)
 np.testing.assert_allclose(second(called)(w, x), second(same)(w, x), rtol=1e-5)
 assert len(jax.jit(called)(w, x).devices()) == len(jax.devices()) == 4
+
+explicit = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+derivatives = {
+    "value": lambda f: f,
+    "grad": lambda f: jax.grad(lambda x: f(x).sum()),
+    "vmap": jax.vmap,
+    "vmap of grad": lambda f: jax.vmap(jax.grad(f)),
+    "grad of vmap": lambda f: jax.grad(lambda x: jax.vmap(f)(x).sum()),
+    "jacrev": jax.jacrev,
+    "jacfwd": jax.jacfwd,
+}
+alone = bridge.call_tf(lambda x: tf.sin(x) * x)
+with jax.set_mesh(explicit):
+    for spec in (P("d"), P()):
+        given = jax.device_put(jnp.arange(8.0), NamedSharding(explicit, spec))
+        for name, derive in derivatives.items():
+            for wrap in (lambda f: f, jax.jit):
+                expected = wrap(derive(lambda x: jnp.sin(x) * x))(given)
+                found = wrap(derive(alone))(given)
+                np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=name)
 print("agree")
 """
 

@@ -759,6 +759,26 @@ class TestTensorFlowFromJax:
         assert jax.grad(jax2tf.call_tf(power))(5.0) == 75.0
         assert jax.value_and_grad(jax2tf.call_tf(text))(1.0) == (4.0, 4.0)
 
+    def test_an_eager_gradient_of_what_has_no_fixed_shape(self, jax2tf):
+        positive = jax2tf.call_tf(lambda x, i: (tf.boolean_mask(x, x > 0) ** 2, i + 1))
+        x, i = np.array([-1.0, 2.0, 3.0], np.float32), np.int32(3)
+        found = jax.grad(lambda x, i: positive(x, i)[0].sum())(x, i)
+        assert found.tolist() == [0.0, 4.0, 6.0]
+        assert positive(x, i)[0].tolist() == [4.0, 9.0]
+
+    def test_a_result_of_strings(self, jax2tf):
+        text = jax2tf.call_tf(tf.strings.as_string)
+        for call in (text, jax.jit(text)):
+            with pytest.raises(ValueError, match=r"string|not convertible"):
+                call(np.float32(1.0))
+
+    def test_what_does_not_fit_a_signature(self, jax2tf):
+        signature = [tf.TensorSpec([None], tf.float32)]
+        called = jax2tf.call_tf(tf.function(tf.sin, input_signature=signature))
+        for call in (called, jax.jit(called)):
+            with pytest.raises(TypeError, match=r"Binding inputs"):
+                call(np.arange(3))
+
     def test_assignments_run_eagerly(self, jax2tf):
         variable = tf.Variable(1.0)
 

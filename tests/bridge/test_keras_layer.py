@@ -381,6 +381,14 @@ MISUSES = {
         lambda: ExportedLayer(jnp.sin, train=jax.export.export(jax.jit(jnp.sin))(X)),
         ArgumentError, "export both, or neither",
     ),
+    "quantized": (
+        lambda: ExportedLayer(jnp.sin, dtype="int8_from_float32"), DtypeError,
+        "quantizes weights to int8",
+    ),
+    "64 bits": (
+        lambda: ExportedLayer(jnp.sin, dtype="float64"), DtypeError,
+        "asks for float64, which JAX makes float32 of",
+    ),
     "no file": (lambda: ExportedLayer("nothing/there"), FormatError, "has no saved_model.pb"),
 }  # fmt: skip
 

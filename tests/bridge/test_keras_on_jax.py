@@ -14,11 +14,28 @@ pytest.importorskip("keras")
 ROOT = Path(__file__).parents[2]
 
 
-def test_on_the_jax_backend(tmp_path):
+# What is different on each backend: how steps run, and where state, keys and constants live.
+FEW = "fit_evaluate or a_step_is or state_and_keys or a_file or named_by or without_jax"
+
+
+@pytest.mark.parametrize(
+    "selection", [FEW, pytest.param("test", marks=pytest.mark.slow)], ids=["few", "all"]
+)
+def test_on_the_jax_backend(tmp_path, selection):
     files = ["test_keras_layer.py", "test_keras_files.py"]
     paths = [str(ROOT / "tests" / "bridge" / name) for name in files]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *paths, "-q", "-x", f"--basetemp={tmp_path / 't'}"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            *paths,
+            "-q",
+            "-x",
+            "-k",
+            selection,
+            f"--basetemp={tmp_path / 't'}",
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -477,11 +477,26 @@ class TestWrongCalls:
             jax.jvp(lambda x: model(x, N)["y"], (X,), (X,))
 
     def test_a_constraint(self, tmp_path):
-        b = export.symbolic_shape("b", constraints=["b >= 8"])
+        b = export.symbolic_shape("b", constraints=["b >= 8", "mod(b, 4) == 0"])
         exported = export.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct(b, np.float32))
         bridge.save(exported, tmp_path / "m")
-        with pytest.raises(StructureError, match="JAX cannot call serving_default in this way"):
-            bridge.load(tmp_path / "m")(np.ones(3, np.float32))
+        model = bridge.load(tmp_path / "m")
+        for call in (model, jax.jit(model), jax.grad(lambda x: model(x).sum())):
+            with pytest.raises(
+                StructureError, match=r"have b = 3; .* constraint b >= 8, and takes"
+            ):
+                call(np.ones(3, np.float32))
+        with pytest.raises(
+            StructureError, match=r"b = 9; .* mod\(b, 4\) == 0, and takes x float32"
+        ):
+            model(np.ones(9, np.float32))
+        assert model(np.ones(12, np.float32)).shape == (12,)
+
+    def test_a_disabled_constraint(self, tmp_path):
+        b = export.symbolic_shape("b", constraints=["b >= 8"])
+        exported = export.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct(b, np.float32))
+        bridge.save(exported, tmp_path / "m", disabled_checks=["shape_assertions"])
+        assert bridge.load(tmp_path / "m")(np.ones(3, np.float32)).tolist() == [2, 2, 2]
 
     def test_the_platform_is_checked_after_a_trace(self, tmp_path):
         exported = export.export(jax.jit(jnp.sin), platforms=["cuda"])(X)

@@ -15,6 +15,8 @@ import tensorflow as tf
 from jax import export
 
 import bridge
+import savedmodel
+from bridge.environment import source_file
 from bridge.modules import to_parametric
 from xla_call_module.errors import ArgumentError, DtypeError, StructureError
 
@@ -385,3 +387,47 @@ def test_what_is_exported_already_has_arguments(tmp_path):
     for options in ({"args": "f32[]"}, {"platforms": ["cpu"]}):
         with pytest.raises(StructureError, match=f"{next(iter(options))}= is for a function"):
             bridge.save(exported, tmp_path / "m", **options)
+
+
+class TestSeveralFunctions:
+    """A mapping from signature keys to functions that share their parameters."""
+
+    def _params(self):
+        return {"w": np.full((3, 2), 0.5, np.float32)}
+
+    def test_with_the_same_arguments(self, tmp_path):
+        params, x = self._params(), np.ones((4, 3), np.float32)
+        exported = export.export(jax.jit(lambda p, x: x @ p["w"] * 2))(params, x)
+        bridge.save(
+            {"rows": lambda p, x: x @ p["w"], "bent": lambda p, x: jnp.tanh(x), "fixed": exported},
+            tmp_path / "m",
+            params=params,
+            trainable=False,
+            args="f32[b,3]",
+        )
+        found = tf.saved_model.load(tmp_path / "m").signatures
+        results = {key: found[key](x=tf.constant(x))["output_0"].numpy() for key in found}
+        np.testing.assert_allclose(results["rows"], np.full((4, 2), 1.5), rtol=1e-6)
+        np.testing.assert_allclose(results["bent"], np.tanh(x), rtol=1e-6)
+        np.testing.assert_allclose(results["fixed"], np.full((4, 2), 3), rtol=1e-6)
+        (variable,) = savedmodel.read(tmp_path / "m").variables
+        assert (variable.name, variable.trainable) == ("w", False)
+
+    def test_each_with_its_own_arguments(self, tmp_path):
+        args = {"one": "f32[b,3]", "two": "f32[b,3], f32[3]"}
+        model = {"one": jnp.sin, "two": lambda x, y: x + y}
+        bridge.save(model, tmp_path / "m", args=args, manifest=True)
+        names = {k: list(s.inputs) for k, s in bridge.load(tmp_path / "m").signatures.items()}
+        assert names == {"one": ["x"], "two": ["x", "y"]}
+        assert source_file(model) is not None
+
+    def test_without_the_arguments_of_one(self, tmp_path):
+        model = {"one": jnp.sin, "two": jnp.cos}
+        with pytest.raises(StructureError, match=r"got .* \(cos\) without what its arguments are"):
+            bridge.save(model, tmp_path / "m", args={"one": "f32[b,3]"})
+
+    def test_modules_of_different_parameters(self, tmp_path):
+        nnx = pytest.importorskip("flax.nnx")
+        model = {key: nnx.Linear(3, 2, rngs=nnx.Rngs(0)) for key in ("one", "two")}
+        with pytest.raises(StructureError, match="two has other parameters than the function"):
+            bridge.save(model, tmp_path / "m", args="f32[b,3]")

@@ -271,7 +271,7 @@ class TestWhereItMayNotRun:
                 bridge.convert(_places, platforms=["tpu"])(X)
 
     def test_in_a_graph(self):
-        """It may be made for another machine; here TensorFlow's error says which node it is."""
+        """It may be made for another machine; here TensorFlow's error names node and cures."""
         run = tf.function(bridge.convert(_places, platforms=["tpu"]))
         with pytest.warns(
             UserWarning,
@@ -280,9 +280,30 @@ class TestWhereItMayNotRun:
         ):
             concrete = run.get_concrete_function(X)
         with pytest.raises(
-            tf.errors.NotFoundError, match=r"(?s)CPU is not among the platforms.*node places"
+            tf.errors.NotFoundError,
+            match=r"(?s)CPU is not among the platforms required by the module: \[TPU\].*node "
+            r"places_is_for_tpu_only__export_it_again_with_platforms_or_set_disabled_checks_platform",
         ):
             concrete(X)
+
+    @pytest.mark.parametrize("way", ["object", "signature"])
+    def test_in_a_file(self, way, tmp_path):
+        exporter = export.export(jax.jit(_places), platforms=["cuda", "tpu"])
+        bridge.save(exporter(jax.ShapeDtypeStruct((2,), "float32")), tmp_path / "m")
+        loaded = tf.saved_model.load(str(tmp_path / "m"))
+        run = loaded if way == "object" else loaded.signatures["serving_default"]
+        with pytest.raises(
+            tf.errors.NotFoundError,
+            match=r"(?s)CPU is not among the platforms.*node XlaCallModule_is_for_cuda_tpu_only__"
+            r"export_it_again_with_platforms_or_set_disabled_checks_platform",
+        ):
+            run(X) if way == "object" else run(x=X)
+
+    def test_no_node_has_a_hint_that_runs_here(self):
+        concrete = tf.function(bridge.convert(_places)).get_concrete_function(X)
+        assert "only" not in " ".join(
+            operation.name for operation in concrete.graph.get_operations()
+        )
 
     @pytest.mark.parametrize(
         "check", ["platform", export.DisabledSafetyCheck.platform()], ids=["text", "jax's"]

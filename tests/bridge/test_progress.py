@@ -1,4 +1,4 @@
-"""The bar of `save` and of `load`: on a terminal, when it takes long, and nowhere else."""
+"""The bar of `save`, `load` and `verify`: on a terminal, when it takes long, and nowhere else."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ from bridge import progress
 progress._SILENT_SECONDS = float(sys.argv[2])
 mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 bridge.load(sys.argv[1], mesh=mesh).params
+"""
+VERIFY = """
+import sys
+import jax
+import bridge
+from bridge import progress
+progress._SILENT_SECONDS = float(sys.argv[2])
+exported = jax.export.export(jax.jit(jax.numpy.sin))(jax.ShapeDtypeStruct((3,), "float32"))
+bridge.save(exported, sys.argv[1])
+assert bridge.verify(sys.argv[1]).passed
 """
 SLOW = """
 import time
@@ -82,6 +92,14 @@ def test_a_bar_for_what_is_placed_on_a_mesh(tmp_path):
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     text = _on_a_terminal(LOAD, tmp_path / "m", 0)
     assert re.search(r"Loading ━+.* 96\.0/96\.0 MiB", text), text
+
+
+def test_a_bar_for_what_is_verified(tmp_path):
+    """Each trial is one in JAX and one in TensorFlow."""
+    text = _on_a_terminal(VERIFY, tmp_path / "m", 0)
+    assert (found := re.search(r"Verifying ━+.* (\d+)/(\d+) +trials", text)), text
+    assert int(found[2]) % 2 == 0
+    assert f"{found[2]}/{found[2]}" in text
 
 
 def test_none_for_what_is_fast(tmp_path):

@@ -1,5 +1,10 @@
 """Safety checks: what is disabled is disabled on every way, every order, and in the file."""
 
+import os
+import re
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,10 +13,13 @@ import tensorflow as tf
 from jax import export
 
 import bridge
-from savedmodel.read import read
+from bridge.retarget_file import retarget_file
+from savedmodel.read import read, read_proto
 from xla_call_module.checks import PLATFORM, SHAPE_ASSERTIONS, DisabledCheck
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.node import OP, decode_node
+from xla_call_module.versions import parse_release
 
 OFF = ["shape_assertions"]
 TWO = tf.constant([0.5, 1.0])
@@ -238,6 +246,78 @@ class TestWhatIsSaidOfWrongShapes:
             run(tf.ones([2, 3]), tf.ones([4, 3]))
 
 
+@pytest.fixture(scope="module")
+def rest():
+    """What is left of four elements and more."""
+    return bridge.convert(
+        lambda x: x[3:], polymorphic_shapes="b", polymorphic_constraints=["b >= 4"]
+    )
+
+
+class TestWhatIsSaidOfConstraints:
+    """Also where they are what makes the computation possible."""
+
+    SAID = r"symbolic shape constraint b ?>= ?4\..* found -2"
+    WAYS = {  # noqa: RUF012 - read only
+        "eager": (lambda run: run, StructureError),
+        "static graph": (tf.function, StructureError),
+        "graph": (
+            lambda run: tf.function(run, input_signature=UNKNOWN),
+            tf.errors.InvalidArgumentError,
+        ),
+        "jit": (
+            lambda run: tf.function(run, input_signature=UNKNOWN, jit_compile=True),
+            tf.errors.InvalidArgumentError,
+        ),
+    }
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_where_they_do_not_hold(self, way, rest):
+        wrap, error = self.WAYS[way]
+        run = wrap(rest)
+        np.testing.assert_array_equal(run(tf.ones(5)), [1, 1])
+        with pytest.raises(error, match=f"(?s){self.SAID}") as raised:
+            run(tf.ones(2))
+        assert isinstance(raised.value, tf.errors.InvalidArgumentError)
+
+    def test_in_a_file_that_tensorflow_saves(self, rest, tmp_path):
+        module = tf.Module()
+        module.run = tf.function(rest, input_signature=UNKNOWN)
+        tf.saved_model.save(module, str(tmp_path))
+        run = tf.saved_model.load(str(tmp_path)).run
+        x = tf.ones(5)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = run(x)
+        np.testing.assert_array_equal(tape.gradient(y, x), [0, 0, 0, 1, 1])
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){self.SAID}"):
+            run(tf.ones(2))
+
+    def test_an_empty_batch(self):
+        run = tf.function(
+            bridge.convert(lambda x: x[1:] * x[:-1], polymorphic_shapes="b"),
+            input_signature=UNKNOWN,
+        )
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="Expected value >= 1 for dimension variable 'b'"
+        ):
+            run(tf.ones(0))
+
+    def test_sizes_that_are_no_linear_function(self):
+        run = tf.function(
+            bridge.convert(
+                lambda x, y: jnp.tile(x, x.shape[0]) + y, polymorphic_shapes=["b", "b*b"]
+            ),
+            input_signature=UNKNOWN * 2,
+        )
+        np.testing.assert_array_equal(run(tf.ones(2), tf.ones(4)), [2] * 4)
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=r"(?s)args\[1\]\.shape\[0\] \(= 5\) and the specification 'b\^2' \(= 4\)",
+        ):
+            run(tf.ones(2), tf.ones(5))
+
+
 class TestWhatASignatureIsGiven:
     """TensorFlow itself does not compare it with the specification."""
 
@@ -285,12 +365,23 @@ def folders(tmp_path_factory):
     """A function that runs for any sizes, and one that does not."""
     folder = tmp_path_factory.mktemp("wrong")
     bridge.save(_export(lambda x, y: x.sum() + y.sum(), "b", "2*b"), folder / "any")
-    bridge.save(_export(lambda x, y: jnp.tile(x, 2) + y, "b", "2*b"), folder / "fitting")
+    fitting = _export(lambda x, y: jnp.tile(x, 2) + y, "b", "2*b")
+    bridge.save(fitting, folder / "fitting", gradient_order=1)
+    bridge.save(fitting, folder / "unchecked", disabled_checks=OFF)
+    bridge.save(_export(lambda x, w: x @ w, "b, n", "n, 2"), folder / "product")
+    bridge.save(_export(lambda x: x[1:] * x[:-1], "b"), folder / "neighbours")
     return folder
 
 
+def _opened(folder):
+    """What a file has: its functions' nodes, and the calls of its XlaCallModule nodes."""
+    library = read_proto(folder).meta_graphs[0].graph_def.library.function
+    nodes = [node for function in library for node in function.node_def]
+    return nodes, [decode_node(node) for node in nodes if node.op == OP]
+
+
 class TestWhatAFileSaysOfWrongShapes:
-    """The module itself says it, so that it is silent where the check is disabled by a flag."""
+    """A module says it, so that it is silent where the check is disabled by a flag."""
 
     WAYS = {  # noqa: RUF012 - read only
         "object": lambda loaded: loaded,
@@ -312,15 +403,127 @@ class TestWhatAFileSaysOfWrongShapes:
         ):
             run(tf.ones(2), tf.ones(5))
 
-    @pytest.mark.parametrize("way", WAYS)
-    def test_where_the_computation_is_impossible_it_says_at_which_line(self, way, folders):
+    IMPOSSIBLE = {  # noqa: RUF012 - read only
+        "fitting": (
+            [(2,), (5,)],
+            (
+                r"args\[1\]\.shape\[0\] \(= 5\) and the specification '2\*b' \(= 4\)\..*"
+                r"By name: args\[0\] is x, args\[1\] is y\."
+            ),
+        ),
+        "product": (
+            [(2, 3), (4, 2)],
+            (
+                r"args\[1\]\.shape\[0\] \(= 4\) and the specification 'n' \(= 3\)\..*"
+                r"By name: args\[0\] is x, args\[1\] is w\."
+            ),
+        ),
+        "neighbours": (
+            [(0,)],
+            r"Expected value >= 1 for dimension variable 'b'.*\(= 0\).*By name: args\[0\] is x\.",
+        ),
+    }
+
+    @pytest.mark.parametrize("way", [*WAYS, "saved again"])
+    @pytest.mark.parametrize("case", IMPOSSIBLE)
+    def test_also_where_the_computation_itself_is_impossible(self, case, way, folders, tmp_path):
+        shapes, message = self.IMPOSSIBLE[case]
+        tensors = [*map(tf.ones, shapes)]
+        loaded = tf.saved_model.load(str(folders / case))
+        if way == "saved again":
+            tf.saved_model.save(loaded, str(tmp_path))
+            loaded = tf.saved_model.load(str(tmp_path))
+        ways = {**self.WAYS, "saved again": self.WAYS["object"]}
+        if way == "unknown sizes":
+            unknown = [tf.TensorSpec([None] * len(shape)) for shape in shapes]
+            run = tf.function(loaded, input_signature=unknown, autograph=False)
+        elif way == "signature":
+            names = loaded.signatures["serving_default"].structured_input_signature[1]
+            given = dict(zip(sorted(names, key="xyw".index), tensors, strict=True))
+            run = lambda *_: loaded.signatures["serving_default"](**given)  # noqa: E731
+        else:
+            run = ways[way](loaded)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
+            run(*tensors)
+
+    @pytest.mark.parametrize("case", IMPOSSIBLE)
+    def test_in_a_session(self, case, folders):
+        shapes, message = self.IMPOSSIBLE[case]
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            model = tf.compat.v1.saved_model.load(session, ["serve"], str(folders / case))
+            signature = model.signature_def["serving_default"]
+            names = sorted(signature.inputs, key="xyw".index)
+            feeds = {
+                signature.inputs[name].name: np.ones(shape)
+                for name, shape in zip(names, shapes, strict=True)
+            }
+            fetch = next(iter(signature.outputs.values())).name
+            with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
+                session.run(fetch, feeds)
+
+    @pytest.mark.parametrize("way", [way for way in WAYS if way != "signature"])
+    def test_right_shapes_pass_with_their_gradients(self, way, folders):
         run = self.WAYS[way](tf.saved_model.load(str(folders / "fitting")))
+        x, y = tf.constant([1.0, 2.0]), tf.ones(4)
+        with tf.GradientTape() as tape:
+            tape.watch([x, y])
+            z = run(x, y) * [1.0, 2.0, 3.0, 4.0]
+        np.testing.assert_array_equal(z, [2, 6, 6, 12])
+        for found, expected in zip(tape.gradient(z, [x, y]), [[4, 6], [1, 2, 3, 4]], strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+    def test_a_static_size_of_a_function_that_takes_sizes_that_are_unknown(self, folders):
+        loaded = tf.saved_model.load(str(folders / "product"))
+        unknown = tf.function(loaded, input_signature=[UNKNOWN_MATRIX] * 2, autograph=False)
         with pytest.raises(
             tf.errors.InvalidArgumentError,
-            match=r"(?s)test_safety_checks\.py:\d+:\d+: error: 'stablehlo.add' op requires .*"
-            r"tensor<4xf32>, tensor<5xf32>",
+            match=r"Shape of tensor \w+ \[3,7\] is not compatible with expected shape \[\?,2\]",
         ):
+            unknown(tf.ones([2, 3]), tf.ones([3, 7]))
+
+    def test_nothing_runs_in_front_where_it_is_not_needed(self, folders, exported, tmp_path):
+        bridge.save(_export(jnp.sin, "b, 3"), tmp_path / "any")
+        for folder in (folders / "unchecked", tmp_path / "any"):
+            nodes, calls = _opened(folder)
+            assert "If" not in {node.op for node in nodes}
+            assert all(call.results for call in calls)
+        assert "If" in {node.op for node in _opened(folders / "fitting")[0]}
+
+    def test_what_runs_in_front_is_no_part_of_the_model(self, folders, tmp_path):
+        folder = folders / "fitting"
+        assert len(read(folder).default.function.chain) == 2
+        z = bridge.load(folder)(np.ones(1, np.float32), np.ones(2, np.float32))
+        np.testing.assert_array_equal(z, [2, 2])
+        report = retarget_file(folder, tmp_path / "old", tensorflow="2.14")
+        assert (report.nodes, report.modules, report.tensorflow) == (2, 2, "2.14")
+        _, calls = _opened(tmp_path / "old")
+        assert [bool(call.results) for call in calls].count(False) == 1
+        assert max(call.stablehlo_version for call in calls) <= parse_release("2.14").stablehlo
+        run = tf.saved_model.load(str(tmp_path / "old"))
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"'2\*b' \(= 4\)"):
             run(tf.ones(2), tf.ones(5))
+
+    FLAG = "--tf_xla_call_module_disabled_checks=shape_assertions"
+
+    def test_a_flag_of_another_process_makes_it_silent(self, folders):
+        code = (
+            "import sys, tensorflow as tf\n"
+            "run = tf.saved_model.load(sys.argv[1])\n"
+            "print(run(tf.ones(2), tf.ones(5)).numpy())\n"
+            "try: tf.saved_model.load(sys.argv[2])(tf.ones(2), tf.ones(5))\n"
+            "except tf.errors.InvalidArgumentError as error: print(error)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(folders / "any"), str(folders / "fitting")],
+            env={**os.environ, "TF_XLA_FLAGS": self.FLAG},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        value, _, message = done.stdout.partition("\n")
+        assert value == "7.0"
+        assert "specification" not in message
+        assert re.search(r"error: 'stablehlo.add' op requires", message)
 
     def test_jax_says_it_of_the_same_file(self, folders):
         with pytest.raises(

@@ -513,6 +513,15 @@ class TestRefused:
         bridge.save(exported, tmp_path / "m", tensorflow="2.19")
         np.testing.assert_array_equal(tf.saved_model.load(tmp_path / "m")(x), x)
 
+    def test_a_tensorflow_that_is_too_old_for_the_gradient_alone(self, tmp_path):
+        """A file has no source lines of gradients; the message has them."""
+        exact = jax.lax.DotAlgorithmPreset.F32_F32_F32
+        double = jax.custom_vjp(lambda x: 2 * x)
+        double.defvjp(lambda x: (2 * x, x), lambda x, g: (jax.lax.dot(x, g, precision=exact),))
+        exported = _export(double, np.eye(2, dtype=np.float32))
+        with pytest.raises(VersionError, match=r"explicit algorithm at \S+\.py:\d+\. .*2\.19"):
+            bridge.save(exported, tmp_path / "m", tensorflow="2.18", gradient_order=1)
+
     def test_composites_for_an_old_tensorflow(self, tmp_path):
         exported = BY_NAME["composites"].export()["serving_default"]
         bridge.save(exported, tmp_path / "m", tensorflow="2.14", gradient_order=0)

@@ -278,10 +278,46 @@ def test_eager_runs_on_one_device(exported):
     np.testing.assert_allclose(found["y"], _layer(PARAMS, X)["y"], rtol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def split(tmp_path_factory):
+    rows = _on("data")
+    folder = tmp_path_factory.mktemp("split") / "m"
+    double = jax.jit(lambda x: 2 * x, in_shardings=rows, out_shardings=rows)
+    bridge.save(export.export(double)(X), folder, gradient_order=1)
+    return bridge.load(folder)
+
+
 REFUSAL = (
     r"_manual was exported for 8 devices, and jax\.shard_map at .*test_saved_shardings\.py:\d+ "
     r"runs on each of them alone.*bridge\.load\(path, mesh=\.\.\.\) over 8 devices"
 )
+
+
+UNDER = {
+    "nothing": lambda model: model(X),
+    "jit": lambda model: jax.jit(lambda x: model(x))(X),
+    "grad": lambda model: jax.grad(lambda x: model(x).sum())(X),
+    "jit of grad": lambda model: jax.jit(jax.grad(lambda x: model(x).sum()))(X),
+    "vmap": lambda model: jax.vmap(model)(X[None]),
+    "scan": lambda model: lax.scan(lambda x, _: (model(x), None), X, length=2),
+    "lower": lambda model: jax.jit(lambda x: model(x)).lower(X),
+    "export": lambda model: export.export(jax.jit(lambda x: model(x)))(X),
+}
+
+
+@pytest.mark.parametrize("way", UNDER)
+def test_what_was_loaded_without_a_mesh_is_refused_by_name(way, split):
+    with pytest.raises(
+        ShardingError,
+        match=r"serving_default was exported for 8 devices, on a mesh with the axes "
+        r"\{'data': 4, 'model': 2\}, and was loaded for one\. To do: load it with mesh=",
+    ):
+        UNDER[way](split)
+
+
+def test_what_was_loaded_without_a_mesh_can_be_traced(split):
+    """For how many devices is known when it is lowered."""
+    assert jax.eval_shape(split, X).shape == X.shape
 
 
 def test_what_needs_all_devices_is_refused_by_name(manual):

@@ -299,6 +299,79 @@ class TestExamples:
             np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+class TestWarmup:
+    """Batch sizes where a request is serialized `tf.Example`s."""
+
+    @pytest.mark.parametrize("features", [None, {"ids": tf.io.RaggedFeature(tf.int64)}])
+    def test_features_are_made_up(self, plain, tmp_path, features):
+        options = {"examples": True}
+        if features is not None:
+
+            def dense(ids):
+                return {"ids": tf.cast(ids.to_tensor(shape=[None, 4]), tf.int32)}
+
+            options = {"preprocess": dense, "examples": features}
+        folder = compose(plain, tmp_path / "m", **options)
+        published = bridge.serving.publish(folder, tmp_path / "base", warmup=(1, 3))
+        requests = [r for r in _requests(published.path) if r[0] == "serving_default"]
+        assert [len(feeds["examples"]) for _, feeds in requests] == [1, 3]
+        assert published.warmup == 4
+        for key, feeds in requests:
+            assert run_session(published.path, key, feeds)["output_0"].shape[1] == 3
+
+    def test_floats_are_random(self, tmp_path):
+        exported = _two_inputs()
+        folder = compose(exported, tmp_path / "m", examples=True, method="regress")
+        assert bridge.serving.add_warmup(folder, {"serving_default": (2,)}) == 1
+        ((_, feeds),) = _requests(folder)
+        described = {
+            "x": tf.io.FixedLenFeature([300], tf.float32),
+            "n": tf.io.FixedLenFeature([], tf.int64),
+        }
+        parsed = tf.io.parse_example(feeds["inputs"], described)
+        assert len(np.unique(parsed["x"])) == 600
+        assert parsed["n"].numpy().tolist() == [0, 0]
+
+    def test_strings_are_not(self, plain, tmp_path):
+        tokenize = tokenizer(tmp_path)
+        words = {"words": tf.io.FixedLenFeature([1], tf.string)}
+        folder = compose(
+            plain,
+            tmp_path / "m",
+            preprocess=lambda words: tokenize(tf.squeeze(words, 1)),
+            examples=words,
+        )
+        with pytest.raises(
+            StructureError, match=r"tf.Examples with strings in words\. To do: pass"
+        ):
+            bridge.serving.add_warmup(folder, (1,))
+
+
+def _two_inputs():
+    scope = export.SymbolicScope()
+    x, n = (
+        jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), dtype)
+        for shape, dtype in (("b, 300", "float32"), ("b", "int32"))
+    )
+    return export.export(jax.jit(lambda x, n: x.sum(1) + n))(x, n)
+
+
+def _requests(folder):
+    """The warmup requests as TensorFlow reads them."""
+    from bridge.serving.messages import PredictionLog
+
+    file = Path(folder) / "assets.extra" / "tf_serving_warmup_requests"
+    found = []
+    for record in tf.data.TFRecordDataset(str(file)):
+        request = PredictionLog.FromString(record.numpy()).predict_log.request
+        feeds = {
+            name: tf.make_ndarray(tf.make_tensor_proto(0).FromString(t.SerializeToString()))
+            for name, t in request.inputs.items()
+        }
+        found.append((request.model_spec.signature_name, feeds))
+    return found
+
+
 class TestMethods:
     EXAMPLES = {  # noqa: RUF012 - nobody changes it
         "preprocess": lambda ids: {"ids": ids, "scale": tf.constant(1.0)},
@@ -536,3 +609,31 @@ class TestRefused:
 def test_importing_it_imports_no_tensorflow():
     code = "import bridge.serving, sys; assert not {'tensorflow', 'jax'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_tensorflow():
+    code = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "import bridge.serving\n"
+        "try: bridge.serving.compose\n"
+        "except bridge.InteropError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'jax-tf-bridge[tensorflow]'" in done.stdout
+
+
+def test_a_manifest_and_what_a_function_closes_over(tmp_path):
+    (b,) = export.symbolic_shape("b")
+    exported = export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((b,), "float32"))
+    factor = tf.Variable(2.0)
+    folder = compose(
+        exported,
+        tmp_path / "m",
+        postprocess=lambda output_0: output_0 * factor,
+        manifest=True,
+    )
+    from savedmodel.manifest import compare_manifest
+
+    assert compare_manifest(folder) == ()
+    got = run_session(folder, "serving_default", {"x": np.float32([1, 2])})["output_0"]
+    np.testing.assert_allclose(got, 2 * np.sin(np.float32([1, 2])), rtol=1e-6)

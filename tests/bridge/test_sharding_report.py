@@ -137,6 +137,33 @@ def test_the_page_draws_the_mesh(saved):
     assert re.findall(r"<title>part (\d)</title>", picture) == list("00112233")
 
 
+@pytest.fixture(scope="module")
+def manual(tmp_path_factory):
+    mesh = AbstractMesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    mapped = jax.shard_map(jnp.sin, mesh=mesh, in_specs=SPEC("d"), out_specs=SPEC("d"))
+    split = NamedSharding(mesh, SPEC("d"))
+    exported = jax.export.export(jax.jit(mapped, in_shardings=split))(np.ones(8, np.float32))
+    folder = tmp_path_factory.mktemp("manual") / "m"
+    with pytest.warns(UserWarning, match="cannot run on one device"):
+        bridge.save(exported, folder)
+    return bridge.inspect(folder)
+
+
+def test_what_one_device_cannot_run_is_said(manual, saved):
+    """In text, JSON and HTML; what XLA partitions by itself runs on one."""
+    operation = re.compile(r"^jax\.shard_map at .*test_sharding_report\.py:\d+$")
+    order = manual.signatures[0].orders[0]
+    assert operation.match(order.needs_devices)
+    assert operation.match(manual.to_json()["signatures"][0]["orders"][0]["needs_devices"])
+    console = Console(file=io.StringIO(), width=400)
+    print_report(manual, console)
+    said = r"8; one alone, as in TensorFlow, cannot run it, because of jax\.shard_map at .*\.py:\d+"
+    assert re.search(said, console.file.getvalue())
+    assert re.search(said, to_html(manual))
+    assert all(order.needs_devices == "" for order in saved.signatures[0].orders)
+    assert "one alone" not in to_html(saved)
+
+
 def test_another_form_of_sharding_is_shown_as_text(exported):
     call = retarget(from_exported(exported), "2.16")
     with open_module(call.module) as module:

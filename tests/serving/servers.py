@@ -37,14 +37,18 @@ class Server:
     """A server that runs, and its clients.
 
     Attributes:
+        addresses: where it listens for gRPC and for REST.
         grpc: the one for gRPC.
         rest: the one for REST.
         pid: of its process.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path, ports: Sequence[int]) -> None:
-        self.grpc = GrpcClient(f"127.0.0.1:{ports[0]}", MODEL)
-        self.rest = RestClient(f"127.0.0.1:{ports[1]}", MODEL)
+    def __init__(
+        self, process: subprocess.Popen[bytes], log: Path, ports: Sequence[int], name: str
+    ) -> None:
+        self.addresses = tuple(f"127.0.0.1:{port}" for port in ports)
+        self.grpc = GrpcClient(self.addresses[0], name)
+        self.rest = RestClient(self.addresses[1], name)
         self.pid = process.pid
         self._process = process
         self._log = log
@@ -76,7 +80,12 @@ def wait_for(condition: Callable[[], bool], say: Callable[[], str] = str) -> Non
 
 @contextmanager
 def running(
-    command: Sequence[str], base_path: Path, log: Path, configured: Sequence[str] = ()
+    command: Sequence[str],
+    base_path: Path,
+    log: Path,
+    configured: Sequence[str] = (),
+    *,
+    name: str = MODEL,
 ) -> Iterator[Server]:
     """A server of the versions below a folder, until the block ends.
 
@@ -85,19 +94,20 @@ def running(
         base_path: the folder.
         log: the file that it writes to.
         configured: options with files that name the model and the folder.
+        name: of the model.
     """
     ports = _free_ports(2)
     options = [
         f"--port={ports[0]}",
         f"--rest_api_port={ports[1]}",
         "--file_system_poll_wait_seconds=1",
-        *(configured or (f"--model_name={MODEL}", f"--model_base_path={base_path}")),
+        *(configured or (f"--model_name={name}", f"--model_base_path={base_path}")),
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, *options], stdout=output, stderr=subprocess.STDOUT, cwd=_ROOT
         )
-    server = Server(process, log, ports)
+    server = Server(process, log, ports, name)
     try:
         yield server
     finally:

@@ -326,3 +326,30 @@ def test_a_published_folder_is_inspected_whole(exported, tmp_path):
     assert {file.path for file in report.files} >= {report.warmup.path, "saved_model.pb"}
     bridge.save(exported, published, params=PARAMS, overwrite=True)
     assert bridge.inspect(published).warmup is None
+
+
+@pytest.mark.parametrize("buckets", [(4, 1), {"rows": (4, 1)}])
+def test_batching_by_the_buckets_of_a_file_or_of_one_signature(tmp_path, buckets):
+    x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 3"), "float32")
+    rows = {"rows": jax.export.export(jax.jit(jax.numpy.sin))(x)}
+    saved = publish(rows, tmp_path / "new", batch_buckets=buckets, warmup=True, batching=True)
+    copied = publish(saved, tmp_path / "copied", warmup=True, batching={"num_batch_threads": 2})
+    for published in (saved, copied):
+        text = Path(published.configs.batching).read_text()
+        assert list(_batching(text).allowed_batch_sizes) == [1, 4]
+        assert published.warmup == 2
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "message"),
+    [
+        ({"digits": "/models/digits"}, {}, r"The models are .*; expected a sequence of ModelConf"),
+        (ModelConfig("digits", "/models/digits"), {}, "expected a sequence of ModelConfigs"),
+        ("digits", {}, "expected a sequence of ModelConfigs"),
+        ([ModelConfig("digits", "/d")], {"batching": (1, 8)}, r"\(1, 8\); expected a Batching"),
+    ],
+)
+def test_what_is_no_configuration(tmp_path, models, options, message):
+    with pytest.raises(StructureError, match=message):
+        write_configs(tmp_path / "c", models, **options)
+    assert not (tmp_path / "c").exists()

@@ -1,0 +1,64 @@
+"""Which results depend on which arguments."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import export, lax
+
+from xla_call_module.dependence import dependencies
+from xla_call_module.exported import from_exported
+
+
+def found(function, *shapes, dtype="float32", **options):
+    (b, *_) = export.symbolic_shape("b, n")
+    scope = b.scope
+    specs = [
+        jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), dtype) for shape in shapes
+    ]
+    exported = export.export(jax.jit(function), **options)(*specs)
+    return [sorted(one) for one in dependencies(from_exported(exported))]
+
+
+def looped(x, y):
+    """Each result of a loop counts as depending on all that the loop takes."""
+    return lax.fori_loop(0, 3, lambda _, pair: (pair[0] + 1, pair[1] * 2), (x, y))
+
+
+def captured(x, y):
+    """The condition takes `y` from outside of its branches."""
+    return lax.cond(x[0] > 0, lambda: y, lambda: y + 1), y * 2
+
+
+@jax.jit
+def inner(x, y):
+    return y * 2, x + 1
+
+
+@pytest.mark.parametrize(
+    ("function", "want"),
+    [
+        (lambda x, y: (x, y, x + y, 1.0), [[0], [1], [0, 1], []]),
+        (lambda x, y: inner(x, y), [[1], [0]]),
+        (looped, [[0, 1], [0, 1]]),
+        (captured, [[0, 1], [1]]),
+        (lambda x, y: (x.sum(), jnp.sort(y)), [[0], [1]]),
+    ],
+    ids=["plain", "call", "loop", "branches", "reduction"],
+)
+@pytest.mark.parametrize("platforms", [["cpu"], ["cpu", "tpu"]], ids=["one", "two"])
+def test_of_static_shapes(function, want, platforms):
+    assert found(function, "3", "3", platforms=platforms) == want
+
+
+def test_the_number_of_rows_is_of_the_batch():
+    assert found(lambda x, y: (jnp.float32(x.shape[0]), y), "b, n", "3") == [[0], [1]]
+
+
+def test_another_size_is_none_of_its_rows():
+    assert found(lambda x: jnp.float32(x.shape[1]), "b, n") == [[]]
+
+
+def test_an_argument_that_the_module_does_not_take():
+    assert found(lambda x, y, z: (z, x), "3", "3", "3") == [[2], [0]]
