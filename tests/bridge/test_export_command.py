@@ -439,6 +439,7 @@ def test_progress_is_shown_on_a_terminal_alone(monkeypatch):
         def isatty(self):
             return True
 
+    monkeypatch.setenv("TERM", "xterm")
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
         with _shown_progress() as progress:

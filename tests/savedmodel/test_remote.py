@@ -8,6 +8,7 @@ import fsspec
 import jax
 import numpy as np
 import pytest
+from etils.epath import gpath
 from etils.epath.backend import fsspec_backend
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import known_implementations
@@ -35,13 +36,19 @@ def store(monkeypatch):
                 self.written.append(path.rpartition("/")[2])
             return super().open(path, mode, **options)
 
-    fsspec_backend._get_filesystem.cache_clear()
+    _forget_file_systems()
     known = known_implementations["s3"]["class"]
     fsspec.register_implementation("s3", Store, clobber=True)
     monkeypatch.setenv("EPATH_USE_TF", "false")
     yield Store
-    fsspec_backend._get_filesystem.cache_clear()
+    _forget_file_systems()
     fsspec.register_implementation("s3", known, clobber=True)
+
+
+def _forget_file_systems():
+    """What etils has decided of addresses before: which system each is on, and whose."""
+    fsspec_backend._get_filesystem.cache_clear()
+    gpath._is_tf_installed.cache_clear()
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ def test_publish_and_roll_back(saved, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [
         f"version 8: {base / '8'}",
         "a copy of version 1",
+        "2 warmup records",
         "removed: 1",
     ]
     assert main(["rollback", str(base), "--to", "7", "--json"]) == 0
