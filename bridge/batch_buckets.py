@@ -7,10 +7,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from jax import export
 
-from bridge.batch_sizes import is_size
+from bridge.batch_sizes import parse_buckets
 from bridge.batch_trial import try_padding
 from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.model import Signature
@@ -61,30 +60,13 @@ def with_batch_buckets(
 
 def _by_key(batch_buckets: Any, keys: Sequence[str]) -> dict[str, tuple[int, ...]]:
     if not isinstance(batch_buckets, Mapping):
-        return dict.fromkeys(keys, _parse_sizes(batch_buckets))
+        return dict.fromkeys(keys, parse_buckets(batch_buckets))
     if unknown := [key for key in batch_buckets if key not in keys]:
         raise StructureError(
             f"batch_buckets has sizes for {', '.join(map(repr, unknown))}; the signatures are "
             f"{', '.join(keys)}."
         )
-    return {key: _parse_sizes(sizes) for key, sizes in batch_buckets.items()}
-
-
-def _parse_sizes(sizes: Any) -> tuple[int, ...]:
-    """The sizes in ascending order.
-
-    Raises:
-        StructureError: they are something else.
-    """
-    is_list = isinstance(sizes, Sequence | np.ndarray) and not isinstance(sizes, str | bytes)
-    listed = list(sizes) if is_list else []
-    are_sizes = bool(listed) and all(is_size(size) and 0 < size < 1 << 31 for size in listed)
-    if not are_sizes or len(set(listed)) < len(listed):
-        raise StructureError(
-            f"batch_buckets={sizes!r}; expected different sizes of batches from 1 on, such as "
-            "(1, 8, 32, 128)."
-        )
-    return tuple(sorted(map(int, listed)))
+    return {key: parse_buckets(sizes) for key, sizes in batch_buckets.items()}
 
 
 def _with_buckets(

@@ -10,7 +10,7 @@ import numpy as np
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["is_size", "parse_sizes"]
+__all__ = ["is_size", "parse_buckets", "parse_sizes"]
 
 
 def parse_sizes(value: Any) -> tuple[int, ...] | None:
@@ -32,6 +32,23 @@ def parse_sizes(value: Any) -> tuple[int, ...] | None:
             "least 1."
         )
     return tuple(dict.fromkeys(sizes))
+
+
+def parse_buckets(value: Any) -> tuple[int, ...]:
+    """The sizes that `batch_buckets=` names, in ascending order.
+
+    Raises:
+        StructureError: they are something else, or one of them is there twice.
+    """
+    is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
+    sizes = list(value) if is_list else []
+    are_sizes = bool(sizes) and all(is_size(size) and 0 < size < 1 << 31 for size in sizes)
+    if not are_sizes or len(set(sizes)) < len(sizes):
+        raise StructureError(
+            f"batch_buckets={value!r}; expected different sizes of batches from 1 on, such as "
+            "(1, 8, 32, 128)."
+        )
+    return tuple(sorted(map(operator.index, sizes)))
 
 
 def is_size(value: Any) -> bool:

@@ -15,13 +15,14 @@ import jax
 import numpy as np
 from jax import tree_util
 
+from bridge.batch_sizes import parse_buckets
 from bridge.keys import to_physical
 from bridge.loaded import LoadedSignature
 from bridge.trees import with_text_keys
 from xla_call_module.dimensions import evaluate, symbols
 from xla_call_module.errors import StructureError
 
-__all__ = ["BatchedSignature", "check_buckets"]
+__all__ = ["BatchedSignature"]
 
 # The message of the shape assertions that `jax.export` makes of constraints.
 _CONSTRAINT = re.compile(r"(Input shapes do not match .*?\.) ", re.DOTALL)
@@ -57,9 +58,12 @@ class BatchedSignature:
             buckets: the sizes that batches are padded to; by default the powers of two.
             largest: without buckets, a size besides the powers of two: batches are said to have no
                 more elements than that, and it is not exceeded for them.
+
+        Raises:
+            StructureError: the buckets are no sizes of batches.
         """
         self._signature = signature
-        self._buckets = None if buckets is None else tuple(sorted(set(buckets)))
+        self._buckets = None if buckets is None else parse_buckets(buckets)
         self._largest = largest
         self._refused: dict[_Kind, str] = {}
         self._is_tried = False
@@ -263,21 +267,6 @@ class BatchedSignature:
                     "itself, such as a network that does not normalize over the batch."
                 )
         self._is_tried = True
-
-
-def check_buckets(buckets: Sequence[int] | None) -> None:
-    """Refuse what are no sizes of batches.
-
-    Raises:
-        StructureError: they are none.
-    """
-    if buckets is None:
-        return
-    sizes = tuple(buckets) if isinstance(buckets, list | tuple | range) else ()
-    if not sizes or not all(type(size) is int and size > 0 for size in sizes):
-        raise StructureError(
-            f"batch_buckets is {buckets!r}; expected sizes of batches, such as (1, 8, 32)."
-        )
 
 
 def _refusal(error: Exception) -> str:

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bridge.batches import BatchedSignature, check_buckets
+from bridge.batch_sizes import parse_buckets
+from bridge.batches import BatchedSignature
 from bridge.load import load
+from bridge.serving.base_path import parse_version
 from savedmodel.folder import PROTO_FILE
 from savedmodel.remote import is_remote
 from xla_call_module.errors import FormatError, MissingDependencyError, StructureError
@@ -104,14 +106,13 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
             StructureError: an option makes no sense.
         """
         super().__init__()
-        check_buckets(batch_buckets)
         if model_copies is not None and model_copies < 1:
             raise StructureError(f"model_copies is {model_copies}; expected 1 or more.")
         self._path = os.fspath(path)
         self._signature = signature
-        self._buckets = None if batch_buckets is None else tuple(batch_buckets)
-        if batch_buckets is not None and max_batch_size is None:
-            max_batch_size = max(batch_buckets)
+        self._buckets = None if batch_buckets is None else parse_buckets(batch_buckets)
+        if self._buckets is not None and max_batch_size is None:
+            max_batch_size = self._buckets[-1]
         self._env_vars = dict(env_vars or {})
         self._copies = model_copies
         self._is_shared = large_model or model_copies is not None
@@ -266,9 +267,9 @@ def _find_model(path: str) -> str:
     if f"{folder}/{PROTO_FILE}" in files:
         return folder
     versions = {
-        int(name): os.path.dirname(file)
+        version: os.path.dirname(file)
         for file in files
-        if (name := os.path.basename(os.path.dirname(file))).isdecimal()
+        if (version := parse_version(os.path.basename(os.path.dirname(file)))) is not None
     }
     if not versions:
         raise FormatError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from bridge.cli_lists import to_parts, to_sizes
 from bridge.verify import verify
 from xla_call_module.errors import InteropError, MissingDependencyError, StructureError
 from xla_call_module.linalg_option import LINALG
@@ -79,12 +80,14 @@ def _add_function_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--params-separator", metavar="SIGN", help="what its keys are split at")
     parser.add_argument(
         "--trainable",
-        type=_list,
+        type=to_parts,
         default=["*"],
         metavar="NAMES",
         help="names of parameters, such as head,*/bias; none for none of them, by default all",
     )
-    parser.add_argument("--platforms", type=_list, metavar="NAMES", help="by default cpu,cuda,tpu")
+    parser.add_argument(
+        "--platforms", type=to_parts, metavar="NAMES", help="by default cpu,cuda,tpu"
+    )
     parser.add_argument("--x64", action="store_true", help="with 64-bit dtypes (jax_enable_x64)")
 
 
@@ -101,7 +104,7 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensorflow", metavar="VERSION", help="the oldest that must read it")
     parser.add_argument(
         "--disabled-checks",
-        type=_list,
+        type=to_parts,
         default=[],
         metavar="CHECKS",
         help="such as platform,shape_assertions",
@@ -114,13 +117,13 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--batch-buckets",
-        type=_sizes,
+        type=to_sizes,
         metavar="SIZES",
         help="batch sizes that requests are padded to, such as 1,8,32,128",
     )
     parser.add_argument(
         "--warmup",
-        type=_sizes,
+        type=to_sizes,
         default=[],
         metavar="SIZES",
         help="batch sizes that TensorFlow Serving warms up with, such as 1,8,32",
@@ -131,23 +134,12 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
 def _names(text: str) -> list[str] | dict[str, str]:
-    parts = _list(text)
+    parts = to_parts(text)
     pairs = [part.split("=", 1) for part in parts if "=" in part]
     if pairs and len(pairs) < len(parts):
         raise argparse.ArgumentTypeError(f"{text!r} mixes names and old=new")
     return {old.strip(): new.strip() for old, new in pairs} if pairs else parts
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        return [int(part) for part in _list(text)]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of batch sizes") from error
 
 
 def run_export_command(options: argparse.Namespace) -> int:

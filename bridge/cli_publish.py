@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from bridge.cli_lists import to_sizes
+
 if TYPE_CHECKING:
     from bridge.serving.publishing import Published
 
@@ -21,10 +23,13 @@ def add_publish(parser: argparse.ArgumentParser) -> None:
         "--version", type=int, help="its number; by default the next after the highest"
     )
     parser.add_argument(
-        "--warmup", metavar="SIZES", type=_sizes, help="batch sizes of warmup requests: 1,8,32"
+        "--warmup", metavar="SIZES", type=to_sizes, help="batch sizes of warmup requests: 1,8,32"
     )
     parser.add_argument(
-        "--batching", metavar="SIZES", type=_sizes, help="batch sizes that the server runs: 1,8,32"
+        "--batching",
+        metavar="SIZES",
+        type=to_sizes,
+        help="batch sizes that the server runs: 1,8,32",
     )
     parser.add_argument("--name", help="of the model, in its configuration; by default BASE's")
     _add_shared(parser)
@@ -42,14 +47,6 @@ def add_rollback(parser: argparse.ArgumentParser) -> None:
 def _add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", metavar="COUNT", type=int, help="how many versions stay")
     parser.add_argument("--json", action="store_true", help="for programs")
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in text.split(","))
-    except ValueError as error:
-        message = f"{text!r} are no batch sizes such as 1,8,32"
-        raise argparse.ArgumentTypeError(message) from error
 
 
 def run_publish(options: argparse.Namespace) -> int:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import bridge
-from bridge.batches import BatchedSignature, check_buckets
+from bridge.batch_sizes import parse_buckets
+from bridge.batches import BatchedSignature
 from xla_call_module.errors import DtypeError, StructureError
 
 
@@ -109,8 +110,8 @@ class TestSizes:
 
     @pytest.mark.parametrize("buckets", [(), (0, 2), (1.5,), "12", (True,), {1: 2}, 8])
     def test_what_is_no_bucket(self, buckets):
-        with pytest.raises(StructureError, match=r"batch_buckets is .*; expected sizes"):
-            check_buckets(buckets)
+        with pytest.raises(StructureError, match=r"batch_buckets=.*; expected different sizes"):
+            parse_buckets(buckets)
 
     def test_different_shapes_are_called_apart(self, batched):
         call = batched(_sum, ROW, shapes=("b, t",))

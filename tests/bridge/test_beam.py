@@ -237,7 +237,7 @@ class TestHandler:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"batch_buckets": ()}, r"batch_buckets is \(\); expected sizes"),
+            ({"batch_buckets": ()}, r"batch_buckets=\(\); expected different sizes"),
             ({"model_copies": 0}, "model_copies is 0; expected 1 or more"),
         ],
     )
