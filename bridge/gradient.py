@@ -288,9 +288,7 @@ class DifferentiableCall:
         """
         # Inside the function all static sizes are known.
         run = self._run
-        static = run.assert_shapes and run.op.shape_assertions(
-            run.operands(tensors), of_variables=False
-        )
+        static = run.assert_shapes and run.op.size_assertions(run.operands(tensors))
         needed = [tensors[index] for index in self._needed()]
         with tf.control_dependencies(static or []):
             results = list(self._as_function()(*needed))
