@@ -456,7 +456,7 @@ class DifferentiableCall:
     def _check_cotangent(
         self, index: int, cotangent: tf.Tensor, result: tf.Tensor, error: Exception
     ) -> None:
-        """Refuse a cotangent that is not of its result's dtype and shape, as far as these are known.
+        """Refuse a cotangent that is not of its result's dtype and shape, where these are known.
 
         Raises:
             ShapeMismatchError: it is another.

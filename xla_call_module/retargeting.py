@@ -16,7 +16,7 @@ from typing import Any
 
 from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.composites import COMPOSITE, call_definitions
-from xla_call_module.errors import VersionError
+from xla_call_module.errors import StructureError, VersionError
 from xla_call_module.gspmd import is_only_shardy, to_gspmd
 from xla_call_module.mhlo import expand_custom_calls, first_release_with
 from xla_call_module.readable import is_read_as_written
@@ -70,7 +70,9 @@ def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallM
 
     Raises:
         VersionError: an operation has no form that the consumer reads; the message names it, its
-            place in the Python source, and the oldest TensorFlow that would do.
+            place in the Python source, and the oldest TensorFlow that would do. Or `tensorflow`
+            is no version.
+        StructureError: it is no call.
 
     Example:
         >>> import jax
@@ -80,7 +82,15 @@ def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallM
         >>> retarget(call, "2.18").stablehlo_version
         (1, 7, 3)
     """
-    release = parse_release(tensorflow) if isinstance(tensorflow, str) else tensorflow
+    if not isinstance(call, CallModule):
+        raise StructureError(
+            f"Expected a CallModule, got {type(call).__name__}. To do: make one with "
+            "from_exported; bridge.retarget takes an Exported."
+        )
+    if tensorflow is None or isinstance(tensorflow, Release):
+        release = tensorflow
+    else:
+        release = parse_release(tensorflow)
     call = _refinable(call)
     with _open(call, release) as module:
         _rewrite(module, release)

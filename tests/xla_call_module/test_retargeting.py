@@ -16,7 +16,7 @@ from jax.scipy import special
 from xla_call_module import from_exported, retarget
 from xla_call_module._tf import imported_release
 from xla_call_module.composites import COMPOSITE
-from xla_call_module.errors import FormatError, VersionError
+from xla_call_module.errors import FormatError, StructureError, VersionError
 from xla_call_module.op import Op
 from xla_call_module.retargeting import oldest_release
 from xla_call_module.stablehlo import open_module, walk
@@ -123,10 +123,14 @@ class TestVersions:
                 # 2.20 reads what is newer in name alone
                 assert oldest.tensorflow == min(release.tensorflow, (2, 20))
 
-    @pytest.mark.parametrize("version", ["2.13", "two", ""])
+    @pytest.mark.parametrize("version", ["2.13", "two", "", 2.16])
     def test_no_release(self, call, version):
         with pytest.raises(VersionError, match="TensorFlow"):
             retarget(call, version)
+
+    def test_no_call(self):
+        with pytest.raises(StructureError, match=r"Expected a CallModule, got Exported.*bridge"):
+            retarget(export.export(jax.jit(jnp.sin))(1.0), "2.18")
 
     def test_the_imported_release_is_in_the_range_that_is_promised(self):
         assert (2, 18) <= imported_release().tensorflow <= (2, 21)
