@@ -32,6 +32,7 @@ from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.op import Op
 from xla_call_module.residuals import split_residuals
 from xla_call_module.retargeting import adapt
+from xla_call_module.tensorflow_errors import ShapeMismatchError
 
 __all__ = ["DifferentiableCall", "GradientOptions"]
 
@@ -288,9 +289,7 @@ class DifferentiableCall:
         """
         # Inside the function all static sizes are known.
         run = self._run
-        static = run.assert_shapes and run.op.shape_assertions(
-            run.operands(tensors), of_variables=False
-        )
+        static = run.assert_shapes and run.op.size_assertions(run.operands(tensors))
         needed = [tensors[index] for index in self._needed()]
         with tf.control_dependencies(static or []):
             results = list(self._as_function()(*needed))
@@ -384,7 +383,14 @@ class DifferentiableCall:
         handed: _Handed | None,
     ) -> Gradients:
         vjp = self._order_above()
-        return self._to_tensorflow(vjp([*tensors, *self._to_jax(results, cotangents)], handed))
+        taken = self._to_jax(results, cotangents)
+        try:
+            return self._to_tensorflow(vjp([*tensors, *taken], handed))
+        except (tf.errors.InvalidArgumentError, ValueError) as error:
+            for index, (cotangent, result) in enumerate(zip(cotangents, results, strict=True)):
+                if cotangent is not None:
+                    self._check_cotangent(index, cotangent, result, error)
+            raise
 
     def _pull_back_for_file(
         self,
@@ -446,6 +452,23 @@ class DifferentiableCall:
             else _conjugate(spec, gradient)
             for spec, zero, gradient in zip(self.call.own_args, pulled, gradients, strict=True)
         ]
+
+    def _check_cotangent(
+        self, index: int, cotangent: tf.Tensor, result: tf.Tensor, error: Exception
+    ) -> None:
+        """Refuse a cotangent that is not of its result's dtype and shape, where these are known.
+
+        Raises:
+            ShapeMismatchError: it is another.
+        """
+        is_like = cotangent.dtype == result.dtype or result.dtype.is_integer
+        if not is_like or not result.shape.is_compatible_with(cotangent.shape):
+            found, wanted = (f"{x.dtype.name} of shape {x.shape}" for x in (cotangent, result))
+            raise ShapeMismatchError(
+                f"The upstream gradient of {self.call.results[index].path} of {self._name} is "
+                f"{found}; expected {wanted}, as the result itself. To do: pass output_gradients "
+                "(or grad_ys) of that shape and dtype."
+            ) from error
 
     def _levels_in_file(self) -> Iterator[DifferentiableCall]:
         """The orders that have a gradient in a file, but for this one."""

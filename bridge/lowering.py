@@ -11,7 +11,7 @@ from jax import export
 
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import InteropError, LoweringError, StructureError
-from xla_call_module.exported import to_jax_checks
+from xla_call_module.exported import from_exported, to_jax_checks
 
 __all__ = ["explain_gradient", "export_for"]
 
@@ -68,7 +68,9 @@ def export_for(
                 if "callback" in str(reason):  # which is what is wrong, on every platform
                     raise reason from error
                 reasons[platform] = str(reason)
-        explained = _explain(name, platforms, reasons)
+        usable = [platform for platform in platforms if platform not in reasons]
+        obstacle = _obstacle(export_on(usable), disabled_checks) if usable else ""
+        explained = _explain(name, platforms, reasons, obstacle)
         if explained is None:
             raise
         raise explained from error
@@ -85,6 +87,15 @@ def explain_gradient(name: str, platforms: Sequence[str], error: Exception) -> L
     return _unlowered(f"The gradient of {name}", usable, dict.fromkeys(missing, reason))
 
 
+def _obstacle(exported: export.Exported, disabled_checks: Sequence[DisabledCheck]) -> str:
+    """What TensorFlow lacks of what could be lowered; empty for nothing."""
+    try:
+        from_exported(exported, disabled_checks=disabled_checks)
+    except InteropError as error:
+        return str(error)
+    return ""
+
+
 def _is_traced(fun: jax.stages.Wrapped, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the function itself is in order, so that the error is one of lowering it."""
     try:
@@ -95,7 +106,7 @@ def _is_traced(fun: jax.stages.Wrapped, args: Sequence[Any], kwargs: Mapping[str
 
 
 def _explain(
-    name: str, platforms: Sequence[str], reasons: Mapping[str, str]
+    name: str, platforms: Sequence[str], reasons: Mapping[str, str], obstacle: str
 ) -> InteropError | None:
     """The error for what each platform says, or None where they say nothing of platforms."""
     usable = [platform for platform in platforms if platform not in reasons]
@@ -108,6 +119,7 @@ def _explain(
             name,
             usable,
             {platform: _reason(text, calls.get(platform)) for platform, text in reasons.items()},
+            obstacle,
         )
     return None
 
@@ -135,13 +147,15 @@ def _without_rule(primitive: str) -> str:
     return f"JAX has no rule for the primitive {primitive} there"
 
 
-def _unlowered(what: str, usable: Sequence[str], reasons: Mapping[str, str]) -> LoweringError:
+def _unlowered(
+    what: str, usable: Sequence[str], reasons: Mapping[str, str], obstacle: str = ""
+) -> LoweringError:
     said = "; ".join(f"{platform}: {reason}" for platform, reason in reasons.items())
-    cure = (
-        f"export it for the others, platforms={list(usable)}"
-        if usable
-        else "leave the primitive out of what is exported"
-    )
+    cure = "leave the primitive out of what is exported"
+    if obstacle:
+        cure += f", since platforms={list(usable)} would not do either: {obstacle.rstrip('.')}"
+    elif usable:
+        cure = f"export it for the others, platforms={list(usable)}"
     return LoweringError(
         f"{what} cannot be lowered for {' and '.join(reasons)} ({said}). To do: {cure}."
     )

@@ -63,14 +63,20 @@ def parse_checks(checks: Iterable[object]) -> tuple[DisabledCheck, ...]:
         checks: `DisabledCheck`s, `jax.export.DisabledSafetyCheck`s, or their text.
 
     Raises:
-        StructureError: one of them is unknown; the message has the nearest name.
+        StructureError: one of them is unknown, and the message has the nearest name; or they are
+            no sequence.
 
     Example:
         >>> parse_checks(["platform", "custom_call:my_target"])[1].custom_call
         'my_target'
     """
-    if isinstance(checks, str):
+    if isinstance(checks, str | DisabledCheck):
         checks = (checks,)
+    if not isinstance(checks, Iterable):
+        raise StructureError(
+            f"disabled_checks is {checks!r}; expected a sequence of 'platform', "
+            "'shape_assertions' and 'custom_call:TARGET', which may be empty."
+        )
     return tuple(
         dict.fromkeys(
             check if isinstance(check, DisabledCheck) else DisabledCheck(str(check))

@@ -204,11 +204,11 @@ class Op:
         if SHAPE_ASSERTIONS in self.disabled_checks:
             return []
         self._guard.refuse_known(operands)
-        assertions = self.shape_assertions(operands)
+        assertions = self.size_assertions(operands)
         if all(tensor.shape.is_fully_defined() for tensor in operands):
             return assertions
-        with tf.control_dependencies(assertions):  # which say more
-            return [*assertions, *self._guard.before(operands, _add_assertions)]
+        with tf.control_dependencies(assertions):  # without which the others are not readable
+            return [*assertions, *self._guard.before(operands, self._add_assertions)]
 
     @property
     def _guard(self) -> ShapeGuard:
@@ -236,47 +236,39 @@ class Op:
         shown.set_shape(tensor.shape)
         return shown
 
-    def shape_assertions(
-        self, operands: Sequence[tf.Tensor], *, of_variables: bool = True
-    ) -> list[tf.Operation]:
-        """Operations of the current graph that fail with what was specified and what arrived.
+    def size_assertions(self, operands: Sequence[tf.Tensor]) -> list[tf.Operation]:
+        """Operations of the current graph that fail where a fixed size is another.
 
         Args:
             operands: symbolic tensors, one for each of `call.operands`.
-            of_variables: whether sizes are among them that follow from other sizes.
         """
         if SHAPE_ASSERTIONS in self.disabled_checks:
             return []
         sizes = [None if x.shape.rank is None else tuple(x.shape.as_list()) for x in operands]
         made = []
         for wanted in open_assertions(self.call, sizes):
-            if wanted.variable and not of_variables:
-                continue
             spec = self.call.operands[wanted.operand]
             shape = tf.shape(operands[wanted.operand])
-            size, known = tf.constant(wanted.constant), []
-            if wanted.variable:
-                operand, axis = wanted.source
-                variable = tf.shape(operands[operand])[axis]
-                size += wanted.slope * variable
-                known = [f"with {wanted.variable} =", variable]
+            size = tf.constant(wanted.size)
             if wanted.axis is None:
                 arrived, what = tf.size(shape), "rank"
             else:
                 arrived, what = shape[wanted.axis], f"dimension {wanted.axis}"
             found = f"{spec.path} of {self.call.name} has the shape"
-            said = [found, shape, f"expected {spec}, whose {what} is", size, *known]
+            said = [found, shape, f"expected {spec}, whose {what} is", size]
             made.append(
                 tf.raw_ops.Assert(condition=tf.equal(arrived, size), data=said, summarize=64)
             )
         return made
 
-
-def _add_assertions(call: CallModule, operands: Sequence[tf.Tensor]) -> tf.Operation:
-    """A call of the current graph that only asserts."""
-    node = encode_node(call, name=OP, inputs=[""] * len(operands), new_node=tf.compat.v1.NodeDef)
-    graph = tf.compat.v1.get_default_graph()
-    return graph.create_op(OP, list(operands), [], attrs=dict(node.attr), name="shape_assertions")
+    def _add_assertions(self, call: CallModule, operands: Sequence[tf.Tensor]) -> tf.Operation:
+        """A call of the current graph that only asserts."""
+        node = encode_node(
+            call, name=OP, inputs=[""] * len(operands), new_node=tf.compat.v1.NodeDef
+        )
+        graph = tf.compat.v1.get_default_graph()
+        name = f"shapes_of_{_scope_name(self.call.name)}"
+        return graph.create_op(OP, list(operands), [], attrs=dict(node.attr), name=name)
 
 
 def _add_functions(definitions: Sequence[bytes]) -> None:

@@ -39,6 +39,10 @@ def parse_platforms(names: Iterable[str]) -> tuple[str, ...]:
         names = (names,)
     expanded: dict[str, None] = {}
     for name in names:
+        if not isinstance(name, str):
+            raise PlatformError(
+                f"{name!r} is no platform; expected some of {', '.join(PLATFORMS)}."
+            )
         for platform in _ALIASES.get(name.lower(), (name.lower(),)):
             expanded[_known(platform, name)] = None
     if not expanded:

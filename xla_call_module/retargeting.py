@@ -16,7 +16,7 @@ from typing import Any
 
 from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.composites import COMPOSITE, call_definitions
-from xla_call_module.errors import VersionError
+from xla_call_module.errors import StructureError, VersionError
 from xla_call_module.gspmd import is_only_shardy, to_gspmd
 from xla_call_module.mhlo import expand_custom_calls, first_release_with
 from xla_call_module.readable import is_read_as_written
@@ -46,6 +46,8 @@ _BEFORE_BATCHING = (1, 0, 0)
 # what a newer JAX wrote as long as nothing in it is newer. Found by running it.
 _FIRST_THAT_READS_NEWER = (2, 20)
 _VERSION_IN_HEADER = re.compile(rb"StableHLO_v[\d.]+\x00")
+# https://openxla.org/stablehlo/spec, "Accuracy": part of some operations since StableHLO 1.9.
+_ACCURACY = "result_accuracy"
 # An artifact has the names of its operations as text, each with its version.
 _VERSIONED = re.compile(rb"\x00([a-z][a-z0-9_]*)(_v\d+)(?=\x00)")
 _FIRST_WITH_SHARDY = next(known.tensorflow for known in RELEASES if known.shardy)
@@ -68,7 +70,9 @@ def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallM
 
     Raises:
         VersionError: an operation has no form that the consumer reads; the message names it, its
-            place in the Python source, and the oldest TensorFlow that would do.
+            place in the Python source, and the oldest TensorFlow that would do. Or `tensorflow`
+            is no version.
+        StructureError: it is no call.
 
     Example:
         >>> import jax
@@ -78,7 +82,15 @@ def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallM
         >>> retarget(call, "2.18").stablehlo_version
         (1, 7, 3)
     """
-    release = parse_release(tensorflow) if isinstance(tensorflow, str) else tensorflow
+    if not isinstance(call, CallModule):
+        raise StructureError(
+            f"Expected a CallModule, got {type(call).__name__}. To do: make one with "
+            "from_exported; bridge.retarget takes an Exported."
+        )
+    if tensorflow is None or isinstance(tensorflow, Release):
+        release = tensorflow
+    else:
+        release = parse_release(tensorflow)
     call = _refinable(call)
     with _open(call, release) as module:
         _rewrite(module, release)
@@ -351,11 +363,21 @@ def _unexpressible(module: Any, error: Exception) -> str:
     if found is None:
         return first_line(error)
     place, scope, name = found.groups()
-    if scope:
-        same = re.sub(r"vhlo\.(\w+)_v\d+", r"stablehlo.\1", name)
-        first = next((op for op in walk(module) if op.name == same), None)
-        place = place if first is None else describe_location(first)
-    return f"{name} at {place}"
+    same = re.sub(r"vhlo\.(\w+)_v\d+", r"stablehlo.\1", name)
+    alike = [op for op in walk(module) if op.name == same]
+    accurate = [op for op in alike if _accuracy(op)]
+    if scope and alike:
+        place = describe_location([*accurate, *alike][0])
+    what = f"{name} with {_ACCURACY} {_accuracy(accurate[0])}" if accurate else name
+    return f"{what} at {place}"
+
+
+def _accuracy(operation: Any) -> str:
+    """What is asked of the accuracy of an operation; empty for what each release gives anyway."""
+    if _ACCURACY not in operation.attributes:
+        return ""
+    mode = re.search(r"mode<(\w+)>", str(operation.attributes[_ACCURACY]))
+    return "" if mode is None or mode[1] == "DEFAULT" else mode[1]
 
 
 def _too_old(
@@ -367,8 +389,15 @@ def _too_old(
         if found is None
         else f"The oldest TensorFlow that runs it is {found[0].name}."
     )
+    other = "leave the operation out of what is exported"
+    if f" with {_ACCURACY} " in reason:
+        other = (
+            "ask for no accuracy= of that function of jax.lax. JAX 0.12 itself asks for one in the "
+            "gradients of erf and erfc: there use jax.nn.gelu(approximate=True), or give erf "
+            "another gradient with jax.custom_jvp"
+        )
     return VersionError(
         f"{call.name} cannot be expressed for TensorFlow {release.name} (StableHLO "
         f"{'.'.join(map(str, release.stablehlo))}): {reason}. {cure} To do: ask for that version, "
-        "or leave the operation out of what is exported."
+        f"or {other}."
     )

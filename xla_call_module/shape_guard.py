@@ -1,8 +1,8 @@
-"""What a call asserts of shapes besides that sizes are what others make them.
+"""What a call asserts of its dimension variables: what sizes follow from others, and constraints.
 
-These are constraints, such as that a size is 4 or more or a multiple of 8. The module of the call
-asserts them, too; but where they make an operation in it impossible, TensorFlow's message is about
-that operation.
+The module of the call asserts them, too; but where wrong sizes make an operation in it impossible,
+TensorFlow's message is about that operation. A graph may be saved, and run where TF_XLA_FLAGS
+disable the check: so what refuses sizes is the call of a module here too, and no `Assert`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class ShapeGuard:
     def __init__(self, call: CallModule) -> None:
         """Take out of the call what it asserts."""
         self._call = call
-        self._check: ShapeCheck | None = to_shape_check(call)
+        names = {i: spec.name for i, spec in enumerate(call.args) if spec.name != spec.path}
+        self._check: ShapeCheck | None = to_shape_check(call, names)
 
     def refuse(self, shapes: Sequence[Sequence[int]]) -> None:
         """Refuse shapes by what is asserted of them.
@@ -61,15 +62,12 @@ class ShapeGuard:
     ) -> list[tf.Operation]:
         """Operations of the current graph that fail where the shapes that arrive are wrong.
 
-        There are none where all that is asserted is that sizes are linear in others; `assertions`
-        has those.
-
         Args:
             operands: symbolic tensors, one for each of `call.operands`.
             run: makes the call of a module that returns nothing.
         """
         check = self._check
-        if check is None or self._is_linear(check):
+        if check is None:
             return []
         taken = [operands[position] for position in self._positions(check)]
 
@@ -78,7 +76,8 @@ class ShapeGuard:
                 return tf.constant(value=True)
 
         holds = _values(check.steps, taken)[-1]
-        return [tf.cond(holds, lambda: tf.constant(value=True), asserting).op]
+        fits = tf.cond(holds, lambda: tf.constant(value=True), asserting, name="shapes_fit")
+        return [fits.op]
 
     def refuse_known(self, operands: Sequence[tf.Tensor]) -> None:
         """`refuse`, where the shapes of symbolic tensors are known and not compared elsewhere."""

@@ -304,15 +304,33 @@ def describe_location(operation: Any) -> str:
     """Where an operation comes from: the innermost user frame, as `file.py:12`, or its scope.
 
     What JAX lowers once and calls from many places, such as `jnp.linalg.cholesky`, has no frame of
-    its own; the function around it has that of its first call.
+    its own; the function around it has that of its first call, or else that call has it.
     """
-    ancestor = operation
-    while ancestor is not None:
-        if (frame := re.search(r'"([^"]+)":(\d+):\d+', str(ancestor.location))) is not None:
-            return f"{frame[1]}:{frame[2]}"
-        ancestor = ancestor.parent
+    place: Any = operation
+    seen: set[str] = set()
+    while place is not None:
+        function = ancestor = place
+        while ancestor is not None:
+            if (frame := re.search(r'"([^"]+)":(\d+):\d+', str(ancestor.location))) is not None:
+                return f"{frame[1]}:{frame[2]}"
+            if ancestor.name == "func.func":
+                function = ancestor
+            ancestor = ancestor.parent
+        place = _first_call(function, seen)
     scope = re.search(r'loc\("([^"]*)"', str(operation.location))
     return scope[1] if scope else "an unknown place"
+
+
+def _first_call(function: Any, seen: set[str]) -> Any:
+    """The first call of a function in its module; None where there is none, or it was `seen`."""
+    if function.name != "func.func":
+        return None
+    name = ir.StringAttr(function.attributes["sym_name"]).value
+    if name in seen:
+        return None
+    seen.add(name)
+    calls = (op for op in walk(function.parent) if op.name == "func.call")
+    return next((op for op in calls if str(op.attributes["callee"]) == f"@{name}"), None)
 
 
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^,>]+>?)(?:, .*)?>")

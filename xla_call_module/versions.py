@@ -76,7 +76,10 @@ def parse_release(text: str) -> Release:
         >>> parse_release("2.18.1").stablehlo
         (1, 7, 3)
     """
-    match = re.match(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", text)
+    try:
+        match = re.match(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", text)
+    except TypeError:  # a number, of which 2.20 would be 2.2
+        match = None
     if match is None:
         raise VersionError(f"{text!r} is no TensorFlow version; expected one such as '2.18'.")
     wanted = int(match[1]), int(match[2])

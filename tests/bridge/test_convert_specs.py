@@ -75,7 +75,7 @@ class TestAuto:
         assert run(tf.ones(2), tf.ones(2)).numpy() == 4
         with pytest.raises(
             tf.errors.InvalidArgumentError,
-            match=r"args\[1\] of <lambda> has the shape\] \[3\] .*dimension 0 is\] \[2\]",
+            match=r"size args\[1\]\.shape\[0\] \(= 3\) and the specification 'b' \(= 2\)",
         ):
             run(tf.ones(2), tf.ones(3))
 

@@ -387,3 +387,26 @@ def test_residuals_in_a_file(exported, tmp_path):
     forward, backward = savedmodel.read(tmp_path / "m").default.function.chain
     assert forward.residual_results == backward.residual_args == 1
     assert len(forward.own_results) == 2
+
+
+@pytest.mark.parametrize("residuals", [False, True])
+@pytest.mark.parametrize(
+    ("upstream", "found"),
+    [
+        (tf.ones([5, 2]), r"float32 of shape \(5, 2\)"),
+        (tf.ones([4]), r"float32 of shape \(4,\)"),
+        (tf.ones([4, 2], tf.float64), r"float64 of shape \(4, 2\)"),
+    ],
+)
+def test_an_upstream_gradient_that_is_not_like_the_result(exported, residuals, upstream, found):
+    converted = bridge.convert(exported, residuals=residuals)
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = converted(PARAMS, x)["y"]
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=rf"upstream gradient of result\['y'\] of network is {found}; expected float32 of "
+        r"shape \(4, 2\), .*To do: pass output_gradients",
+    ):
+        tape.gradient(y, x, upstream)

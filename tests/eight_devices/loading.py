@@ -113,11 +113,23 @@ def test_donated_parameters_are_read_again(saved):
 
 def test_under_transformations(model):
     assert_right(jax.jit(lambda x: model(x) + 1)(X) - 1)
-    by_x = jax.grad(lambda x: jnp.sum(model(x) ** 2))(jnp.asarray(X))
-    expected = jax.grad(lambda x: jnp.sum(function(PARAMS, x) ** 2))(X)
-    np.testing.assert_allclose(by_x, expected, rtol=1e-4, atol=1e-5)
     assert_right(jax.vmap(model)(jnp.stack([X, X]))[1])
     assert_right(jax.lax.scan(lambda c, x: (c, model(x)), 0, jnp.stack([X, X]))[1][0])
+
+
+def test_gradients(model, exported):
+    """Those of the export on the same mesh, and as exact as `1 - tanh(x)**2` is in float32."""
+    by_x = jax.grad(lambda x: jnp.sum(model(x) ** 2))(jnp.asarray(X))
+    mesh = make((4, 2))
+    placed = {k: jax.device_put(PARAMS[k], NamedSharding(mesh, spec)) for k, spec in SPECS.items()}
+    x = jax.device_put(X, NamedSharding(mesh, P("data", None)))
+    own = jax.grad(lambda x: jnp.sum(exported.call(placed, x) ** 2))(x)
+    np.testing.assert_allclose(by_x, own, rtol=1e-6)
+    w, b = (PARAMS[name].astype("float64") for name in "wb")
+    tanh = np.tanh(X @ w)
+    expected = (2 * (tanh + b) * (1 - tanh**2)) @ w.T
+    bound = 16 * np.finfo("float32").epsneg * (2 * np.abs(tanh + b)) @ np.abs(w).T
+    assert np.all(np.abs(by_x - expected) <= bound)
 
 
 def test_gradients_of_the_second_order(saved, tmp_path, exported):

@@ -60,6 +60,9 @@ def test_what_users_write():
 def test_what_is_no_check():
     with pytest.raises(StructureError, match="'3' is unknown"):
         parse_checks([3])
+    for given in (None, 3):
+        with pytest.raises(StructureError, match=f"disabled_checks is {given}; expected a seq"):
+            parse_checks(given)
 
 
 def test_checks_only_add_up():

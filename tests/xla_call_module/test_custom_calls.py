@@ -211,6 +211,17 @@ class TestWhatIsRefused:
         ):
             _check(_export(solve))
 
+    def test_one_in_what_jax_calls_from_a_function_of_its_own(self):
+        """`sqrtm` calls `schur`: both are lowered once, and `schur` has no frame of the user's."""
+
+        def root(x):
+            return jax.scipy.linalg.sqrtm(x + 1)
+
+        line = root.__code__.co_firstlineno + 1
+        match = rf"^root calls lapack_cgees_ffi at \S*test_custom_calls\.py:{line}, .* schur on cpu"
+        with pytest.raises(InteropError, match=match):
+            _check(_export(root))
+
     @pytest.mark.parametrize(
         ("platforms", "refused"),
         [

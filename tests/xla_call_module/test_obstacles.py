@@ -80,7 +80,9 @@ def test_an_operation_without_an_older_form():
 
     *_, last = _obstacles(_call(accurate, "2.19"))
     line = accurate.__code__.co_firstlineno + 1
-    assert last.operation.startswith(f"vhlo.exponential_v2 at {__file__}:{line}")
+    assert last.operation.startswith(
+        f"vhlo.exponential_v2 with result_accuracy HIGHEST at {__file__}:{line}"
+    )
     assert (last.release.name, last.removable) == ("2.18", False)
     assert last.reason == "it reads StableHLO up to 1.7.3, and the module is 1.9.1"
 

@@ -45,6 +45,11 @@ def test_an_unknown_platform(names):
         parse_platforms(names)
 
 
+def test_what_is_no_name():
+    with pytest.raises(PlatformError, match=r"^1 is no platform; expected some of cpu"):
+        parse_platforms(["cpu", 1])
+
+
 def test_no_platform():
     with pytest.raises(PlatformError, match="No platform is named"):
         parse_platforms([])

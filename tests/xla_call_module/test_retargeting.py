@@ -16,7 +16,7 @@ from jax.scipy import special
 from xla_call_module import from_exported, retarget
 from xla_call_module._tf import imported_release
 from xla_call_module.composites import COMPOSITE
-from xla_call_module.errors import FormatError, VersionError
+from xla_call_module.errors import FormatError, StructureError, VersionError
 from xla_call_module.op import Op
 from xla_call_module.retargeting import oldest_release
 from xla_call_module.stablehlo import open_module, walk
@@ -123,10 +123,14 @@ class TestVersions:
                 # 2.20 reads what is newer in name alone
                 assert oldest.tensorflow == min(release.tensorflow, (2, 20))
 
-    @pytest.mark.parametrize("version", ["2.13", "two", ""])
+    @pytest.mark.parametrize("version", ["2.13", "two", "", 2.16])
     def test_no_release(self, call, version):
         with pytest.raises(VersionError, match="TensorFlow"):
             retarget(call, version)
+
+    def test_no_call(self):
+        with pytest.raises(StructureError, match=r"Expected a CallModule, got Exported.*bridge"):
+            retarget(export.export(jax.jit(jnp.sin))(1.0), "2.18")
 
     def test_the_imported_release_is_in_the_range_that_is_promised(self):
         assert (2, 18) <= imported_release().tensorflow <= (2, 21)
@@ -163,19 +167,33 @@ def _accurate(x):
     return lax.exp(x, accuracy=lax.AccuracyMode.HIGHEST)
 
 
+def _tolerant(x):
+    return lax.tanh(lax.tanh(x), accuracy=lax.Tolerance(rtol=1e-6))
+
+
 def _algorithm(x):
     return lax.dot(x, x, precision=lax.DotAlgorithmPreset.F32_F32_F32)
 
 
 class TestWhatCannotBeExpressed:
     @pytest.mark.parametrize(
-        ("function", "operation", "first"),
+        ("function", "operation", "first", "cure"),
         [
-            pytest.param(_accurate, "vhlo.exponential_v2", "2.19", marks=NO_ACCURACY),
-            (_algorithm, "stablehlo.dot_general with an explicit algorithm", "2.19"),
+            pytest.param(
+                _accurate, "vhlo.exponential_v2 with result_accuracy HIGHEST", "2.19",
+                "ask for no accuracy= .* gradients of erf .* jax.custom_jvp", marks=NO_ACCURACY,
+            ),
+            pytest.param(
+                _tolerant, "vhlo.tanh_v2 with result_accuracy TOLERANCE", "2.20",
+                "ask for no accuracy= .* gradients of erf .* jax.custom_jvp", marks=NO_ACCURACY,
+            ),
+            (
+                _algorithm, "stablehlo.dot_general with an explicit algorithm", "2.19",
+                "leave the operation out",
+            ),
         ],
-    )
-    def test_it_is_named_with_its_place(self, function, operation, first):
+    )  # fmt: skip
+    def test_it_is_named_with_its_place(self, function, operation, first, cure):
         call = _call(function, np.ones((2, 2), np.float32))
         line = function.__code__.co_firstlineno + 1
         for release in RELEASES:
@@ -184,7 +202,8 @@ class TestWhatCannotBeExpressed:
                 continue
             match = (
                 rf"{function.__name__} cannot be expressed for TensorFlow {release.name} .*: "
-                rf"{operation} at .*test_retargeting\.py:{line}.* that runs it is {first}\. To do"
+                rf"{operation} at .*test_retargeting\.py:{line}.* that runs it is {first}\. To do: "
+                rf"ask for that version, or {cure}"
             )
             with pytest.raises(VersionError, match=match):
                 retarget(call, release)

@@ -59,7 +59,9 @@ def test_an_older_release_is_refused(text):
         parse_release(text)
 
 
-@pytest.mark.parametrize("text", ["", "2", "2.", "two", "2_18", "2.18181818", "99999.1", ".18"])
+@pytest.mark.parametrize(
+    "text", ["", "2", "2.", "two", "2_18", "2.18181818", "99999.1", ".18", 2.2]
+)
 def test_no_release(text):
     with pytest.raises(VersionError, match=r"is no TensorFlow version; expected one such as"):
         parse_release(text)
