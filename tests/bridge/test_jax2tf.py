@@ -371,6 +371,17 @@ class TestMistakes:
         with pytest.raises(TypeError, match=r"."):
             jax2tf.convert(lambda x: x)(wrong)
 
+    def test_a_number_that_is_too_large(self, jax2tf):
+        for number in (2**40, 2**70):
+            with pytest.raises(OverflowError, match=r"too large"):
+                jax2tf.convert(lambda x: x)(number)
+        with pytest.raises(OverflowError, match=r"too large"):
+            jax2tf.convert(lambda x: x["n"])({"n": -(2**40)})
+
+    def test_no_function_of_tensorflow(self, jax2tf):
+        with pytest.raises(TypeError, match="call"):
+            jax2tf.call_tf(5.0)(np.float32(1.0))
+
     def test_a_tensor_of_strings(self, jax2tf):
         with pytest.raises(TypeError, match=r"dtype"):
             jax2tf.convert(lambda x: x)(tf.constant("text"))
