@@ -131,6 +131,7 @@ def convert(
                 order_in_file=_ORDER_IN_FILE,
                 disabled_checks=parse_checks(native_serialization_disabled_checks),
                 unconnected_zeros=True,
+                keeps_convention=True,
             ),
         ),
         label="jax2tf",

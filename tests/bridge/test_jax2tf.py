@@ -17,12 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import export
 
 from bridge import jax2tf as ours
 from tests.x64 import enable_x64
+from xla_call_module._tf import imported_release
 
 BOTH = ("bridge.jax2tf", "jax.experimental.jax2tf")
 GRADIENTS = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+# What both JAX and TensorFlow speak here.
+CONVENTION = min(imported_release().convention, export.maximum_supported_calling_convention_version)
 Pair = namedtuple("Pair", "first second")
 
 
@@ -601,14 +605,20 @@ class TestConfiguration:
             gradient = tape.gradient(result, x)
         np.testing.assert_allclose(gradient, np.sin(x) + np.cos(x) * x, rtol=1e-5)
 
-    def test_the_calling_convention(self, jax2tf):
-        def version(f):
-            graph = tf.function(jax2tf.convert(f), autograph=False).get_concrete_function(1.0).graph
-            nodes = [n for n in graph.as_graph_def().node if n.op == "XlaCallModule"]
-            return nodes[0].attr["version"].i
+    @pytest.mark.parametrize("version", range(9, CONVENTION + 1))
+    def test_the_calling_convention(self, jax2tf, version):
+        def differentiate(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                result = jax2tf.convert(lambda x: jnp.sin(x) * 2)(x)
+            return tape.gradient(result, x)
 
-        with _set("jax_export_calling_convention_version", 9):
-            assert version(jnp.sin) == 9
+        function = tf.function(differentiate, autograph=False)
+        with _set("jax_export_calling_convention_version", version):
+            found = function.get_concrete_function(tf.TensorSpec([])).graph.as_graph_def()
+        nodes = [*found.node, *(n for inner in found.library.function for n in inner.node_def)]
+        assert {n.attr["version"].i for n in nodes if n.op == "XlaCallModule"} == {version}
+        np.testing.assert_allclose(function(tf.constant(1.0)), 2 * np.cos(1.0), rtol=1e-6)
 
     def test_what_is_set_between_calls_is_seen(self, jax2tf):
         f = jax2tf.convert(lambda x: jnp.add(x, jnp.ones((3,), jnp.int8)))
