@@ -73,6 +73,7 @@ _is_free = transformation_query()
 register_containers()
 
 
+@exempt_from_autograph  # which would go into this package, and warn of it
 def convert(
     fun_jax: Callable[..., Any],
     *,

@@ -355,6 +355,18 @@ class TestPolymorphicShapes:
         assert shape == "(c, a)"
 
 
+def test_autograph_does_not_go_into_the_conversion(caplog):
+    @tf.function
+    def function(x):
+        if x > 0:
+            x = ours.convert(jnp.sin)(x)
+        return x
+
+    with caplog.at_level("WARNING", logger="tensorflow"):
+        np.testing.assert_allclose(function(tf.constant(1.0)), np.sin(1.0), rtol=1e-6)
+    assert "AutoGraph" not in caplog.text
+
+
 class TestMistakes:
     """Of the same class with both."""
 
