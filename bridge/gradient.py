@@ -57,6 +57,8 @@ class GradientOptions:
         portable_linalg: whether calls of linear algebra libraries are replaced.
         unconnected_zeros: whether the gradient of an argument that no result depends on is zeros,
             as in JAX, and not None, as in TensorFlow.
+        keeps_convention: whether calls keep the calling convention of the export where the imported
+            TensorFlow has it; otherwise they have the oldest that says the same.
         no_gradient: what the error says where a gradient is asked for and there is none; by default
             that the function was converted so.
     """
@@ -68,6 +70,7 @@ class GradientOptions:
     disabled_checks: tuple[DisabledCheck, ...] = ()
     portable_linalg: bool = True
     unconnected_zeros: bool = False
+    keeps_convention: bool = False
     no_gradient: str = ""
 
     def __post_init__(self) -> None:
@@ -373,7 +376,11 @@ class DifferentiableCall:
                 call, values = hoist_constants(call, size, known=self._constants)
                 self._constants.update((key, tf.constant(value)) for key, value in values.items())
         constants = tuple(self._constants[key] for key in call.hoisted)
-        return _Runnable(Op(adapt(call, imported_release())), constants, assert_shapes)
+        release = imported_release()
+        adapted = adapt(call, release)
+        if self._options.keeps_convention and call.version <= release.convention:
+            adapted = replace(adapted, version=call.version)
+        return _Runnable(Op(adapted), constants, assert_shapes)
 
     def _pull_back(
         self,

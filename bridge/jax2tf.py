@@ -73,6 +73,7 @@ _is_free = transformation_query()
 register_containers()
 
 
+@exempt_from_autograph  # which would go into this package, and warn of it
 def convert(
     fun_jax: Callable[..., Any],
     *,
@@ -131,6 +132,7 @@ def convert(
                 order_in_file=_ORDER_IN_FILE,
                 disabled_checks=parse_checks(native_serialization_disabled_checks),
                 unconnected_zeros=True,
+                keeps_convention=True,
             ),
         ),
         label="jax2tf",

@@ -15,13 +15,17 @@ from bridge.containers import without_containers
 from bridge.narrowing import narrow_dtype
 from bridge.specifications import ArgumentSpec
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import ArgumentError, InteropError
+from xla_call_module.errors import ArgumentError, InteropError, quote
 from xla_call_module.exported import argument_paths
 
-__all__ = ["Arguments", "plain_structure", "read_arguments"]
+__all__ = ["Arguments", "TooLargeError", "plain_structure", "read_arguments"]
 
 # What is to JAX like a Python scalar, by the kind of its dtype.
 _WEAK = {"b": bool, "i": int, "f": float, "c": complex}
+
+
+class TooLargeError(ArgumentError, OverflowError):
+    """A Python integer has no place in the dtype that it gets; JAX has an OverflowError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,13 @@ def _convert(
     for index, leaf in enumerate(leaves):
         try:
             tensor, origin = _to_tensor(leaf, wide=wide)
-        except (TypeError, ValueError, OverflowError, tf.errors.InvalidArgumentError) as error:
+        except OverflowError as error:
+            raise TooLargeError(
+                f"{argument_paths(tree)[index]} is {_shorten(leaf)}, too large for JAX as it is "
+                f"set: {quote(error)}. To do: call jax.config.update('jax_enable_x64', True) "
+                "first, or pass a float."
+            ) from error
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             if isinstance(error, InteropError):
                 raise
             raise ArgumentError(

@@ -32,7 +32,8 @@ def to_callable(fun_tf: Any) -> Callable[..., Any]:
             `tf.saved_model.load` returns, or the path of a SavedModel.
 
     Raises:
-        StructureError: there is nothing to call, or more than one signature.
+        ArgumentError: there is nothing to call.
+        StructureError: there is more than one signature.
     """
     if isinstance(fun_tf, (str, os.PathLike)):
         return to_callable(tf.saved_model.load(os.fspath(fun_tf)))
@@ -40,7 +41,7 @@ def to_callable(fun_tf: Any) -> Callable[..., Any]:
         return fun_tf  # type: ignore[no-any-return]
     signatures = getattr(fun_tf, "signatures", None)
     if not isinstance(signatures, Mapping) or not signatures:
-        raise StructureError(
+        raise ArgumentError(
             f"Expected a TensorFlow function, got {type(fun_tf).__name__}, which cannot be called "
             "and has no signatures. To do: pass a Python function, a tf.function, a Keras layer or "
             "model, a signature, or the path of a SavedModel."

@@ -6,7 +6,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -22,6 +22,8 @@ __all__ = [
     "recording_query",
     "stop_recording",
 ]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def eager_call_module() -> Callable[..., Any]:
@@ -110,7 +112,7 @@ def stop_recording() -> AbstractContextManager[None]:
     return record.stop_recording()  # type: ignore[no-any-return]
 
 
-def exempt_from_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
+def exempt_from_autograph(function: Function) -> Function:
     """`function`, which AutoGraph will call as it is.
 
     The public `tf.autograph.experimental.do_not_convert` wraps it in a context manager that costs

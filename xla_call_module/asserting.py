@@ -30,6 +30,7 @@ from xla_call_module.stablehlo import (
     read_main,
     serialize_module,
     splat,
+    walk,
 )
 
 __all__ = ["to_shape_check"]
@@ -54,6 +55,11 @@ _COMPARISONS = {
     "EQ": "Equal", "NE": "NotEqual", "GE": "GreaterEqual", "GT": "Greater", "LE": "LessEqual",
     "LT": "Less",
 }  # fmt: skip
+_DIVISIONS = ("stablehlo.divide", "stablehlo.remainder")
+_REPEATING = (
+    "stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.dynamic_broadcast_in_dim",
+    "stablehlo.reshape",
+)  # fmt: skip
 _DTYPES: Mapping[str, DType] = {
     f"tensor<{dtype.mlir}>": dtype for dtype in DTYPES if dtype.name in ("bool", "int32", "int64")
 }
@@ -121,6 +127,35 @@ def to_shape_check(
     return ShapeCheck(asserting, kept, steps)
 
 
+def _divides_by_sizes(module: Any) -> bool:
+    """Whether the module divides integers by something that a size of zero may make zero.
+
+    StableHLO's folding of constants divides without looking, and the process ends with it
+    (stablehlo/transforms/optimization/StablehloAggressiveFolder.cpp).
+    """
+    return any(
+        operation.name in _DIVISIONS
+        and _is_of_integers(operation)
+        and not _is_constant(operation.operands[1])
+        for operation in walk(module)
+    )
+
+
+def _is_of_integers(operation: Any) -> bool:
+    return isinstance(ir.ShapedType(operation.results[0].type).element_type, ir.IntegerType)
+
+
+def _is_constant(value: Any) -> bool:
+    if _is_argument(value):
+        return False
+    made = value.owner
+    if made.name == "stablehlo.select":
+        return all(map(_is_constant, made.operands[1:]))
+    if made.name in _REPEATING:
+        return _is_constant(made.operands[0])
+    return bool(made.name == "stablehlo.constant")
+
+
 def _takes_zeros(call: CallModule) -> bool:
     """Whether what the module computes allows zero for each of its variables.
 
@@ -128,6 +163,11 @@ def _takes_zeros(call: CallModule) -> bool:
     """
     if len(call.symbols) > _MAX_SYMBOLS or len(call.module) > _MAX_BYTES:
         return False  # it takes longer to find out than it is worth
+    with open_module(call.module) as module:
+        if _divides_by_sizes(module):
+            inline_calls(module)  # jnp.floor_divide is a function, and takes the divisor
+            if _divides_by_sizes(module):
+                return False
     for zero in call.symbols:
         values = {name: int(name != zero) * _TYPICAL for name in call.symbols}
         shapes = [evaluate_shape(spec.shape or (), values) for spec in call.operands]

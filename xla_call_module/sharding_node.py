@@ -2,7 +2,8 @@
 
 The module says it, too. TensorFlow's converter for TPUs looks at the graph: an XlaSharding node on
 each argument and result, and on what is read of a variable, with the sharding in three attributes.
-On CPU and GPU the node passes its tensor on. A replicated tensor has none.
+On CPU and GPU the node passes its tensor on. A tensor that is said to be replicated has one, too;
+without one it is the converter's to place.
 
 Source: tensorflow/compiler/tf2xla/ops/xla_ops.cc; tensorflow/compiler/xla/experimental/
 xla_sharding/xla_sharding.py, `apply_to_tensor`.
@@ -29,7 +30,7 @@ def shown_sharding(call: CallModule, spec: TensorSpec) -> Sharding | None:
     found = spec.sharding
     if found is None or call.nr_devices < 2 or found.kind in (TUPLE, UNKNOWN):
         return None
-    return None if found.is_fully_replicated else found.canonical()
+    return found.canonical()
 
 
 def encode_sharding_node(
@@ -40,7 +41,7 @@ def encode_sharding_node(
     input: str,  # the field of a NodeDef
     new_node: Callable[[], Node],
 ) -> Node | None:
-    """The XlaSharding node on an argument or a result; None where it is replicated, or left open.
+    """The XlaSharding node on an argument or a result; None where it is left open.
 
     The short form of the sharding is there for Shardy, which has no other.
 

@@ -17,12 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import export
 
 from bridge import jax2tf as ours
 from tests.x64 import enable_x64
+from xla_call_module._tf import imported_release
 
 BOTH = ("bridge.jax2tf", "jax.experimental.jax2tf")
 GRADIENTS = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+# What both JAX and TensorFlow speak here.
+CONVENTION = min(imported_release().convention, export.maximum_supported_calling_convention_version)
 Pair = namedtuple("Pair", "first second")
 
 
@@ -351,6 +355,18 @@ class TestPolymorphicShapes:
         assert shape == "(c, a)"
 
 
+def test_autograph_does_not_go_into_the_conversion(caplog):
+    @tf.function
+    def function(x):
+        if x > 0:
+            x = ours.convert(jnp.sin)(x)
+        return x
+
+    with caplog.at_level("WARNING", logger="tensorflow"):
+        np.testing.assert_allclose(function(tf.constant(1.0)), np.sin(1.0), rtol=1e-6)
+    assert "AutoGraph" not in caplog.text
+
+
 class TestMistakes:
     """Of the same class with both."""
 
@@ -370,6 +386,17 @@ class TestMistakes:
     def test_no_array(self, jax2tf, wrong):
         with pytest.raises(TypeError, match=r"."):
             jax2tf.convert(lambda x: x)(wrong)
+
+    def test_a_number_that_is_too_large(self, jax2tf):
+        for number in (2**40, 2**70):
+            with pytest.raises(OverflowError, match=r"too large"):
+                jax2tf.convert(lambda x: x)(number)
+        with pytest.raises(OverflowError, match=r"too large"):
+            jax2tf.convert(lambda x: x["n"])({"n": -(2**40)})
+
+    def test_no_function_of_tensorflow(self, jax2tf):
+        with pytest.raises(TypeError, match="call"):
+            jax2tf.call_tf(5.0)(np.float32(1.0))
 
     def test_a_tensor_of_strings(self, jax2tf):
         with pytest.raises(TypeError, match=r"dtype"):
@@ -590,14 +617,20 @@ class TestConfiguration:
             gradient = tape.gradient(result, x)
         np.testing.assert_allclose(gradient, np.sin(x) + np.cos(x) * x, rtol=1e-5)
 
-    def test_the_calling_convention(self, jax2tf):
-        def version(f):
-            graph = tf.function(jax2tf.convert(f), autograph=False).get_concrete_function(1.0).graph
-            nodes = [n for n in graph.as_graph_def().node if n.op == "XlaCallModule"]
-            return nodes[0].attr["version"].i
+    @pytest.mark.parametrize("version", range(9, CONVENTION + 1))
+    def test_the_calling_convention(self, jax2tf, version):
+        def differentiate(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                result = jax2tf.convert(lambda x: jnp.sin(x) * 2)(x)
+            return tape.gradient(result, x)
 
-        with _set("jax_export_calling_convention_version", 9):
-            assert version(jnp.sin) == 9
+        function = tf.function(differentiate, autograph=False)
+        with _set("jax_export_calling_convention_version", version):
+            found = function.get_concrete_function(tf.TensorSpec([])).graph.as_graph_def()
+        nodes = [*found.node, *(n for inner in found.library.function for n in inner.node_def)]
+        assert {n.attr["version"].i for n in nodes if n.op == "XlaCallModule"} == {version}
+        np.testing.assert_allclose(function(tf.constant(1.0)), 2 * np.cos(1.0), rtol=1e-6)
 
     def test_what_is_set_between_calls_is_seen(self, jax2tf):
         f = jax2tf.convert(lambda x: jnp.add(x, jnp.ones((3,), jnp.int8)))

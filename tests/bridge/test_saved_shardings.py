@@ -36,9 +36,9 @@ X = np.arange(128, dtype=np.float32).reshape(8, 16) / 32 - 1
 SPLIT_W = "08031a03010204220800020406010305073001", "08031a0301020430014a02040252020100"
 SPLIT_X = "08031a03040102220800010203040506073001", "08031a0304010230014a0108520100"
 SPLIT_Y = "08031a02040222080001020304050607", "08031a0204024a0108520100"
-# It has a node on what is replicated, too, with an empty message; such have none here.
-OF_FUNCTION = [SPLIT_W, SPLIT_X, SPLIT_Y]
-OF_GRADIENT = [SPLIT_W, SPLIT_X, SPLIT_Y, SPLIT_W, SPLIT_X]
+WHOLE = ("", "")
+OF_FUNCTION = [WHOLE, SPLIT_W, SPLIT_X, WHOLE, SPLIT_Y]
+OF_GRADIENT = [SPLIT_W, SPLIT_X, WHOLE, SPLIT_Y, WHOLE, SPLIT_W, SPLIT_X]
 
 
 def _layer(params, x):
@@ -120,9 +120,7 @@ def test_a_file_of_jax2tf(foreign_file, partitioner):
     """Its messages are those that are expected here, and it is read with its shardings."""
     function, gradient = _functions(foreign_file / "model")
     for nodes, wanted in ((function, OF_FUNCTION), (gradient, OF_GRADIENT)):
-        # What is replicated has an empty message.
-        shown = [node for node in nodes if node.attr["sharding"].s or node.op != "XlaSharding"]
-        assert _shown(shown, shardy=partitioner) == _expected(wanted, shardy=partitioner)
+        assert _shown(nodes, shardy=partitioner) == _expected(wanted, shardy=partitioner)
     model = bridge.load(foreign_file / "model")
     with np.load(foreign_file / "values.npz") as values:
         found = model(x=X)
@@ -184,11 +182,12 @@ def test_files_have_the_messages_of_jax2tf(origin, partitioner, request):
 def test_what_is_read_of_a_variable_has_its_sharding(saved):
     function, _ = _functions(saved)
     nodes = {node.name: node for node in function}
-    first = next(node for node in function if node.op == "XlaSharding")
-    assert nodes[first.input[0].split(":")[0]].op == "ReadVariableOp"
+    first, second, *_ = (node for node in function if node.op == "XlaSharding")
+    for shown in (first, second):
+        assert nodes[shown.input[0].split(":")[0]].op == "ReadVariableOp"
     (call,) = (node for node in function if node.op == "XlaCallModule")
     of_call = [nodes[name.split(":")[0]].op for name in call.input if ":" in name]
-    assert of_call == ["ReadVariableOp", "XlaSharding", "XlaSharding"]
+    assert of_call == ["XlaSharding"] * 3
 
 
 def test_graphs_have_them_too(exported, partitioner):

@@ -58,6 +58,16 @@ def test_arguments_and_results(convert, function):
     np.testing.assert_allclose(graph(X, W), np.sin(X) @ W, rtol=1e-5, atol=1e-6)
 
 
+def test_what_is_said_to_be_whole_on_every_device_is_annotated(convert):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    whole, rows = (NamedSharding(mesh, PartitionSpec(*p)) for p in ((), ("data",)))
+    product = jax.jit(jnp.matmul, in_shardings=(rows, whole), out_shardings=whole)
+    graph = _trace(convert(product))
+    assert _tilings(graph.graph.as_graph_def())[:3] == [(8, 1), (), ()]
+    left_open = jax.jit(jnp.matmul, in_shardings=(rows, None))
+    assert set(_tilings(_trace(convert(left_open)).graph.as_graph_def())) == {(8, 1)}
+
+
 def test_gradients(convert, function):
     converted = convert(function)
 

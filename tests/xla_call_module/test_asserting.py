@@ -96,6 +96,25 @@ def test_the_scalars_say_what_the_module_asserts(case):
     assert set(verdicts.values()) == {True, False}
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (12 // x.shape[0], x),
+        lambda x: (jnp.arange(3) % (x.shape[0] - 8), x),
+    ],
+    ids=["by b", "by b - 8"],
+)
+def test_what_divides_by_a_size_is_not_tried_at_zero(function):
+    # The process would end there: the compiler folds the quotient.
+    check = to_shape_check(_call(function, "b"))
+    assert [step.op for step in check.steps[2:]] == ["GreaterEqual"]
+
+
+def test_what_divides_by_a_number_takes_zero():
+    call = _call(lambda x: (x.shape[0] // 3, x.astype("int32") % 5), "b")
+    assert to_shape_check(call) is None
+
+
 @pytest.mark.parametrize("platforms", [["cpu"], ["tpu", "cpu"]])
 def test_it_is_a_call_like_others(platforms):
     call = _call(jnp.add, "b, 3", "b, 3", platforms=platforms)
