@@ -141,11 +141,11 @@ CONSUMERS = (
 USUAL = ("2.14", "2.16", "2.18", "2.20", "2.21")
 
 # The oldest that pyproject.toml allows, one in between, and the newest, which needs Python 3.12;
-# the older ones with the newest neighbours that take them.
+# each with the newest neighbours that take it.
 WRITERS = (
     _jax("0.7.1", {"dm-haiku": "0.0.14", "equinox": "0.13.0", "flax": "0.12.0"}),
     _jax("0.8.3", {"dm-haiku": "0.0.16", "flax": "0.12.6"}),
-    _jax("0.12.0.1", pythons=("python3.13", "python3.12")),
+    _jax("0.12.0.1", {"flax": "0.12.12"}, pythons=("python3.13", "python3.12")),
 )
 # Those that run on every Python that the project supports.
 USUAL_JAX = ("0.7.1", "0.8.3")
