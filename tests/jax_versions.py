@@ -29,8 +29,6 @@ READS_GOLDEN_FILES = not _OLD
 # What a sum of a few numbers near 1 may be off by where every partial sum is rounded to float16, as
 # the XLA of JAX 0.7 does on CPU; later ones add in float32.
 ROUNDING_OF_HALVES = 2e-3 if jax.__version_info__ < (0, 8) else 0.0
-
-
 # The error of a question about symbolic sizes, which was in `jax.core`.
 _module: Any = jax.errors if hasattr(jax.errors, "InconclusiveDimensionOperation") else jax.core
 INCONCLUSIVE: type[Exception] = _module.InconclusiveDimensionOperation
