@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 from jax import experimental, export, tree_util
-from jax._src import distributed
+from jax._src import distributed, mesh
 from jax.extend import core
 from jax.sharding import NamedSharding
 
@@ -26,6 +26,7 @@ __all__ = [
     "dlpack_exporter",
     "enable_x64",
     "is_staging",
+    "outside_meshes",
     "polymorphic_shape_class",
     "replace_shardings",
     "replace_vjp",
@@ -48,6 +49,19 @@ def enable_x64() -> AbstractContextManager[Any]:
     """
     module: Any = jax if hasattr(jax, "enable_x64") else experimental
     context: AbstractContextManager[Any] = module.enable_x64(True)
+    return context
+
+
+def outside_meshes() -> AbstractContextManager[Any]:
+    """A context in which no mesh is set.
+
+    It is entered by `jax.sharding.use_abstract_mesh` now, which JAX 0.7 had in jax/_src/mesh.py
+    only. The gate can go when that is no longer supported.
+    """
+    module: Any = jax.sharding if hasattr(jax.sharding, "use_abstract_mesh") else mesh
+    context: AbstractContextManager[Any] = module.use_abstract_mesh(
+        jax.sharding.AbstractMesh((), ())
+    )
     return context
 
 

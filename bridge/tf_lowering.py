@@ -17,7 +17,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters.mlir import make_ir_context
 
-from bridge._jax import cut_vjp, replace_shardings
+from bridge._jax import cut_vjp, outside_meshes, replace_shardings
 from bridge.tf_effects import stateful_operations
 from bridge.tf_results import result_specs
 from bridge.tf_tracing import Traced
@@ -109,8 +109,7 @@ def lower(
 
     like.__name__ = re.sub(r"\W", "_", traced.name) or "tensorflow"
     # A mesh that is set would be that of the results.
-    nowhere = jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
-    with make_ir_context(), nowhere:
+    with make_ir_context(), outside_meshes():
         module = ir.Module.parse(compiled)
         _remove_copies(module)
         platforms = _platforms_for(traced, module)

@@ -7,7 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["ERF", "ERF_OF_SYMBOLS", "READS_GOLDEN_FILES", "bits_of"]
+__all__ = [
+    "ERF",
+    "ERF_OF_SYMBOLS",
+    "INCONCLUSIVE",
+    "READS_GOLDEN_FILES",
+    "ROUNDING_OF_HALVES",
+    "bits_of",
+]
 
 _OLD = jax.__version_info__ < (0, 9)
 _NEW = jax.__version_info__ >= (0, 12)
@@ -19,6 +26,12 @@ ERF = "2.16" if _OLD else "2.18"
 ERF_OF_SYMBOLS = "2.16" if _OLD else "2.14"
 # Files with modules of a newer JAX, which the StableHLO of an older one does not read.
 READS_GOLDEN_FILES = not _OLD
+# What a sum of a few numbers near 1 may be off by where every partial sum is rounded to float16, as
+# the XLA of JAX 0.7 does on CPU; later ones add in float32.
+ROUNDING_OF_HALVES = 2e-3 if jax.__version_info__ < (0, 8) else 0.0
+# The error of a question about symbolic sizes, which was in `jax.core`.
+_module: Any = jax.errors if hasattr(jax.errors, "InconclusiveDimensionOperation") else jax.core
+INCONCLUSIVE: type[Exception] = _module.InconclusiveDimensionOperation
 
 
 def bits_of(array: np.ndarray[Any, Any]) -> bytes:

@@ -235,12 +235,18 @@ def _arguments_of(operations: Sequence[Any] | None) -> list[int] | None:
                 continue
             if operation.name != "stablehlo.get_dimension_size":
                 return None
-            numbers.add(operand.arg_number)
+            numbers.add(_number_of(operand))
     return sorted(numbers)
 
 
 def _is_argument(value: Any) -> bool:
     return isinstance(value.owner, ir.Block)
+
+
+def _number_of(argument: Any) -> int:
+    # With JAX 0.7.1 an operand says less of itself than what it is.
+    number: int = ir.BlockArgument(argument).arg_number
+    return number
 
 
 def _leave_only(module: Any, operations: Sequence[Any], numbers: Sequence[int]) -> None:
@@ -313,7 +319,7 @@ def _to_step(operation: Any, numbers: Mapping[Any, int], offset: int) -> Step | 
         return None
     if operation.name == "stablehlo.get_dimension_size":
         axis = ir.IntegerAttr(operation.attributes["dimension"]).value
-        return Size(operation.operands[0].arg_number - offset, axis)
+        return Size(_number_of(operation.operands[0]) - offset, axis)
     if operation.name == "stablehlo.constant":
         text = str(splat(operation))
         return Number(int(text == "true") if dtype.name == "bool" else int(text), dtype)

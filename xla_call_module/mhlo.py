@@ -8,13 +8,15 @@ of composed operations that comes with StableHLO, has each of them too, and know
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from xla_call_module._jax import PassManager, ir, register_stablehlo_passes
+from xla_call_module._jax import PassManager, func, ir, register_stablehlo_passes
+from xla_call_module.composites import COMPOSITE
 from xla_call_module.stablehlo import walk
 from xla_call_module.versions import RELEASES
 
-__all__ = ["expand_custom_calls", "first_release_with"]
+__all__ = ["compose_custom_calls", "expand_custom_calls", "first_release_with"]
 
 _PREFIX = "mhlo."
 # Found by running each in each release.
@@ -52,10 +54,31 @@ def expand_custom_calls(module: Any, tensorflow: tuple[int, int]) -> None:
         and first > tensorflow
         and _is_known(operation)
     ]
+    for call in calls:
+        with call.context, call.location, ir.InsertionPoint(call):
+            made = _to_chlo(call, call.operands)
+        _replace(call, made)
+    _define(module, calls)
+
+
+def compose_custom_calls(module: Any) -> None:
+    """Replace, in place, each call by the composite that newer versions of JAX write for it."""
+    calls = [
+        operation
+        for operation in walk(module)
+        if first_release_with(operation) is not None and _is_known(operation)
+    ]
+    for number, call in enumerate(calls):
+        with call.context, call.location:
+            made = _to_composite(module, call, f"mhlo.{number}")
+        _replace(call, made)
+    _define(module, calls)
+
+
+def _define(module: Any, calls: Sequence[Any]) -> None:
+    """Replace CHLO's operations by those that define them, if calls have become such."""
     if not calls:
         return
-    for call in calls:
-        _to_chlo(call)
     register_stablehlo_passes()
     with module.context:
         PassManager.parse(_DEFINE).run(module.operation)
@@ -69,18 +92,48 @@ def _is_known(call: Any) -> bool:
     return target in _FIRST and not smallest
 
 
-def _to_chlo(call: Any) -> None:
+def _to_composite(module: Any, call: Any, symbol: str) -> Any:
+    """A composite before a call, and its definition, a function of that name."""
+    name, attributes = _named(call)
+    takes = [operand.type for operand in call.operands]
+    gives = [result.type for result in call.results]
+    new: Any = func.FuncOp  # its stub is that of the class that it extends
+    start = ir.InsertionPoint.at_block_begin(module.body)
+    kind = ir.FunctionType.get(takes, gives)
+    definition = new(symbol, kind, visibility="private", ip=start)
+    with ir.InsertionPoint(definition.add_entry_block()):
+        func.ReturnOp(list(_to_chlo(call, definition.arguments).results))
+    said = {
+        "name": ir.StringAttr.get(name),
+        "composite_attributes": ir.DictAttr.get(attributes),
+        "decomposition": ir.FlatSymbolRefAttr.get(symbol),
+        "version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1),
+    }
+    operands = list(call.operands)
+    with ir.InsertionPoint(call):
+        return ir.Operation.create(COMPOSITE, results=gives, operands=operands, attributes=said)
+
+
+def _to_chlo(call: Any, operands: Sequence[Any]) -> Any:
+    """What computes the same as a call, where operations are put now."""
+    name, attributes = _named(call)
+    return ir.Operation.create(
+        name,
+        results=[result.type for result in call.results],
+        operands=list(operands),
+        attributes=attributes,
+    )
+
+
+def _named(call: Any) -> tuple[str, dict[str, Any]]:
+    """The operation of CHLO that stands for a call, and its attributes."""
     name = str(call.attributes["call_target_name"]).strip('"').removeprefix(_PREFIX)
-    with call.context, call.location, ir.InsertionPoint(call):
-        attributes = {}
-        if name == "topk":
-            name, attributes = "top_k", {"k": ir.DictAttr(call.attributes["mhlo.attributes"])["k"]}
-        made = ir.Operation.create(
-            f"chlo.{name}",
-            results=[result.type for result in call.results],
-            operands=list(call.operands),
-            attributes=attributes,
-        )
+    if name == "topk":
+        return "chlo.top_k", {"k": ir.DictAttr(call.attributes["mhlo.attributes"])["k"]}
+    return f"chlo.{name}", {}
+
+
+def _replace(call: Any, made: Any) -> None:
     for old, new in zip(call.results, made.results, strict=True):
         old.replace_all_uses_with(new)
     call.erase()

@@ -19,6 +19,7 @@ from bridge.onnx.walker import walk_main
 from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import linear_form
 from xla_call_module.errors import StructureError, VersionError
+from xla_call_module.mhlo import compose_custom_calls
 from xla_call_module.stablehlo import open_module
 
 __all__ = ["BareModel", "convert", "embedded"]
@@ -62,6 +63,7 @@ def convert(program: Program, opset: int | None) -> BareModel:
     graph = Graph(version, outer=outermost)
     names = [graph.unique(name) for name in program.outputs]
     with open_module(program.call.module) as module:
+        compose_custom_calls(module)
         found = walk_main(graph, module, [arguments[index] for index in program.call.kept])
         for name, value, spec in zip(names, found, program.call.results, strict=True):
             graph.add_result(value, name, spec.shape)

@@ -127,11 +127,12 @@ def _top(graph: Graph, value: Value, axis: int, count: Dim, *, descending: bool)
 def top_k(graph: Graph, op: Operation) -> Sequence[Value] | None:
     """The composite `chlo.top_k`: the greatest elements of the last dimension, and where they are.
 
-    NaN is greater than all numbers, and 0 greater than -0.
+    NaN is greater than all numbers, and 0 greater than -0. Of equal elements the first comes first,
+    whether or not that is asked for.
     """
     settings = op.text("composite_attributes")
     found = dict(part.strip("{} ").split(" = ") for part in settings.split(","))
-    if found.keys() - {"k", "largest"} or len(op.operands) != 1 or "k" not in found:
+    if found.keys() - {"is_stable", "k", "largest"} or len(op.operands) != 1 or "k" not in found:
         return None
     value = graph.whole(op.operands[0])
     descending = found.get("largest", "true").startswith("true")

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from bridge import jax2tf as ours
+from tests.jax_versions import INCONCLUSIVE
 from tests.x64 import enable_x64
 
 BOTH = ("bridge.jax2tf", "jax.experimental.jax2tf")
@@ -236,7 +237,7 @@ class TestShapes:
             assert b + 1 != b
             assert b != 0
             for unknown in (lambda: b >= 2, lambda: a >= b, lambda: a - b >= 0):
-                with pytest.raises(jax.errors.InconclusiveDimensionOperation, match="inconclusive"):
+                with pytest.raises(INCONCLUSIVE, match="inconclusive"):
                     unknown()
             return x
 
@@ -250,7 +251,7 @@ class TestShapes:
             lambda x: jnp.reshape(x, (-1, x.shape[0])), polymorphic_shapes=["(b1, b2, ...)"]
         )
         assert swapped(np.ones((4, 5, 6))).shape == (30, 4)
-        with pytest.raises(jax.errors.InconclusiveDimensionOperation, match=r"(?i)cannot divide"):
+        with pytest.raises(INCONCLUSIVE, match=r"(?i)cannot divide"):
             even(np.ones((4, 5, 7)))
 
     def test_symbols_that_follow(self, jax2tf):
@@ -368,7 +369,10 @@ class TestTensorFlowInJax:
             return x + variable
 
         assert jax2tf.call_tf(impure)(np.float32(2)) == 13
-        with pytest.raises((ValueError, NotImplementedError, TypeError), match=r"."):
+        refused, match = (ValueError, NotImplementedError, TypeError), r"."
+        if jax2tf is not ours and jax.__version_info__ < (0, 8):  # it says nothing
+            refused, match = (AssertionError,), r"^(\n|$)"
+        with pytest.raises(refused, match=match):
             jax.jit(jax2tf.call_tf(impure))(np.float32(2))
 
         def pure(x, old):

@@ -42,6 +42,7 @@ class Environment:
         version: the framework's, as far as it is asked for: `2.18`, `0.7.1`.
         requirements: what is installed into it.
         pins: versions other than those of constraints.txt.
+        beside: what is installed without what it asks for.
         pythons: commands of interpreters that its wheels exist for; empty for the running one.
     """
 
@@ -49,6 +50,7 @@ class Environment:
     version: str
     requirements: tuple[str, ...]
     pins: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()
 
 
@@ -105,12 +107,16 @@ def _tensorflow(
     )
 
 
-def _jax(version: str, *, pythons: tuple[str, ...] = ()) -> Environment:
+def _jax(
+    version: str, pins: Mapping[str, str] = _NONE, *, pythons: tuple[str, ...] = ()
+) -> Environment:
     return Environment(
         name=f"jax-{version}",
         version=version,
         requirements=("--editable", ".[test]"),
-        pins={"jax": version, "jaxlib": version},
+        pins={"jax": version, "jaxlib": version, **pins},
+        # As in the Makefile: these ask for the plain `tensorflow`.
+        beside=("tf_keras", "tensorflow-serving-api"),
         pythons=pythons,
     )
 
@@ -134,11 +140,12 @@ CONSUMERS = (
 # Every other release, so that a run stays short; the ones between run where they are asked for.
 USUAL = ("2.14", "2.16", "2.18", "2.20", "2.21")
 
-# The oldest that pyproject.toml allows, one in between, and the newest, which needs Python 3.12.
+# The oldest that pyproject.toml allows, one in between, and the newest, which needs Python 3.12;
+# each with the newest neighbours that take it.
 WRITERS = (
-    _jax("0.7.1"),
-    _jax("0.8.3"),
-    _jax("0.12.0.1", pythons=("python3.13", "python3.12")),
+    _jax("0.7.1", {"dm-haiku": "0.0.14", "equinox": "0.13.0", "flax": "0.12.0"}),
+    _jax("0.8.3", {"dm-haiku": "0.0.16", "flax": "0.12.6"}),
+    _jax("0.12.0.1", {"flax": "0.12.12"}, pythons=("python3.13", "python3.12")),
 )
 # Those that run on every Python that the project supports.
 USUAL_JAX = ("0.7.1", "0.8.3")
@@ -192,7 +199,7 @@ def prepare(environment: Environment, python: Python, *, folder: Path = FOLDER) 
     home = folder / (name if python.version == RUNNING.version else f"{name}-{python.version}")
     ready = Ready(environment.version, home / "bin" / "python")
     pinned = constraints((ROOT / "constraints.txt").read_text(), environment.pins)
-    wanted = "\n".join([*environment.requirements, pinned])
+    wanted = "\n".join([*environment.requirements, *environment.beside, pinned])
     stamp = home / _STAMP
     if stamp.is_file() and stamp.read_text() == wanted:
         return ready
@@ -201,7 +208,10 @@ def prepare(environment: Environment, python: Python, *, folder: Path = FOLDER) 
     constrained.write_text(pinned)
     # Compiling all of TensorFlow takes longer than compiling what is imported.
     install = [str(ready.python), "-m", "pip", "install", "-qq", "--no-compile"]
-    _run([*install, "--disable-pip-version-check", *environment.requirements], constrained)
+    install.append("--disable-pip-version-check")
+    _run([*install, *environment.requirements], constrained)
+    if environment.beside:
+        _run([*install, "--no-deps", *environment.beside], constrained)
     for record in (ready.passed, ready.tested):
         record.unlink(missing_ok=True)
     stamp.write_text(wanted)

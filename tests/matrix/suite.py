@@ -12,7 +12,13 @@ from tests.matrix.grid import Cell, Outcome
 
 __all__ = ["SUITE", "run_suite"]
 
-SUITE = ("tests/bridge", "tests/savedmodel", "tests/xla_call_module")
+SUITE = (
+    "tests/bridge",
+    "tests/onnx",
+    "tests/savedmodel",
+    "tests/serving",
+    "tests/xla_call_module",
+)
 # All of them but the slow ones and, of the gradient matrix, most of those of a kind.
 _MARKERS = "not slow and not alike"
 _PACKAGES = ("bridge", "savedmodel", "xla_call_module", "tests", "pyproject.toml")

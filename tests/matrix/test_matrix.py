@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import io
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from packaging.requirements import Requirement
 from rich.console import Console
 
 from tests.matrix import consumer, environments
@@ -19,8 +21,11 @@ from tests.matrix.case import EXACT, Case
 from tests.matrix.cells import CONSUMER, consume, run_files, unreadable
 from tests.matrix.environments import (
     CONSUMERS,
+    ROOT,
     RUNNING,
     USUAL,
+    USUAL_JAX,
+    WRITERS,
     Environment,
     Python,
     constraints,
@@ -40,6 +45,7 @@ from tests.matrix.grid import (
     show,
 )
 from tests.matrix.report import BEGIN, END, table, write_table
+from tests.matrix.runs import with_each_jax
 from tests.matrix.written import DEFAULT, VALUES, Written, read_written
 from xla_call_module.versions import RELEASES
 
@@ -347,6 +353,26 @@ def test_pins_replace_those_of_the_file():
     assert constraints(text, {"jax": "4", "ml-dtypes": "5"}) == "numpy==3\njax==4\nml-dtypes==5\n"
 
 
+@pytest.mark.parametrize("writer", WRITERS, ids=lambda writer: writer.name)
+def test_what_is_installed_with_another_jax_takes_it(writer):
+    """pip refuses an environment of versions that do not go together."""
+    pinned = (line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
+    names = {pin[0] for pin in pinned if len(pin) == 2} - writer.pins.keys()
+    wants = [
+        (name, wanted)
+        for name in sorted(names & {found.name for found in metadata.distributions()})
+        for wanted in map(Requirement, metadata.requires(name) or ())
+        if wanted.name in ("jax", "jaxlib") and wanted.marker is None
+    ]
+    assert wants
+    refused = [f"{name} asks for {wanted}" for name, wanted in wants if not _takes(wanted, writer)]
+    assert refused == []
+
+
+def _takes(wanted, writer):
+    return wanted.specifier.contains(writer.pins[wanted.name])
+
+
 def _command(folder, name, text):
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -396,6 +422,26 @@ def test_an_environment_is_made_once(tmp_path, monkeypatch):
     ready = prepare(wanted, Python("other", "python3.99"), folder=tmp_path)
     assert commands[4] == ["other", "-m", "venv", str(tmp_path / "tf-1-python3.99")]
     assert ready.python.parents[1] == tmp_path / "tf-1-python3.99"
+
+
+def test_what_is_beside_brings_nothing_along(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(environments, "_run", lambda command, *rest: commands.append(command))
+    (tmp_path / "tf-1").mkdir()
+    prepare(Environment("tf-1", "1", ("jax",), beside=("keras",)), RUNNING, folder=tmp_path)
+    first, second = commands[1:]
+    assert first[-1] == "jax"
+    assert "--no-deps" not in first
+    assert second[-2:] == ["--no-deps", "keras"]
+
+
+def test_no_environment_is_made_when_no_time_is_left(monkeypatch):
+    monkeypatch.setattr("tests.matrix.runs.prepare", None)  # a call of it would fail
+    cells = with_each_jax(only=USUAL_JAX, step=None, until=0)
+    assert [cell.case for cell in cells] == ["tests with jax-0.7.1", "tests with jax-0.8.3"]
+    assert {(cell.outcome, cell.message) for cell in cells} == {
+        (Outcome.ABSENT, "no time was left")
+    }
 
 
 def test_an_environment_that_cannot_be_made_fails_the_run(monkeypatch, capsys):
