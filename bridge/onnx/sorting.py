@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +27,14 @@ __all__ = ["RULES", "approx_top_k", "top_k"]
 _MOST_OPERANDS = 5
 # Whether the signs of zeros matter, and those of NaNs.
 _SIGNED = ((False, False), (True, False), (True, True))
+# What comparators are made of; older versions of JAX compare the bits of floats as integers.
 _PLAIN = frozenset({
-    "stablehlo.and", "stablehlo.compare", "stablehlo.constant", "stablehlo.not", "stablehlo.or",
-    "stablehlo.return", "stablehlo.select", "stablehlo.xor",
+    "stablehlo.and", "stablehlo.bitcast_convert", "stablehlo.compare", "stablehlo.constant",
+    "stablehlo.not", "stablehlo.or", "stablehlo.return", "stablehlo.select", "stablehlo.subtract",
+    "stablehlo.xor",
 })  # fmt: skip
+_TRIALS = 300
+_TINY = float(np.finfo(np.float64).tiny)  # less than all numbers that are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +199,7 @@ def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:
     names = {view.operation.name for view in region.block}
     if len(kinds) > _MOST_OPERANDS or not names <= _PLAIN:
         return None
-    pairs = [_pairs(kind) for kind in kinds]
-    chosen = [
-        np.array(n)
-        for n in zip(*itertools.product(*(range(len(p)) for p, _ in pairs)), strict=True)
-    ]
-    arrays: list[Array] = []
-    for (numbers, dtype), index in zip(pairs, chosen, strict=True):
-        arrays += [np.array([numbers[i][side] for i in index], dtype) for side in (0, 1)]
+    arrays = _trials(kinds)
     (result,) = region.apply(graph.body(), [_constant(array) for array in arrays])
     if result.array is None:
         return None
@@ -214,6 +212,33 @@ def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:
         if len(keys) == 1 and np.array_equal(found, _expected(keys, arrays) & ~unordered):
             return keys
     return None
+
+
+def _trials(kinds: Sequence[ResultType]) -> list[Array]:
+    """Two numbers of each operand: in every order that there is, and at random."""
+    pairs = [_pairs(kind) for kind in kinds]
+    chosen = zip(*itertools.product(*(range(len(p)) for p, _ in pairs)), strict=True)
+    random = np.random.default_rng(0)
+    arrays: list[Array] = []
+    for (numbers, dtype), index in zip(pairs, chosen, strict=True):
+        some = random.choice(_some(dtype), (2, _TRIALS))
+        for side in (0, 1):
+            orders = np.array([numbers[i][side] for i in index], dtype)
+            arrays.append(np.concatenate([orders, some[side]]))
+    return arrays
+
+
+def _some(dtype: np.dtype[Any]) -> Array:
+    """Numbers of every sign and size."""
+    if dtype.kind == "b":
+        return np.array([False, True])
+    if np.zeros(0, dtype).dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        signs = (1, -1) if bounds.min < 0 else (1,)
+        numbers = [sign * size for sign in signs for size in (0, 1, 2, 3, 5, 100)]
+        return np.array([*numbers, bounds.min, bounds.max], dtype)
+    sizes = np.array([0, 1e-3, 0.5, 1, 1.5, 2, 3, 100, 1e4, np.nan])
+    return np.concatenate([sizes, -sizes]).astype(dtype)
 
 
 def _has_nan(key: _Key, arrays: Sequence[Array]) -> Array:
@@ -264,7 +289,7 @@ def _expected(keys: Sequence[_Key], arrays: Sequence[Array]) -> Array:
             numbers = array.astype(np.float64)
             rank = np.where(np.isnan(numbers), np.inf, numbers)
             if key.signed_zeros:
-                rank = np.where((numbers == 0) & np.signbit(numbers), -0.5, rank)
+                rank = np.where((numbers == 0) & np.signbit(numbers), -_TINY, rank)
             if key.signed_nans:
                 rank = np.where(np.isnan(numbers) & np.signbit(numbers), -np.inf, rank)
             ranks.append(-rank if key.descending else rank)
