@@ -142,11 +142,11 @@ def _top(graph: Graph, value: Value, axis: int, count: Dim, *, descending: bool)
 
 
 def top_k(graph: Graph, op: Operation) -> Sequence[Value] | None:
-    """The composite `chlo.top_k`: the greatest elements of the last dimension, and where they are.
+    """The composite `chlo.top_k` and its like: the greatest elements of the last dimension, where.
 
     0 is greater than -0, NaN greater than all numbers, and -NaN less than all of them.
     """
-    settings = op.text("composite_attributes")
+    settings = op.text("composite_attributes") or op.text("mhlo.attributes")
     found = dict(part.strip("{} ").split(" = ") for part in settings.split(","))
     if found.keys() - {"k", "largest"} or len(op.operands) != 1 or "k" not in found:
         return None

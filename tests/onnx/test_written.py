@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 from jax.lax import linalg
@@ -169,4 +170,19 @@ def test_comparators_of_bits():
         : (tensor<11xf32>, tensor<11xi32>) -> (tensor<11xf32>, tensor<11xi32>)""",
         [numbers],
         order,
+    )
+
+
+def test_calls_of_mhlo():
+    """As JAX wrote them before it wrote composites."""
+    check_written(
+        """%r0 = stablehlo.custom_call @mhlo.erf(%a) {mhlo.attributes = {}, mhlo.version = 1 : i64}
+            : (tensor<3x2xf32>) -> tensor<3x2xf32>
+        %r1, %r2 = stablehlo.custom_call @mhlo.topk(%a)
+            {mhlo.attributes = {k = 1 : i64, largest = true}, mhlo.version = 1 : i64}
+            : (tensor<3x2xf32>) -> (tensor<3x1xf32>, tensor<3x1xi32>)""",
+        [X],
+        np.asarray(jax.lax.erf(X)),
+        X.max(1, keepdims=True),
+        X.argmax(1)[:, None].astype(np.int32),
     )
