@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from bridge.onnx.graph import Graph
-from bridge.onnx.kernels import OPSETS
+from bridge.onnx.opsets import FIRST_WITH_BITS, OPSETS, USUAL, NewerOpset
 from bridge.onnx.protos import to_graph, to_tensor
 from bridge.onnx.sizes import Shape, parse_size
 from bridge.onnx.sources import Program
@@ -22,8 +22,6 @@ from xla_call_module.errors import StructureError, VersionError
 from xla_call_module.stablehlo import open_module
 
 __all__ = ["BareModel", "convert", "embedded"]
-
-_OPSET = 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +42,17 @@ def embedded(bare: BareModel) -> onnx.ModelProto:
 
 
 def convert(program: Program, opset: int | None) -> BareModel:
-    """The model of a function, without its initializers."""
-    version = _OPSET if opset is None else opset
+    """The model of a function, without its initializers.
+
+    Args:
+        program: the function.
+        opset: the version of ONNX's operations; None for the usual one, or the first that has all
+            that the function needs.
+
+    Raises:
+        InteropError: as `bridge.to_onnx` says.
+    """
+    version = USUAL if opset is None else opset
     known = onnx.defs.onnx_opset_version()
     if version in OPSETS and version > known:
         raise VersionError(
@@ -57,7 +64,15 @@ def convert(program: Program, opset: int | None) -> BareModel:
             f"opset is {opset}; expected {OPSETS[0]} to {OPSETS[-1]}, for which this package "
             "knows what ONNX Runtime computes. To do: take one of these, or leave it out."
         )
-    outermost = Graph(version)
+    may_rise = opset is None and known >= FIRST_WITH_BITS
+    try:
+        return _convert(program, version, may_rise=may_rise)
+    except NewerOpset:
+        return _convert(program, FIRST_WITH_BITS, may_rise=False)
+
+
+def _convert(program: Program, version: int, *, may_rise: bool) -> BareModel:
+    outermost = Graph(version, may_rise=may_rise)
     arguments = _arguments(outermost, program)
     graph = Graph(version, outer=outermost)
     names = [graph.unique(name) for name in program.outputs]

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from bridge.onnx import nodes
+from bridge.onnx.bitcasts import in_total_order
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation, Region, ResultType
 from bridge.onnx.rules import Rule
@@ -23,6 +24,8 @@ from bridge.onnx.values import Array, Value
 __all__ = ["RULES", "approx_top_k", "top_k"]
 
 _MOST_OPERANDS = 5
+# Whether the signs of zeros matter, and those of NaNs.
+_SIGNED = ((False, False), (True, False), (True, True))
 _PLAIN = frozenset({
     "stablehlo.and", "stablehlo.compare", "stablehlo.constant", "stablehlo.not", "stablehlo.or",
     "stablehlo.return", "stablehlo.select", "stablehlo.xor",
@@ -36,12 +39,14 @@ class _Key:
     Attributes:
         operand: its index.
         descending: whether the greatest comes first.
-        signed_zeros: whether -0 is less than 0; otherwise they are equal. NaN is the greatest.
+        signed_zeros: whether -0 is less than 0; otherwise they are equal.
+        signed_nans: whether -NaN is the least; otherwise every NaN is the greatest.
     """
 
     operand: int
     descending: bool
     signed_zeros: bool
+    signed_nans: bool = False
 
 
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
@@ -51,6 +56,11 @@ def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
         op.refuse(
             "its comparator is not the order of one operand after another",
             "sort by keys, as jax.lax.sort does",
+        )
+    if len({key.operand for key in keys}) < len(values) and not op.flag("is_stable"):
+        op.refuse(
+            "it is unstable, so which of several operands with equal keys comes first is anybody's",
+            "sort with is_stable=True (stable=True in jax.numpy)",
         )
     order: Value | None = None
     for key in reversed(keys):
@@ -71,6 +81,8 @@ def _along(graph: Graph, value: Value, order: Value, axis: int) -> Value:
 
 def _order(graph: Graph, value: Value, key: _Key, axis: int, count: Dim) -> Value:
     """Where the first elements in the order of one key are."""
+    if key.signed_nans and (ordered := in_total_order(graph, value)) is not None:
+        return _top(graph, ordered, axis, count, descending=key.descending)
     if value.dtype == np.float64:
         return _order_of_doubles(graph, value, key, axis, count)
     return _top(graph, _comparable(graph, value, key), axis, count, descending=key.descending)
@@ -127,7 +139,7 @@ def _top(graph: Graph, value: Value, axis: int, count: Dim, *, descending: bool)
 def top_k(graph: Graph, op: Operation) -> Sequence[Value] | None:
     """The composite `chlo.top_k`: the greatest elements of the last dimension, and where they are.
 
-    NaN is greater than all numbers, and 0 greater than -0.
+    0 is greater than -0, NaN greater than all numbers, and -NaN less than all of them.
     """
     settings = op.text("composite_attributes")
     found = dict(part.strip("{} ").split(" = ") for part in settings.split(","))
@@ -135,7 +147,8 @@ def top_k(graph: Graph, op: Operation) -> Sequence[Value] | None:
         return None
     value = graph.whole(op.operands[0])
     descending = found.get("largest", "true").startswith("true")
-    key = _Key(0, descending=descending, signed_zeros=True)
+    is_float = value.is_float
+    key = _Key(0, descending=descending, signed_zeros=is_float, signed_nans=is_float)
     count = int(found["k"].split(":")[0])
     order = _order(graph, value, key, value.rank - 1, count)
     taken = _along(graph, value, order, value.rank - 1)
@@ -216,7 +229,8 @@ def _pairs(kind: ResultType) -> tuple[list[tuple[float, float]], np.dtype[np.gen
     pairs = [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0)]
     if np.zeros(0, kind.dtype).dtype.kind not in "iu":
         nan = float("nan")
-        pairs += [(-0.0, 0.0), (0.0, -0.0), (nan, 1.0), (1.0, nan), (nan, nan)]
+        pairs += [(-0.0, 0.0), (0.0, -0.0)]
+        pairs += [*itertools.permutations((nan, 1.0, -nan), 2), (nan, nan), (-nan, -nan)]
     if not kind.dtype.name.startswith("uint"):
         pairs += [(-1.0, 1.0), (1.0, -1.0)]
     return pairs, kind.dtype
@@ -226,18 +240,17 @@ def _candidates(kinds: Sequence[ResultType]) -> list[list[_Key]]:
     """Lists of keys: the first operands, or any one of them."""
     options = [
         [
-            _Key(operand, descending=descending, signed_zeros=signed)
+            _Key(operand, descending, zeros, nans)
             for descending in (False, True)
-            for signed in (False, True)
+            for zeros, nans in _SIGNED
         ]
         for operand in range(len(kinds))
     ]
     lists = [[key] for keys in options for key in keys]
     for count in range(2, len(kinds) + 1):
-        # The zeros of all keys are treated alike.
-        for *flags, signed in itertools.product((False, True), repeat=count + 1):
-            keys = [_Key(n, descending=flags[n], signed_zeros=signed) for n in range(count)]
-            lists += [keys]
+        # The zeros and NaNs of all keys are treated alike.
+        for flags in itertools.product((False, True), repeat=count):
+            lists += [[_Key(n, flags[n], *signed) for n in range(count)] for signed in _SIGNED]
     return lists
 
 
@@ -252,6 +265,8 @@ def _expected(keys: Sequence[_Key], arrays: Sequence[Array]) -> Array:
             rank = np.where(np.isnan(numbers), np.inf, numbers)
             if key.signed_zeros:
                 rank = np.where((numbers == 0) & np.signbit(numbers), -0.5, rank)
+            if key.signed_nans:
+                rank = np.where(np.isnan(numbers) & np.signbit(numbers), -np.inf, rank)
             ranks.append(-rank if key.descending else rank)
         before |= undecided & (ranks[0] < ranks[1])
         undecided &= ranks[0] == ranks[1]
