@@ -18,6 +18,7 @@ from bridge.onnx import nodes
 from bridge.onnx.bitcasts import in_total_order
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation, Region, ResultType
+from bridge.onnx.pairwise import pairwise_order
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import Dim
 from bridge.onnx.values import Array, Value
@@ -58,10 +59,8 @@ def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     values, axis = op.operands, op.integer("dimension", -1) % op.operands[0].rank
     keys = _keys_of(graph, op.regions[0])
     if keys is None:
-        op.refuse(
-            "its comparator is not the order of one operand after another",
-            "sort by keys, as jax.lax.sort does",
-        )
+        places = pairwise_order(graph, op, axis)
+        return [_along(graph, value, places, axis) for value in values]
     if len({key.operand for key in keys}) < len(values) and not op.flag("is_stable"):
         op.refuse(
             "it is unstable, so which of several operands with equal keys comes first is anybody's",
