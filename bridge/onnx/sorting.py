@@ -58,14 +58,15 @@ class _Key:
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     values, axis = op.operands, op.integer("dimension", -1) % op.operands[0].rank
     keys = _keys_of(graph, op.regions[0])
-    if keys is None:
-        places = pairwise_order(graph, op, axis)
-        return [_along(graph, value, places, axis) for value in values]
-    if len({key.operand for key in keys}) < len(values) and not op.flag("is_stable"):
+    compared = {key.operand for key in keys or ()}
+    if len(compared) < len(values) and not op.flag("is_stable"):
         op.refuse(
             "it is unstable, so which of several operands with equal keys comes first is anybody's",
             "sort with is_stable=True (stable=True in jax.numpy)",
         )
+    if keys is None:
+        places = pairwise_order(graph, op, axis)
+        return [_along(graph, value, places, axis) for value in values]
     order: Value | None = None
     for key in reversed(keys):
         value = values[key.operand]
