@@ -1,13 +1,14 @@
-"""Targets of custom calls that say something of shapes, or nothing at all."""
+"""Targets of custom calls that XLA itself knows, or that say nothing of the numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
-from bridge.onnx.rules import Rule
-from bridge.onnx.sorting import approx_top_k
+from bridge.onnx.rules import Emit, Rule
+from bridge.onnx.sorting import approx_top_k, top_k
 from bridge.onnx.values import Value
 
 __all__ = ["OPERATIONS", "RULES"]
@@ -21,7 +22,9 @@ _ATTRIBUTES = (
     "error_message",
     "has_side_effect",
     "indices_of_shape_operands",
+    "mhlo.attributes",
     "mhlo.backend_config",
+    "mhlo.version",
     "operand_layouts",
     "output_operand_aliases",
     "result_layouts",
@@ -32,6 +35,25 @@ def _nothing(graph: Graph, op: Operation) -> Sequence[Value]:
     """ONNX has no assertions: the shapes of the inputs are the caller's."""
     del graph, op
     return ()
+
+
+def _native(op_type: str) -> Emit:
+    """One operation, but for float64, for which ONNX Runtime has no kernel."""
+
+    def emit(graph: Graph, op: Operation) -> Value:
+        (value,) = op.operands
+        if value.dtype.name == "float64":
+            op.refuse(f"ONNX Runtime has no {op_type} of float64", "compute it in float32")
+        return nodes.elementwise(graph, op_type, value)
+
+    return emit
+
+
+def _top_k(graph: Graph, op: Operation) -> Sequence[Value]:
+    found = top_k(graph, op, "mhlo.attributes")
+    if found is None:
+        op.refuse(f"its settings {op.text('mhlo.attributes')} are none that are known")
+    return found
 
 
 def _identity(graph: Graph, op: Operation) -> Value:
@@ -49,4 +71,26 @@ RULES = {
     "annotate_device_placement": Rule(_identity, _ATTRIBUTES, whole=False),
     "xla.sdy.FuncResultSharding": Rule(_identity, _ATTRIBUTES, whole=False),
     "shape_assertion": Rule(_nothing, _ATTRIBUTES, whole=False),
+    # What compares results with those that are expected, in StableHLO's own programs of tests.
+    **{
+        f"check.expect_{name}": Rule(_nothing, _ATTRIBUTES, whole=False)
+        for name in ("almost_eq", "close", "eq")
+    },
+    # What JAX wrote, before there were composites, for operations that StableHLO does not have.
+    **{
+        f"mhlo.{name}": Rule(_native(name.capitalize()), _ATTRIBUTES, whole=False)
+        for name in (
+            "acos",
+            "acosh",
+            "asin",
+            "asinh",
+            "atan",
+            "atanh",
+            "cosh",
+            "erf",
+            "sinh",
+            "tan",
+        )
+    },
+    "mhlo.topk": Rule(_top_k, _ATTRIBUTES),
 }

@@ -135,12 +135,22 @@ def _top(graph: Graph, value: Value, axis: int, count: Dim, *, descending: bool)
     return graph.nodes_of("TopK", [value, size], results, axis=axis, largest=int(descending))[1]
 
 
-def top_k(graph: Graph, op: Operation) -> Sequence[Value] | None:
+def top_k(
+    graph: Graph, op: Operation, attribute: str = "composite_attributes"
+) -> Sequence[Value] | None:
     """The composite `chlo.top_k`: the greatest elements of the last dimension, and where they are.
 
     0 is greater than -0, NaN greater than all numbers, and -NaN less than all of them.
+
+    Args:
+        graph: where it is put.
+        op: the composite, or another operation.
+        attribute: which of its attributes has the settings.
+
+    Returns:
+        None for settings that are not known.
     """
-    settings = op.text("composite_attributes")
+    settings = op.text(attribute)
     found = dict(part.strip("{} ").split(" = ") for part in settings.split(","))
     if found.keys() - {"k", "largest"} or len(op.operands) != 1 or "k" not in found:
         return None

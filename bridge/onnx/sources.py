@@ -15,6 +15,7 @@ from jax import export, tree_util
 from bridge.loaded import LoadedModel, LoadedSignature
 from bridge.names import Names, choose_names, input_names, output_names
 from bridge.onnx.modules import exported_of_call, exported_of_file, is_module
+from bridge.onnx.table import CUSTOM_CALLS
 from bridge.onnx.values import Array
 from bridge.trees import key_names, to_identifier, unique_names
 from bridge.vjp import vjp_of
@@ -77,12 +78,12 @@ def program_of(
     """
     found = _read(source, params)
     exported, params = found.exported, found.params
-    call = from_exported(exported, allow_flat_trees=True)
+    call = _call_of(exported)
     parameters = {} if params is None else _parameters(exported, call, params)
     names = _names(call, parameters, found)
     for _ in range(order):
         exported = _vjp(exported)
-        call = from_exported(exported, allow_flat_trees=True)
+        call = _call_of(exported)
         names = names.of_gradient()
     free = [index for index in range(len(call.args)) if index not in parameters]
     defaults = [names.arguments[index] for index in free]
@@ -100,6 +101,13 @@ def program_of(
     return Program(
         _prepare(call, platform), parameters, dict(zip(free, chosen, strict=True)), tuple(results)
     )
+
+
+def _call_of(exported: export.Exported) -> CallModule:
+    """The call, whatever TensorFlow has of the targets that are known here."""
+    known = [name for name in CUSTOM_CALLS if name.encode() in exported.mlir_module_serialized]
+    checks = [export.DisabledSafetyCheck.custom_call(name) for name in known]
+    return from_exported(exported, allow_flat_trees=True, disabled_checks=checks)
 
 
 @dataclass(frozen=True, slots=True)
