@@ -99,7 +99,7 @@ def _of_constant(array: Array, dtype: np.dtype[Any]) -> Value:
     ratio = array.dtype.itemsize / dtype.itemsize
     last = (int(ratio),) if ratio > 1 else ()
     shape = array.shape[:-1] if ratio < 1 else array.shape
-    return of_array(np.frombuffer(array.tobytes(), dtype).reshape(*shape, *last))
+    return of_array(np.frombuffer(array.tobytes(), dtype).reshape((*shape, *last)))
 
 
 def _check(op: Operation, dtype: np.dtype[Any]) -> None:

@@ -1,10 +1,16 @@
-"""Targets of custom calls that XLA itself knows, or that say nothing of the numbers."""
+"""Targets of custom calls: what says something of shapes, or nothing at all, and XLA's own.
+
+JAX before 0.9.1 calls operations of MHLO where later versions have composites.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from bridge.onnx import nodes
+from bridge.onnx.composites import NATIVE
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.rules import Emit, Rule
@@ -37,28 +43,30 @@ def _nothing(graph: Graph, op: Operation) -> Sequence[Value]:
     return ()
 
 
+def _identity(graph: Graph, op: Operation) -> Value:
+    del graph
+    return op.operands[0]
+
+
 def _native(op_type: str) -> Emit:
     """One operation, but for float64, for which ONNX Runtime has no kernel."""
 
     def emit(graph: Graph, op: Operation) -> Value:
-        (value,) = op.operands
-        if value.dtype.name == "float64":
-            op.refuse(f"ONNX Runtime has no {op_type} of float64", "compute it in float32")
-        return nodes.elementwise(graph, op_type, value)
+        if op.result.dtype == np.float64:
+            op.refuse(
+                f"ONNX Runtime has no {op_type} of float64",
+                "export it with JAX 0.9.1 or later, which says how it is computed",
+            )
+        return nodes.elementwise(graph, op_type, *op.operands)
 
     return emit
 
 
 def _top_k(graph: Graph, op: Operation) -> Sequence[Value]:
-    found = top_k(graph, op, "mhlo.attributes")
+    found = top_k(graph, op)
     if found is None:
-        op.refuse(f"its settings {op.text('mhlo.attributes')} are none that are known")
+        op.refuse("it has settings that are not known")
     return found
-
-
-def _identity(graph: Graph, op: Operation) -> Value:
-    del graph
-    return op.operands[0]
 
 
 # Operations of a dialect of shardings, which mean nothing on one device.
@@ -67,30 +75,19 @@ OPERATIONS = {
 }
 RULES = {
     "ApproxTopK": Rule(approx_top_k, _ATTRIBUTES),
-    "Sharding": Rule(_identity, _ATTRIBUTES, whole=False),
-    "annotate_device_placement": Rule(_identity, _ATTRIBUTES, whole=False),
-    "xla.sdy.FuncResultSharding": Rule(_identity, _ATTRIBUTES, whole=False),
-    "shape_assertion": Rule(_nothing, _ATTRIBUTES, whole=False),
+    **{
+        f"mhlo.{name}": Rule(_native(op_type), _ATTRIBUTES, whole=False)
+        for name, op_type in NATIVE.items()
+    },
+    "mhlo.tan": Rule(_native("Tan"), _ATTRIBUTES, whole=False),
+    "mhlo.topk": Rule(_top_k, _ATTRIBUTES),
     # What compares results with those that are expected, in StableHLO's own programs of tests.
     **{
         f"check.expect_{name}": Rule(_nothing, _ATTRIBUTES, whole=False)
         for name in ("almost_eq", "close", "eq")
     },
-    # What JAX wrote, before there were composites, for operations that StableHLO does not have.
-    **{
-        f"mhlo.{name}": Rule(_native(name.capitalize()), _ATTRIBUTES, whole=False)
-        for name in (
-            "acos",
-            "acosh",
-            "asin",
-            "asinh",
-            "atan",
-            "atanh",
-            "cosh",
-            "erf",
-            "sinh",
-            "tan",
-        )
-    },
-    "mhlo.topk": Rule(_top_k, _ATTRIBUTES),
+    "Sharding": Rule(_identity, _ATTRIBUTES, whole=False),
+    "annotate_device_placement": Rule(_identity, _ATTRIBUTES, whole=False),
+    "xla.sdy.FuncResultSharding": Rule(_identity, _ATTRIBUTES, whole=False),
+    "shape_assertion": Rule(_nothing, _ATTRIBUTES, whole=False),
 }

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -27,10 +28,14 @@ __all__ = ["RULES", "approx_top_k", "top_k"]
 _MOST_OPERANDS = 5
 # Whether the signs of zeros matter, and those of NaNs.
 _SIGNED = ((False, False), (True, False), (True, True))
+# What comparators are made of; older versions of JAX compare the bits of floats as integers.
 _PLAIN = frozenset({
-    "stablehlo.and", "stablehlo.compare", "stablehlo.constant", "stablehlo.not", "stablehlo.or",
-    "stablehlo.return", "stablehlo.select", "stablehlo.xor",
+    "stablehlo.and", "stablehlo.bitcast_convert", "stablehlo.compare", "stablehlo.constant",
+    "stablehlo.not", "stablehlo.or", "stablehlo.return", "stablehlo.select", "stablehlo.subtract",
+    "stablehlo.xor",
 })  # fmt: skip
+_TRIALS = 300
+_TINY = float(np.finfo(np.float64).tiny)  # less than all numbers that are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +58,15 @@ class _Key:
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     values, axis = op.operands, op.integer("dimension", -1) % op.operands[0].rank
     keys = _keys_of(graph, op.regions[0])
-    if keys is None:
-        places = pairwise_order(graph, op, axis)
-        return [_along(graph, value, places, axis) for value in values]
-    if len({key.operand for key in keys}) < len(values) and not op.flag("is_stable"):
+    compared = {key.operand for key in keys or ()}
+    if len(compared) < len(values) and not op.flag("is_stable"):
         op.refuse(
             "it is unstable, so which of several operands with equal keys comes first is anybody's",
             "sort with is_stable=True (stable=True in jax.numpy)",
         )
+    if keys is None:
+        places = pairwise_order(graph, op, axis)
+        return [_along(graph, value, places, axis) for value in values]
     order: Value | None = None
     for key in reversed(keys):
         value = values[key.operand]
@@ -135,22 +141,12 @@ def _top(graph: Graph, value: Value, axis: int, count: Dim, *, descending: bool)
     return graph.nodes_of("TopK", [value, size], results, axis=axis, largest=int(descending))[1]
 
 
-def top_k(
-    graph: Graph, op: Operation, attribute: str = "composite_attributes"
-) -> Sequence[Value] | None:
-    """The composite `chlo.top_k`: the greatest elements of the last dimension, and where they are.
+def top_k(graph: Graph, op: Operation) -> Sequence[Value] | None:
+    """The composite `chlo.top_k` and its like: the greatest elements of the last dimension, where.
 
     0 is greater than -0, NaN greater than all numbers, and -NaN less than all of them.
-
-    Args:
-        graph: where it is put.
-        op: the composite, or another operation.
-        attribute: which of its attributes has the settings.
-
-    Returns:
-        None for settings that are not known.
     """
-    settings = op.text(attribute)
+    settings = op.text("composite_attributes") or op.text("mhlo.attributes")
     found = dict(part.strip("{} ").split(" = ") for part in settings.split(","))
     if found.keys() - {"k", "largest"} or len(op.operands) != 1 or "k" not in found:
         return None
@@ -203,14 +199,7 @@ def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:
     names = {view.operation.name for view in region.block}
     if len(kinds) > _MOST_OPERANDS or not names <= _PLAIN:
         return None
-    pairs = [_pairs(kind) for kind in kinds]
-    chosen = [
-        np.array(n)
-        for n in zip(*itertools.product(*(range(len(p)) for p, _ in pairs)), strict=True)
-    ]
-    arrays: list[Array] = []
-    for (numbers, dtype), index in zip(pairs, chosen, strict=True):
-        arrays += [np.array([numbers[i][side] for i in index], dtype) for side in (0, 1)]
+    arrays = _trials(kinds)
     (result,) = region.apply(graph.body(), [_constant(array) for array in arrays])
     if result.array is None:
         return None
@@ -223,6 +212,33 @@ def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:
         if len(keys) == 1 and np.array_equal(found, _expected(keys, arrays) & ~unordered):
             return keys
     return None
+
+
+def _trials(kinds: Sequence[ResultType]) -> list[Array]:
+    """Two numbers of each operand: in every order that there is, and at random."""
+    pairs = [_pairs(kind) for kind in kinds]
+    chosen = zip(*itertools.product(*(range(len(p)) for p, _ in pairs)), strict=True)
+    random = np.random.default_rng(0)
+    arrays: list[Array] = []
+    for (numbers, dtype), index in zip(pairs, chosen, strict=True):
+        some = random.choice(_some(dtype), (2, _TRIALS))
+        for side in (0, 1):
+            orders = np.array([numbers[i][side] for i in index], dtype)
+            arrays.append(np.concatenate([orders, some[side]]))
+    return arrays
+
+
+def _some(dtype: np.dtype[Any]) -> Array:
+    """Numbers of every sign and size."""
+    if dtype.kind == "b":
+        return np.array([False, True])
+    if np.zeros(0, dtype).dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        signs = (1, -1) if bounds.min < 0 else (1,)
+        numbers = [sign * size for sign in signs for size in (0, 1, 2, 3, 5, 100)]
+        return np.array([*numbers, bounds.min, bounds.max], dtype)
+    sizes = np.array([0, 1e-3, 0.5, 1, 1.5, 2, 3, 100, 1e4, np.nan])
+    return np.concatenate([sizes, -sizes]).astype(dtype)
 
 
 def _has_nan(key: _Key, arrays: Sequence[Array]) -> Array:
@@ -273,7 +289,7 @@ def _expected(keys: Sequence[_Key], arrays: Sequence[Array]) -> Array:
             numbers = array.astype(np.float64)
             rank = np.where(np.isnan(numbers), np.inf, numbers)
             if key.signed_zeros:
-                rank = np.where((numbers == 0) & np.signbit(numbers), -0.5, rank)
+                rank = np.where((numbers == 0) & np.signbit(numbers), -_TINY, rank)
             if key.signed_nans:
                 rank = np.where(np.isnan(numbers) & np.signbit(numbers), -np.inf, rank)
             ranks.append(-rank if key.descending else rank)
