@@ -121,14 +121,43 @@ def _slide(
     found = list(values)
     for axis in reversed(range(len(windows.sizes))):
         size, dilation = windows.sizes[axis], windows.dilations[axis]
+        stride = windows.strides[axis]
+        if stride > 1 and size <= stride * _combinations(size):
+            found = _one_by_one(graph, found, axis, windows, combine)
+            continue
         if size > 1:
             found = _along(graph, found, axis, size, dilation, combine)
-        if windows.strides[axis] > 1:
-            stride, length = windows.strides[axis], found[0].shape[axis]
-            limit = floordiv(length - 1, stride) * stride + 1
+        if stride > 1:
+            limit = floordiv(found[0].shape[axis] - 1, stride) * stride + 1
             found = [
                 nodes.slice_(graph, value, [0], [limit], [stride], axes=[axis]) for value in found
             ]
+    return found
+
+
+def _combinations(size: int) -> int:
+    """How often `_along` combines two values, each almost as large as the array."""
+    return size.bit_length() - 1 + size.bit_count() - 1
+
+
+def _one_by_one(
+    graph: Graph, values: Sequence[Value], axis: int, windows: _Windows, combine: _Combine
+) -> list[Value]:
+    """Windows along one dimension from their first elements, their second ones, and so on.
+
+    All of them are as small as the result, which is less work for few elements far apart.
+    """
+    size, stride, dilation = (
+        numbers[axis] for numbers in (windows.sizes, windows.strides, windows.dilations)
+    )
+    count = floordiv(values[0].shape[axis] - 1 - (size - 1) * dilation, stride) + 1
+    found: list[Value] = []
+    for start in range(0, size * dilation, dilation):
+        limit = (count - 1) * stride + start + 1
+        part = [
+            nodes.slice_(graph, value, [start], [limit], [stride], axes=[axis]) for value in values
+        ]
+        found = combine(found, part) if found else part
     return found
 
 
