@@ -120,7 +120,7 @@ def _names(call: CallModule, parameters: Mapping[int, tuple[str, Array]], found:
     named = dict(zip(free, input_names(call.name, call, free, None), strict=True))
     named |= {index: name for index, name in found.inputs.items() if index in named}
     results = {**dict(enumerate(output_names(call.name, call, None))), **found.outputs}
-    if all(spec.name.startswith(_OF_VJP) for spec in call.operands):
+    if call.operands and all(spec.name.startswith(_OF_VJP) for spec in call.operands):
         primals = len(results)  # a VJP has one result for each argument of its function
         named = {i: f"primal_{i}" if i < primals else f"cotangent_{i - primals}" for i in named}
         results = {index: f"gradient_{index}" for index in results}
