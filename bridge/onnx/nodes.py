@@ -131,7 +131,7 @@ def reshape(graph: Graph, value: Value, shape: Sequence[Dim]) -> Value:
     new = tuple(shape)
     if value.shape == new:
         return value
-    if value.sizes is not None:
+    if value.sizes is not None and value.is_whole:
         return Value(value.dtype, new, new, sizes=value.sizes)
     if value.array is not None and value.array.size == 1:
         return Value(value.dtype, new, (), array=value.array.reshape(()))

@@ -11,7 +11,7 @@ from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import Dim, is_static, lower_bound, maximum
-from bridge.onnx.values import Value, of_sizes
+from bridge.onnx.values import Value, contents_of, of_sizes
 
 __all__ = ["RULES", "pad"]
 
@@ -23,8 +23,9 @@ def _slice(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
     starts, limits = op.integers("start_indices"), op.integers("limit_indices")
     strides = op.integers("strides")
-    if value.sizes is not None and value.rank == 1:
-        sizes = value.sizes[starts[0] : limits[0] : strides[0]]
+    contents = contents_of(value) if value.sizes is not None and value.rank == 1 else None
+    if contents is not None:
+        sizes = contents[starts[0] : limits[0] : strides[0]]
         return of_sizes(sizes, value.dtype, (len(sizes),))
     return nodes.slice_(graph, value, starts, limits, strides)
 
