@@ -43,7 +43,9 @@ def to_onnx(
         params: the pytree that is the first positional argument; its leaves become initializers,
             named by their pytree path.
         platform: one of those that it was lowered for.
-        opset: the version of ONNX's operations, 18 to 23; by default 21.
+        opset: the version of ONNX's operations, 18 to 26; by default 21, or 26 for what
+            reads the bits of floats (`bitcast_convert_type`, `top_k`). Before 26 nothing tells the
+            sign of a NaN: `top_k` takes every NaN for the greatest, other readers are refused.
         inputs: names for the inputs: a sequence, one for each leaf of the arguments, or a mapping
             from default names to new ones.
         outputs: the same for the results.

@@ -11,7 +11,7 @@ import onnx
 from onnx import helper
 
 from bridge.onnx.graph import Graph
-from bridge.onnx.kernels import OPSETS
+from bridge.onnx.opsets import FIRST_WITH_BITS, OPSETS, USUAL, NewerOpset
 from bridge.onnx.protos import to_graph, to_tensor
 from bridge.onnx.sizes import Shape, parse_size
 from bridge.onnx.sources import Program
@@ -23,8 +23,6 @@ from xla_call_module.errors import StructureError, VersionError
 from xla_call_module.stablehlo import open_module
 
 __all__ = ["BareModel", "convert", "embedded"]
-
-_OPSET = 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +43,17 @@ def embedded(bare: BareModel) -> onnx.ModelProto:
 
 
 def convert(program: Program, opset: int | None) -> BareModel:
-    """The model of a function, without its initializers."""
-    version = _OPSET if opset is None else opset
+    """The model of a function, without its initializers.
+
+    Args:
+        program: the function.
+        opset: the version of ONNX's operations; None for the usual one, or the first that has all
+            that the function needs.
+
+    Raises:
+        InteropError: as `bridge.to_onnx` says.
+    """
+    version = USUAL if opset is None else opset
     if version not in OPSETS or not isinstance(version, int | np.integer):
         raise VersionError(
             f"opset is {opset!r}; expected {OPSETS[0]} to {OPSETS[-1]}, for which this package "
@@ -58,7 +65,15 @@ def convert(program: Program, opset: int | None) -> BareModel:
             f"opset is {version}, and the installed onnx {onnx.__version__} knows those up to "
             f"{known}. To do: take an older one, or a newer onnx."
         )
-    outermost = Graph(version)
+    may_rise = opset is None and known >= FIRST_WITH_BITS
+    try:
+        return _convert(program, int(version), may_rise=may_rise)
+    except NewerOpset:
+        return _convert(program, FIRST_WITH_BITS, may_rise=False)
+
+
+def _convert(program: Program, version: int, *, may_rise: bool) -> BareModel:
+    outermost = Graph(version, may_rise=may_rise)
     # Before all others: what a user calls them is not changed.
     names = [outermost.unique(name) for name in program.outputs]
     arguments = _arguments(outermost, program)

@@ -25,6 +25,9 @@ __all__ = ["RULES"]
 # Elements of several values, and others that come after them -> what the two make.
 _Combine = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
 
+# Up to how many small floats are summed one after another.
+_MOST_IN_ORDER = 32
+
 _SCATTERED = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul"}
 
 
@@ -98,10 +101,40 @@ def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
     whole = size == value.shape[axis] and sorted((low, high)) == [0, size - 1]
     if moves != (ones, ones, ones) or others or not whole:
         return None
+    is_narrow = value.is_float and value.dtype.itemsize < np.dtype(np.float32).itemsize
+    if is_narrow and size <= _MOST_IN_ORDER:
+        return _sum_in_order(graph, graph.whole(value), axis, size, reverse=high > 0)
     index = nodes.constant(axis, np.int64)
     return graph.node(
         "CumSum", [graph.whole(value), index], shape=value.shape, reverse=int(high > 0)
     )
+
+
+def _sum_in_order(graph: Graph, value: Value, axis: int, size: int, *, reverse: bool) -> Value:
+    """Sums of small floats, each rounded before the next element is added, as XLA does.
+
+    The runtime rounds where it is told to, and not after its own sum of float16.
+    """
+
+    def part(array: Value, start: int, limit: int) -> Value:
+        return nodes.slice_(graph, array, [start], [limit], [1], axes=[axis])
+
+    def add(left: Value, right: Value) -> Value:
+        wide = [nodes.cast(graph, number, np.float32) for number in (left, right)]
+        return nodes.cast(graph, nodes.elementwise(graph, "Add", *wide), value.dtype)
+
+    sums: list[Value] = []
+    running = value if reverse else part(value, 0, 1)
+    for count in range(1, size):
+        if reverse:  # the sums from each element on, as far as that goes
+            left = size - count
+            sums.append(part(running, left, left + 1))
+            running = add(part(running, 0, left), part(value, count, size))
+        else:
+            sums.append(running)
+            running = add(running, part(value, count, count + 1))
+    sums.append(running)
+    return nodes.concat(graph, sums[::-1] if reverse else sums, axis)
 
 
 def _padded(

@@ -156,7 +156,7 @@ def test_without_parameters_they_are_inputs(exported):
     assert [value.name for value in model.graph.input] == ["params_b", "params_w", "x"]
 
 
-@pytest.mark.parametrize("opset", [18, 20, 23])
+@pytest.mark.parametrize("opset", [18, 20, 26])
 def test_opsets(exported, params, opset):
     model = bridge.to_onnx(exported, params=params, opset=opset)
     check_whole(model)
@@ -166,9 +166,9 @@ def test_opsets(exported, params, opset):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"opset": 17}, "opset is 17; expected 18 to 23"),
-        ({"opset": "21"}, "opset is '21'; expected 18 to 23"),
-        ({"opset": 21.0}, r"opset is 21\.0; expected 18 to 23"),
+        ({"opset": 17}, "opset is 17; expected 18 to 26"),
+        ({"opset": "21"}, "opset is '21'; expected 18 to 26"),
+        ({"opset": 21.0}, r"opset is 21\.0; expected 18 to 26"),
         ({"platform": 3}, "platform is 3; expected the name of one"),
         ({"platform": "tpu"}, "was lowered for cpu, cuda, and not for tpu"),
         ({"params": {"w": np.ones(3)}}, "params has the structure"),

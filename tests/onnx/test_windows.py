@@ -136,3 +136,8 @@ def test_a_start_that_is_counted_once():
         ]
 
     check(function, _numbers("float32"), rtol=1e-4, atol=1e-5)
+
+
+def test_running_sums_of_small_floats_are_rounded_as_in_jax():
+    x = np.random.default_rng(0).normal(0, 3, (8, 9)).astype(np.float16)
+    check(lambda x: [lax.cumsum(x, 0), lax.cumsum(x, 1, reverse=True)], x, rtol=0)

@@ -14,6 +14,7 @@ SCALE = np.array([2, 0.5], np.float32)
 VARIANCE = X.var(0)
 NORMALIZED = (X - X.mean(0)) / np.sqrt(VARIANCE + np.float32(0.01))
 EPSILON = "{epsilon = 0.01 : f32, feature_index = 1 : i64}"
+FLOAT, INT, BOOL = "tensor<f32>", "tensor<i32>", "tensor<i1>"
 COMPARATOR = """({ ^bb0(%x: tensor<f32>, %y: tensor<f32>):
     %p = stablehlo.compare LT, %x, %y : (tensor<f32>, tensor<f32>) -> tensor<i1>
     stablehlo.return %p : tensor<i1> })"""
@@ -142,3 +143,30 @@ def test_triangular_solve(left, transpose):
 def test_lapack_leaves_the_other_triangle():
     matrix = np.array([[4, 2, 7], [2, 5, 1], [7, 1, 30]], np.float32)
     check(lambda a: linalg.cholesky_p.bind(a), matrix, rtol=1e-4)
+
+
+def test_comparators_of_bits():
+    """As JAX wrote them before StableHLO had a total order."""
+    keys = []
+    for name in "xy":
+        keys += [
+            f"%{name}i = stablehlo.bitcast_convert %{name} : ({FLOAT}) -> {INT}",
+            f"%{name}s = stablehlo.subtract %most, %{name}i : {INT}",
+            f"%{name}n = stablehlo.compare LT, %{name}i, %zero : ({INT}, {INT}) -> {BOOL}",
+            f"%{name}k = stablehlo.select %{name}n, %{name}s, %{name}i : {BOOL}, {INT}",
+        ]
+    numbers = np.float32([2, -np.nan, -0.0, 1, np.nan, 0.0, -np.inf, np.inf, -3, -2, 0.0])
+    order = np.array([1, 6, 8, 9, 2, 5, 10, 3, 0, 7, 4], np.int32)
+    check_written(
+        f"""%n = stablehlo.iota dim = 0 : tensor<11xi32>
+        %s, %r0 = "stablehlo.sort"(%a, %n) ({{ ^bb0(%x: {FLOAT}, %y: {FLOAT},
+            %l: {INT}, %m: {INT}):
+            %most = stablehlo.constant dense<2147483647> : {INT}
+            %zero = stablehlo.constant dense<0> : {INT}
+            {chr(10).join(keys)}
+            %p = stablehlo.compare LT, %xk, %yk : ({INT}, {INT}) -> {BOOL}
+            stablehlo.return %p : {BOOL} }}) {{dimension = 0 : i64, is_stable = true}}
+        : (tensor<11xf32>, tensor<11xi32>) -> (tensor<11xf32>, tensor<11xi32>)""",
+        [numbers],
+        order,
+    )
