@@ -94,10 +94,7 @@ def pad(
 
 def _natural(dim: Dim) -> Dim:
     """The size, or 0 for what is negative."""
-    if isinstance(dim, int):
-        return max(dim, 0)
-    least = lower_bound(dim)
-    return dim if least is not None and least >= 0 else 0
+    return maximum(dim, 0)
 
 
 def _spread(graph: Graph, value: Value, filling: Value, axis: int, count: int) -> Value:
