@@ -15,6 +15,7 @@ import numpy as np
 from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
+from bridge.onnx.pools import max_pool
 from bridge.onnx.reducers import IDENTITIES, identity_of, is_identity, reducer_of
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import Dim, floordiv, is_static, numbers_of, product
@@ -111,6 +112,10 @@ def _reduce(
     fillings = starts
     if reducer in IDENTITIES:  # XLA leaves out what is put around the array
         fillings = (of_array(identity_of(reducer, values[0].dtype)),)
+    if is_static(windows.sizes) and reducer == "maximum" and is_identity(reducer, starts[0]):
+        pooled = _max_pool(graph, values[0], windows)
+        if pooled is not None:
+            return [pooled]
     if not is_static(windows.sizes):
         op.refuse(
             "how large its windows are depends on sizes that only a run knows",
@@ -142,6 +147,19 @@ def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
     index = nodes.constant(axis, np.int64)
     return graph.node(
         "CumSum", [graph.whole(value), index], shape=value.shape, reverse=int(high != 0)
+    )
+
+
+def _max_pool(graph: Graph, value: Value, windows: _Windows) -> Value | None:
+    if any(step != 1 for step in (*windows.spread, *windows.dilations)):
+        return None
+    return max_pool(
+        graph,
+        value,
+        sizes=numbers_of(windows.sizes),
+        strides=windows.strides,
+        low=windows.low,
+        high=windows.high,
     )
 
 

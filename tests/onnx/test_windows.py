@@ -186,3 +186,55 @@ def test_windows_that_move_far(size, stride, dilation):
         return most, lax.reduce_window(x, 0.0, lax.add, *moves, **options)
 
     check(function, x, atol=1e-5)
+
+
+_IMAGES = np.random.default_rng(0).standard_normal((2, 16, 9, 10), np.float32)
+_IMAGES[0, 1, 3, 3], _IMAGES[1, :, 0, 0], _IMAGES[0, 0, 6, 6] = np.nan, np.nan, np.inf
+_IMAGES[1, 3, 5] = -np.inf
+
+
+@pytest.mark.parametrize(
+    ("window", "strides", "padding"),
+    [
+        ((1, 1, 3, 3), (1, 1, 2, 2), "SAME"),
+        ((1, 1, 2, 3), (1, 1, 1, 2), "VALID"),
+        ((1, 1, 3, 3), (1, 1, 1, 2), ((0, 0), (0, 0), (1, 2), (2, 0))),
+    ],
+)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_max_pools_behind_relu(window, strides, padding, layout):
+    """With NaNs and infinities, which the runtime's MaxPool alone has wrong."""
+    order = ["NCHW".index(name) for name in layout]
+    moves = [tuple(numbers[axis] for axis in order) for numbers in (window, strides)]
+    around = padding if isinstance(padding, str) else [padding[axis] for axis in order]
+    kernel = np.random.default_rng(1).standard_normal((2, 2, 16, 16), np.float32)
+
+    def function(x):
+        if layout == "NHWC":
+            x = lax.conv_general_dilated(
+                x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+        return lax.reduce_window(jax.nn.relu(x), -jnp.inf, lax.max, *moves, around)
+
+    model = check(function, _IMAGES.transpose(order), rtol=1e-4, atol=1e-5)
+    assert operations(model).count("MaxPool") == 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 3, 3), (1, 1, 2, 2), "SAME"),
+        lambda x: lax.reduce_window(
+            jax.nn.relu(x), -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME"
+        ),
+        lambda x: lax.reduce_window(
+            jax.nn.relu(x), -jnp.inf, lax.max, (1, 1, 3, 3), (1, 1, 2, 2),
+            ((0, 0), (0, 0), (3, 0), (0, 0)),
+        ),
+        lambda x: lax.reduce_window(
+            jax.nn.relu(x), -jnp.inf, lax.max, (1, 1, 30, 3), (1, 1, 1, 2), "VALID"
+        ),
+    ],
+)  # fmt: skip
+def test_pools_that_are_no_max_pools(function):
+    assert "MaxPool" not in operations(check(function, _IMAGES))
