@@ -13,7 +13,7 @@ from bridge.onnx.indexing import count_up
 from bridge.onnx.operation import Operation
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import Dim, is_static, lower_bound, maximum
-from bridge.onnx.values import Value, of_sizes
+from bridge.onnx.values import Value, contents_of, of_sizes
 
 __all__ = ["RULES", "pad"]
 
@@ -25,8 +25,9 @@ def _slice(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
     starts, limits = op.integers("start_indices"), op.integers("limit_indices")
     strides = op.integers("strides")
-    if value.sizes is not None and value.rank == 1:
-        sizes = value.sizes[starts[0] : limits[0] : strides[0]]
+    contents = contents_of(value) if value.sizes is not None and value.rank == 1 else None
+    if contents is not None:
+        sizes = contents[starts[0] : limits[0] : strides[0]]
         return of_sizes(sizes, value.dtype, (len(sizes),))
     return nodes.slice_(graph, value, starts, limits, strides)
 
@@ -131,10 +132,7 @@ def pad(
 
 def _natural(dim: Dim) -> Dim:
     """The size, or 0 for what is negative."""
-    if isinstance(dim, int):
-        return max(dim, 0)
-    least = lower_bound(dim)
-    return dim if least is not None and least >= 0 else 0
+    return maximum(dim, 0)
 
 
 def _spread(graph: Graph, value: Value, filling: Value, axis: int, count: int) -> Value:
