@@ -14,7 +14,7 @@ from bridge.onnx.composites import NATIVE
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.rules import Emit, Rule
-from bridge.onnx.sorting import approx_top_k, top_k
+from bridge.onnx.sorting import approx_top_k, dynamic_top_k, top_k
 from bridge.onnx.values import Value
 from bridge.onnx.windows import dynamic_reduce_window
 
@@ -90,6 +90,7 @@ RULES = {
     "Sharding": Rule(_identity, _ATTRIBUTES, whole=False),
     "annotate_device_placement": Rule(_identity, _ATTRIBUTES, whole=False),
     "xla.sdy.FuncResultSharding": Rule(_identity, _ATTRIBUTES, whole=False),
+    "stablehlo.dynamic_top_k": Rule(dynamic_top_k, _ATTRIBUTES, whole=False),
     "stablehlo.dynamic_reduce_window": Rule(dynamic_reduce_window, _ATTRIBUTES, whole=False),
     "shape_assertion": Rule(_nothing, _ATTRIBUTES, whole=False),
 }

@@ -12,7 +12,7 @@ from bridge.onnx.graph import Graph
 from bridge.onnx.indexing import count_up
 from bridge.onnx.operation import Operation
 from bridge.onnx.rules import Rule
-from bridge.onnx.sizes import Dim, is_static, lower_bound, maximum
+from bridge.onnx.sizes import Dim, is_static, maximum
 from bridge.onnx.values import Value, contents_of, of_sizes
 
 __all__ = ["RULES", "pad"]
@@ -53,10 +53,7 @@ def _pad(graph: Graph, op: Operation) -> Value:
 def _dynamic_pad(graph: Graph, op: Operation) -> Value:
     value, filling = op.operands[:2]
     low, high, interior = (op.sizes(graph, index) for index in (2, 3, 4))
-    known = is_static(interior) and all(
-        is_static([dim]) or lower_bound(dim) is not None for dim in (*low, *high)
-    )
-    if not known:
+    if not is_static(interior):
         return _pad_by_indices(graph, value, filling, low, high, interior)
     return pad(graph, value, filling, low, high, [int(str(n)) for n in interior])
 
@@ -69,7 +66,7 @@ def _pad_by_indices(
     high: Sequence[Dim],
     interior: Sequence[Dim],
 ) -> Value:
-    """As `pad`, by lookups, where only a run knows whether it pads or cuts off."""
+    """As `pad`, by lookups, where only a run knows how far the elements come to lie apart."""
     do: Callable[..., Value] = partial(nodes.elementwise, graph)
     zero = nodes.constant(0, np.int64)
     for axis, (first, last, between) in enumerate(zip(low, high, interior, strict=True)):
