@@ -14,8 +14,9 @@ from bridge.onnx.composites import NATIVE
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.rules import Emit, Rule
-from bridge.onnx.sorting import approx_top_k, top_k
+from bridge.onnx.sorting import approx_top_k, dynamic_top_k, top_k
 from bridge.onnx.values import Value
+from bridge.onnx.windows import dynamic_reduce_window
 
 __all__ = ["OPERATIONS", "RULES"]
 
@@ -79,9 +80,17 @@ RULES = {
         f"mhlo.{name}": Rule(_native(op_type), _ATTRIBUTES, whole=False)
         for name, op_type in NATIVE.items()
     },
+    "mhlo.tan": Rule(_native("Tan"), _ATTRIBUTES, whole=False),
     "mhlo.topk": Rule(_top_k, _ATTRIBUTES),
+    # What compares results with those that are expected, in StableHLO's own programs of tests.
+    **{
+        f"check.expect_{name}": Rule(_nothing, _ATTRIBUTES, whole=False)
+        for name in ("almost_eq", "close", "eq")
+    },
     "Sharding": Rule(_identity, _ATTRIBUTES, whole=False),
     "annotate_device_placement": Rule(_identity, _ATTRIBUTES, whole=False),
     "xla.sdy.FuncResultSharding": Rule(_identity, _ATTRIBUTES, whole=False),
+    "stablehlo.dynamic_top_k": Rule(dynamic_top_k, _ATTRIBUTES, whole=False),
+    "stablehlo.dynamic_reduce_window": Rule(dynamic_reduce_window, _ATTRIBUTES, whole=False),
     "shape_assertion": Rule(_nothing, _ATTRIBUTES, whole=False),
 }

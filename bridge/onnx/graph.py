@@ -430,6 +430,8 @@ class Graph:
         vector = self.vector(value.sizes or ())
         if not value.held:
             vector = self.node("Squeeze", [vector], shape=())
+        elif len(value.held) > 1:
+            vector = self.node("Reshape", [vector, _integers(value.held)], shape=value.held)
         self.enter(before)
         return self.reference(self.cast(vector, value.dtype))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -54,29 +55,30 @@ def convert(program: Program, opset: int | None) -> BareModel:
         InteropError: as `bridge.to_onnx` says.
     """
     version = USUAL if opset is None else opset
+    if version not in OPSETS or not isinstance(version, int | np.integer):
+        raise VersionError(
+            f"opset is {opset!r}; expected {OPSETS[0]} to {OPSETS[-1]}, for which this package "
+            "knows what ONNX Runtime computes. To do: take one of these, or leave it out."
+        )
     known = onnx.defs.onnx_opset_version()
-    if version in OPSETS and version > known:
+    if version > known:
         raise VersionError(
             f"opset is {version}, and the installed onnx {onnx.__version__} knows those up to "
             f"{known}. To do: take an older one, or a newer onnx."
         )
-    if version not in OPSETS:
-        raise VersionError(
-            f"opset is {opset}; expected {OPSETS[0]} to {OPSETS[-1]}, for which this package "
-            "knows what ONNX Runtime computes. To do: take one of these, or leave it out."
-        )
     may_rise = opset is None and known >= FIRST_WITH_BITS
     try:
-        return _convert(program, version, may_rise=may_rise)
+        return _convert(program, int(version), may_rise=may_rise)
     except NewerOpset:
         return _convert(program, FIRST_WITH_BITS, may_rise=False)
 
 
 def _convert(program: Program, version: int, *, may_rise: bool) -> BareModel:
     outermost = Graph(version, may_rise=may_rise)
+    # Before all others: what a user calls them is not changed.
+    names = [outermost.unique(name) for name in program.outputs]
     arguments = _arguments(outermost, program)
     graph = Graph(version, outer=outermost)
-    names = [graph.unique(name) for name in program.outputs]
     with open_module(program.call.module) as module:
         found = walk_main(graph, module, [arguments[index] for index in program.call.kept])
         for name, value, spec in zip(names, found, program.call.results, strict=True):

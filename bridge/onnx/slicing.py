@@ -12,8 +12,8 @@ from bridge.onnx.graph import Graph
 from bridge.onnx.indexing import count_up
 from bridge.onnx.operation import Operation
 from bridge.onnx.rules import Rule
-from bridge.onnx.sizes import Dim, is_static, lower_bound, maximum
-from bridge.onnx.values import Value, of_sizes
+from bridge.onnx.sizes import Dim, is_static, maximum
+from bridge.onnx.values import Value, contents_of, of_sizes
 
 __all__ = ["RULES", "pad"]
 
@@ -25,8 +25,9 @@ def _slice(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
     starts, limits = op.integers("start_indices"), op.integers("limit_indices")
     strides = op.integers("strides")
-    if value.sizes is not None and value.rank == 1:
-        sizes = value.sizes[starts[0] : limits[0] : strides[0]]
+    contents = contents_of(value) if value.sizes is not None and value.rank == 1 else None
+    if contents is not None:
+        sizes = contents[starts[0] : limits[0] : strides[0]]
         return of_sizes(sizes, value.dtype, (len(sizes),))
     return nodes.slice_(graph, value, starts, limits, strides)
 
@@ -52,10 +53,7 @@ def _pad(graph: Graph, op: Operation) -> Value:
 def _dynamic_pad(graph: Graph, op: Operation) -> Value:
     value, filling = op.operands[:2]
     low, high, interior = (op.sizes(graph, index) for index in (2, 3, 4))
-    known = is_static(interior) and all(
-        is_static([dim]) or lower_bound(dim) is not None for dim in (*low, *high)
-    )
-    if not known:
+    if not is_static(interior):
         return _pad_by_indices(graph, value, filling, low, high, interior)
     return pad(graph, value, filling, low, high, [int(str(n)) for n in interior])
 
@@ -68,7 +66,7 @@ def _pad_by_indices(
     high: Sequence[Dim],
     interior: Sequence[Dim],
 ) -> Value:
-    """As `pad`, by lookups, where only a run knows whether it pads or cuts off."""
+    """As `pad`, by lookups, where only a run knows how far the elements come to lie apart."""
     do: Callable[..., Value] = partial(nodes.elementwise, graph)
     zero = nodes.constant(0, np.int64)
     for axis, (first, last, between) in enumerate(zip(low, high, interior, strict=True)):
@@ -131,10 +129,7 @@ def pad(
 
 def _natural(dim: Dim) -> Dim:
     """The size, or 0 for what is negative."""
-    if isinstance(dim, int):
-        return max(dim, 0)
-    least = lower_bound(dim)
-    return dim if least is not None and least >= 0 else 0
+    return maximum(dim, 0)
 
 
 def _spread(graph: Graph, value: Value, filling: Value, axis: int, count: int) -> Value:

@@ -23,7 +23,7 @@ from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import Dim
 from bridge.onnx.values import Array, Value
 
-__all__ = ["RULES", "approx_top_k", "top_k"]
+__all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
 
 _MOST_OPERANDS = 5
 # Whether the signs of zeros matter, and those of NaNs.
@@ -150,11 +150,20 @@ def top_k(graph: Graph, op: Operation) -> Sequence[Value] | None:
     found = dict(part.strip("{} ").split(" = ") for part in settings.split(","))
     if found.keys() - {"k", "largest"} or len(op.operands) != 1 or "k" not in found:
         return None
-    value = graph.whole(op.operands[0])
     descending = found.get("largest", "true").startswith("true")
+    return _greatest(graph, op, int(found["k"].split(":")[0]), descending=descending)
+
+
+def dynamic_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
+    """The same, which JAX has as a custom call where it is computed how many they are."""
+    (count,) = op.sizes(graph, 1)
+    return _greatest(graph, op, count, descending=True)
+
+
+def _greatest(graph: Graph, op: Operation, count: Dim, *, descending: bool) -> Sequence[Value]:
+    value = graph.whole(op.operands[0])
     is_float = value.is_float
     key = _Key(0, descending=descending, signed_zeros=is_float, signed_nans=is_float)
-    count = int(found["k"].split(":")[0])
     order = _order(graph, value, key, value.rank - 1, count)
     taken = _along(graph, value, order, value.rank - 1)
     return [taken, nodes.cast(graph, order, op.results[1].dtype)]
