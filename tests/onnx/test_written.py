@@ -149,7 +149,8 @@ def test_too_many_elements_to_compare():
         """%r0 = "stablehlo.sort"(%a) ({ ^bb0(%x: tensor<i64>, %y: tensor<i64>):
             %s = stablehlo.multiply %x, %x : tensor<i64>
             %c = stablehlo.compare LT, %s, %y : (tensor<i64>, tensor<i64>) -> tensor<i1>
-            stablehlo.return %c : tensor<i1> }) {is_stable = true} : (tensor<20000xi64>) -> tensor<20000xi64>""",
+            stablehlo.return %c : tensor<i1> }) {is_stable = true}
+        : (tensor<20000xi64>) -> tensor<20000xi64>""",
         [a],
         [a],
     )
