@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from bridge.trees import to_identifier, unique_names
@@ -147,8 +147,13 @@ def choose_names(
         if unknown := sorted(names.keys() - set(chosen)):
             raise StructureError(f"The {what} are {chosen}; there is no {unknown[0]!r} to rename.")
         chosen = [names.get(name, name) for name in chosen]
-    elif names is not None:
+    elif isinstance(names, Iterable):
         chosen = [names] if isinstance(names, str) else list(names)
+    elif names is not None:
+        raise StructureError(
+            f"The names of the {what} are {names!r}; expected a sequence, or a mapping from some "
+            f"of {chosen} to other names."
+        )
     if len(chosen) != len(defaults):
         raise StructureError(
             f"{len(chosen)} names are given for the {what}, which are {len(defaults)}: {defaults}."

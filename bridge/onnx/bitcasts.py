@@ -1,8 +1,8 @@
 """The bits of one dtype read as another one.
 
-ONNX has no operation for it before version 26, so floats are taken apart by arithmetic that is
-exact: the powers of two are looked up, and everything is a product or difference without rounding.
-The sign of a NaN and its other bits cannot be seen in this way: all NaNs have the bits of one.
+ONNX has no operation for it before version 26. Where the bits of NaNs do not matter, floats are
+taken apart by arithmetic that is exact: the powers of two are looked up, and everything is a
+product or difference without rounding. Elsewhere the model is one of version 26.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import numpy as np
 
 from bridge.onnx import nodes
 from bridge.onnx.bits import shift
+from bridge.onnx.flags import bits_of_flags, flags_of_bits
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
+from bridge.onnx.opsets import FIRST_WITH_BITS
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import numbers_of
 from bridge.onnx.values import Array, Value, of_array
 
-__all__ = ["RULES", "bits_of_floats", "floats_of_bits"]
+__all__ = ["NOT_READ", "RULES", "bits_of_floats", "floats_of_bits", "in_total_order"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +58,31 @@ _FORMATS = {
 }
 
 
+NOT_READ = (
+    f"the sign of a NaN cannot be told before version {FIRST_WITH_BITS} of ONNX's operations",
+    f"leave opset out, or pass {FIRST_WITH_BITS}, with a package onnx that knows it",
+)
+
+
 def _bitcast_convert(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
     dtype = op.result.dtype
     if value.dtype == dtype:
         return value
-    if np.dtype(bool) in (value.dtype, dtype):
-        op.refuse("booleans have no bits in ONNX")
-    if value.array is not None:
+    if value.array is not None and np.dtype(bool) not in (value.dtype, dtype):
         return _of_constant(np.broadcast_to(value.array, numbers_of(value.shape)), dtype)
     unsigned = f"uint{8 * value.dtype.itemsize}"
-    if value.is_float:
+    if value.dtype == np.bool_:
+        bits = bits_of_flags(graph, value, 8 * dtype.itemsize)
+    elif value.is_float:
         _check(op, value.dtype)
+        if not graph.reads_bits():
+            op.refuse(*NOT_READ)
         bits = bits_of_floats(graph, value)
     else:
         bits = nodes.cast(graph, value, unsigned)
+    if dtype == np.bool_:
+        return flags_of_bits(graph, bits)
     wanted = np.dtype(f"uint{8 * dtype.itemsize}")
     if wanted.itemsize < bits.dtype.itemsize:
         bits = _split(graph, bits, wanted)
@@ -87,7 +99,7 @@ def _of_constant(array: Array, dtype: np.dtype[Any]) -> Value:
     ratio = array.dtype.itemsize / dtype.itemsize
     last = (int(ratio),) if ratio > 1 else ()
     shape = array.shape[:-1] if ratio < 1 else array.shape
-    return of_array(np.frombuffer(array.tobytes(), dtype).reshape(*shape, *last))
+    return of_array(np.frombuffer(array.tobytes(), dtype).reshape((*shape, *last)))
 
 
 def _check(op: Operation, dtype: np.dtype[Any]) -> None:
@@ -130,6 +142,8 @@ def _powers(format_: _Format) -> Value:
 def floats_of_bits(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
     """The floats of unsigned integers of their size."""
     format_ = _FORMATS[dtype.name]
+    if graph.opset >= FIRST_WITH_BITS:
+        return _bitcast(graph, bits, dtype)
     do = partial(nodes.elementwise, graph)
     if (fraction := _random_fraction(graph, bits, format_)) is not None:
         counted = nodes.cast(graph, fraction, np.float64 if format_.bits == 64 else np.float32)
@@ -180,8 +194,10 @@ def _look_up(graph: Graph, format_: _Format, index: Value) -> Value:
 def bits_of_floats(graph: Graph, value: Value) -> Value:
     """The bits of floats as unsigned integers of their size."""
     format_ = _FORMATS[value.dtype.name]
-    do = partial(nodes.elementwise, graph)
     dtype = np.dtype(f"uint{format_.bits}")
+    if graph.opset >= FIRST_WITH_BITS:
+        return _bitcast(graph, value, dtype)
+    do = partial(nodes.elementwise, graph)
     exact = nodes.cast(graph, value, np.float64)
     size = do("Abs", exact)
     finite = nodes.where(graph, _is_special(graph, size), nodes.constant(1, np.float64), size)
@@ -203,6 +219,32 @@ def bits_of_floats(graph: Graph, value: Value) -> Value:
     sign = nodes.constant(1 << (format_.bits - 1), wide)
     bits = nodes.where(graph, _is_negative(graph, exact), do("BitwiseOr", bits, sign), bits)
     return nodes.cast(graph, bits, dtype)
+
+
+def _bitcast(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
+    """The same bits as elements of a dtype of their size."""
+    if value.array is not None:
+        array = np.frombuffer(value.array.tobytes(), dtype).reshape(value.array.shape)
+        return Value(dtype, value.shape, value.held, array=array)
+    made = graph.node("BitCast", [value], shape=value.held, dtype=dtype, to=dtype)
+    return made.seen_as(value.shape)
+
+
+def in_total_order(graph: Graph, value: Value) -> Value | None:
+    """Integers in the order -NaN, -inf, …, -0, 0, …, inf, NaN of floats; None if it is not told.
+
+    Raises:
+        NewerOpset: it is told by an operation of a later version.
+    """
+    if value.array is None and not graph.reads_bits():
+        return None
+    signed = np.dtype(f"int{8 * value.dtype.itemsize}")
+    bits = _bitcast(graph, value, signed)
+    if signed.itemsize < np.dtype(np.int32).itemsize:
+        bits = nodes.cast(graph, bits, np.int32)
+    most = nodes.number_like(bits, np.iinfo(signed).max)
+    negative = nodes.elementwise(graph, "Less", bits, nodes.number_like(bits, 0), dtype=bool)
+    return nodes.where(graph, negative, nodes.elementwise(graph, "BitwiseXor", bits, most), bits)
 
 
 def _is_special(graph: Graph, size: Value) -> Value:

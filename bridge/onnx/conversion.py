@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from savedmodel.remote import is_remote
 from xla_call_module.errors import MissingDependencyError, StructureError
 
 if TYPE_CHECKING:
@@ -37,12 +38,16 @@ def to_onnx(
 
     Args:
         exported: an `Exported`, such as another one's `vjp()`, with or without the Python
-            function; what `bridge.load` returned, or one of its signatures; or the path of a
-            SavedModel or of a serialized `Exported`. The parameters of a file become initializers.
+            function; what `bridge.load` returned, or one of its signatures; the path of a
+            SavedModel or of a serialized `Exported`; or StableHLO without one, which is the path of
+            a text, bytecode or portable artifact, or a `xla_call_module.CallModule`. The parameters
+            of a file become initializers.
         params: the pytree that is the first positional argument; its leaves become initializers,
             named by their pytree path.
         platform: one of those that it was lowered for.
-        opset: the version of ONNX's operations, 18 to 23; by default 21.
+        opset: the version of ONNX's operations, 18 to 26; by default 21, or 26 for what
+            reads the bits of floats (`bitcast_convert_type`, `top_k`). Before 26 nothing tells the
+            sign of a NaN: `top_k` takes every NaN for the greatest, other readers are refused.
         inputs: names for the inputs: a sequence, one for each leaf of the arguments, or a mapping
             from default names to new ones.
         outputs: the same for the results.
@@ -88,7 +93,8 @@ def save_onnx(
 
     Args:
         model: as for `bridge.to_onnx`.
-        path: the file to write; it appears whole or not at all.
+        path: the file to write, in a folder that is made if need be; it appears whole or not at
+            all.
         params: as for `bridge.to_onnx`.
         gradient_order: how often the function is differentiated first. 0 is the function itself, 1
             its VJP, of which the inputs are those of the function and the cotangents of its
@@ -117,8 +123,8 @@ def save_onnx(
     from bridge.onnx.saving import save
     from bridge.onnx.sources import program_of
 
-    target = Path(path)
-    _check(target, gradient_order, external_data, overwrite=overwrite)
+    _check(gradient_order, external_data)
+    target = _target(path, overwrite=overwrite)
     program = program_of(
         model,
         params=params,
@@ -143,12 +149,24 @@ def check_installed() -> None:
         )
 
 
-def _check(target: Path, order: Any, external_data: Any, *, overwrite: bool) -> None:
-    if external_data not in ("auto", True, False):
+def _check(order: Any, external_data: Any) -> None:
+    if not isinstance(external_data, bool) and not (
+        isinstance(external_data, str) and external_data == "auto"
+    ):
         raise StructureError(f"external_data is {external_data!r}; expected 'auto', True or False.")
     if not isinstance(order, int) or isinstance(order, bool) or order < 0:
         raise StructureError(f"gradient_order is {order!r}; expected a whole number from 0 on.")
+
+
+def _target(path: Any, *, overwrite: bool) -> Path:
+    if not isinstance(path, str | os.PathLike) or is_remote(path):
+        raise StructureError(
+            f"The model is to be written to {path!r}; expected the path of a file on a disk. To "
+            "do: write it there, and copy it to where it is to be."
+        )
+    target = Path(os.path.abspath(path))
     if target.is_dir() or (target.exists() and not overwrite):
         raise StructureError(
             f"{target} exists. To do: take another path, or overwrite=True for a file."
         )
+    return target

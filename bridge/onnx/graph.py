@@ -18,6 +18,7 @@ import numpy as np
 
 from bridge.onnx import kernels
 from bridge.onnx.folding import fold
+from bridge.onnx.opsets import FIRST_WITH_BITS, NewerOpset
 from bridge.onnx.size_arithmetic import may_wrap
 from bridge.onnx.sizes import (
     Atom,
@@ -97,6 +98,7 @@ class _Shared:
 
     Attributes:
         opset: the version of ONNX's operations.
+        may_rise: whether the graph may be made anew for a later one.
         names: those that are taken, with the number that made the last one unique.
         initializers: constants and parameters by their names.
         constants: the names of constants by their contents.
@@ -107,6 +109,7 @@ class _Shared:
     """
 
     opset: int
+    may_rise: bool = False
     names: dict[str, int] = field(default_factory=dict)
     initializers: dict[str, Array] = field(default_factory=dict)
     constants: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
@@ -166,16 +169,17 @@ class Graph:
     written: dict[str, Written]
     rows: dict[str, Row]
 
-    def __init__(self, opset: int, *, outer: Graph | None = None) -> None:
+    def __init__(self, opset: int, *, outer: Graph | None = None, may_rise: bool = False) -> None:
         """An empty graph.
 
         Args:
             opset: the version of ONNX's operations.
             outer: the graph around it.
+            may_rise: for the outermost one, whether it may be made anew for a later version.
         """
         self.inputs, self.nodes, self.results = [], [], []
         self.outer = outer
-        self._shared: _Shared = _Shared(opset) if outer is None else outer._shared
+        self._shared: _Shared = _Shared(opset, may_rise) if outer is None else outer._shared
         self._known: dict[Any, tuple[str, ...]] = {}
         self._producers: dict[str, Node] = {}
         self._sources: dict[str, tuple[str, int, int, int]] = {}
@@ -185,6 +189,18 @@ class Graph:
     def opset(self) -> int:
         """The version of ONNX's operations."""
         return self._shared.opset
+
+    def reads_bits(self) -> bool:
+        """Whether there is an operation that reads the bits of a float.
+
+        Raises:
+            NewerOpset: there is one if the graph is made anew for a later version.
+        """
+        if self.opset >= FIRST_WITH_BITS:
+            return True
+        if self._shared.may_rise:
+            raise NewerOpset
+        return False
 
     @property
     def initializers(self) -> dict[str, Array]:
@@ -414,6 +430,8 @@ class Graph:
         vector = self.vector(value.sizes or ())
         if not value.held:
             vector = self.node("Squeeze", [vector], shape=())
+        elif len(value.held) > 1:
+            vector = self.node("Reshape", [vector, _integers(value.held)], shape=value.held)
         self.enter(before)
         return self.reference(self.cast(vector, value.dtype))
 

@@ -17,11 +17,7 @@ from onnx import TensorProto, defs
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
 
-__all__ = ["OPSETS", "dtype_of", "elem_type", "stand_in", "typed_alike"]
-
-# From the first that has integer bit operations, and axes of reductions as inputs, to the last that
-# this package was tested with. ONNX Runtime 1.31 reads all of them.
-OPSETS = range(18, 24)
+__all__ = ["dtype_of", "elem_type", "stand_in", "typed_alike"]
 
 _INTS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64"
 _FLOATS = "float16 float32 float64"

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
+import numpy as np
 import onnx
 from onnx import helper
 
 from bridge.onnx.graph import Graph
-from bridge.onnx.kernels import OPSETS
+from bridge.onnx.kernels import dtype_of
+from bridge.onnx.opsets import FIRST_WITH_BITS, OPSETS, USUAL, NewerOpset
 from bridge.onnx.protos import to_graph, to_tensor
 from bridge.onnx.sizes import Shape, parse_size
 from bridge.onnx.sources import Program
@@ -23,8 +25,6 @@ from xla_call_module.mhlo import compose_custom_calls
 from xla_call_module.stablehlo import open_module
 
 __all__ = ["BareModel", "convert", "embedded"]
-
-_OPSET = 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +45,41 @@ def embedded(bare: BareModel) -> onnx.ModelProto:
 
 
 def convert(program: Program, opset: int | None) -> BareModel:
-    """The model of a function, without its initializers."""
-    version = _OPSET if opset is None else opset
+    """The model of a function, without its initializers.
+
+    Args:
+        program: the function.
+        opset: the version of ONNX's operations; None for the usual one, or the first that has all
+            that the function needs.
+
+    Raises:
+        InteropError: as `bridge.to_onnx` says.
+    """
+    version = USUAL if opset is None else opset
+    if version not in OPSETS or not isinstance(version, int | np.integer):
+        raise VersionError(
+            f"opset is {opset!r}; expected {OPSETS[0]} to {OPSETS[-1]}, for which this package "
+            "knows what ONNX Runtime computes. To do: take one of these, or leave it out."
+        )
     known = onnx.defs.onnx_opset_version()
-    if version in OPSETS and version > known:
+    if version > known:
         raise VersionError(
             f"opset is {version}, and the installed onnx {onnx.__version__} knows those up to "
             f"{known}. To do: take an older one, or a newer onnx."
         )
-    if version not in OPSETS:
-        raise VersionError(
-            f"opset is {opset}; expected {OPSETS[0]} to {OPSETS[-1]}, for which this package "
-            "knows what ONNX Runtime computes. To do: take one of these, or leave it out."
-        )
-    outermost = Graph(version)
+    may_rise = opset is None and known >= FIRST_WITH_BITS
+    try:
+        return _convert(program, int(version), may_rise=may_rise)
+    except NewerOpset:
+        return _convert(program, FIRST_WITH_BITS, may_rise=False)
+
+
+def _convert(program: Program, version: int, *, may_rise: bool) -> BareModel:
+    outermost = Graph(version, may_rise=may_rise)
+    # Before all others: what a user calls them is not changed.
+    names = [outermost.unique(name) for name in program.outputs]
     arguments = _arguments(outermost, program)
     graph = Graph(version, outer=outermost)
-    names = [graph.unique(name) for name in program.outputs]
     with open_module(program.call.module) as module:
         compose_custom_calls(module)
         found = walk_main(graph, module, [arguments[index] for index in program.call.kept])
@@ -83,11 +101,12 @@ def _arguments(graph: Graph, program: Program) -> list[Value]:
     values = []
     taken = {index: graph.unique(name) for index, name in program.inputs.items()}
     for index, spec in enumerate(program.call.args):
+        dtype = dtype_of(spec.dtype.mlir, where=spec.path)
         if index in program.parameters:
             name, array = program.parameters[index]
             values.append(graph.add_parameter(graph.unique(name), array))
             continue
-        value = graph.add_input(taken[index], spec.dtype.numpy, _shape_of(spec), text=spec.shape)
+        value = graph.add_input(taken[index], dtype, _shape_of(spec), text=spec.shape)
         for axis, dim in enumerate(spec.shape or ()):
             if isinstance(dim, str) and (form := linear_form(dim)) is not None:
                 graph.define(form[0], value, axis, form[1], form[2])

@@ -12,7 +12,7 @@ import numpy as np
 
 from bridge.onnx import layouts
 from bridge.onnx.graph import Graph
-from bridge.onnx.sizes import Dim, Shape, Size, broadcast, floordiv, is_static
+from bridge.onnx.sizes import Dim, Shape, Size, broadcast, floordiv, is_static, lower_bound
 from bridge.onnx.values import Value, of_array
 
 __all__ = [
@@ -131,7 +131,7 @@ def reshape(graph: Graph, value: Value, shape: Sequence[Dim]) -> Value:
     new = tuple(shape)
     if value.shape == new:
         return value
-    if value.sizes is not None:
+    if value.sizes is not None and value.is_whole:
         return Value(value.dtype, new, new, sizes=value.sizes)
     if value.array is not None and value.array.size == 1:
         return Value(value.dtype, new, (), array=value.array.reshape(()))
@@ -144,8 +144,8 @@ def reshape(graph: Graph, value: Value, shape: Sequence[Dim]) -> Value:
         inner = Value(value.dtype, old or (), old or (), source.inputs[0])
         if old == new:
             return inner
-        return graph.node("Reshape", [inner, _target(graph, (), new)], shape=new)
-    return graph.node("Reshape", [value, _target(graph, value.shape, new)], shape=new)
+        return _reshaped(graph, inner, (), new)
+    return _reshaped(graph, value, value.shape, new)
 
 
 def _is_padded(shape: Shape, held: Shape) -> bool:
@@ -154,10 +154,20 @@ def _is_padded(shape: Shape, held: Shape) -> bool:
     return new >= 0 and shape[new:] == held and all(dim == 1 for dim in shape[:new])
 
 
-def _target(graph: Graph, old: Shape, new: Shape) -> Value:
-    """What Reshape takes: 0 for a size that stays, -1 for one that follows from the others."""
-    if is_static(new) or 0 in new:
-        return graph.vector(new)
+def _reshaped(graph: Graph, value: Value, old: Shape, new: Shape) -> Value:
+    """Reshape, of which a 0 means a size that stays, and -1 one that follows from the others.
+
+    Where a size may be 0 itself, neither is said if it would be read in another way.
+    """
+    dims = list(new) if is_static(new) else _abridged(old, new)
+    marks = [dim for dim in dims if not (isinstance(dim, int) and dim > 0)]
+    is_plain = 0 not in new and (marks == [-1] or not any(marks))
+    if is_plain or all((lower_bound(dim) or 0) > 0 for dim in new):
+        return graph.node("Reshape", [value, graph.vector(dims)], shape=new)
+    return graph.node("Reshape", [value, graph.vector(new)], shape=new, allowzero=1)
+
+
+def _abridged(old: Shape, new: Shape) -> list[Dim]:
     dims: list[Dim] = [
         0 if isinstance(dim, Size) and axis < len(old) and old[axis] == dim else dim
         for axis, dim in enumerate(new)
@@ -167,7 +177,7 @@ def _target(graph: Graph, old: Shape, new: Shape) -> Value:
         dims[open_[0]] = -1
     elif dims.count(0) == 1:
         dims[dims.index(0)] = -1
-    return graph.vector(dims)
+    return dims
 
 
 def transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:

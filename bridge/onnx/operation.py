@@ -202,7 +202,25 @@ def read(
         operands=tuple(operands),
         results=tuple(_type_of(str(result.type)) for result in raw.results),
         regions=tuple(
-            Region(region.blocks[0], walk, outside) for region in raw.regions if len(region.blocks)
+            Region(region.blocks[0], walk, outside)
+            for region in _regions(raw)
+            if len(region.blocks)
         ),
         raw=raw,
     )
+
+
+def _regions(raw: Any) -> Sequence[Any]:
+    """The regions of an operation, or those of the functions that a custom call names."""
+    if raw.name != "stablehlo.custom_call" or "called_computations" not in raw.attributes:
+        regions: Sequence[Any] = raw.regions
+        return regions
+    around = raw
+    while around.name != "builtin.module":
+        around = around.parent
+    functions = {
+        str(view.operation.attributes["sym_name"]).strip('"'): view.operation
+        for view in around.regions[0].blocks[0]
+    }
+    names = [str(name).strip('@"') for name in raw.attributes["called_computations"]]
+    return [functions[name].regions[0] for name in names]

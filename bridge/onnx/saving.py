@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import onnx
@@ -11,6 +10,8 @@ from bridge.onnx.model import BareModel, convert
 from bridge.onnx.protos import to_tensor
 from bridge.onnx.sources import Program
 from bridge.onnx.values import Array
+from savedmodel.folder import hidden_folder
+from xla_call_module.errors import StructureError
 
 __all__ = ["save"]
 
@@ -25,14 +26,20 @@ def save(program: Program, target: Path, *, opset: int | None, external_data: st
     """Write the model of a function, whole or not at all.
 
     Raises:
-        InteropError: an operation that ONNX cannot express.
+        InteropError: an operation that ONNX cannot express, or more weights than one file takes.
         OSError: the file cannot be written.
     """
     bare = convert(program, opset)
     size = sum(array.nbytes for array in bare.initializers.values())
     apart = size >= _LARGE if external_data == "auto" else bool(external_data)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-        made = Path(folder) / target.name
+    if not apart and size >= onnx.checker.MAXIMUM_PROTOBUF:
+        raise StructureError(
+            f"{program.call.name} has {size:,} bytes of weights, and one file of ONNX's holds less "
+            f"than {onnx.checker.MAXIMUM_PROTOBUF:,}. To do: leave out external_data=False, so "
+            "that they get a file of their own."
+        )
+    with hidden_folder(target.parent, target.name) as folder:
+        made = folder / target.name
         _write(bare, made, apart=apart)
         onnx.checker.check_model(str(made), full_check=True)
         for file in (_data_of(made), made):

@@ -6,7 +6,7 @@ from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.rules import Rule
-from bridge.onnx.sizes import Dim
+from bridge.onnx.sizes import Dim, is_static, product
 from bridge.onnx.values import Value, contents_of, of_sizes
 
 __all__ = ["RULES"]
@@ -15,6 +15,18 @@ __all__ = ["RULES"]
 def _get_dimension_size(graph: Graph, op: Operation) -> Value:
     del graph
     return of_sizes((op.operands[0].shape[op.integer("dimension")],), op.result.dtype, ())
+
+
+def _set_dimension_size(graph: Graph, op: Operation) -> Value:
+    """The array as it is, where it is that large already."""
+    del graph
+    value, size = op.operands
+    if contents_of(size) != (value.shape[op.integer("dimension")],):
+        op.refuse(
+            "it makes a dimension shorter without changing its type, and ONNX has no such arrays",
+            "take a slice of the array",
+        )
+    return value
 
 
 def _reshape(graph: Graph, op: Operation) -> Value:
@@ -31,13 +43,21 @@ def _transpose(graph: Graph, op: Operation) -> Value:
 
 
 def _concatenate(graph: Graph, op: Operation) -> Value:
-    contents = [contents_of(value) for value in op.operands]
-    dims: list[Dim] = []
-    for sizes in contents:
-        dims += sizes or ()
-    if None not in contents and any(value.sizes is not None for value in op.operands):
-        return of_sizes(tuple(dims), op.result.dtype, (len(dims),))
-    return nodes.concat(graph, op.operands, op.integer("dimension"))
+    axis = op.integer("dimension")
+    if axis == 0 and any(value.sizes is not None for value in op.operands):
+        contents = [_row_by_row(graph, value) for value in op.operands]
+        dims = [dim for sizes in contents for dim in sizes or ()]
+        shape = tuple(dim for dim in op.result.shape if dim is not None)
+        if None not in contents and product(shape) == len(dims):
+            return of_sizes(tuple(dims), op.result.dtype, shape)
+    return nodes.concat(graph, op.operands, axis)
+
+
+def _row_by_row(graph: Graph, value: Value) -> tuple[Dim, ...] | None:
+    """The sizes that integers of any shape are made of; None where they are not known."""
+    if not is_static(value.shape) or (value.sizes is None and value.array is None):
+        return None
+    return contents_of(nodes.reshape(graph, value, (product(value.shape),)))
 
 
 RULES = {
@@ -45,5 +65,6 @@ RULES = {
     "stablehlo.dynamic_reshape": Rule(_dynamic_reshape, whole=False),
     "stablehlo.get_dimension_size": Rule(_get_dimension_size, ("dimension",), whole=False),
     "stablehlo.reshape": Rule(_reshape, whole=False),
+    "stablehlo.set_dimension_size": Rule(_set_dimension_size, ("dimension",), whole=False),
     "stablehlo.transpose": Rule(_transpose, ("permutation",), whole=False),
 }

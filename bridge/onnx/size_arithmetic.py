@@ -76,13 +76,18 @@ def _may_wrap(operands: Sequence[Value], pairs: Sequence[tuple[Dim, Dim]]) -> bo
 def may_wrap(dim: Dim, dtype: np.dtype[Any]) -> bool:
     """Whether a size may be beyond a dtype of integers.
 
-    Sizes of arrays never are; what a loop makes of the number of its rounds may be.
+    Sizes of arrays are never beyond a dtype of indices; what a loop makes of the number of its
+    rounds may be.
     """
-    if not any(isinstance(atom, Iteration) for atom in atoms_of(dim)):
+    if isinstance(dim, int):
         return False
     bounds = np.iinfo(dtype)
     least, greatest = lower_bound(dim), lower_bound(dim * -1)
-    if least is None or least < bounds.min:
+    is_negative = least is None or least < bounds.min
+    if not any(isinstance(atom, Iteration) for atom in atoms_of(dim)):
+        is_small = dtype.itemsize < np.dtype(np.int32).itemsize
+        return is_small or (bounds.min == 0 and is_negative)
+    if is_negative:
         return True
     if greatest is not None:
         return -greatest > bounds.max

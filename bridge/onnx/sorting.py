@@ -10,23 +10,32 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from bridge.onnx import nodes
+from bridge.onnx.bitcasts import in_total_order
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation, Region, ResultType
+from bridge.onnx.pairwise import pairwise_order
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import Dim
 from bridge.onnx.values import Array, Value
 
-__all__ = ["RULES", "approx_top_k", "top_k"]
+__all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
 
 _MOST_OPERANDS = 5
+# Whether the signs of zeros matter, and those of NaNs.
+_SIGNED = ((False, False), (True, False), (True, True))
+# What comparators are made of; older versions of JAX compare the bits of floats as integers.
 _PLAIN = frozenset({
-    "stablehlo.and", "stablehlo.compare", "stablehlo.constant", "stablehlo.not", "stablehlo.or",
-    "stablehlo.return", "stablehlo.select", "stablehlo.xor",
+    "stablehlo.and", "stablehlo.bitcast_convert", "stablehlo.compare", "stablehlo.constant",
+    "stablehlo.not", "stablehlo.or", "stablehlo.return", "stablehlo.select", "stablehlo.subtract",
+    "stablehlo.xor",
 })  # fmt: skip
+_TRIALS = 300
+_TINY = float(np.finfo(np.float64).tiny)  # less than all numbers that are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +45,28 @@ class _Key:
     Attributes:
         operand: its index.
         descending: whether the greatest comes first.
-        signed_zeros: whether -0 is less than 0; otherwise they are equal. NaN is the greatest.
+        signed_zeros: whether -0 is less than 0; otherwise they are equal.
+        signed_nans: whether -NaN is the least; otherwise every NaN is the greatest.
     """
 
     operand: int
     descending: bool
     signed_zeros: bool
+    signed_nans: bool = False
 
 
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     values, axis = op.operands, op.integer("dimension", -1) % op.operands[0].rank
     keys = _keys_of(graph, op.regions[0])
-    if keys is None:
+    compared = {key.operand for key in keys or ()}
+    if len(compared) < len(values) and not op.flag("is_stable"):
         op.refuse(
-            "its comparator is not the order of one operand after another",
-            "sort by keys, as jax.lax.sort does",
+            "it is unstable, so which of several operands with equal keys comes first is anybody's",
+            "sort with is_stable=True (stable=True in jax.numpy)",
         )
+    if keys is None:
+        places = pairwise_order(graph, op, axis)
+        return [_along(graph, value, places, axis) for value in values]
     order: Value | None = None
     for key in reversed(keys):
         value = values[key.operand]
@@ -71,6 +86,8 @@ def _along(graph: Graph, value: Value, order: Value, axis: int) -> Value:
 
 def _order(graph: Graph, value: Value, key: _Key, axis: int, count: Dim) -> Value:
     """Where the first elements in the order of one key are."""
+    if key.signed_nans and (ordered := in_total_order(graph, value)) is not None:
+        return _top(graph, ordered, axis, count, descending=key.descending)
     if value.dtype == np.float64:
         return _order_of_doubles(graph, value, key, axis, count)
     return _top(graph, _comparable(graph, value, key), axis, count, descending=key.descending)
@@ -125,19 +142,29 @@ def _top(graph: Graph, value: Value, axis: int, count: Dim, *, descending: bool)
 
 
 def top_k(graph: Graph, op: Operation) -> Sequence[Value] | None:
-    """The composite `chlo.top_k`: the greatest elements of the last dimension, and where they are.
+    """The composite `chlo.top_k` and its like: the greatest elements of the last dimension, where.
 
-    NaN is greater than all numbers, and 0 greater than -0. Of equal elements the first comes first,
-    whether or not that is asked for.
+    0 is greater than -0, NaN greater than all numbers, and -NaN less than all of them. Of equal
+    elements the first comes first, whether or not that is asked for.
     """
-    settings = op.text("composite_attributes")
+    settings = op.text("composite_attributes") or op.text("mhlo.attributes")
     found = dict(part.strip("{} ").split(" = ") for part in settings.split(","))
     if found.keys() - {"is_stable", "k", "largest"} or len(op.operands) != 1 or "k" not in found:
         return None
-    value = graph.whole(op.operands[0])
     descending = found.get("largest", "true").startswith("true")
-    key = _Key(0, descending=descending, signed_zeros=True)
-    count = int(found["k"].split(":")[0])
+    return _greatest(graph, op, int(found["k"].split(":")[0]), descending=descending)
+
+
+def dynamic_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
+    """The same, which JAX has as a custom call where it is computed how many they are."""
+    (count,) = op.sizes(graph, 1)
+    return _greatest(graph, op, count, descending=True)
+
+
+def _greatest(graph: Graph, op: Operation, count: Dim, *, descending: bool) -> Sequence[Value]:
+    value = graph.whole(op.operands[0])
+    is_float = value.is_float
+    key = _Key(0, descending=descending, signed_zeros=is_float, signed_nans=is_float)
     order = _order(graph, value, key, value.rank - 1, count)
     taken = _along(graph, value, order, value.rank - 1)
     return [taken, nodes.cast(graph, order, op.results[1].dtype)]
@@ -182,14 +209,7 @@ def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:
     names = {view.operation.name for view in region.block}
     if len(kinds) > _MOST_OPERANDS or not names <= _PLAIN:
         return None
-    pairs = [_pairs(kind) for kind in kinds]
-    chosen = [
-        np.array(n)
-        for n in zip(*itertools.product(*(range(len(p)) for p, _ in pairs)), strict=True)
-    ]
-    arrays: list[Array] = []
-    for (numbers, dtype), index in zip(pairs, chosen, strict=True):
-        arrays += [np.array([numbers[i][side] for i in index], dtype) for side in (0, 1)]
+    arrays = _trials(kinds)
     (result,) = region.apply(graph.body(), [_constant(array) for array in arrays])
     if result.array is None:
         return None
@@ -202,6 +222,33 @@ def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:
         if len(keys) == 1 and np.array_equal(found, _expected(keys, arrays) & ~unordered):
             return keys
     return None
+
+
+def _trials(kinds: Sequence[ResultType]) -> list[Array]:
+    """Two numbers of each operand: in every order that there is, and at random."""
+    pairs = [_pairs(kind) for kind in kinds]
+    chosen = zip(*itertools.product(*(range(len(p)) for p, _ in pairs)), strict=True)
+    random = np.random.default_rng(0)
+    arrays: list[Array] = []
+    for (numbers, dtype), index in zip(pairs, chosen, strict=True):
+        some = random.choice(_some(dtype), (2, _TRIALS))
+        for side in (0, 1):
+            orders = np.array([numbers[i][side] for i in index], dtype)
+            arrays.append(np.concatenate([orders, some[side]]))
+    return arrays
+
+
+def _some(dtype: np.dtype[Any]) -> Array:
+    """Numbers of every sign and size."""
+    if dtype.kind == "b":
+        return np.array([False, True])
+    if np.zeros(0, dtype).dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        signs = (1, -1) if bounds.min < 0 else (1,)
+        numbers = [sign * size for sign in signs for size in (0, 1, 2, 3, 5, 100)]
+        return np.array([*numbers, bounds.min, bounds.max], dtype)
+    sizes = np.array([0, 1e-3, 0.5, 1, 1.5, 2, 3, 100, 1e4, np.nan])
+    return np.concatenate([sizes, -sizes]).astype(dtype)
 
 
 def _has_nan(key: _Key, arrays: Sequence[Array]) -> Array:
@@ -217,7 +264,8 @@ def _pairs(kind: ResultType) -> tuple[list[tuple[float, float]], np.dtype[np.gen
     pairs = [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0)]
     if np.zeros(0, kind.dtype).dtype.kind not in "iu":
         nan = float("nan")
-        pairs += [(-0.0, 0.0), (0.0, -0.0), (nan, 1.0), (1.0, nan), (nan, nan)]
+        pairs += [(-0.0, 0.0), (0.0, -0.0)]
+        pairs += [*itertools.permutations((nan, 1.0, -nan), 2), (nan, nan), (-nan, -nan)]
     if not kind.dtype.name.startswith("uint"):
         pairs += [(-1.0, 1.0), (1.0, -1.0)]
     return pairs, kind.dtype
@@ -227,18 +275,17 @@ def _candidates(kinds: Sequence[ResultType]) -> list[list[_Key]]:
     """Lists of keys: the first operands, or any one of them."""
     options = [
         [
-            _Key(operand, descending=descending, signed_zeros=signed)
+            _Key(operand, descending, zeros, nans)
             for descending in (False, True)
-            for signed in (False, True)
+            for zeros, nans in _SIGNED
         ]
         for operand in range(len(kinds))
     ]
     lists = [[key] for keys in options for key in keys]
     for count in range(2, len(kinds) + 1):
-        # The zeros of all keys are treated alike.
-        for *flags, signed in itertools.product((False, True), repeat=count + 1):
-            keys = [_Key(n, descending=flags[n], signed_zeros=signed) for n in range(count)]
-            lists += [keys]
+        # The zeros and NaNs of all keys are treated alike.
+        for flags in itertools.product((False, True), repeat=count):
+            lists += [[_Key(n, flags[n], *signed) for n in range(count)] for signed in _SIGNED]
     return lists
 
 
@@ -252,7 +299,9 @@ def _expected(keys: Sequence[_Key], arrays: Sequence[Array]) -> Array:
             numbers = array.astype(np.float64)
             rank = np.where(np.isnan(numbers), np.inf, numbers)
             if key.signed_zeros:
-                rank = np.where((numbers == 0) & np.signbit(numbers), -0.5, rank)
+                rank = np.where((numbers == 0) & np.signbit(numbers), -_TINY, rank)
+            if key.signed_nans:
+                rank = np.where(np.isnan(numbers) & np.signbit(numbers), -np.inf, rank)
             ranks.append(-rank if key.descending else rank)
         before |= undecided & (ranks[0] < ranks[1])
         undecided &= ranks[0] == ranks[1]

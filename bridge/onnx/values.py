@@ -34,8 +34,8 @@ class Value:
             fewer dimensions. Where a rule does not ask for it, `held` and `shape` are equal.
         name: of the value in the graph; empty for what is not in it.
         array: what it is, where that is known; its shape is `held`.
-        sizes: for a scalar or vector of integers the sizes that it is made of, where only a run
-            knows their numbers; as many as it has elements.
+        sizes: for integers the sizes that `held` is made of, row by row, where only a run knows
+            their numbers.
     """
 
     dtype: np.dtype[Any]
@@ -90,7 +90,7 @@ def _is_signed_zero(array: Array) -> bool:
 
 
 def of_sizes(sizes: tuple[Dim, ...], dtype: np.dtype[Any], shape: Shape) -> Value:
-    """The value of a scalar or vector of sizes."""
+    """The value of sizes, which are given row by row."""
     if is_static(sizes):
         return Value(
             dtype, shape, shape, array=np.array(sizes, np.int64).astype(dtype).reshape(shape)
@@ -101,11 +101,13 @@ def of_sizes(sizes: tuple[Dim, ...], dtype: np.dtype[Any], shape: Shape) -> Valu
 
 def contents_of(value: Value) -> tuple[Dim, ...] | None:
     """The sizes that a scalar or vector of integers is made of; None where they are not known."""
-    if value.sizes is not None:
-        return value.sizes
-    if value.array is None or value.rank > 1 or value.is_float or not is_static(value.shape):
+    if value.rank > 1 or value.is_float or not is_static(value.shape):
         return None
     shape = numbers_of(value.shape)
+    if value.sizes is not None:
+        return value.sizes if value.is_whole else value.sizes * math.prod(shape)
+    if value.array is None:
+        return None
     if math.prod(shape) > _MOST_SIZES:
         return None
     return tuple(int(n) for n in np.broadcast_to(value.array, shape).reshape(-1))

@@ -6,6 +6,7 @@ kind of reduction are made of smaller ones, of twice as many elements at each st
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,16 +15,24 @@ import numpy as np
 from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
+from bridge.onnx.pools import max_pool
 from bridge.onnx.reducers import IDENTITIES, identity_of, is_identity, reducer_of
 from bridge.onnx.rules import Rule
-from bridge.onnx.sizes import Dim, floordiv, product
+from bridge.onnx.running import reduce_so_far
+from bridge.onnx.sizes import Dim, floordiv, is_static, numbers_of, product
 from bridge.onnx.slicing import pad
 from bridge.onnx.values import Value, of_array
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "dynamic_reduce_window"]
 
 # Elements of several values, and others that come after them -> what the two make.
 _Combine = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
+
+# Up to how many small floats are summed one after another.
+_MOST_IN_ORDER = 32
+
+# How many operands of a `dynamic_reduce_window` say what its windows are.
+_COMPUTED = 5
 
 _SCATTERED = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul"}
 
@@ -41,12 +50,12 @@ class _Windows:
         high: the same behind.
     """
 
-    sizes: tuple[int, ...]
+    sizes: tuple[Dim, ...]
     strides: tuple[int, ...]
     spread: tuple[int, ...]
     dilations: tuple[int, ...]
-    low: tuple[int, ...]
-    high: tuple[int, ...]
+    low: tuple[Dim, ...]
+    high: tuple[Dim, ...]
 
 
 def _read_windows(op: Operation, rank: int) -> _Windows:
@@ -64,9 +73,34 @@ def _read_windows(op: Operation, rank: int) -> _Windows:
 
 
 def _reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
-    count = len(op.operands) // 2
-    values, starts = op.operands[:count], op.operands[count:]
-    windows, (region,) = _read_windows(op, values[0].rank), op.regions
+    return _reduce(graph, op, op.operands, _read_windows(op, op.operands[0].rank))
+
+
+def dynamic_reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
+    """The same with sizes that are computed, which JAX has as a custom call."""
+    values, numbers = op.operands[:-_COMPUTED], op.operands[-_COMPUTED:]
+    flat = [nodes.reshape(graph, value, (product(value.shape),)) for value in numbers]
+    given = dataclasses.replace(op, operands=tuple(flat))
+    sizes, strides, spread, dilations, padding = (given.sizes(graph, n) for n in range(_COMPUTED))
+    if not is_static((*strides, *spread, *dilations)):
+        op.refuse("how its windows move depends on sizes that only a run knows")
+    windows = _Windows(
+        sizes=sizes,
+        strides=numbers_of(strides),
+        spread=numbers_of(spread),
+        dilations=numbers_of(dilations),
+        low=padding[::2],
+        high=padding[1::2],
+    )
+    return _reduce(graph, op, values, windows)
+
+
+def _reduce(
+    graph: Graph, op: Operation, operands: Sequence[Value], windows: _Windows
+) -> Sequence[Value]:
+    count = len(operands) // 2
+    values, starts = operands[:count], operands[count:]
+    (region,) = op.regions
     reducer = reducer_of(region) if count == 1 else ""
     if reducer == "add" and is_identity("add", starts[0]):
         running = _running_sum(graph, values[0], windows)
@@ -79,29 +113,92 @@ def _reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
     fillings = starts
     if reducer in IDENTITIES:  # XLA leaves out what is put around the array
         fillings = (of_array(identity_of(reducer, values[0].dtype)),)
+    if is_static(windows.sizes) and reducer == "maximum" and is_identity(reducer, starts[0]):
+        pooled = _max_pool(graph, values[0], windows)
+        if pooled is not None:
+            return [pooled]
+    if not is_static(windows.sizes):
+        if (way := _running_axis(values[0], windows)) is not None:
+            axis, reverse = way
+            return reduce_so_far(graph, region, values, starts, axis, reverse=reverse)
+        op.refuse(
+            "how large its windows are depends on sizes that only a run knows",
+            "export it with the sizes of the dimensions along which it goes",
+        )
     found = _slide(graph, _padded(graph, values, fillings, windows), windows, combine)
     if reducer in IDENTITIES and is_identity(reducer, starts[0]):
         return found
     return combine([start.seen_as(found[0].shape) for start in starts], found)
 
 
-def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
-    """CumSum, if the windows are all that is before an element, or behind it, along a dimension."""
-    axes = [axis for axis, size in enumerate(windows.sizes) if size > 1]
-    if len(axes) != 1 or value.dtype == bool:
+def _running_axis(value: Value, windows: _Windows) -> tuple[int, bool] | None:
+    """The dimension, if windows are all that is before an element, or, in reverse, behind it."""
+    axes = [axis for axis, size in enumerate(windows.sizes) if size != 1]
+    if len(axes) != 1:
         return None
     (axis,) = axes
     ones = (1,) * value.rank
     moves = windows.strides, windows.spread, windows.dilations
     size, low, high = windows.sizes[axis], windows.low[axis], windows.high[axis]
-    others = sum(map(abs, windows.low)) + sum(map(abs, windows.high)) - abs(low) - abs(high)
-    whole = size == value.shape[axis] and sorted((low, high)) == [0, size - 1]
-    if moves != (ones, ones, ones) or others or not whole:
+    pairs = enumerate(zip(windows.low, windows.high, strict=True))
+    others = any(pair != (0, 0) for number, pair in pairs if number != axis)
+    whole = size == value.shape[axis] and (low, high) in ((0, size - 1), (size - 1, 0))
+    return None if moves != (ones, ones, ones) or others or not whole else (axis, high != 0)
+
+
+def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
+    """CumSum, if the windows are all that is before an element, or behind it, along a dimension."""
+    if value.dtype == bool or (way := _running_axis(value, windows)) is None:
         return None
+    axis, reverse = way
+    size = windows.sizes[axis]
+    is_narrow = value.is_float and value.dtype.itemsize < np.dtype(np.float32).itemsize
+    if is_narrow and isinstance(size, int) and size <= _MOST_IN_ORDER:
+        return _sum_in_order(graph, graph.whole(value), axis, size, reverse=reverse)
     index = nodes.constant(axis, np.int64)
     return graph.node(
-        "CumSum", [graph.whole(value), index], shape=value.shape, reverse=int(high > 0)
+        "CumSum", [graph.whole(value), index], shape=value.shape, reverse=int(reverse)
     )
+
+
+def _max_pool(graph: Graph, value: Value, windows: _Windows) -> Value | None:
+    if any(step != 1 for step in (*windows.spread, *windows.dilations)):
+        return None
+    return max_pool(
+        graph,
+        value,
+        sizes=numbers_of(windows.sizes),
+        strides=windows.strides,
+        low=windows.low,
+        high=windows.high,
+    )
+
+
+def _sum_in_order(graph: Graph, value: Value, axis: int, size: int, *, reverse: bool) -> Value:
+    """Sums of small floats, each rounded before the next element is added, as XLA does.
+
+    The runtime rounds where it is told to, and not after its own sum of float16.
+    """
+
+    def part(array: Value, start: int, limit: int) -> Value:
+        return nodes.slice_(graph, array, [start], [limit], [1], axes=[axis])
+
+    def add(left: Value, right: Value) -> Value:
+        wide = [nodes.cast(graph, number, np.float32) for number in (left, right)]
+        return nodes.cast(graph, nodes.elementwise(graph, "Add", *wide), value.dtype)
+
+    sums: list[Value] = []
+    running = value if reverse else part(value, 0, 1)
+    for count in range(1, size):
+        if reverse:  # the sums from each element on, as far as that goes
+            left = size - count
+            sums.append(part(running, left, left + 1))
+            running = add(part(running, 0, left), part(value, count, size))
+        else:
+            sums.append(running)
+            running = add(running, part(value, count, count + 1))
+    sums.append(running)
+    return nodes.concat(graph, sums[::-1] if reverse else sums, axis)
 
 
 def _padded(
@@ -119,16 +216,47 @@ def _slide(
 ) -> list[Value]:
     """The reductions of all windows; the last dimension goes first, so that the order stays."""
     found = list(values)
-    for axis in reversed(range(len(windows.sizes))):
-        size, dilation = windows.sizes[axis], windows.dilations[axis]
+    for axis, size in reversed(list(enumerate(numbers_of(windows.sizes)))):
+        stride, dilation = windows.strides[axis], windows.dilations[axis]
+        if stride > 1 and size <= stride * _combinations(size):
+            found = _one_by_one(graph, found, axis, size, stride, dilation, combine)
+            continue
         if size > 1:
             found = _along(graph, found, axis, size, dilation, combine)
-        if windows.strides[axis] > 1:
-            stride, length = windows.strides[axis], found[0].shape[axis]
-            limit = floordiv(length - 1, stride) * stride + 1
+        if stride > 1:
+            limit = floordiv(found[0].shape[axis] - 1, stride) * stride + 1
             found = [
                 nodes.slice_(graph, value, [0], [limit], [stride], axes=[axis]) for value in found
             ]
+    return found
+
+
+def _combinations(size: int) -> int:
+    """How often `_along` combines two values, each almost as large as the array."""
+    return size.bit_length() - 1 + size.bit_count() - 1
+
+
+def _one_by_one(
+    graph: Graph,
+    values: Sequence[Value],
+    axis: int,
+    size: int,
+    stride: int,
+    dilation: int,
+    combine: _Combine,
+) -> list[Value]:
+    """Windows along one dimension from their first elements, their second ones, and so on.
+
+    All of them are as small as the result, which is less work for few elements far apart.
+    """
+    count = floordiv(values[0].shape[axis] - 1 - (size - 1) * dilation, stride) + 1
+    found: list[Value] = []
+    for start in range(0, size * dilation, dilation):
+        limit = (count - 1) * stride + start + 1
+        part = [
+            nodes.slice_(graph, value, [start], [limit], [stride], axes=[axis]) for value in values
+        ]
+        found = combine(found, part) if found else part
     return found
 
 
@@ -180,7 +308,8 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     """What each window hands back goes to the element that its region chooses."""
     (value, source, start), (select, scatter) = op.operands, op.regions
     windows = _read_windows(op, value.rank)
-    for size, low, high in zip(windows.sizes, windows.low, windows.high, strict=True):
+    numbers = map(numbers_of, (windows.sizes, windows.low, windows.high))
+    for size, low, high in zip(*numbers, strict=True):
         if max(low, high) >= size:
             op.refuse("a window may have nothing but padding")
     reducer = _SCATTERED.get(reducer_of(scatter))

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.onnx.checking import check
+from tests.onnx.checking import check, operations
 from tests.onnx.edges import NUMBERS, edges
+from xla_call_module.errors import UnsupportedError
 
 DTYPES = [*NUMBERS, "bool"]
 SAME_SIZE = {
@@ -48,12 +49,12 @@ def _numbers(name):
 
 @pytest.mark.parametrize(("dtype", "bits"), SAME_SIZE.items())
 def test_bits_of_floats(dtype, bits):
-    numbers = _numbers(dtype)
-    with np.errstate(invalid="ignore"):  # which signalling NaNs are
-        numbers = numbers[~np.isnan(numbers)]
+    numbers = np.concatenate([_numbers(dtype), -edges(dtype)])
     if dtype == "bfloat16":  # which ONNX Runtime takes no arrays of
+        with np.errstate(invalid="ignore"):  # which signalling NaNs are
+            numbers = numbers[~np.isnan(numbers)].astype(np.float32)
         check(lambda x: lax.bitcast_convert_type(x.astype(dtype), jnp.int16),
-              numbers.astype(np.float32))  # fmt: skip
+              np.concatenate([numbers, np.float32([np.nan, -np.nan])]))  # fmt: skip
     else:
         check(lambda x: lax.bitcast_convert_type(x, jnp.dtype(bits)), numbers)
 
@@ -63,6 +64,19 @@ def test_floats_of_bits(dtype, bits):
     numbers = _numbers(dtype).view(bits)
     check(lambda x: lax.bitcast_convert_type(x, jnp.dtype(dtype)).astype(
         "float64" if dtype == "float64" else "float32"), numbers)  # fmt: skip
+
+
+def test_bits_are_read_from_version_26_on():
+    x = np.float32([np.nan, -np.nan])
+    with pytest.raises(UnsupportedError, match=r"sign of a NaN.*leave opset out, or pass 26"):
+        check(jnp.signbit, x, opset=25)
+    check(lambda x: lax.bitcast_convert_type(x, jnp.float32), np.int32([1, 2, -1]), opset=18)
+
+
+def test_bits_of_known_numbers():
+    number = np.float32(1.5)
+    model = check(lambda x: x + lax.bitcast_convert_type(number, jnp.int32), np.int32(1))
+    assert operations(model) == ["Add"]
 
 
 def test_bits_of_other_sizes():

@@ -16,6 +16,7 @@ from jax import export
 import bridge
 from bridge.cli import main
 from tests.onnx.checking import assert_same, check_whole, operations
+from xla_call_module.errors import DtypeError
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 
@@ -117,6 +118,25 @@ def test_names(exported, params):
         bridge.to_onnx(exported, params=params, outputs=["x"])
 
 
+def test_a_parameter_gives_way_to_what_a_user_calls_a_result():
+    params = {"y": np.eye(2, dtype=np.float32), "x": np.ones(2, np.float32)}
+
+    def function(params, x):
+        return {"y": x @ params["y"] + params["x"]}
+
+    exported = export.export(jax.jit(function))(params, X[:, :2])
+    model = bridge.to_onnx(exported, params=params)
+    assert [value.name for value in (*model.graph.input, *model.graph.output)] == ["x", "y"]
+    assert sorted(tensor.name for tensor in model.graph.initializer) == ["x_1", "y_1"]
+
+
+def test_a_function_of_no_arguments(tmp_path):
+    ones = export.export(jax.jit(lambda: jnp.ones(3)))()
+    bridge.save_onnx(ones, tmp_path / "ones.onnx")
+    assert_same(_run(tmp_path / "ones.onnx")[1], [np.ones(3, np.float32)], rtol=0, atol=0)
+    assert [value.name for value in onnx.load(tmp_path / "ones.onnx").graph.output] == ["output_0"]
+
+
 def test_gradients_of_gradients_have_names_of_their_own(tmp_path):
     square = export.export(jax.jit(lambda x: x * x * x))(np.float32(2))
     path = tmp_path / "second.onnx"
@@ -137,7 +157,7 @@ def test_without_parameters_they_are_inputs(exported):
     assert [value.name for value in model.graph.input] == ["params_b", "params_w", "x"]
 
 
-@pytest.mark.parametrize("opset", [18, 20, 23])
+@pytest.mark.parametrize("opset", [18, 20, 26])
 def test_opsets(exported, params, opset):
     model = bridge.to_onnx(exported, params=params, opset=opset)
     check_whole(model)
@@ -147,8 +167,9 @@ def test_opsets(exported, params, opset):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"opset": 17}, "opset is 17; expected 18 to 23"),
-        ({"opset": "21"}, "opset is 21; expected 18 to 23"),
+        ({"opset": 17}, "opset is 17; expected 18 to 26"),
+        ({"opset": "21"}, "opset is '21'; expected 18 to 26"),
+        ({"opset": 21.0}, r"opset is 21\.0; expected 18 to 26"),
         ({"platform": 3}, "platform is 3; expected the name of one"),
         ({"platform": "tpu"}, "was lowered for cpu, cuda, and not for tpu"),
         ({"params": {"w": np.ones(3)}}, "params has the structure"),
@@ -156,6 +177,8 @@ def test_opsets(exported, params, opset):
         ({"params": {"w": "text", "b": 1}}, "The parameter b is int64"),
         ({"params": {"w": object(), "b": np.ones(4, "f")}}, "The parameter w is a object"),
         ({"inputs": ["a", "b"], "params": None}, "2 names are given for the inputs"),
+        ({"inputs": 3}, "names of the inputs of _predict are 3; expected a sequence"),
+        ({"outputs": {"z": "a"}}, "there is no 'z' to rename"),
     ],
 )
 def test_misuse(exported, options, message):
@@ -168,6 +191,10 @@ def test_other_misuse(exported, params, tmp_path):
         bridge.to_onnx(lambda x: x)
     with pytest.raises(bridge.InteropError, match="expected 'auto', True or False"):
         bridge.save_onnx(exported, tmp_path / "m.onnx", params=params, external_data="maybe")
+    with pytest.raises(bridge.InteropError, match="expected 'auto', True or False"):
+        bridge.save_onnx(exported, tmp_path / "m.onnx", params=params, external_data=np.ones(2))
+    with pytest.raises(bridge.InteropError, match="expected the path of a file on a disk"):
+        bridge.save_onnx(exported, "gs://bucket/m.onnx", params=params)
     with pytest.raises(bridge.InteropError, match="expected a whole number from 0 on"):
         bridge.save_onnx(exported, tmp_path / "m.onnx", params=params, gradient_order=-1)
     (tmp_path / "there.onnx").write_bytes(b"older")
@@ -176,9 +203,36 @@ def test_other_misuse(exported, params, tmp_path):
     (tmp_path / "junk").write_bytes(b"junk")
     with pytest.raises(bridge.InteropError, match="junk, as a serialized Exported"):
         bridge.to_onnx(tmp_path / "junk")
-    complex_ = export.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct((2,), "complex64"))
-    with pytest.raises(bridge.InteropError, match="real and imaginary parts"):
-        bridge.to_onnx(complex_)
+    for function in (lambda x: x * 2, lambda x: x.real):
+        complex_ = export.export(jax.jit(function))(jax.ShapeDtypeStruct((2,), "complex64"))
+        with pytest.raises(DtypeError, match="real and imaginary parts"):
+            bridge.to_onnx(complex_)
+
+
+def test_weights_that_do_not_fit_into_one_file(exported, params, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx.checker, "MAXIMUM_PROTOBUF", 64)
+    with pytest.raises(bridge.InteropError, match="64 bytes of weights, and one file"):
+        bridge.save_onnx(exported, tmp_path / "m.onnx", params=params, external_data=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "uint8", "bool"])
+def test_weights_of_any_dtype_in_a_file_of_their_own(dtype, tmp_path):
+    weights = np.asarray(jnp.arange(3000).astype(dtype))
+    exported = export.export(jax.jit(lambda w, x: w[-2:].astype(x.dtype) * x))(weights, X[0, :2])
+    path = tmp_path / "models" / "model.onnx"  # a folder that is not there yet
+    bridge.save_onnx(exported, path, params=weights, external_data=True)
+    assert (tmp_path / "models" / "model.onnx.data").stat().st_size == weights.nbytes
+    expected = weights[-2:].astype(np.float32) * X[0, :2]
+    assert_same(_run(path, X[0, :2])[1], [expected], rtol=0, atol=0)
+
+
+def test_what_is_there_stays_when_it_fails(tmp_path):
+    (tmp_path / "fft.onnx").write_bytes(b"older")
+    fft = export.export(jax.jit(lambda x: jnp.fft.rfft(x).real))(X[0])
+    with pytest.raises(bridge.InteropError, match="fft at "):
+        bridge.save_onnx(fft, tmp_path / "fft.onnx")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"older"]
 
 
 def test_nothing_is_left_when_it_fails(tmp_path):

@@ -91,3 +91,10 @@ def test_blocks_written_into_constants():
         return x + written, x + lax.dynamic_update_slice(written, row[1:, 1:], (0, 1))
 
     check(function, np.arange(12, dtype=np.float32).reshape(3, 4))
+
+
+@pytest.mark.parametrize("size", [2, 4, 6])
+def test_a_padding_that_may_cut_off(size):
+    x = np.arange(size, dtype=np.float32)
+    check(lambda x: lax.pad(x, np.float32(9), [(x.shape[0] - 4, 7, 0)]), x, shapes=["b"])
+    check(lambda x: lax.pad(x, np.float32(9), [(7, x.shape[0] - 4, 1)]), x, shapes=["b"])

@@ -9,6 +9,7 @@ from jax import lax
 
 from tests.onnx.checking import check, operations
 from tests.onnx.edges import NUMBERS, edges
+from xla_call_module.errors import UnsupportedError
 
 DTYPES = [*NUMBERS, "bool"]
 
@@ -64,6 +65,7 @@ def test_symbolic_sizes():
 
     check(function, _shuffled("float32"), shapes=["b, t"])
     check(lambda x: lax.top_k(x, 2), _shuffled("float32"), shapes=["b, 30"])
+    check(lambda x: lax.top_k(x, x.shape[1] // 2), _shuffled("float32"), shapes=["b, 2*t"])
 
 
 def test_approximate_greatest_and_least():
@@ -71,3 +73,30 @@ def test_approximate_greatest_and_least():
         return lax.approx_max_k(x, 3), lax.approx_min_k(x, 2, reduction_dimension=0)
 
     check(function, np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_signs_of_nans(dtype):
+    x = np.concatenate([edges(dtype), -edges(dtype)])
+
+    def function(x):
+        values, indices = lax.top_k(x, 40)
+        return jnp.isnan(values), indices, jnp.sort(x), jnp.argsort(x), jnp.argmax(x)
+
+    model = check(function, x if dtype != "bfloat16" else x.astype(np.float32))
+    assert model.opset_import[0].version == 26
+    usual = x[~(np.isnan(x) & np.signbit(x))]
+    check(lambda x: lax.top_k(x, 9)[1], usual.astype(np.float32), opset=21)
+
+
+def test_known_signs_of_nans():
+    numbers = np.float32([np.inf, np.nan, -np.nan, -np.inf, 3])
+    model = check(lambda x: x + lax.top_k(numbers, 5)[1], np.int32(0))
+    assert model.opset_import[0].version == 21
+
+
+def test_order_of_equal_keys_must_be_somebodys():
+    x = np.int32([1, 0, 1])
+    check(lambda x: lax.sort((x, x + 1), num_keys=2, is_stable=False), x)
+    with pytest.raises(UnsupportedError, match=r"unstable.*is_stable=True"):
+        check(lambda x: lax.sort((x, jnp.arange(3)), num_keys=1, is_stable=False), x)

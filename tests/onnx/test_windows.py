@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import bridge
 from tests.onnx.checking import check, operations
 from tests.onnx.edges import NUMBERS
 
@@ -139,3 +140,123 @@ def test_a_start_that_is_counted_once():
         ]
 
     check(function, _numbers("float32"), rtol=1e-4, atol=1e-5)
+
+
+def test_running_sums_of_small_floats_are_rounded_as_in_jax():
+    x = np.random.default_rng(0).normal(0, 3, (8, 9)).astype(np.float16)
+    check(lambda x: [lax.cumsum(x, 0), lax.cumsum(x, 1, reverse=True)], x, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8"])
+def test_running_sums_of_a_length_that_only_a_run_knows(dtype):
+    x = (np.random.default_rng(0).standard_normal((5, 3)) * 3).astype(np.int32).astype(dtype)
+
+    def function(x):
+        return jnp.cumsum(x, 0), jnp.cumsum(x, 1), lax.cumsum(x, 0, reverse=True)
+
+    model = check(function, x, shapes=["b, t"])
+    assert operations(model).count("CumSum") == 3
+
+
+@pytest.mark.parametrize("sizes", [(7, 8), (1, 1), (2, 5)])
+def test_windows_over_images_of_any_size(sizes):
+    x = np.random.default_rng(0).standard_normal((2, *sizes, 2), np.float32)
+
+    def function(x):
+        most = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+        total = lax.reduce_window(x, 0.0, lax.add, (1, 3, 2, 1), (1, 1, 3, 1), "SAME")
+        return most, total
+
+    check(function, x, shapes=["b, h, w, 2"], atol=1e-5)
+
+
+def test_windows_of_a_size_that_only_a_run_knows():
+    with pytest.raises(bridge.InteropError, match="how large its windows are"):
+        check(
+            lambda x: lax.reduce_window(x, -jnp.inf, lax.max, x.shape, (1, 1), "VALID"),
+            np.ones((4, 2), np.float32),
+            shapes=["b, 2"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "dilation"),
+    [(2, 2, 1), (3, 2, 1), (1, 3, 1), (2, 5, 1), (5, 3, 1), (3, 4, 2)],
+)
+def test_windows_that_move_far(size, stride, dilation):
+    x = np.random.default_rng(0).standard_normal((2, 14), np.float32)
+
+    def function(x):
+        moves = (1, size), (1, stride), [(0, 0), (1, 2)]
+        options = {"window_dilation": (1, dilation)}
+        most = lax.reduce_window(x, -jnp.inf, lax.max, *moves, **options)
+        return most, lax.reduce_window(x, 0.0, lax.add, *moves, **options)
+
+    check(function, x, atol=1e-5)
+
+
+_IMAGES = np.random.default_rng(0).standard_normal((2, 16, 9, 10), np.float32)
+_IMAGES[0, 1, 3, 3], _IMAGES[1, :, 0, 0], _IMAGES[0, 0, 6, 6] = np.nan, np.nan, np.inf
+_IMAGES[1, 3, 5] = -np.inf
+
+
+@pytest.mark.parametrize(
+    ("window", "strides", "padding"),
+    [
+        ((1, 1, 3, 3), (1, 1, 2, 2), "SAME"),
+        ((1, 1, 2, 3), (1, 1, 1, 2), "VALID"),
+        ((1, 1, 3, 3), (1, 1, 1, 2), ((0, 0), (0, 0), (1, 2), (2, 0))),
+    ],
+)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_max_pools_behind_relu(window, strides, padding, layout):
+    """With NaNs and infinities, which the runtime's MaxPool alone has wrong."""
+    order = ["NCHW".index(name) for name in layout]
+    moves = [tuple(numbers[axis] for axis in order) for numbers in (window, strides)]
+    around = padding if isinstance(padding, str) else [padding[axis] for axis in order]
+    kernel = np.random.default_rng(1).standard_normal((2, 2, 16, 16), np.float32)
+
+    def function(x):
+        if layout == "NHWC":
+            x = lax.conv_general_dilated(
+                x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+        return lax.reduce_window(jax.nn.relu(x), -jnp.inf, lax.max, *moves, around)
+
+    model = check(function, _IMAGES.transpose(order), rtol=1e-4, atol=1e-5)
+    assert operations(model).count("MaxPool") == 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 3, 3), (1, 1, 2, 2), "SAME"),
+        lambda x: lax.reduce_window(
+            jax.nn.relu(x), -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME"
+        ),
+        lambda x: lax.reduce_window(
+            jax.nn.relu(x), -jnp.inf, lax.max, (1, 1, 3, 3), (1, 1, 2, 2),
+            ((0, 0), (0, 0), (3, 0), (0, 0)),
+        ),
+        lambda x: lax.reduce_window(
+            jax.nn.relu(x), -jnp.inf, lax.max, (1, 1, 30, 3), (1, 1, 1, 2), "VALID"
+        ),
+    ],
+)  # fmt: skip
+def test_pools_that_are_no_max_pools(function):
+    assert "MaxPool" not in operations(check(function, _IMAGES))
+
+
+def test_running_reductions_over_dimensions_of_any_size():
+    x = np.random.default_rng(0).standard_normal((5, 2)).astype(np.float32)
+    x[2, 0] = np.nan
+
+    def function(x):
+        return (
+            jnp.cumprod(x, 0),
+            lax.cummax(x, 1, reverse=True),
+            lax.cumlogsumexp(x, 0),
+            lax.cummin(x[:, 0]),
+        )
+
+    check(function, x, shapes=["b, t"], rtol=2e-5, atol=1e-6)
