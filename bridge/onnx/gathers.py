@@ -151,7 +151,8 @@ def _torch_index_select(graph: Graph, op: Operation) -> Value:
 
 
 RULES = {
-    "stablehlo.dynamic_gather": Rule(_dynamic_gather, _READ),
+    # A dynamic gather may repeat its sizes as an attribute, which says nothing else.
+    "stablehlo.dynamic_gather": Rule(_dynamic_gather, (*_READ, "slice_sizes")),
     "stablehlo.gather": Rule(_gather, (*_READ, "slice_sizes")),
     "stablehlo.torch_index_select": Rule(_torch_index_select, ("batch_dims", "dim")),
 }

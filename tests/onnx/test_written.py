@@ -201,7 +201,8 @@ def test_slices_of_computed_sizes():
     )
     check_written(
         """%r0 = "stablehlo.dynamic_gather"(%a, %b, %c) {dimension_numbers = #stablehlo.gather<
-        offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>}
+        offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>,
+        slice_sizes = array<i64: 1, 2>}
         : (tensor<2x4xi64>, tensor<2xi64>, tensor<2xi64>) -> tensor<2x2xi64>""",
         [a, np.array([0, 10]), np.array([1, 2])],
         a[:, :2],
