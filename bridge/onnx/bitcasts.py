@@ -17,6 +17,7 @@ import numpy as np
 
 from bridge.onnx import nodes
 from bridge.onnx.bits import shift
+from bridge.onnx.flags import bits_of_flags, flags_of_bits
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.opsets import FIRST_WITH_BITS
@@ -68,18 +69,20 @@ def _bitcast_convert(graph: Graph, op: Operation) -> Value:
     dtype = op.result.dtype
     if value.dtype == dtype:
         return value
-    if np.dtype(bool) in (value.dtype, dtype):
-        op.refuse("booleans have no bits in ONNX")
-    if value.array is not None:
+    if value.array is not None and np.dtype(bool) not in (value.dtype, dtype):
         return _of_constant(np.broadcast_to(value.array, numbers_of(value.shape)), dtype)
     unsigned = f"uint{8 * value.dtype.itemsize}"
-    if value.is_float:
+    if value.dtype == np.bool_:
+        bits = bits_of_flags(graph, value, 8 * dtype.itemsize)
+    elif value.is_float:
         _check(op, value.dtype)
         if not graph.reads_bits():
             op.refuse(*NOT_READ)
         bits = bits_of_floats(graph, value)
     else:
         bits = nodes.cast(graph, value, unsigned)
+    if dtype == np.bool_:
+        return flags_of_bits(graph, bits)
     wanted = np.dtype(f"uint{8 * dtype.itemsize}")
     if wanted.itemsize < bits.dtype.itemsize:
         bits = _split(graph, bits, wanted)
@@ -96,7 +99,7 @@ def _of_constant(array: Array, dtype: np.dtype[Any]) -> Value:
     ratio = array.dtype.itemsize / dtype.itemsize
     last = (int(ratio),) if ratio > 1 else ()
     shape = array.shape[:-1] if ratio < 1 else array.shape
-    return of_array(np.frombuffer(array.tobytes(), dtype).reshape(*shape, *last))
+    return of_array(np.frombuffer(array.tobytes(), dtype).reshape((*shape, *last)))
 
 
 def _check(op: Operation, dtype: np.dtype[Any]) -> None:

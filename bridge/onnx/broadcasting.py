@@ -38,6 +38,7 @@ RULES = {
         (
             "broadcast_dimensions",
             "known_expanding_dimensions",
+            "known_non_expanding_dimensions",
             "known_nonexpanding_dimensions",
         ),
         whole=False,

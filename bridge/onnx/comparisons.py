@@ -19,6 +19,7 @@ _OPERATIONS = {
     "LE": "LessOrEqual",
     "LT": "Less",
 }
+_ORDERS = ("", "FLOAT", "NOTYPE", "SIGNED", "TOTALORDER", "UNSIGNED")
 
 
 def _compare(graph: Graph, op: Operation) -> Value:
@@ -27,7 +28,10 @@ def _compare(graph: Graph, op: Operation) -> Value:
     if known is not None:
         return known
     left, right = op.operands
-    if "TOTALORDER" in op.text("compare_type") and left.is_float:
+    order = op.text("compare_type").split(" ")[-1].rstrip(">")
+    if order not in _ORDERS:
+        op.refuse(f"its order is {order}; known are {', '.join(filter(None, _ORDERS))}")
+    if order == "TOTALORDER" and left.is_float:
         keys = [in_total_order(graph, value) for value in (left, right)]
         if keys[0] is None or keys[1] is None:
             op.refuse(*NOT_READ)

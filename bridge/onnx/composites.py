@@ -10,7 +10,7 @@ from bridge.onnx.operation import Operation
 from bridge.onnx.sorting import top_k
 from bridge.onnx.values import Value
 
-__all__ = ["RULES"]
+__all__ = ["NATIVE", "RULES"]
 
 # The results, or None where the definition is to be taken.
 _Emit = Callable[[Graph, Operation], Value | Sequence[Value] | None]
@@ -27,15 +27,19 @@ def _native(op_type: str) -> _Emit:
     return emit
 
 
+# What ONNX has with the same meaning, by its name in StableHLO's dialect of composed operations.
+NATIVE = {
+    "acos": "Acos",
+    "acosh": "Acosh",
+    "asin": "Asin",
+    "asinh": "Asinh",
+    "atan": "Atan",
+    "atanh": "Atanh",
+    "cosh": "Cosh",
+    "erf": "Erf",
+    "sinh": "Sinh",
+}
 RULES: dict[str, _Emit] = {
-    "chlo.acos": _native("Acos"),
-    "chlo.acosh": _native("Acosh"),
-    "chlo.asin": _native("Asin"),
-    "chlo.asinh": _native("Asinh"),
-    "chlo.atan": _native("Atan"),
-    "chlo.atanh": _native("Atanh"),
-    "chlo.cosh": _native("Cosh"),
-    "chlo.erf": _native("Erf"),
-    "chlo.sinh": _native("Sinh"),
+    **{f"chlo.{name}": _native(op_type) for name, op_type in NATIVE.items()},
     "chlo.top_k": top_k,
 }

@@ -29,7 +29,7 @@ def _constant(graph: Graph, op: Operation) -> Value:
 
 def _elements(raw: Any, dtype: np.dtype[Any]) -> Array:
     """The elements as jaxlib gives them, or as MLIR prints them where jaxlib has no class."""
-    if dtype.kind in "biuf":
+    if dtype.isbuiltin == 1:  # those of ml_dtypes are no classes of jaxlib
         return np.asarray(raw.attributes["value"]).astype(dtype, copy=True)
     text = raw.get_asm()
     digits = re.search(r'dense<"0x([0-9A-Fa-f]*)">', text)

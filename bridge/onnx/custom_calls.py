@@ -1,13 +1,20 @@
-"""Targets of custom calls that say something of shapes, or nothing at all."""
+"""Targets of custom calls: what says something of shapes, or nothing at all, and XLA's own.
+
+JAX before 0.9.1 calls operations of MHLO where later versions have composites.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from bridge.onnx import nodes
+from bridge.onnx.composites import NATIVE
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
-from bridge.onnx.rules import Rule
-from bridge.onnx.sorting import approx_top_k
+from bridge.onnx.rules import Emit, Rule
+from bridge.onnx.sorting import approx_top_k, dynamic_top_k, top_k
 from bridge.onnx.values import Value
 from bridge.onnx.windows import dynamic_reduce_window
 
@@ -22,7 +29,9 @@ _ATTRIBUTES = (
     "error_message",
     "has_side_effect",
     "indices_of_shape_operands",
+    "mhlo.attributes",
     "mhlo.backend_config",
+    "mhlo.version",
     "operand_layouts",
     "output_operand_aliases",
     "result_layouts",
@@ -40,15 +49,48 @@ def _identity(graph: Graph, op: Operation) -> Value:
     return op.operands[0]
 
 
+def _native(op_type: str) -> Emit:
+    """One operation, but for float64, for which ONNX Runtime has no kernel."""
+
+    def emit(graph: Graph, op: Operation) -> Value:
+        if op.result.dtype == np.float64:
+            op.refuse(
+                f"ONNX Runtime has no {op_type} of float64",
+                "export it with JAX 0.9.1 or later, which says how it is computed",
+            )
+        return nodes.elementwise(graph, op_type, *op.operands)
+
+    return emit
+
+
+def _top_k(graph: Graph, op: Operation) -> Sequence[Value]:
+    found = top_k(graph, op)
+    if found is None:
+        op.refuse("it has settings that are not known")
+    return found
+
+
 # Operations of a dialect of shardings, which mean nothing on one device.
 OPERATIONS = {
     "sdy.sharding_constraint": Rule(_identity, ("sharding",), whole=False),
 }
 RULES = {
     "ApproxTopK": Rule(approx_top_k, _ATTRIBUTES),
+    **{
+        f"mhlo.{name}": Rule(_native(op_type), _ATTRIBUTES, whole=False)
+        for name, op_type in NATIVE.items()
+    },
+    "mhlo.tan": Rule(_native("Tan"), _ATTRIBUTES, whole=False),
+    "mhlo.topk": Rule(_top_k, _ATTRIBUTES),
+    # What compares results with those that are expected, in StableHLO's own programs of tests.
+    **{
+        f"check.expect_{name}": Rule(_nothing, _ATTRIBUTES, whole=False)
+        for name in ("almost_eq", "close", "eq")
+    },
     "Sharding": Rule(_identity, _ATTRIBUTES, whole=False),
     "annotate_device_placement": Rule(_identity, _ATTRIBUTES, whole=False),
     "xla.sdy.FuncResultSharding": Rule(_identity, _ATTRIBUTES, whole=False),
+    "stablehlo.dynamic_top_k": Rule(dynamic_top_k, _ATTRIBUTES, whole=False),
     "stablehlo.dynamic_reduce_window": Rule(dynamic_reduce_window, _ATTRIBUTES, whole=False),
     "shape_assertion": Rule(_nothing, _ATTRIBUTES, whole=False),
 }

@@ -104,13 +104,13 @@ def _whole_power(graph: Graph, base: Value, exponent: Value) -> Value:
 
 
 def _reciprocal_power(graph: Graph, base: Value, exponent: Value) -> Value:
-    """What a negative exponent gives: 1 and -1 have reciprocals, and 0 divides by zero."""
+    """What a negative exponent gives: 1 and -1 have reciprocals, all others give 0."""
     one, zero, minus = (nodes.number_like(base, number) for number in (1, 0, -1))
     odd = nodes.elementwise(graph, "BitwiseAnd", exponent, one)
     is_even = nodes.elementwise(graph, "Equal", odd, zero, dtype=bool)
     of_minus_one = nodes.where(graph, is_even, one, minus)
     result: Value = zero
-    for number, value in ((0, minus), (-1, of_minus_one), (1, one)):
+    for number, value in ((-1, of_minus_one), (1, one)):
         is_it = nodes.elementwise(graph, "Equal", base, nodes.number_like(base, number), dtype=bool)
         result = nodes.where(graph, is_it, value, result)
     return result

@@ -104,14 +104,26 @@ def _product(graph: Graph, left: _Side, right: _Side) -> Value:
         return layouts.turn(graph, product_, [*range(count), count + 1, count])
     is_layer = right.batch == () and len(left.contracted) == 1  # MatMul takes any rows, and vectors
     flat_rows = rows if is_layer else [product(rows)]
-    flat_columns = columns if not columns and not batch else [product(columns)]
     a = nodes.transpose(graph, left.value, [*left.batch, *left.free, *left.contracted])
     a = nodes.reshape(graph, a, [*batch, *flat_rows, inner])
+    is_vector = not columns and not batch and not _is_turned_node(graph, a)
+    flat_columns = columns if is_vector else [product(columns)]
     b = nodes.transpose(graph, right.value, [*right.batch, *right.contracted, *right.free])
     b = nodes.reshape(graph, b, [*batch, inner, *flat_columns])
     operands = [graph.whole(value) for value in (a, b)]
     made = graph.node("MatMul", operands, shape=[*batch, *flat_rows, *flat_columns])
     return nodes.reshape(graph, made, [*batch, *rows, *columns])
+
+
+def _is_turned_node(graph: Graph, value: Value) -> bool:
+    """Whether ONNX Runtime would make one node of a Transpose and a MatMul behind it.
+
+    Where the other operand is a vector it forgets the turn (seen with 1.31).
+    """
+    node = graph.producer(value)
+    while node is not None and node.op_type == "Cast":
+        node = graph.producer(Value(value.dtype, (), (), node.inputs[0]))
+    return node is not None and node.op_type == "Transpose"
 
 
 def _is_turned(left: _Side, right: _Side) -> bool:

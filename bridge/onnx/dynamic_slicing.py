@@ -92,11 +92,9 @@ def _vector(graph: Graph, scalars: Sequence[Value]) -> Value:
 def _real_dynamic_slice(graph: Graph, op: Operation) -> Value:
     value, starts, ends, _ = op.operands
     steps = op.sizes(graph, 3)
-    if not is_static(steps):
-        op.refuse("its strides depend on sizes that only a run knows")
-    strides = [int(str(step)) for step in steps]
     first, last = contents_of(starts), contents_of(ends)
-    if first is not None and last is not None:
+    if first is not None and last is not None and is_static(steps):
+        strides = [int(str(step)) for step in steps]
         others = value.shape[1:]
         if strides[0] == 1 and (first[1:], last[1:]) == ((0,) * len(others), others):
             size = last[0] - first[0]
@@ -106,7 +104,7 @@ def _real_dynamic_slice(graph: Graph, op: Operation) -> Value:
     bounds = [nodes.cast(graph, bound, np.int64) for bound in (starts, ends)]
     axes = nodes.integers(range(value.rank))
     inputs = [graph.whole(part) for part in (value, *bounds)]
-    return graph.node("Slice", [*inputs, axes, nodes.integers(strides)], shape=op.shape_like())
+    return graph.node("Slice", [*inputs, axes, graph.vector(steps)], shape=op.shape_like())
 
 
 def _dynamic_update_slice(graph: Graph, op: Operation) -> Value:

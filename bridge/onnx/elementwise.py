@@ -246,6 +246,13 @@ def _real(graph: Graph, op: Operation) -> Value:
     return op.operands[0]
 
 
+def _imag(graph: Graph, op: Operation) -> Value:
+    """0, as `_real`."""
+    del graph
+    (value,) = op.operands
+    return nodes.number_like(value, 0).seen_as(value.shape)
+
+
 _ACCURACY = ("result_accuracy",)  # a permission to be less precise, of which no use is made
 
 RULES = {
@@ -258,6 +265,7 @@ RULES = {
     "stablehlo.exponential": Rule(_same("Exp"), _ACCURACY, whole=False),
     "stablehlo.exponential_minus_one": Rule(_exponential_minus_one, _ACCURACY, whole=False),
     "stablehlo.floor": Rule(_same("Floor"), whole=False),
+    "stablehlo.imag": Rule(_imag, whole=False),
     "stablehlo.is_finite": Rule(_is_finite, whole=False),
     "stablehlo.log": Rule(_same("Log"), _ACCURACY, whole=False),
     "stablehlo.log_plus_one": Rule(_log_plus_one, _ACCURACY, whole=False),

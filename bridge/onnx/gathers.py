@@ -23,7 +23,13 @@ def _gather(graph: Graph, op: Operation) -> Value:
 
 
 def _dynamic_gather(graph: Graph, op: Operation) -> Value:
-    return _slices(graph, op, op.sizes(graph, 2))
+    places, sizes = of_gather(op), list(op.sizes(graph, 2))
+    for axis in (*places.dropped, *places.batching):
+        sizes[axis] = 1
+    for axis, at in zip(places.window_axes(len(sizes)), places.window, strict=True):
+        known = op.result.shape[at]
+        sizes[axis] = sizes[axis] if known is None else known
+    return _slices(graph, op, sizes)
 
 
 def _slices(graph: Graph, op: Operation, sizes: Sequence[Dim]) -> Value:
@@ -130,11 +136,18 @@ _READ = ("dimension_numbers", "indices_are_sorted")
 def _torch_index_select(graph: Graph, op: Operation) -> Value:
     """Slices along one dimension, which older modules have as an operation."""
     (value, indices), axis = op.operands, op.integer("dim")
-    if op.integer("batch_dims"):
-        op.refuse("it has dimensions of batches", "write it as a gather")
+    batches = op.integer("batch_dims")
+    order = [*range(batches), axis, *(n for n in range(batches, value.rank) if n != axis)]
+    turned = graph.whole(nodes.transpose(graph, value, order))
     column = nodes.expand_dims(graph, nodes.cast(graph, indices, np.int64), [indices.rank])
-    inside = clamp(graph, column, [value.shape[axis] - 1])
-    return nodes.gather(graph, value, nodes.squeeze(graph, inside, [indices.rank]), axis)
+    inside = graph.whole(clamp(graph, column, [value.shape[axis] - 1]))
+    shape = (*indices.shape, *turned.shape[batches + 1 :])
+    found = graph.node("GatherND", [turned, inside], shape=shape, batch_dims=batches)
+    before, new = axis - batches, indices.rank - batches
+    first = range(indices.rank, indices.rank + before)
+    rest = range(indices.rank + before, found.rank)
+    middle = range(batches, batches + new)
+    return nodes.transpose(graph, found, [*range(batches), *first, *middle, *rest])
 
 
 RULES = {

@@ -79,7 +79,7 @@ def _counter_of(
 ) -> _Counter | None:
     """The counter of a loop that goes on while one is less than a limit; None for other loops."""
     (asked,) = _handed_on(condition)
-    if asked in list(condition.block.arguments) or asked.owner.name != "stablehlo.compare":
+    if _operation_of(condition, asked) != "stablehlo.compare":
         return None
     left, right = asked.owner.operands
     arguments = list(condition.block.arguments)
@@ -101,6 +101,13 @@ def _counter_of(
     return _Counter(number, 0, 1, None, wide)
 
 
+def _operation_of(region: Region, value: Any) -> str:
+    """The name of the operation in a region that makes a value; empty if it comes from outside."""
+    if value in region.outside or value in list(region.block.arguments):
+        return ""
+    return str(value.owner.name)
+
+
 def _ceil(distance: Dim, step: int) -> Dim:
     return -(-distance // step) if isinstance(distance, int) else distance
 
@@ -108,7 +115,7 @@ def _ceil(distance: Dim, step: int) -> Dim:
 def _step_of(body: Region, number: int) -> int | None:
     """What the body adds to one of its arguments; None if it does anything else with it."""
     result, argument = _handed_on(body)[number], body.block.arguments[number]
-    if result in list(body.block.arguments) or result.owner.name != "stablehlo.add":
+    if _operation_of(body, result) != "stablehlo.add":
         return None
     operands = list(result.owner.operands)
     if argument not in operands:

@@ -13,7 +13,7 @@ from bridge.onnx.operation import Operation, Region
 from bridge.onnx.reducers import is_identity, orders_first, reducer_of
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import Shape, product
-from bridge.onnx.values import Value
+from bridge.onnx.values import Value, of_sizes
 
 __all__ = ["RULES", "reduce_along"]
 
@@ -199,11 +199,7 @@ def _reduce_by_halves(
     shape = _without(values[0].shape, axes)
     length = product(values[0].shape[axis] for axis in axes)
     if not isinstance(length, int):
-        op.refuse(
-            "its region is none of those that ONNX has, and only a run knows how often it is to "
-            "be applied",
-            "export it with the sizes of the dimensions along which it reduces",
-        )
+        return _reduce_in_order(graph, op.regions[0], values, starts, axes)
     turned = [nodes.transpose(graph, value, [*kept, *axes]) for value in values]
     lines = [nodes.reshape(graph, value, [*shape, length]) for value in turned]
     while length > 1:
@@ -212,6 +208,32 @@ def _reduce_by_halves(
     firsts = [nodes.reshape(graph, line, shape) for line in lines]
     placed = [nodes.place(graph, start, [], shape) for start in starts]
     return op.regions[0].apply(graph, [*placed, *firsts])
+
+
+def _reduce_in_order(
+    graph: Graph,
+    region: Region,
+    values: Sequence[Value],
+    starts: Sequence[Value],
+    axes: Sequence[int],
+) -> Sequence[Value]:
+    """One element after another, in a loop, where only a run knows how many there are."""
+    kept = [axis for axis in range(values[0].rank) if axis not in axes]
+    shape = _without(values[0].shape, axes)
+    length = product(values[0].shape[axis] for axis in axes)
+    turned = [nodes.transpose(graph, graph.whole(value), [*axes, *kept]) for value in values]
+    lines = [graph.whole(nodes.reshape(graph, value, [length, *shape])) for value in turned]
+    body = graph.body()
+    number = body.add_input(body.unique("round"), np.dtype(np.int64), ())
+    body.add_result(body.add_input(body.unique("goes_on"), np.dtype(bool), ()))
+    before = [body.add_input(body.unique("reduced"), value.dtype, shape) for value in values]
+    rows = [nodes.gather(body, line, number, 0) for line in lines]
+    for found in region.apply(body, [*before, *rows]):
+        body.add_result(found.seen_as(shape))
+    inits = [graph.whole(nodes.place(graph, start, [], shape)) for start in starts]
+    rounds = graph.whole(of_sizes((length,), np.dtype(np.int64), ()))
+    kinds = [(shape, value.dtype) for value in values]
+    return graph.nodes_of("Loop", [rounds, nodes.constant(True, bool), *inits], kinds, body=body)
 
 
 def _combine_neighbours(

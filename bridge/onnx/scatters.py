@@ -7,7 +7,7 @@ place lose updates (seen with 1.31). ScatterElements goes one after another.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.indexing import Places, count_up, of_scatter, start_vectors
-from bridge.onnx.operation import Operation
+from bridge.onnx.operation import Operation, Region
+from bridge.onnx.ordered_updates import update_in_order
 from bridge.onnx.reducers import reducer_of
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import Dim, Shape, product
@@ -29,30 +30,46 @@ _OF_BOOLS = {"add": "maximum", "and": "minimum", "maximum": "maximum", "minimum"
              "multiply": "minimum", "or": "maximum"}  # fmt: skip
 
 
-def _scatter(graph: Graph, op: Operation) -> Value:
-    if len(op.operands) != 3:
-        op.refuse("it writes into several arrays at once", "write into one after another")
-    value, indices, updates = op.operands
+def _scatter(graph: Graph, op: Operation) -> Value | Sequence[Value]:
+    count = len(op.operands) // 2
+    values, indices, updates = op.operands[:count], op.operands[count], op.operands[count + 1 :]
     places = of_scatter(op)
-    layout = _layout_of(places, value, indices, updates)
+    layout = _layout_of(places, values[0], indices, updates[0])
     starts = start_vectors(graph, indices, places)
-    rows = _rows(graph, layout, starts, updates, unique=op.flag("unique_indices"))
+    unique = op.flag("unique_indices")
+    every = [_rows(graph, layout, starts, update, unique=unique) for update in updates]
     reducer = reducer_of(op.regions[0])
+    if count == 1 and (value := _at_once(graph, reducer, values[0], every[0])) is not None:
+        return value
+    if not every[0].unique:
+        return _in_order(graph, op.regions[0], values, every)
+    pairs = list(zip(values, every, strict=True))
+    new = [rows.write(graph, value, rows.updates, "none") for value, rows in pairs]
+    computed = op.regions[0].apply(graph, [*values, *new])
+    touched = every[0].touched(graph, values[0])
+    return [nodes.where(graph, touched, *pair) for pair in zip(computed, values, strict=True)]
+
+
+def _at_once(graph: Graph, reducer: str, value: Value, rows: _Rows) -> Value | None:
+    """The array after all updates, by an operation that ONNX has; None where it has none."""
     if value.dtype == bool and reducer in _OF_BOOLS:
         return _of_bools(graph, value, rows, _OF_BOOLS[reducer])
     if reducer in ("maximum", "minimum") and value.is_float:
         return _extreme(graph, value, rows, _REDUCTIONS[reducer])
     if reducer in _REDUCTIONS:
         return rows.write(graph, value, rows.updates, _REDUCTIONS[reducer])
-    if not rows.unique:
-        op.refuse(
-            "two of its updates may be of one element, and what it computes of both is none of "
-            "add, multiply, min, max",
-            "pass unique_indices=True if no index is there twice",
-        )
-    new = rows.write(graph, value, rows.updates, "none")
-    (computed,) = op.regions[0].apply(graph, [value, new])
-    return nodes.where(graph, rows.touched(graph, value), computed, value)
+    return None
+
+
+def _in_order(
+    graph: Graph, region: Region, values: Sequence[Value], every: Sequence[_Rows]
+) -> list[Value]:
+    """What any other function makes of elements for which there are several updates."""
+    pairs = list(zip(values, every, strict=True))
+    matrices = [rows.matrix(graph, value) for value, rows in pairs]
+    updates = [rows.updates for rows in every]
+    made = update_in_order(graph, region, matrices, every[0].index, updates)
+    return [rows.array(graph, m, v) for (v, rows), m in zip(pairs, made, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +95,27 @@ class _Rows:
 
     def write(self, graph: Graph, value: Value, updates: Value, reduction: str) -> Value:
         """The array with the updates in it, or combined with what is there."""
+        matrix = self._combine(graph, self.matrix(graph, value), updates, reduction)
+        return self.array(graph, matrix, value)
+
+    def matrix(self, graph: Graph, value: Value) -> Value:
+        """The array as rows, and one row more for what is dropped."""
         ordered = nodes.transpose(graph, graph.whole(value), self.order)
         count = product(ordered.shape[: len(self.order) - self.row_rank])
-        row = updates.shape[1]
+        row = self.updates.shape[1]
         matrix = graph.whole(nodes.reshape(graph, ordered, (count, row)))
-        if not self.in_bounds:  # a row for what is dropped
-            ends = nodes.integers([0, 0, 1, 0])
-            matrix = graph.node("Pad", [matrix, ends], shape=(count + 1, row))
-        matrix = self._combine(graph, matrix, updates, reduction)
+        if self.in_bounds:
+            return matrix
+        ends = nodes.integers([0, 0, 1, 0])
+        return graph.node("Pad", [matrix, ends], shape=(count + 1, row))
+
+    def array(self, graph: Graph, matrix: Value, value: Value) -> Value:
+        """Rows as an array like the one that they were made of."""
+        shape = [value.shape[axis] for axis in self.order]
+        count = product(shape[: len(self.order) - self.row_rank])
         if not self.in_bounds:
             matrix = nodes.slice_(graph, matrix, [0], [count], [1], [0])
-        whole = nodes.reshape(graph, matrix, ordered.shape)
+        whole = nodes.reshape(graph, matrix, shape)
         return nodes.transpose(graph, whole, [self.order.index(a) for a in range(value.rank)])
 
     def _combine(self, graph: Graph, matrix: Value, updates: Value, reduction: str) -> Value:
@@ -275,7 +302,5 @@ RULES = {
     "stablehlo.scatter": Rule(
         _scatter,
         ("indices_are_sorted", "scatter_dimension_numbers", "unique_indices"),
-        limits="several arrays at once; other functions than add, multiply, min and max where two "
-        "updates may be of one element",
     ),
 }

@@ -17,6 +17,18 @@ def _get_dimension_size(graph: Graph, op: Operation) -> Value:
     return of_sizes((op.operands[0].shape[op.integer("dimension")],), op.result.dtype, ())
 
 
+def _set_dimension_size(graph: Graph, op: Operation) -> Value:
+    """The array as it is, where it is that large already."""
+    del graph
+    value, size = op.operands
+    if contents_of(size) != (value.shape[op.integer("dimension")],):
+        op.refuse(
+            "it makes a dimension shorter without changing its type, and ONNX has no such arrays",
+            "take a slice of the array",
+        )
+    return value
+
+
 def _reshape(graph: Graph, op: Operation) -> Value:
     return nodes.reshape(graph, op.operands[0], [dim or 0 for dim in op.result.shape])
 
@@ -53,5 +65,6 @@ RULES = {
     "stablehlo.dynamic_reshape": Rule(_dynamic_reshape, whole=False),
     "stablehlo.get_dimension_size": Rule(_get_dimension_size, ("dimension",), whole=False),
     "stablehlo.reshape": Rule(_reshape, whole=False),
+    "stablehlo.set_dimension_size": Rule(_set_dimension_size, ("dimension",), whole=False),
     "stablehlo.transpose": Rule(_transpose, ("permutation",), whole=False),
 }

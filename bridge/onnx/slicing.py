@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
+from bridge.onnx.indexing import count_up
 from bridge.onnx.operation import Operation
 from bridge.onnx.rules import Rule
-from bridge.onnx.sizes import Dim, is_static, lower_bound, maximum
+from bridge.onnx.sizes import Dim, is_static, maximum
 from bridge.onnx.values import Value, contents_of, of_sizes
 
 __all__ = ["RULES", "pad"]
@@ -52,10 +54,43 @@ def _dynamic_pad(graph: Graph, op: Operation) -> Value:
     value, filling = op.operands[:2]
     low, high, interior = (op.sizes(graph, index) for index in (2, 3, 4))
     if not is_static(interior):
-        op.refuse("how much is put between elements depends on sizes that only a run knows")
-    if any(lower_bound(dim) is None and not is_static([dim]) for dim in (*low, *high)):
-        op.refuse("whether it pads or cuts off depends on sizes that only a run knows")
+        return _pad_by_indices(graph, value, filling, low, high, interior)
     return pad(graph, value, filling, low, high, [int(str(n)) for n in interior])
+
+
+def _pad_by_indices(
+    graph: Graph,
+    value: Value,
+    filling: Value,
+    low: Sequence[Dim],
+    high: Sequence[Dim],
+    interior: Sequence[Dim],
+) -> Value:
+    """As `pad`, by lookups, where only a run knows how far the elements come to lie apart."""
+    do: Callable[..., Value] = partial(nodes.elementwise, graph)
+    zero = nodes.constant(0, np.int64)
+    for axis, (first, last, between) in enumerate(zip(low, high, interior, strict=True)):
+        old, step = value.shape[axis], between + 1
+        new = first + last + old + maximum(old - 1, 0) * between
+        if old == 0:
+            shape = [new if number == axis else dim for number, dim in enumerate(value.shape)]
+            value = graph.whole(filling.seen_as(tuple(shape)))
+            continue
+        first_, step_, old_ = (of_sizes((n,), zero.dtype, ()) for n in (first, step, old))
+        place = do("Sub", count_up(graph, new), first_)
+        index = do("Div", place, step_)
+        rest = do("Sub", place, do("Mul", index, step_))
+        there = [
+            do("Equal", rest, zero, dtype=bool),
+            do("GreaterOrEqual", place, zero, dtype=bool),
+            do("Less", index, old_, dtype=bool),
+        ]
+        inside = do("And", do("And", there[0], there[1]), there[2])
+        index = do("Max", do("Min", index, do("Sub", old_, nodes.constant(1, np.int64))), zero)
+        value = nodes.gather(graph, value, index, axis)
+        placed = nodes.place(graph, inside, [axis], value.shape)
+        value = graph.whole(nodes.where(graph, placed, value, filling))
+    return value
 
 
 def pad(

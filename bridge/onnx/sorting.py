@@ -18,11 +18,12 @@ from bridge.onnx import nodes
 from bridge.onnx.bitcasts import in_total_order
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation, Region, ResultType
+from bridge.onnx.pairwise import pairwise_order
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import Dim
 from bridge.onnx.values import Array, Value
 
-__all__ = ["RULES", "approx_top_k", "top_k"]
+__all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
 
 _MOST_OPERANDS = 5
 # Whether the signs of zeros matter, and those of NaNs.
@@ -57,16 +58,15 @@ class _Key:
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     values, axis = op.operands, op.integer("dimension", -1) % op.operands[0].rank
     keys = _keys_of(graph, op.regions[0])
-    if keys is None:
-        op.refuse(
-            "its comparator is not the order of one operand after another",
-            "sort by keys, as jax.lax.sort does",
-        )
-    if len({key.operand for key in keys}) < len(values) and not op.flag("is_stable"):
+    compared = {key.operand for key in keys or ()}
+    if len(compared) < len(values) and not op.flag("is_stable"):
         op.refuse(
             "it is unstable, so which of several operands with equal keys comes first is anybody's",
             "sort with is_stable=True (stable=True in jax.numpy)",
         )
+    if keys is None:
+        places = pairwise_order(graph, op, axis)
+        return [_along(graph, value, places, axis) for value in values]
     order: Value | None = None
     for key in reversed(keys):
         value = values[key.operand]
@@ -142,19 +142,28 @@ def _top(graph: Graph, value: Value, axis: int, count: Dim, *, descending: bool)
 
 
 def top_k(graph: Graph, op: Operation) -> Sequence[Value] | None:
-    """The composite `chlo.top_k`: the greatest elements of the last dimension, and where they are.
+    """The composite `chlo.top_k` and its like: the greatest elements of the last dimension, where.
 
     0 is greater than -0, NaN greater than all numbers, and -NaN less than all of them.
     """
-    settings = op.text("composite_attributes")
+    settings = op.text("composite_attributes") or op.text("mhlo.attributes")
     found = dict(part.strip("{} ").split(" = ") for part in settings.split(","))
     if found.keys() - {"k", "largest"} or len(op.operands) != 1 or "k" not in found:
         return None
-    value = graph.whole(op.operands[0])
     descending = found.get("largest", "true").startswith("true")
+    return _greatest(graph, op, int(found["k"].split(":")[0]), descending=descending)
+
+
+def dynamic_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
+    """The same, which JAX has as a custom call where it is computed how many they are."""
+    (count,) = op.sizes(graph, 1)
+    return _greatest(graph, op, count, descending=True)
+
+
+def _greatest(graph: Graph, op: Operation, count: Dim, *, descending: bool) -> Sequence[Value]:
+    value = graph.whole(op.operands[0])
     is_float = value.is_float
     key = _Key(0, descending=descending, signed_zeros=is_float, signed_nans=is_float)
-    count = int(found["k"].split(":")[0])
     order = _order(graph, value, key, value.rank - 1, count)
     taken = _along(graph, value, order, value.rank - 1)
     return [taken, nodes.cast(graph, order, op.results[1].dtype)]

@@ -1,4 +1,4 @@
-"""What is converted: an `Exported`, an artifact, or a SavedModel, with its parameters and names."""
+"""What is converted: an `Exported`, a file or a SavedModel, with its parameters and names."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from jax import export, tree_util
 
 from bridge.loaded import LoadedModel, LoadedSignature
 from bridge.names import Names, choose_names, input_names, output_names
+from bridge.onnx.modules import exported_of_call, exported_of_file, is_module
+from bridge.onnx.table import CUSTOM_CALLS
 from bridge.onnx.values import Array
 from bridge.trees import key_names, to_identifier, unique_names
 from bridge.vjp import vjp_of
@@ -29,7 +31,7 @@ __all__ = ["Program", "Source", "program_of"]
 # What JAX calls the argument of a VJP (jax/_src/export/_export.py); without it names are plainer.
 _OF_VJP = "args_and_out_cts_flat_jax["
 
-Source = export.Exported | LoadedModel | LoadedSignature | str | os.PathLike[str]
+Source = export.Exported | CallModule | LoadedModel | LoadedSignature | str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,8 @@ def program_of(
     """The function to convert.
 
     Args:
-        source: an `Exported`, what `bridge.load` returned, one of its signatures, or the path of a
-            SavedModel or of a serialized `Exported`.
+        source: an `Exported`, what `bridge.load` returned, one of its signatures, a `CallModule`,
+            or the path of a SavedModel, of a serialized `Exported` or of StableHLO.
         params: the pytree that is the first positional argument of the function; None for those of
             the file, if there are any.
         platform: for which of those that it was lowered for.
@@ -76,12 +78,12 @@ def program_of(
     """
     found = _read(source, params)
     exported, params = found.exported, found.params
-    call = from_exported(exported, allow_flat_trees=True)
+    call = _call_of(exported)
     parameters = {} if params is None else _parameters(exported, call, params)
     names = _names(call, parameters, found)
     for _ in range(order):
         exported = _vjp(exported)
-        call = from_exported(exported, allow_flat_trees=True)
+        call = _call_of(exported)
         names = names.of_gradient()
     free = [index for index in range(len(call.args)) if index not in parameters]
     defaults = [names.arguments[index] for index in free]
@@ -99,6 +101,13 @@ def program_of(
     return Program(
         _prepare(call, platform), parameters, dict(zip(free, chosen, strict=True)), tuple(results)
     )
+
+
+def _call_of(exported: export.Exported) -> CallModule:
+    """The call, whatever TensorFlow has of the targets that are known here."""
+    known = [name for name in CUSTOM_CALLS if name.encode() in exported.mlir_module_serialized]
+    checks = [export.DisabledSafetyCheck.custom_call(name) for name in known]
+    return from_exported(exported, allow_flat_trees=True, disabled_checks=checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +177,8 @@ class _Found:
 def _read(source: Source, params: Any) -> _Found:
     if isinstance(source, export.Exported):
         return _Found(source, params)
+    if isinstance(source, CallModule):
+        return _Found(exported_of_call(source), params)
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         if path.is_file():
@@ -189,6 +200,8 @@ def _read(source: Source, params: Any) -> _Found:
 
 def _read_artifact(path: Path) -> export.Exported:
     found = path.read_bytes()
+    if is_module(found):
+        return exported_of_file(path, found)
     with refusing_damage(f"{path}, as a serialized Exported"):
         return export.deserialize(bytearray(found))
 

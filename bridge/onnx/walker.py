@@ -8,6 +8,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bridge.onnx import tuples
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation, describe, read
 from bridge.onnx.rules import Rule
@@ -69,7 +70,9 @@ class _Walker:
         before = graph.enter(self._scope)
         for view in block:
             raw = view.operation
-            operands = [values[operand] for operand in raw.operands]
+            if raw.name in (tuples.PACK, tuples.UNPACK):
+                continue
+            operands = [values[tuples.element(operand)] for operand in raw.operands]
             if raw.name in _RETURNS:
                 graph.enter(before)
                 return operands

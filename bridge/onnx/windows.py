@@ -18,6 +18,7 @@ from bridge.onnx.operation import Operation
 from bridge.onnx.pools import max_pool
 from bridge.onnx.reducers import IDENTITIES, identity_of, is_identity, reducer_of
 from bridge.onnx.rules import Rule
+from bridge.onnx.running import reduce_so_far
 from bridge.onnx.sizes import Dim, floordiv, is_static, numbers_of, product
 from bridge.onnx.slicing import pad
 from bridge.onnx.values import Value, of_array
@@ -117,6 +118,9 @@ def _reduce(
         if pooled is not None:
             return [pooled]
     if not is_static(windows.sizes):
+        if (way := _running_axis(values[0], windows)) is not None:
+            axis, reverse = way
+            return reduce_so_far(graph, region, values, starts, axis, reverse=reverse)
         op.refuse(
             "how large its windows are depends on sizes that only a run knows",
             "export it with the sizes of the dimensions along which it goes",
@@ -127,10 +131,10 @@ def _reduce(
     return combine([start.seen_as(found[0].shape) for start in starts], found)
 
 
-def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
-    """CumSum, if the windows are all that is before an element, or behind it, along a dimension."""
+def _running_axis(value: Value, windows: _Windows) -> tuple[int, bool] | None:
+    """The dimension, if windows are all that is before an element, or, in reverse, behind it."""
     axes = [axis for axis, size in enumerate(windows.sizes) if size != 1]
-    if len(axes) != 1 or value.dtype == bool:
+    if len(axes) != 1:
         return None
     (axis,) = axes
     ones = (1,) * value.rank
@@ -139,14 +143,21 @@ def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
     pairs = enumerate(zip(windows.low, windows.high, strict=True))
     others = any(pair != (0, 0) for number, pair in pairs if number != axis)
     whole = size == value.shape[axis] and (low, high) in ((0, size - 1), (size - 1, 0))
-    if moves != (ones, ones, ones) or others or not whole:
+    return None if moves != (ones, ones, ones) or others or not whole else (axis, high != 0)
+
+
+def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
+    """CumSum, if the windows are all that is before an element, or behind it, along a dimension."""
+    if value.dtype == bool or (way := _running_axis(value, windows)) is None:
         return None
+    axis, reverse = way
+    size = windows.sizes[axis]
     is_narrow = value.is_float and value.dtype.itemsize < np.dtype(np.float32).itemsize
     if is_narrow and isinstance(size, int) and size <= _MOST_IN_ORDER:
-        return _sum_in_order(graph, graph.whole(value), axis, size, reverse=high != 0)
+        return _sum_in_order(graph, graph.whole(value), axis, size, reverse=reverse)
     index = nodes.constant(axis, np.int64)
     return graph.node(
-        "CumSum", [graph.whole(value), index], shape=value.shape, reverse=int(high != 0)
+        "CumSum", [graph.whole(value), index], shape=value.shape, reverse=int(reverse)
     )
 
 

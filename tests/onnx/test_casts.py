@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.onnx.checking import check
+from tests.onnx.checking import check, operations
 from tests.onnx.edges import NUMBERS, edges
 from xla_call_module.errors import UnsupportedError
 
@@ -71,6 +71,12 @@ def test_bits_are_read_from_version_26_on():
     with pytest.raises(UnsupportedError, match=r"sign of a NaN.*leave opset out, or pass 26"):
         check(jnp.signbit, x, opset=25)
     check(lambda x: lax.bitcast_convert_type(x, jnp.float32), np.int32([1, 2, -1]), opset=18)
+
+
+def test_bits_of_known_numbers():
+    number = np.float32(1.5)
+    model = check(lambda x: x + lax.bitcast_convert_type(number, jnp.int32), np.int32(1))
+    assert operations(model) == ["Add"]
 
 
 def test_bits_of_other_sizes():

@@ -72,3 +72,10 @@ def test_an_algorithm_that_rounds_is_refused():
     a = np.ones((2, 2), np.float32)
     with pytest.raises(InteropError, match="rounds operands of float32 to bf16"):
         check(lambda a: lax.dot(a, a, precision=algorithm), a)
+
+
+def test_a_vector_behind_what_is_turned():
+    """Of which ONNX Runtime makes one node that forgets the turn."""
+    random = np.random.default_rng(0)
+    matrix, cube, vector = (random.random(s, np.float32) for s in ((3, 3), (2, 3, 3), (3,)))
+    check(lambda a, b, x: [a.T @ x, b.mT @ x, jnp.einsum("ij,i->j", a, x)], matrix, cube, vector)

@@ -14,6 +14,7 @@ TOLERANCES = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1
 
 OF_NUMBERS = {"abs": jnp.abs, "negative": jnp.negative, "sign": jnp.sign}
 OF_FLOATS = {
+    "angle": jnp.angle,
     "cbrt": lax.cbrt,
     "ceil": lax.ceil,
     "cos": lax.cos,

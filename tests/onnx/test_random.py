@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import bridge
 from tests.onnx.checking import check, operations
@@ -60,6 +61,16 @@ def test_a_key_is_an_input():
     exported = jax.export.export(jax.jit(lambda key: jax.random.bits(key, (2,))))(spec)
     (value,) = bridge.to_onnx(exported).graph.input
     assert value.type.tensor_type.shape.dim[0].dim_value == 2
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((), "uint32"), ((3, 4), "uint8"), ((5, 3), "uint32"),
+                                              ((3,), "uint64")])  # fmt: skip
+def test_the_generator_of_threefry(shape, dtype):
+    def function(key):
+        algorithm = lax.RandomAlgorithm.RNG_THREE_FRY
+        return lax.rng_bit_generator(key, shape, np.dtype(dtype), algorithm=algorithm)
+
+    check(function, np.array([2**64 - 7, 2**64 - 2], np.uint64))
 
 
 def test_the_generator_of_the_device_is_refused():

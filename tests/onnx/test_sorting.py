@@ -65,6 +65,7 @@ def test_symbolic_sizes():
 
     check(function, _shuffled("float32"), shapes=["b, t"])
     check(lambda x: lax.top_k(x, 2), _shuffled("float32"), shapes=["b, 30"])
+    check(lambda x: lax.top_k(x, x.shape[1] // 2), _shuffled("float32"), shapes=["b, 2*t"])
 
 
 def test_approximate_greatest_and_least():

@@ -169,7 +169,11 @@ def test_windows_over_images_of_any_size(sizes):
 
 def test_windows_of_a_size_that_only_a_run_knows():
     with pytest.raises(bridge.InteropError, match="how large its windows are"):
-        check(lambda x: lax.cummax(x, 0), np.ones((4, 2), np.float32), shapes=["b, 2"])
+        check(
+            lambda x: lax.reduce_window(x, -jnp.inf, lax.max, x.shape, (1, 1), "VALID"),
+            np.ones((4, 2), np.float32),
+            shapes=["b, 2"],
+        )
 
 
 @pytest.mark.parametrize(
@@ -238,3 +242,18 @@ def test_max_pools_behind_relu(window, strides, padding, layout):
 )  # fmt: skip
 def test_pools_that_are_no_max_pools(function):
     assert "MaxPool" not in operations(check(function, _IMAGES))
+
+
+def test_running_reductions_over_dimensions_of_any_size():
+    x = np.random.default_rng(0).standard_normal((5, 2)).astype(np.float32)
+    x[2, 0] = np.nan
+
+    def function(x):
+        return (
+            jnp.cumprod(x, 0),
+            lax.cummax(x, 1, reverse=True),
+            lax.cumlogsumexp(x, 0),
+            lax.cummin(x[:, 0]),
+        )
+
+    check(function, x, shapes=["b, t"], rtol=2e-5, atol=1e-6)

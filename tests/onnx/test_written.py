@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 from jax.lax import linalg
 
+import bridge
 from tests.onnx.checking import check
-from tests.onnx.written import check_written
+from tests.onnx.written import check_written, exported
+from xla_call_module.errors import UnsupportedError
 
 X = np.array([[1, 2.5], [3, -4], [5, 5.5]], np.float32)
 SCALE = np.array([2, 0.5], np.float32)
@@ -78,6 +81,17 @@ def test_torch_index_select():
     )
 
 
+def test_torch_index_select_in_batches():
+    a = np.arange(24, dtype=np.int32).reshape(2, 4, 3)
+    index = np.array([[0, 2, 1, 1], [2, 2, 0, 1]], np.int32)
+    check_written(
+        """%r0 = "stablehlo.torch_index_select"(%a, %b) {dim = 2 : i64, batch_dims = 1 : i64}
+        : (tensor<2x4x3xi32>, tensor<2x4xi32>) -> tensor<2x4x4xi32>""",
+        [a, index],
+        np.take_along_axis(a, index[:, None, :].repeat(4, 1), 2),
+    )
+
+
 def test_map():
     check_written(
         """%r0 = "stablehlo.map"(%a, %a) ({ ^bb0(%x: tensor<f32>, %y: tensor<f32>):
@@ -107,6 +121,145 @@ def test_a_sort_by_a_plain_comparison():
         : (tensor<3x2xf32>) -> tensor<3x2xf32>""",
         [X],
         np.sort(X, 0),
+    )
+
+
+def test_a_sort_by_any_comparison():
+    a, b = np.array([[3, 1, 2, 2]], np.int64), np.array([[0, 5, 1, 0.5]], np.float32)
+    order = np.argsort(-(a + b), 1, kind="stable")
+    check_written(
+        """%r0, %r1 = "stablehlo.sort"(%a, %b) ({
+        ^bb0(%x: tensor<i64>, %y: tensor<i64>, %u: tensor<f32>, %v: tensor<f32>):
+            %p = stablehlo.convert %x : (tensor<i64>) -> tensor<f32>
+            %q = stablehlo.convert %y : (tensor<i64>) -> tensor<f32>
+            %s = stablehlo.add %p, %u : tensor<f32>
+            %t = stablehlo.add %q, %v : tensor<f32>
+            %c = stablehlo.compare GT, %s, %t : (tensor<f32>, tensor<f32>) -> tensor<i1>
+            stablehlo.return %c : tensor<i1> }) {dimension = 1 : i64, is_stable = true}
+        : (tensor<1x4xi64>, tensor<1x4xf32>) -> (tensor<1x4xi64>, tensor<1x4xf32>)""",
+        [a, b],
+        np.take_along_axis(a, order, 1),
+        np.take_along_axis(b, order, 1),
+    )
+
+
+def test_too_many_elements_to_compare():
+    a = np.zeros(20_000, np.int64)
+    program = exported(
+        """%r0 = "stablehlo.sort"(%a) ({ ^bb0(%x: tensor<i64>, %y: tensor<i64>):
+            %s = stablehlo.multiply %x, %x : tensor<i64>
+            %c = stablehlo.compare LT, %s, %y : (tensor<i64>, tensor<i64>) -> tensor<i1>
+            stablehlo.return %c : tensor<i1> }) {is_stable = true} : (tensor<20000xi64>) -> tensor<20000xi64>""",
+        [a],
+        [a],
+    )
+    with pytest.raises(UnsupportedError, match=r"sort at .*20000 elements are too many"):
+        bridge.to_onnx(program)
+
+
+def test_scatters_into_several_arrays():
+    a, b = np.array([1, 2, 3], np.int64), np.array([1, 2, 3], np.float32)
+    index = np.array([[1], [7], [1]], np.int32)
+    u, v = np.array([10, 20, 30], np.int64), np.array([0.5, 1.5, 4], np.float32)
+    check_written(
+        """%r0, %r1 = "stablehlo.scatter"(%a, %b, %c, %d, %e) ({
+        ^bb0(%x: tensor<i64>, %p: tensor<f32>, %y: tensor<i64>, %q: tensor<f32>):
+            %s = stablehlo.subtract %y, %x : tensor<i64>
+            %t = stablehlo.multiply %p, %q : tensor<f32>
+            stablehlo.return %s, %t : tensor<i64>, tensor<f32> })
+        {scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0],
+         scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}
+        : (tensor<3xi64>, tensor<3xf32>, tensor<3x1xi32>, tensor<3xi64>, tensor<3xf32>)
+        -> (tensor<3xi64>, tensor<3xf32>)""",
+        [a, b, index, u, v],
+        np.array([1, 30 - (10 - 2), 3], np.int64),
+        np.array([1, 2 * 0.5 * 4, 3], np.float32),
+    )
+
+
+def test_pads_by_computed_amounts():
+    a, filling = np.arange(6).reshape(2, 3), np.array(9)
+    amounts = [np.array(n) for n in ([1, -1], [-1, 2], [1, 0])]
+    check_written(
+        """%r0 = stablehlo.dynamic_pad %a, %b, %c, %d, %e : (tensor<2x3xi64>, tensor<i64>,
+        tensor<2xi64>, tensor<2xi64>, tensor<2xi64>) -> tensor<3x4xi64>""",
+        [a, filling, *amounts],
+        np.array([[9, 9, 9, 9], [1, 2, 9, 9], [9, 9, 9, 9]]),
+        in_jax=False,
+    )
+
+
+def test_slices_of_computed_sizes():
+    a = np.arange(8).reshape(2, 4)
+    check_written(
+        """%r0 = stablehlo.real_dynamic_slice %a, %b, %c, %d : (tensor<2x4xi64>, tensor<2xi64>,
+        tensor<2xi64>, tensor<2xi64>) -> tensor<1x2xi64>""",
+        [a, np.array([1, 1]), np.array([2, 4]), np.array([1, 2])],
+        a[1:2, 1:4:2],
+        in_jax=False,
+    )
+    check_written(
+        """%r0 = "stablehlo.dynamic_gather"(%a, %b, %c) {dimension_numbers = #stablehlo.gather<
+        offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>}
+        : (tensor<2x4xi64>, tensor<2xi64>, tensor<2xi64>) -> tensor<2x2xi64>""",
+        [a, np.array([0, 10]), np.array([1, 2])],
+        a[:, :2],
+        in_jax=False,
+    )
+
+
+def test_tuples():
+    pair = "tuple<tensor<3x2xf32>, tensor<2xf32>>"
+    check_written(
+        f"""%t = stablehlo.tuple %a, %b : {pair}
+        %u = stablehlo.tuple %t, %b : tuple<{pair}, tensor<2xf32>>
+        %v = stablehlo.get_tuple_element %u[0] : (tuple<{pair}, tensor<2xf32>>) -> {pair}
+        %r0 = stablehlo.get_tuple_element %v[1] : ({pair}) -> tensor<2xf32>""",
+        [X, SCALE],
+        SCALE,
+    )
+
+
+def test_bits_of_flags():
+    flags = np.unpackbits(np.frombuffer(X.tobytes(), np.uint8), bitorder="little")
+    flags = flags.reshape(3, 2, 32).astype(bool)
+    check_written(
+        """%r0 = stablehlo.bitcast_convert %a : (tensor<3x2xf32>) -> tensor<3x2x32xi1>
+        %r1 = stablehlo.bitcast_convert %b : (tensor<3x2x32xi1>) -> tensor<3x2xi32>""",
+        [X, flags],
+        flags,
+        X.view(np.int32),
+        in_jax=False,  # which counts a flag as a byte
+    )
+
+
+def test_a_loop_that_never_begins():
+    check_written(
+        """%r0 = stablehlo.while(%x = %a) : tensor<3x2xf32>
+        cond { stablehlo.return %b : tensor<i1> }
+        do { %y = stablehlo.add %x, %x : tensor<3x2xf32>
+             stablehlo.return %y : tensor<3x2xf32> }""",
+        [X, np.array(False)],
+        X,
+    )
+
+
+def test_the_size_of_a_dimension_stays():
+    body = """%r0 = "stablehlo.set_dimension_size"(%a, %{}) {{dimension = 0 : i64}}
+        : (tensor<3x2xf32>, tensor<i32>) -> tensor<3x2xf32>"""
+    same = "%n = stablehlo.get_dimension_size %a, dim = 0 : (tensor<3x2xf32>) -> tensor<i32>\n"
+    check_written(same + body.format("n"), [X], X)
+    program = exported(body.format("b"), [X, np.array(2, np.int32)], [X])
+    with pytest.raises(UnsupportedError, match=r"set_dimension_size at .*take a slice"):
+        bridge.to_onnx(program)
+
+
+@pytest.mark.parametrize("base", [0, 1, -1, 2])
+def test_integers_to_negative_powers(base):
+    check_written(
+        "%r0 = stablehlo.power %a, %b : tensor<2xi32>",
+        [np.full(2, base, np.int32), np.array([-1, -2], np.int32)],
+        np.array([{1: 1, -1: -1}.get(base, 0), abs(base) == 1], np.int32),
     )
 
 
@@ -169,4 +322,19 @@ def test_comparators_of_bits():
         : (tensor<11xf32>, tensor<11xi32>) -> (tensor<11xf32>, tensor<11xi32>)""",
         [numbers],
         order,
+    )
+
+
+def test_calls_of_mhlo():
+    """As JAX wrote them before it wrote composites."""
+    check_written(
+        """%r0 = stablehlo.custom_call @mhlo.erf(%a) {mhlo.attributes = {}, mhlo.version = 1 : i64}
+            : (tensor<3x2xf32>) -> tensor<3x2xf32>
+        %r1, %r2 = stablehlo.custom_call @mhlo.topk(%a)
+            {mhlo.attributes = {k = 1 : i64, largest = true}, mhlo.version = 1 : i64}
+            : (tensor<3x2xf32>) -> (tensor<3x1xf32>, tensor<3x1xi32>)""",
+        [X],
+        np.asarray(jax.lax.erf(X)),
+        X.max(1, keepdims=True),
+        X.argmax(1)[:, None].astype(np.int32),
     )
