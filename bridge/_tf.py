@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["annotate_sharding", "gradient_query", "gradients_for_xla"]
+try:
+    from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
+except ImportError:
+    function_def_to_graph_def = None
+
+__all__ = ["annotate_sharding", "gradient_query", "gradients_for_xla", "graph_of_function"]
+
+# The definition of a function -> its graph with placeholders for its arguments, and the names that
+# tensors have there. Outputs have names in functions and numbers in graphs, and only
+# tensorflow/python/framework/function_def_to_graph.py knows both. Without the gate XLA refuses the
+# gradients of loops over lists. It can go when the gradient of a call of a function compiles
+# wherever that of its operations does.
+graph_of_function: Callable[[Any], tuple[Any, dict[str, str]]] | None = function_def_to_graph_def
 
 
 def annotate_sharding(tensor: tf.Tensor, tile_assignment: np.ndarray[Any, Any] | None) -> tf.Tensor:

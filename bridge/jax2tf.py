@@ -30,7 +30,7 @@ from bridge.gradient import GradientOptions
 from bridge.narrowing import narrow_dtype
 from bridge.specifications import specify_as_jax2tf
 from bridge.tf_eager import call_eagerly, with_eager_gradient
-from bridge.tf_results import DynamicShapeError
+from bridge.tf_results import DynamicShapeError, returning
 from xla_call_module._tf import exempt_from_autograph
 from xla_call_module.checks import parse_checks
 from xla_call_module.dtypes import dtype_from_name
@@ -229,6 +229,7 @@ def call_tf(
         shapes = tree_util.tree_map(
             lambda like: jax.ShapeDtypeStruct(like.shape, like.dtype), output_shape_dtype
         )
+        callable_tf = returning(callable_tf, shapes)
     if call_tf_graph:
         inside = call_tensorflow(callable_tf, shapes=shapes, graph=True)
     elif ordered:

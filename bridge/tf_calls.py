@@ -19,7 +19,8 @@ from bridge.tf_derivatives import Spliced
 from bridge.tf_effects import is_stateful, stateful_operations
 from bridge.tf_embedding import Embedding
 from bridge.tf_functions import call_with_tensors, flatten_results, name_of, to_callable
-from bridge.tf_results import declared_results, infer_results, is_static
+from bridge.tf_results import declared_results, infer_results
+from bridge.tf_sizes import is_static
 from bridge.tf_tracing import Traced, trace
 from bridge.tf_variables import (
     is_trainable,
@@ -195,7 +196,7 @@ class CalledFunction:
             return results
 
         specs = [_to_spec(leaf, tree, index) for index, leaf in enumerate(leaves)]
-        if not self._options.graph:
+        if not self._options.compiled:
             _refuse_symbols(specs, tree)
         traced = trace(flat, specs, name=name, compiled=self._spliced)
         declared = declared_results(traced, out_tree, self._options.shapes)
@@ -265,9 +266,10 @@ def _refuse_symbols(specs: Sequence[jax.ShapeDtypeStruct], tree: tree_util.PyTre
     for path, spec in zip(argument_paths(tree), specs, strict=True):
         if not is_static(spec):
             raise StructureError(
-                f"{path} has the symbolic shape {spec.shape}, and TensorFlow compiles a function "
-                "for JAX with fixed sizes only. To do: pass graph=True, which leaves compiling it "
-                "to the TensorFlow that runs what is exported; or export it once for each size."
+                f"{path} has the symbolic shape {spec.shape}, which only an export has, and with "
+                "compiled=False the function runs through a callback, which cannot be exported. To "
+                "do: leave compiled=False out; or pass graph=True in its place, which keeps the "
+                "function TensorFlow's in what is exported."
             )
 
 

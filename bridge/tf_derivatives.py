@@ -38,9 +38,12 @@ from bridge.tf_effects import (
     operations_of,
 )
 from bridge.tf_embedding import Embedding
+from bridge.tf_inlining import gradient_in_graph, has_loops, inline
 from bridge.tf_linearity import operations_without_gradient
 from bridge.tf_lowering import compile_function, compiled_results, lower
-from bridge.tf_results import is_static, result_specs
+from bridge.tf_results import result_specs
+from bridge.tf_sizes import is_static
+from bridge.tf_symbolic import lower_symbolic
 from bridge.tf_tracing import FlatFunction, Traced, trace
 from bridge.tf_variables import is_split, read, read_at_run_time, to_spec
 from bridge.transposing import transposable
@@ -84,9 +87,8 @@ class Spliced:
     def __call__(self, *inputs: Any) -> list[Any]:
         """The results."""
         config: Any = jax.config  # its values are attributes that JAX adds when it is imported
-        ordered = isinstance(self._runner, Callback) and self._runner.ordered
-        # Then JAX refuses ordered effects inside of `jax.custom_jvp`.
-        plain = ordered and config.jax_enable_checks and is_staging()
+        # With its checks JAX refuses effects inside of `jax.custom_jvp`.
+        plain = config.jax_enable_checks and is_staging() and _has_effects(self._runner)
         function = self._mapped if plain else self._differentiable
         results: list[Any] = function(*vary_together(inputs))
         return results
@@ -129,7 +131,10 @@ class Spliced:
         For each of these an index into the variables, a variable that is none of them (what a
         custom gradient reads), or a constant.
         """
-        exported = lower(self._traced, self._module, self._results)
+        if all(map(is_static, self._traced.arguments)):
+            exported = lower(self._traced, self._module, self._results)
+        else:
+            exported = lower_symbolic(self._traced, self._results)
         places = {id(variable): index for index, variable in enumerate(self._variables)}
         captures: list[Any] = []
         for captured in self._traced.captures:
@@ -216,6 +221,11 @@ class Spliced:
             return _is_trainable(self._traced.arguments[index])
         variable = self._variables[index - count]
         return not is_split(variable) and is_differentiable(variable.dtype.base_dtype.name)
+
+    @cached_property
+    def _is_inlined(self) -> bool:
+        """Whether its gradient is taken of its operations, instead of a call of it."""
+        return self._runner is None and has_loops(self._traced.concrete)
 
     @cached_property
     def _moving(self) -> tuple[int, ...]:
@@ -311,6 +321,9 @@ class Spliced:
             specs = [self._results[index] for index in self._moving]
             found = self._traced.concrete(*tensors[:count])  # for the shapes only
             zeros = [tf.zeros_like(found[index]) for index in self._moving]
+            if self._is_inlined:
+                pulled = self._gradient(active, tensors[:count], zeros)
+                return _to_tensors(gradient_in_graph(pulled, zeros, tensors[count:]), specs)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(zeros)
                 pulled = self._gradient(active, tensors[:count], zeros)
@@ -334,6 +347,16 @@ class Spliced:
     ) -> list[tf.Tensor]:
         inputs = [*arguments, *self._variables]
         sources = [inputs[index] for index in active]
+        specs = [self._spec_of(index) for index in active]
+        if self._is_inlined:
+            sources = [_alone(source) for source in sources]
+            given = dict(zip(active, sources, strict=True))
+            results = inline(
+                self._traced.concrete,
+                [given.get(index, argument) for index, argument in enumerate(arguments)],
+            )
+            targets = [results[index] for index in self._moving]
+            return _to_tensors(gradient_in_graph(targets, sources, cotangents), specs)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
             results = self._traced.concrete(*arguments)
@@ -345,7 +368,7 @@ class Spliced:
                 output_gradients=cotangents,
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             ),
-            [self._spec_of(index) for index in active],
+            specs,
         )
 
     def _map(
@@ -402,12 +425,15 @@ class Spliced:
                 if self._derivation is None or self._derivation.has_own_gradients:
                     self._derived[key] = self._vectorize(size, batched)
                 else:
-                    self._derived[key] = self._derivation.of_vectorized(size, batched)
-            found: Spliced | None = self._derived[key]
-            return found
+                    found = self._derivation.of_vectorized(size, batched)
+                    self._derived[key] = found if found and found._compiles else None
+            vectorized: Spliced | None = self._derived[key]
+            return vectorized
 
     def _vectorize(self, size: int, batched: tuple[bool, ...]) -> Spliced | None:
         if operations_of(self._traced.concrete) & WITHOUT_VECTORIZATION:
+            return None
+        if not all(map(is_static, (*self._traced.arguments, *self._results))):
             return None
 
         def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -432,10 +458,17 @@ class Spliced:
         try:
             with _without_logging():
                 found = Spliced(trace(flat, specs, name=self._traced.name), self._variables)
-            _ = found._compiled
-        except (InteropError, ValueError, TypeError, LookupError, NotImplementedError):
+            return found if found._compiles else None
+        except (ValueError, TypeError, LookupError, NotImplementedError):
             return None
-        return found
+
+    @property
+    def _compiles(self) -> bool:
+        """Whether XLA has all of its operations."""
+        try:
+            return self._compiled is not None
+        except InteropError:
+            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,6 +542,17 @@ def _to_tensors(values: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct]) ->
         tf.reshape(tensor, spec.shape) if is_static(spec) else tensor
         for tensor, spec in zip(tensors, specs, strict=True)
     ]
+
+
+def _alone(source: Any) -> Any:
+    """The tensor under a name of its own, so that one that is given twice has two gradients."""
+    return source if isinstance(source, tf.Variable) else tf.identity(source)
+
+
+def _has_effects(runner: Callback | Embedding | None) -> bool:
+    if isinstance(runner, Callback):
+        return runner.ordered
+    return runner is not None and runner.has_side_effect
 
 
 def _without_effects(runner: Callback | Embedding | None) -> Callback | Embedding | None:

@@ -37,7 +37,14 @@ from xla_call_module.stablehlo import (
     walk,
 )
 
-__all__ = ["compile_function", "compiled_results", "lower"]
+__all__ = [
+    "compile_function",
+    "compiled_results",
+    "finish",
+    "lower",
+    "platforms_for",
+    "remove_copies",
+]
 
 _BODY = "tensorflow_function"
 
@@ -111,11 +118,16 @@ def lower(
     # A mesh that is set would be that of the results.
     with make_ir_context(), outside_meshes():
         module = ir.Module.parse(compiled)
-        _remove_copies(module)
-        platforms = _platforms_for(traced, module)
+        remove_copies(module)
+        platforms = platforms_for(traced, module)
         outside = export.export(jax.jit(like, keep_unused=True), platforms=platforms)(*specs)
         _enclose(module, parse_module(outside.mlir_module_serialized), traced)
         artifact = serialize_module(module, read_artifact_version(outside.mlir_module_serialized))
+    return finish(outside, artifact)
+
+
+def finish(outside: export.Exported, artifact: bytes) -> export.Exported:
+    """What JAX exported with another module, without shardings and without a VJP."""
     own = dataclasses.replace(outside, mlir_module_serialized=artifact)
     nothing = (None,) * len(own.in_avals), (None,) * len(own.out_avals)
     return cut_vjp(replace_shardings(own, *nothing), 0)
@@ -148,7 +160,7 @@ def _refusal(name: str, error: Exception) -> StructureError:
     )
 
 
-def _platforms_for(traced: Traced, module: Any) -> tuple[str, ...]:
+def platforms_for(traced: Traced, module: Any) -> tuple[str, ...]:
     """Where JAX's XLA can run a module: everywhere, but for what it calls."""
     allowed = tuple(PLATFORMS)
     for target in sorted({call.target for call in custom_calls(module)}):
@@ -162,7 +174,7 @@ def _platforms_for(traced: Traced, module: Any) -> tuple[str, ...]:
     return allowed
 
 
-def _remove_copies(module: Any) -> None:
+def remove_copies(module: Any) -> None:
     """Put its operand in the place of each `mhlo.copy`, of which StableHLO has no form."""
     for operation in [found for found in walk(module) if _name_of(found) == "mhlo.copy"]:
         operation.operation.results[0].replace_all_uses_with(operation.operation.operands[0])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,20 +10,25 @@ import numpy as np
 import tensorflow as tf
 from jax import export, tree_util
 
+from bridge.narrowing import narrow_dtype
+from bridge.tf_functions import flatten_results, name_of
+from bridge.tf_sizes import SizeSamples, scope_of
 from bridge.tf_tracing import FlatFunction, Traced, trace
-from xla_call_module.dimensions import evaluate_shape, symbols
-from xla_call_module.errors import StructureError, quote
+from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.exported import result_paths
 
-__all__ = ["DynamicShapeError", "declared_results", "infer_results", "is_static", "result_specs"]
+__all__ = [
+    "DynamicShapeError",
+    "declared_results",
+    "infer_results",
+    "result_specs",
+    "returning",
+    "trace_at",
+]
 
 
 class DynamicShapeError(StructureError):
     """The shape of a result depends on values."""
-
-
-# Sizes at which functions are traced: whole numbers of what shapes are usually divided by.
-_BASE, _STEP = 24, 48
 
 
 def result_specs(traced: Traced) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -71,16 +75,46 @@ def declared_results(
     """
     if shapes is None:
         return None
-    scope = _scope_of(traced.arguments)
+    scope = scope_of(traced.arguments)
     leaves, tree = tree_util.tree_flatten(shapes)
     if tree != out_tree:
-        raise StructureError(
-            f"shapes= has the structure {tree}; {traced.name} returns {out_tree}. To do: pass a "
-            "jax.ShapeDtypeStruct, or a text such as 'b, 3', for each result, in their structure."
-        )
+        raise _wrong_structure(tree, out_tree, traced.name)
     return tuple(
         _declared(path, _parse(leaf, known, scope), known, traced.name)
         for path, leaf, known in zip(result_paths(out_tree), leaves, traced.results, strict=True)
+    )
+
+
+def returning(function: Callable[..., Any], shapes: Any) -> Callable[..., Any]:
+    """The function, which raises where it returns anything but what is declared.
+
+    Args:
+        function: a function of tensors.
+        shapes: a pytree of `jax.ShapeDtypeStruct`; None is the structure without results.
+    """
+    name = name_of(function)
+    leaves, tree = tree_util.tree_flatten(shapes)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        results = function(*args, **kwargs)
+        tensors, found = flatten_results(results, name)
+        if found != tree:
+            raise _wrong_structure(tree, found, name)
+        for path, leaf, tensor in zip(result_paths(found), leaves, tensors, strict=True):
+            dtype = narrow_dtype(np.dtype(tensor.dtype.as_numpy_dtype))
+            _declared(path, leaf, tf.TensorSpec(tensor.shape, dtype), name)
+        return results
+
+    call.__name__ = name
+    return call
+
+
+def _wrong_structure(
+    declared: tree_util.PyTreeDef, found: tree_util.PyTreeDef, name: str
+) -> StructureError:
+    return StructureError(
+        f"shapes= has the structure {declared}; {name} returns {found}. To do: pass a "
+        "jax.ShapeDtypeStruct, or a text such as 'b, 3', for each result, in their structure."
     )
 
 
@@ -114,60 +148,67 @@ def _parse(leaf: Any, known: tf.TensorSpec, scope: Any) -> Any:
     return jax.ShapeDtypeStruct(shape, known.dtype.as_numpy_dtype)
 
 
-def is_static(spec: jax.ShapeDtypeStruct) -> bool:
-    """Whether no dimension is symbolic."""
-    return all(isinstance(dim, int) for dim in spec.shape)
-
-
-def _scope_of(specs: Sequence[jax.ShapeDtypeStruct]) -> Any:
-    dims = (dim for spec in specs for dim in spec.shape if not isinstance(dim, int))
-    return next((dim.scope for dim in dims), None)
-
-
 def infer_results(
     flat: FlatFunction, specs: Sequence[jax.ShapeDtypeStruct], *, name: str
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
     """The symbolic shapes of the results, linear in the symbols of the arguments.
 
     The function is traced with numbers for the symbols: one set of numbers, each of them changed by
-    itself, and one more set, at which what was found is checked.
+    itself, and an odd one, at which what was found is checked.
 
     Raises:
         StructureError: the shapes are not linear; or they depend on values.
     """
-    texts = [tuple(d if isinstance(d, int) else str(d) for d in spec.shape) for spec in specs]
-    names = sorted({symbol for shape in texts for dim in shape for symbol in symbols(dim)})
-    base = {symbol: _BASE + index for index, symbol in enumerate(names)}
-
-    def at(sizes: Mapping[str, int]) -> tuple[jax.ShapeDtypeStruct, ...]:
-        given = [
-            jax.ShapeDtypeStruct(evaluate_shape(shape, sizes), spec.dtype)
-            for shape, spec in zip(texts, specs, strict=True)
-        ]
-        return result_specs(trace(flat, given, name=name, compiled=False))
-
-    first = at(base)
-    moved = {symbol: at({**base, symbol: base[symbol] + _STEP}) for symbol in names}
-    check = {symbol: 3 * size + index for index, (symbol, size) in enumerate(base.items())}
-    values = dict(
-        zip(names, export.symbolic_shape(",".join(names), scope=_scope_of(specs)), strict=True)
+    samples = SizeSamples(tuple(specs))
+    at = [
+        result_specs(trace_at(flat, samples, sizes, name=name, compiled=False))
+        for sizes in samples.sizes
+    ]
+    return tuple(
+        jax.ShapeDtypeStruct(_fit_shape(index, shapes, samples, name), shapes[0].dtype)
+        for index, shapes in enumerate(zip(*at, strict=True))
     )
-    found = []
-    for index, (spec, checked) in enumerate(zip(first, at(check), strict=True)):
-        shape = []
-        for axis, size in enumerate(spec.shape):
-            slopes = {
-                symbol: Fraction(moved[symbol][index].shape[axis] - size, _STEP) for symbol in names
-            }
-            offset = size - sum(slope * base[symbol] for symbol, slope in slopes.items())
-            expected = offset + sum(slope * check[symbol] for symbol, slope in slopes.items())
-            if expected != checked.shape[axis] or any(s.denominator > 1 for s in slopes.values()):
-                raise StructureError(
-                    f"Dimension {axis} of result {index} of {name} is {size} with {base} and "
-                    f"{checked.shape[axis]} with {check}, which is not linear in "
-                    f"{', '.join(names)}. To do: pass shapes= of the results."
-                )
-            terms = [int(slope) * values[symbol] for symbol, slope in slopes.items() if slope]
-            shape.append(sum(terms, int(offset)))
-        found.append(jax.ShapeDtypeStruct(tuple(shape), spec.dtype))
-    return tuple(found)
+
+
+def trace_at(
+    flat: FlatFunction,
+    samples: SizeSamples,
+    sizes: Mapping[str, int],
+    *,
+    name: str,
+    compiled: bool = True,
+) -> Traced:
+    """The function, traced with numbers for the symbols.
+
+    Raises:
+        StructureError: TensorFlow refuses these sizes.
+    """
+    try:
+        return trace(flat, samples.specs_at(sizes), name=name, compiled=compiled)
+    except ValueError as error:
+        if isinstance(error, InteropError):
+            raise
+        raise StructureError(
+            f"{name} cannot be traced with {_text(sizes)}: {quote(error)}. To do: have it take "
+            "arguments of every size, or write a dimension that must be divisible as in '2*b'."
+        ) from error
+
+
+def _fit_shape(index: int, at: Sequence[Any], samples: SizeSamples, name: str) -> tuple[Any, ...]:
+    shape = []
+    for axis, values in enumerate(zip(*(spec.shape for spec in at), strict=True)):
+        if (size := samples.fit(values)) is None:
+            found = ", ".join(
+                f"{value} with {_text(sizes)}"
+                for value, sizes in zip(values, samples.sizes, strict=True)
+            )
+            raise StructureError(
+                f"Dimension {axis} of result {index} of {name} is {found}, which is not linear in "
+                f"{', '.join(samples.names)}. To do: pass shapes= of the results."
+            )
+        shape.append(samples.to_dimension(size))
+    return tuple(shape)
+
+
+def _text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())

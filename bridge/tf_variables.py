@@ -34,7 +34,10 @@ _NOT_SHARED = frozenset({"float8_e4m3fn", "float8_e5m2"})
 
 def to_numpy(tensor: tf.Tensor) -> np.ndarray[Any, Any]:
     """A view of an eager tensor on the CPU; a copy from elsewhere."""
-    return np.asarray(tensor)
+    try:
+        return np.asarray(tensor)
+    except ValueError:  # of one number of a dtype that numpy itself does not have
+        return np.asarray(tensor.numpy(), dtype=tensor.dtype.as_numpy_dtype)
 
 
 def to_array(tensor: tf.Tensor) -> jax.Array:

@@ -150,11 +150,43 @@ def export_with_symbols(function, **options):
 def test_result_shapes_are_found_out_and_checked():
     assert export_with_symbols(lambda x: tf.concat([x, x[:1]], 0)) == ["b + 1", "c"]
     assert export_with_symbols(lambda x: tf.repeat(tf.transpose(x), 3, 0)) == ["3*c", "b"]
+    assert export_with_symbols(lambda x: tf.reshape(x, [-1])) == ["b*c"]
     with pytest.raises(StructureError, match=r"Dimension 0 of result 0 .*not linear in b, c"):
-        export_with_symbols(lambda x: tf.reshape(x, [-1]))
-    assert export_with_symbols(lambda x: tf.reshape(x, [-1]), shapes="b*c") == ["b*c"]
+        export_with_symbols(lambda x: x[::2])
+    halved = "floordiv(b + 1, 2)"
+    assert export_with_symbols(lambda x: x[::2], shapes=f"{halved}, c") == [halved, "c"]
     with pytest.raises(StructureError, match="which is no shape"):
         export_with_symbols(tf.sin, shapes="b, %")
+
+
+def test_what_is_found_out_at_two_sizes_is_checked_at_others():
+    def with_symbol(function, **options):
+        called = bridge.call_tf(function, graph=True, **options)
+        spec = jax.ShapeDtypeStruct(export.symbolic_shape("b, 3"), np.float32)
+        return [str(dim) for dim in export.export(jax.jit(called))(spec).out_avals[0].shape]
+
+    def pairs(x):
+        return tf.concat([tf.reshape(tf.matmul(x, x, transpose_b=True), [-1]), x[0]], 0)
+
+    def even(x):
+        return x if x.shape[0] is None or x.shape[0] % 2 == 0 else tf.pad(x, [[0, 1], [0, 0]])
+
+    with pytest.raises(StructureError, match=r"Dimension 0 of result 0 .*not linear in b"):
+        with_symbol(pairs)
+    assert with_symbol(pairs, shapes="b*b + 3") == ["b^2 + 3"]
+    with pytest.raises(StructureError, match=r"Dimension 0 of result 0 .*not linear in b"):
+        with_symbol(even)
+
+
+def test_effects_are_held_under_the_checks_of_jax():
+    def printing(x):
+        tf.print(x)
+        return x + 1.0
+
+    called = bridge.call_tf(printing, graph=True)
+    with jax.enable_checks(True):
+        loop = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda _, x: called(x), x))
+        assert "has_side_effect = true" in export.export(loop)(X).mlir_module()
 
 
 def test_what_the_call_cannot_hold_is_refused():
@@ -163,8 +195,6 @@ def test_what_the_call_cannot_hold_is_refused():
         bridge.convert(bridge.call_tf(lambda x: x * variable, graph=True))(X)
     with pytest.raises(StructureError, match=r"compiled=False and variables= have no meaning"):
         bridge.call_tf(tf.sin, graph=True, compiled=False)
-    with pytest.raises(StructureError, match=r"fixed sizes only\. To do: pass graph=True"):
-        bridge.convert(bridge.call_tf(tf.sin), polymorphic_shapes="b, 3")(X)
 
 
 def test_a_damaged_function_is_refused(called):

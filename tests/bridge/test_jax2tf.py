@@ -809,6 +809,20 @@ class TestTensorFlowFromJax:
             with pytest.raises(ValueError, match=r"string|not convertible"):
                 call(np.float32(1.0))
 
+    @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+    def test_declared_results(self, jax2tf, wrap):
+        pair = jax.ShapeDtypeStruct((2,), np.float32)
+        x = np.ones(2, np.float32)
+        assert wrap(jax2tf.call_tf(tf.sin, output_shape_dtype=pair))(x).shape == (2,)
+        nothing = jax2tf.call_tf(tf.function(lambda x: None), output_shape_dtype=None)
+        assert wrap(nothing)(x) is None
+        for function, declared in [(tf.sin, None), (tf.sin, (pair,)), (lambda x: None, pair)]:
+            called = wrap(jax2tf.call_tf(function, output_shape_dtype=declared))
+            with pytest.raises(ValueError, match=r"structure|pytree"):
+                called(x)
+        with pytest.raises(ValueError, match="declared"):
+            wrap(jax2tf.call_tf(tf.reduce_sum, output_shape_dtype=pair))(x)
+
     def test_what_does_not_fit_a_signature(self, jax2tf):
         signature = [tf.TensorSpec([None], tf.float32)]
         called = jax2tf.call_tf(tf.function(tf.sin, input_signature=signature))

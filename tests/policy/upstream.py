@@ -23,6 +23,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.tf_effects",
         "bridge.tf_embedding",
         "bridge.tf_functions",
+        "bridge.tf_inlining",
         "bridge.tf_lowering",
         "bridge.tf_results",
         "bridge.tf_tracing",

@@ -1,0 +1,113 @@
+"""Derivatives of TensorFlow's loops over lists, compiled for JAX."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bridge
+from xla_call_module.errors import StructureError
+
+X = np.linspace(0.1, 1.0, 6, dtype=np.float32).reshape(2, 3)
+SEQUENCES = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(2, 2, 3)
+
+
+@tf.function
+def times_its_sum(row):
+    return tf.sin(row) * tf.reduce_sum(row)
+
+
+def mapped(x):
+    return tf.map_fn(times_its_sum, x)
+
+
+def mapped_by_jax(x):
+    return jax.lax.map(lambda row: jnp.sin(row) * row.sum(), x)
+
+
+@tf.function
+def scanned(x):
+    return tf.scan(lambda carry, row: carry * row + tf.sin(row), x)
+
+
+def scanned_by_jax(x):
+    def step(carry, row):
+        following = carry * row + jnp.sin(row)
+        return following, following
+
+    return jnp.concatenate([x[:1], jax.lax.scan(step, x[0], x[1:])[1]])
+
+
+def loss_of(function):
+    return lambda x: (function(x) ** 2).sum()
+
+
+DERIVATIVES = {
+    "grad": lambda f: jax.jit(jax.grad(loss_of(f))),
+    "order 2": lambda f: jax.jit(jax.grad(lambda x: (jax.grad(loss_of(f))(x) ** 2).sum())),
+    "jvp": lambda f: jax.jit(lambda x: jax.jvp(loss_of(f), (x,), (x + 1.0,))),
+    "vmap of grad": lambda f: jax.jit(lambda x: jax.vmap(jax.grad(loss_of(f)))(x[None] * 2.0)),
+}
+CASES = [("map_fn", "order 2"), ("map_fn", "vmap of grad"), ("scan", "grad"), ("scan", "jvp")]
+LOOPS = {"map_fn": (mapped, mapped_by_jax), "scan": (scanned, scanned_by_jax)}
+
+
+@pytest.mark.parametrize(("loop", "how"), CASES)
+def test_derivatives_of_loops_are_those_of_jax(loop, how):
+    inside, outside = LOOPS[loop]
+    found = DERIVATIVES[how](bridge.call_tf(inside))(X)
+    expected = DERIVATIVES[how](outside)(X)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected
+    )
+
+
+def test_a_recurrent_layer_has_gradients_by_its_variables():
+    layer = keras.layers.LSTM(2, return_sequences=True)
+    layer.build(SEQUENCES.shape)
+    called = bridge.call_tf(layer, variables="argument")
+    gradient = jax.jit(jax.grad(lambda v, x: (called(v, x) ** 2).sum(), argnums=(0, 1)))
+    found, by_inputs = gradient(called.variables(SEQUENCES), SEQUENCES)
+    x = tf.constant(SEQUENCES)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(layer(x) ** 2)
+    own = [variable.value for variable in layer.trainable_variables]
+    *expected, expected_by_inputs = tape.gradient(loss, [*own, x])
+    assert len(found) == len(own) == 3
+    for variable, value in zip(own, expected, strict=True):
+        np.testing.assert_allclose(found[variable.name.partition(":")[0]], value, atol=1e-6)
+    np.testing.assert_allclose(by_inputs, expected_by_inputs, atol=1e-6)
+
+
+def test_an_argument_given_twice_has_two_gradients():
+    called = bridge.call_tf(
+        lambda x, y: tf.map_fn(
+            lambda rows: rows[0] * tf.sin(rows[1]), (x, y), fn_output_signature=tf.float32
+        )
+    )
+    found = jax.jit(jax.grad(lambda x, y: called(x, y).sum(), argnums=(0, 1)))(X, X)
+    np.testing.assert_allclose(found[0], np.sin(X), rtol=1e-6)
+    np.testing.assert_allclose(found[1], X * np.cos(X), rtol=1e-6)
+
+
+def test_a_gradient_that_tensorflow_was_told_inside_of_a_loop_needs_a_callback():
+    @tf.custom_gradient
+    def clipped(row):
+        return tf.sin(row), lambda cotangent: 5.0 * cotangent * row
+
+    def function(x):
+        return tf.map_fn(clipped, x)
+
+    loss = lambda called: jax.grad(lambda x: called(x).sum())  # noqa: E731
+    with pytest.raises(
+        StructureError, match=r"cannot be compiled for JAX.*TensorListReserve.*compiled=False"
+    ):
+        loss(bridge.call_tf(function))(X)
+    np.testing.assert_allclose(
+        loss(bridge.call_tf(function, compiled=False))(X), 5.0 * X, rtol=1e-6
+    )
