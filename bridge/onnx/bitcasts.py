@@ -22,8 +22,8 @@ from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.opsets import FIRST_WITH_BITS
 from bridge.onnx.rules import Rule
-from bridge.onnx.sizes import numbers_of
-from bridge.onnx.values import Array, Value, of_array
+from bridge.onnx.sizes import is_static, numbers_of
+from bridge.onnx.values import Value, of_array
 
 __all__ = ["NOT_READ", "RULES", "bits_of_floats", "floats_of_bits", "in_total_order"]
 
@@ -69,8 +69,8 @@ def _bitcast_convert(graph: Graph, op: Operation) -> Value:
     dtype = op.result.dtype
     if value.dtype == dtype:
         return value
-    if value.array is not None and np.dtype(bool) not in (value.dtype, dtype):
-        return _of_constant(np.broadcast_to(value.array, numbers_of(value.shape)), dtype)
+    if (known := _of_constant(value, dtype)) is not None:
+        return known
     unsigned = f"uint{8 * value.dtype.itemsize}"
     if value.dtype == np.bool_:
         bits = bits_of_flags(graph, value, 8 * dtype.itemsize)
@@ -94,12 +94,19 @@ def _bitcast_convert(graph: Graph, op: Operation) -> Value:
     return floats_of_bits(graph, bits, dtype)
 
 
-def _of_constant(array: Array, dtype: np.dtype[Any]) -> Value:
-    """Read at once, NaNs with all their bits."""
-    ratio = array.dtype.itemsize / dtype.itemsize
-    last = (int(ratio),) if ratio > 1 else ()
-    shape = array.shape[:-1] if ratio < 1 else array.shape
-    return of_array(np.frombuffer(array.tobytes(), dtype).reshape((*shape, *last)))
+def _of_constant(value: Value, dtype: np.dtype[Any]) -> Value | None:
+    """Read at once, NaNs with all their bits; None where only a run knows."""
+    if value.array is None or np.dtype(bool) in (value.dtype, dtype):
+        return None
+    ratio = value.dtype.itemsize / dtype.itemsize
+    if ratio == 1:
+        array = np.frombuffer(value.array.tobytes(), dtype).reshape(value.array.shape)
+        return Value(dtype, value.shape, value.held, array=array)
+    if not is_static(value.shape):
+        return None
+    array = np.broadcast_to(value.array, numbers_of(value.shape))
+    shape = array.shape[:-1] if ratio < 1 else (*array.shape, int(ratio))
+    return of_array(np.frombuffer(array.tobytes(), dtype).reshape(shape))
 
 
 def _check(op: Operation, dtype: np.dtype[Any]) -> None:
@@ -223,9 +230,8 @@ def bits_of_floats(graph: Graph, value: Value) -> Value:
 
 def _bitcast(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
     """The same bits as elements of a dtype of their size."""
-    if value.array is not None:
-        array = np.frombuffer(value.array.tobytes(), dtype).reshape(value.array.shape)
-        return Value(dtype, value.shape, value.held, array=array)
+    if (known := _of_constant(value, dtype)) is not None:
+        return known
     made = graph.node("BitCast", [value], shape=value.held, dtype=dtype, to=dtype)
     return made.seen_as(value.shape)
 

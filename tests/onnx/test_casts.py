@@ -79,6 +79,7 @@ def test_bits_of_known_numbers():
     number = np.float32(1.5)
     model = check(lambda x: x + lax.bitcast_convert_type(number, jnp.int32), np.int32(1))
     assert operations(model) == ["Add"]
+    check(lambda x: jnp.nextafter(x, 2.0), np.float32([1, 2, 3, -np.nan]), shapes=["b"])
 
 
 def test_bits_of_other_sizes():
