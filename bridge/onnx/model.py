@@ -11,6 +11,7 @@ import onnx
 from onnx import helper
 
 from bridge.onnx.graph import Graph
+from bridge.onnx.kernels import dtype_of
 from bridge.onnx.opsets import FIRST_WITH_BITS, OPSETS, USUAL, NewerOpset
 from bridge.onnx.protos import to_graph, to_tensor
 from bridge.onnx.sizes import Shape, parse_size
@@ -98,11 +99,12 @@ def _arguments(graph: Graph, program: Program) -> list[Value]:
     values = []
     taken = {index: graph.unique(name) for index, name in program.inputs.items()}
     for index, spec in enumerate(program.call.args):
+        dtype = dtype_of(spec.dtype.mlir, where=spec.path)
         if index in program.parameters:
             name, array = program.parameters[index]
             values.append(graph.add_parameter(graph.unique(name), array))
             continue
-        value = graph.add_input(taken[index], spec.dtype.numpy, _shape_of(spec), text=spec.shape)
+        value = graph.add_input(taken[index], dtype, _shape_of(spec), text=spec.shape)
         for axis, dim in enumerate(spec.shape or ()):
             if isinstance(dim, str) and (form := linear_form(dim)) is not None:
                 graph.define(form[0], value, axis, form[1], form[2])
