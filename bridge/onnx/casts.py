@@ -9,8 +9,10 @@ import numpy as np
 from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
+from bridge.onnx.opsets import FIRST_WITH_FLOAT8
 from bridge.onnx.rules import Rule
 from bridge.onnx.values import Value
+from xla_call_module.errors import VersionError
 
 __all__ = ["RULES", "convert"]
 
@@ -25,6 +27,11 @@ def convert(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
     """What StableHLO's `convert` gives: XLA rounds floats to the nearest integer that there is."""
     if value.dtype == dtype:
         return value
+    if graph.opset < FIRST_WITH_FLOAT8 and {value.dtype.name, dtype.name}.intersection(_FLOAT8):
+        raise VersionError(
+            f"ONNX has floats of 8 bits from opset {FIRST_WITH_FLOAT8} on, and it is to be "
+            f"{graph.opset}. To do: take a newer one."
+        )
     is_float = np.zeros(0, dtype).dtype.kind not in "biu"
     if value.is_float and not is_float and dtype != np.bool_:
         return _to_integer(graph, value, dtype)

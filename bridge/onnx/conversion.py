@@ -34,7 +34,9 @@ def to_onnx(
     """The ONNX model of an exported function, checked by `onnx.checker`.
 
     Symbolic dimensions are ONNX's, by the same names. ONNX has no assertions: that dimensions of
-    one name are the same, and what else the export asks of shapes, is the caller's to see to.
+    one name are the same, and what else the export asks of shapes, is the caller's to see to. A
+    message of protobuf is less than 2 GiB: a larger model is for `bridge.save_onnx`, and is not
+    checked here. A gradient of integers is of `bool` and False, as JAX has it of no numbers.
 
     Args:
         exported: an `Exported`, such as another one's `vjp()`, with or without the Python

@@ -122,7 +122,7 @@ def _is_turned_node(graph: Graph, value: Value) -> bool:
     """
     node = graph.producer(value)
     while node is not None and node.op_type == "Cast":
-        node = graph.producer(Value(value.dtype, (), (), node.inputs[0]))
+        node = graph.source(node.inputs[0])
     return node is not None and node.op_type == "Transpose"
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bridge.onnx import nodes
-from bridge.onnx.graph import Graph, Node
+from bridge.onnx.graph import Graph
 from bridge.onnx.values import Array, Value
 
 __all__ = ["Reduction", "fuse_difference", "fuse_product", "fuse_quotient"]
@@ -45,11 +45,11 @@ def fuse_quotient(graph: Graph, dividend: Value, divisor: Value) -> Value | None
 
 def fuse_difference(graph: Graph, left: Value, right: Value) -> Value | None:
     """LogSoftmax, which ends in a difference: of what is shifted and the logarithm of its sum."""
-    logarithm = _source(graph, right, "Log")
+    logarithm = graph.source(right.name, "Log")
     if logarithm is None or not left.is_whole:
         return None
     total = _reduced(graph, logarithm.inputs[0], "add")
-    power = None if total is None else _source_of(graph, total.name, "Exp")
+    power = None if total is None else graph.source(total.name, "Exp")
     if total is None or power is None or power.inputs[0] != left.name:
         return None
     return _normalized(graph, "LogSoftmax", left, left.name, total)
@@ -65,30 +65,12 @@ def fuse_product(graph: Graph, left: Value, right: Value) -> Value | None:
     return None
 
 
-def _source(graph: Graph, value: Value, op_type: str) -> Node | None:
-    """The node that a value comes from, if it is of this kind."""
-    return _source_of(graph, value.name, op_type)
-
-
-def _source_of(graph: Graph, name: str, op_type: str) -> Node | None:
-    node = graph.producer(_named(name))
-    return node if node is not None and node.op_type == op_type else None
-
-
-def _named(name: str) -> Value:
-    return Value(np.dtype(np.float32), (), (), name)  # of which only the name matters
-
-
-def _constant(graph: Graph, name: str) -> Array | None:
-    return graph.initializers.get(name) if graph.is_constant(name) else None
-
-
 def _reduced(graph: Graph, name: str, reducer: str) -> Reduction | None:
     """The reduction that a value is, or of which it is the column."""
     fact = graph.recall(name)
-    if fact is None and (column := _source_of(graph, name, "Unsqueeze")) is not None:
+    if fact is None and (column := graph.source(name, "Unsqueeze")) is not None:
         fact = graph.recall(column.inputs[0])
-        axes = _constant(graph, column.inputs[1])
+        axes = graph.constant(column.inputs[1])
         if isinstance(fact, Reduction) and (axes is None or tuple(axes.tolist()) != fact.axes):
             return None
     elif isinstance(fact, Reduction) and fact.axes != (0,):
@@ -99,7 +81,7 @@ def _reduced(graph: Graph, name: str, reducer: str) -> Reduction | None:
 
 
 def _softmax(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
-    power = _source(graph, dividend, "Exp")
+    power = graph.source(dividend.name, "Exp")
     if power is None or not dividend.is_whole:
         return None
     total = _reduced(graph, divisor.name, "add")
@@ -112,7 +94,7 @@ def _normalized(
     graph: Graph, op_type: str, like: Value, shifted: str, total: Reduction
 ) -> Value | None:
     """Softmax or LogSoftmax of what was shifted by its own greatest element."""
-    difference = _source_of(graph, shifted, "Sub")
+    difference = graph.source(shifted, "Sub")
     if difference is None:
         return None
     name, shift = difference.inputs
@@ -125,7 +107,7 @@ def _normalized(
 
 def _mean(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
     """A sum by how many there were."""
-    column = _source(graph, dividend, "Unsqueeze")
+    column = graph.source(dividend.name, "Unsqueeze")
     fact = graph.recall(dividend.name if column is None else column.inputs[0])
     if not isinstance(fact, Reduction) or fact.reducer != "add" or divisor.scalar is None:
         return None
@@ -135,7 +117,7 @@ def _mean(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
         return None
     axes: Array | None = np.array(fact.axes)
     if column is not None:
-        axes = _constant(graph, column.inputs[1])
+        axes = graph.constant(column.inputs[1])
     if axes is None or tuple(axes.tolist()) != fact.axes:
         return None
     given = Value(dividend.dtype, (), (), fact.name)
@@ -152,9 +134,9 @@ def _gelu(graph: Graph, value: Value, chance: Value) -> Value | None:
     """`x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`."""
     more = _scaled(graph, chance.name, 0.5)
     tanh_name = None if more is None else _other(graph, "Add", more, 1.0)
-    tanh = None if tanh_name is None else _source_of(graph, tanh_name, "Tanh")
+    tanh = None if tanh_name is None else graph.source(tanh_name, "Tanh")
     bent = None if tanh is None else _scaled(graph, tanh.inputs[0], math.sqrt(2 / math.pi))
-    total = None if bent is None else _source_of(graph, bent, "Add")
+    total = None if bent is None else graph.source(bent, "Add")
     if total is None or value.name not in total.inputs:
         return None
     rest = total.inputs[1 - total.inputs.index(value.name)]
@@ -166,10 +148,10 @@ def _gelu(graph: Graph, value: Value, chance: Value) -> Value | None:
 
 
 def _is_cube(graph: Graph, name: str, base: str) -> bool:
-    product = _source_of(graph, name, "Mul")
+    product = graph.source(name, "Mul")
     if product is None or base not in product.inputs:
         return False
-    square = _source_of(graph, product.inputs[1 - product.inputs.index(base)], "Mul")
+    square = graph.source(product.inputs[1 - product.inputs.index(base)], "Mul")
     return square is not None and square.inputs == (base, base)
 
 
@@ -180,9 +162,9 @@ def _scaled(graph: Graph, name: str, factor: float) -> str | None:
 
 def _other(graph: Graph, op_type: str, name: str, number: float) -> str | None:
     """The operand of a node besides a constant, which is a number as near as its dtype has it."""
-    node = _source_of(graph, name, op_type)
+    node = graph.source(name, op_type)
     for place, other in enumerate(node.inputs if node is not None else ()):
-        array = _constant(graph, other)
+        array = graph.constant(other)
         if array is not None and array.size == 1 and array.reshape(()) == array.dtype.type(number):
             assert node is not None, "there is an operand"
             return node.inputs[1 - place]

@@ -67,22 +67,18 @@ def _may_be_chance(graph: Graph, node: Node) -> bool:
     """Whether it ends as the error function's complement does, or a sum with that function."""
     if node.op_type == "Where":
         return True
-    sources = [_source(graph, name) for name in node.inputs]
+    sources = [graph.source(name) for name in node.inputs]
     names = {source.op_type for source in sources if source is not None}
     return (node.op_type == "Add" and "Erf" in names) or (node.op_type == "Mul" and "Add" in names)
 
 
-def _source(graph: Graph, name: str) -> Node | None:
-    return graph.producer(Value(np.dtype(np.float32), (), (), name))
-
-
 def _number(graph: Graph, name: str) -> Array | None:
-    array = graph.initializers.get(name) if graph.is_constant(name) else None
+    array = graph.constant(name)
     return array.reshape(()) if array is not None and array.size == 1 else None
 
 
 def _half_of(graph: Graph, name: str) -> str | None:
-    node = _source(graph, name)
+    node = graph.source(name)
     for place, other in enumerate(node.inputs if node and node.op_type == "Mul" else ()):
         number = _number(graph, other)
         if node is not None and number is not None and number == 0.5:
@@ -108,7 +104,7 @@ def _evaluate(graph: Graph, name: str, known: dict[str, Any]) -> Any:
     if len(known) > _MOST_NODES:
         return None
     found = _number(graph, name)
-    node = _source(graph, name)
+    node = graph.source(name)
     if node is not None and node.op_type in _COMPUTE:
         operands = [_evaluate(graph, operand, known) for operand in node.inputs]
         if not any(operand is None for operand in operands):

@@ -221,9 +221,16 @@ class Graph:
 
     def producer(self, value: Value) -> Node | None:
         """The node that a value comes from; None for inputs, constants and what is in no graph."""
-        return next(
-            (g._producers[value.name] for g in self.enclosing() if value.name in g._producers), None
-        )
+        return self.source(value.name)
+
+    def source(self, name: str, op_type: str = "") -> Node | None:
+        """The node that the value of a name comes from.
+
+        None for inputs, constants, what is in no graph, and a node of another operation than this.
+        """
+        found = (g._producers[name] for g in self.enclosing() if name in g._producers)
+        node = next(found, None)
+        return node if node is not None and op_type in ("", node.op_type) else None
 
     def remember(self, value: Value, fact: object) -> None:
         """Keep what a value is known to be, for whoever makes something of it."""
@@ -238,9 +245,9 @@ class Graph:
         """The shape of a value in the graph, if it is known."""
         return self._shared.shapes.get(name)
 
-    def is_constant(self, name: str) -> bool:
-        """Whether the initializer of a name is a constant of the program, and no parameter."""
-        return name in self._shared.constant_names
+    def constant(self, name: str) -> Array | None:
+        """The constant of the program of a name; None for parameters and what is computed."""
+        return self.initializers.get(name) if name in self._shared.constant_names else None
 
     def enter(self, scope: str) -> str:
         """Name what follows after this scope of the source; the scope until now."""

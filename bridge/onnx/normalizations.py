@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bridge.onnx import layouts
-from bridge.onnx.graph import Graph, Node
+from bridge.onnx.graph import Graph
 from bridge.onnx.sizes import Shape
 from bridge.onnx.values import Value
 
@@ -52,18 +52,13 @@ class _Deviation:
     epsilon: float
 
 
-def _source(graph: Graph, name: str, op_type: str) -> Node | None:
-    node = graph.producer(Value(np.dtype(np.float32), (), (), name))
-    return node if node is not None and node.op_type == op_type else None
-
-
 def _deviation(graph: Graph, name: str) -> _Deviation | None:
     """What the reciprocal of a deviation is made of."""
-    reciprocal = _source(graph, name, "Reciprocal")
-    root = None if reciprocal is None else _source(graph, reciprocal.inputs[0], "Sqrt")
-    total = None if root is None else _source(graph, root.inputs[0], "Add")
+    reciprocal = graph.source(name, "Reciprocal")
+    root = None if reciprocal is None else graph.source(reciprocal.inputs[0], "Sqrt")
+    total = None if root is None else graph.source(root.inputs[0], "Add")
     for place, other in enumerate(total.inputs if total is not None else ()):
-        array = graph.initializers.get(other) if graph.is_constant(other) else None
+        array = graph.constant(other)
         if array is not None and array.size == 1:
             assert total is not None, "it has inputs"
             return _Deviation(total.inputs[1 - place], float(array.reshape(())))
@@ -71,16 +66,16 @@ def _deviation(graph: Graph, name: str) -> _Deviation | None:
 
 
 def _layer(graph: Graph, centred: Value, factor: Value) -> Value | None:
-    difference = _source(graph, centred.name, "Sub")
+    difference = graph.source(centred.name, "Sub")
     deviation = _deviation(graph, factor.name)
     if difference is None or deviation is None or not centred.is_whole:
         return None
     name, mean = difference.inputs
     squares = _mean(graph, deviation.variance, centred.shape)
-    square = None if squares is None else _source(graph, squares, "Mul")
+    square = None if squares is None else graph.source(squares, "Mul")
     if square is None or square.inputs[0] != square.inputs[1]:
         return None
-    inner = _source(graph, square.inputs[0], "Sub")
+    inner = graph.source(square.inputs[0], "Sub")
     if inner is None or inner.inputs[0] != name or graph.shape_of(name) != centred.shape:
         return None
     if any(_mean(graph, one, centred.shape) != name for one in (mean, inner.inputs[1])):
@@ -96,7 +91,7 @@ def _layer(graph: Graph, centred: Value, factor: Value) -> Value | None:
 
 def _mean(graph: Graph, name: str, shape: Shape) -> str | None:
     """What a value is the mean of along its last dimension, which stays as one of size 1."""
-    node = _source(graph, name, "ReduceMean")
+    node = graph.source(name, "ReduceMean")
     if node is None or node.attributes.get("keepdims") != 1:
         return None
     axes = graph.initializers.get(node.inputs[1])
@@ -118,18 +113,18 @@ def _is_row(value: Value, like: Value) -> bool:
 
 
 def _scaled_layer(graph: Graph, normalized: Value, scale: Value) -> Value | None:
-    node = _source(graph, normalized.name, "LayerNormalization")
+    node = graph.source(normalized.name, "LayerNormalization")
     if node is None or len(node.inputs) != 2 or not _is_row(scale, normalized):
         return None
-    before = graph.initializers.get(node.inputs[1])
-    if before is None or not graph.is_constant(node.inputs[1]) or (before != 1).any():
+    before = graph.constant(node.inputs[1])
+    if before is None or (before != 1).any():
         return None
     given = Value(normalized.dtype, normalized.shape, normalized.shape, node.inputs[0])
     return _layer_node(graph, given, scale, None, node.attributes["epsilon"])
 
 
 def _shifted_layer(graph: Graph, normalized: Value, shift: Value) -> Value | None:
-    node = _source(graph, normalized.name, "LayerNormalization")
+    node = graph.source(normalized.name, "LayerNormalization")
     if node is None or len(node.inputs) != 2 or not _is_row(shift, normalized):
         return None
     given = Value(normalized.dtype, normalized.shape, normalized.shape, node.inputs[0])
@@ -142,10 +137,10 @@ def _batch(graph: Graph, product: Value, shift: Value) -> Value | None:
     fact = layouts.turned(graph, product)
     if fact is None or fact.order[-1] != 1 or len(shift.held) != 1 or not shift.name:
         return None
-    multiplied = _source(graph, fact.value.name, "Mul")
+    multiplied = graph.source(fact.value.name, "Mul")
     for place, name in enumerate(multiplied.inputs if multiplied is not None else ()):
         assert multiplied is not None, "it has inputs"
-        difference = _source(graph, name, "Sub")
+        difference = graph.source(name, "Sub")
         factor = _row(graph, multiplied.inputs[1 - place])
         if difference is None or factor is None:
             continue
@@ -163,12 +158,12 @@ def _batch(graph: Graph, product: Value, shift: Value) -> Value | None:
 
 def _row(graph: Graph, name: str) -> str | None:
     """The features that a value is, before they were put where those of images are."""
-    column = _source(graph, name, "Unsqueeze")
+    column = graph.source(name, "Unsqueeze")
     return None if column is None else column.inputs[0]
 
 
 def _scale(graph: Graph, name: str) -> tuple[str, _Deviation] | None:
-    product = _source(graph, name, "Mul")
+    product = graph.source(name, "Mul")
     for place, factor in enumerate(product.inputs if product is not None else ()):
         deviation = _deviation(graph, factor)
         if product is not None and deviation is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FIRST_WITH_BITS", "OPSETS", "USUAL", "NewerOpset"]
+__all__ = ["FIRST_WITH_BITS", "FIRST_WITH_FLOAT8", "OPSETS", "USUAL", "NewerOpset"]
 
 # From the first that has integer bit operations, and axes of reductions as inputs, to the last that
 # this package was tested with. ONNX Runtime 1.31 reads all of them.
@@ -11,6 +11,8 @@ OPSETS = range(18, 27)
 USUAL = 21
 # The first with BitCast. Before it nothing tells the sign of a NaN.
 FIRST_WITH_BITS = 26
+# The first with floats of 8 bits.
+FIRST_WITH_FLOAT8 = 19
 
 
 class NewerOpset(Exception):  # noqa: N818 - it is no error, and no caller sees it

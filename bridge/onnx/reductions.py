@@ -157,7 +157,7 @@ def _is_counting(graph: Graph, value: Value, axis: int) -> bool:
         return bool((value.array.reshape(-1) == np.arange(value.array.size)).all())
     node = graph.producer(value)
     while node is not None and node.op_type in ("Cast", "Unsqueeze"):
-        node = graph.producer(Value(value.dtype, (), (), node.inputs[0]))
+        node = graph.source(node.inputs[0])
     return node is not None and node.op_type == "Range"  # which only iota makes
 
 

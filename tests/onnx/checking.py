@@ -109,6 +109,18 @@ def operations(model):
 
 
 def check_whole(model):
-    """The checks of the onnx package, as strict as they are."""
+    """The checks of the onnx package, as strict as they are, and that nothing is in vain."""
     onnx.checker.check_model(model, full_check=True)
     onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    used = {output.name for output in model.graph.output} | set(_taken(model.graph))
+    assert all(used.intersection(node.output) for node in model.graph.node)
+    assert {tensor.name for tensor in model.graph.initializer} <= used
+
+
+def _taken(graph):
+    """The names that the nodes of a graph take, and those of the graphs in them."""
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            yield from _taken(attribute.g)
+            yield from (output.name for output in attribute.g.output)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
 
+import bridge
 from tests.onnx.checking import check, operations
 from tests.onnx.edges import NUMBERS, edges
 from xla_call_module.errors import UnsupportedError
@@ -95,3 +97,15 @@ def test_reduced_precision(exponent, mantissa):
     numbers = np.float32([1 / 3, 1e-3, 70000, 1.0009765, 1e-6, -1e-7, 65519, -0.0, np.inf, np.nan])
     check(lambda x: lax.reduce_precision(x, exponent, mantissa), numbers)
     check(lambda x: lax.reduce_precision(x, exponent, mantissa), numbers.astype(np.float64))
+
+
+@pytest.mark.parametrize("direction", ["to", "from"])
+def test_floats_of_8_bits_need_an_opset_that_has_them(direction):
+    def function(x):
+        return x.astype(jnp.float8_e5m2).astype(x.dtype) if direction == "to" else x.astype("f")
+
+    x = np.ones(3, np.float32) if direction == "to" else np.ones(3, jnp.float8_e5m2)
+    exported = jax.export.export(jax.jit(function))(x)
+    with pytest.raises(bridge.InteropError, match=r"test_casts\.py:\d+.*from opset 19 on"):
+        bridge.to_onnx(exported, opset=18)
+    bridge.to_onnx(exported, opset=19)

@@ -103,6 +103,30 @@ def test_a_sampler_draws_the_same_bits(batch):
     check(function, key, logits, shapes=["2", "batch, 6"])
 
 
+def test_the_gradients_of_a_sampler():
+    """Of what is drawn with respect to what it is drawn from; a key has none."""
+
+    def function(key, mean, deviation):
+        noise = jax.random.normal(jax.random.wrap_key_data(key, impl="threefry2x32"), mean.shape)
+        return jax.nn.softmax(mean + jax.nn.softplus(deviation) * noise)
+
+    draw = models.Draw()
+    scope = export.SymbolicScope()
+    shape = export.symbolic_shape("batch, 6", scope=scope)
+    spec = jax.ShapeDtypeStruct(shape, "float32")
+    exported = export.export(jax.jit(function))(jax.ShapeDtypeStruct((2,), "uint32"), spec, spec)
+    proto = bridge.to_onnx(exported.vjp())
+    check_whole(proto)
+    for batch in _BATCHES:
+        key = np.asarray(jax.random.key_data(jax.random.key(batch)))
+        mean, deviation, cotangent = (draw.numbers(batch, 6) for _ in range(3))
+        pulled = jax.vjp(function, key, mean, deviation)[1](cotangent)
+        expected = [_without_float0(x) for x in pulled]
+        given = [key, mean, deviation, cotangent]
+        _assert_near(run(proto, given), expected, 1e-4)
+        _assert_near(evaluate(proto, given), expected, 1e-4)
+
+
 def test_bits_that_only_xla_has_are_refused():
     def function(key):
         return jax.random.uniform(jax.random.wrap_key_data(key, impl="rbg"), (3,))

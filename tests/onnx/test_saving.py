@@ -255,6 +255,31 @@ def test_command(saved, params, tmp_path, capsys):
     assert "it has 'serving_default'" in capsys.readouterr().err
 
 
+def test_command_of_an_artifact(exported, params, tmp_path, capsys):
+    (tmp_path / "artifact").write_bytes(exported.serialize(vjp_order=1))
+    options = ["--gradient-order", "1", "--external-data", "yes"]
+    target = tmp_path / "gradient.onnx"
+    assert main(["onnx", str(tmp_path / "artifact"), str(target), *options]) == 0
+    cotangent = np.ones((2, 4), np.float32)
+    names, found = _run(target, params["b"], params["w"], X, cotangent)
+    assert names == ["params_b", "params_w", "x", "y_cotangent"]
+    expected = jax.vjp(_predict, params, X)[1]({"y": cotangent})
+    expected = [np.asarray(leaf) for leaf in jax.tree.leaves(expected)]
+    assert_same(found, expected, rtol=1e-4, atol=1e-5)
+    assert main(["onnx", str(tmp_path / "none"), str(target), "--overwrite"]) == 1
+    assert "none has no saved_model.pb" in capsys.readouterr().err
+
+
+def test_nothing_but_the_package_onnx_is_needed(saved, tmp_path):
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['tensorflow', 'onnxruntime']));"
+        "import bridge; bridge.save_onnx(sys.argv[1], sys.argv[2], gradient_order=1)"
+    )
+    command = [sys.executable, "-c", code, str(saved), str(tmp_path / "model.onnx")]
+    subprocess.run(command, check=True, capture_output=True)
+    check_whole(onnx.load(tmp_path / "model.onnx"))
+
+
 def test_a_missing_package_is_named():
     code = (
         "import sys; sys.modules['onnx'] = None; import importlib.util, bridge;"
