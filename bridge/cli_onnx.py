@@ -13,7 +13,7 @@ def add_onnx(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SAVEDMODEL_OR_ARTIFACT",
-        help="the folder of a SavedModel, or the file of a serialized Exported",
+        help="the folder of a SavedModel, or the file of a serialized Exported or of StableHLO",
     )
     parser.add_argument("target", metavar="OUT.onnx", help="the file to write")
     parser.add_argument("--signature", metavar="KEY", help="of the SavedModel, if not the default")

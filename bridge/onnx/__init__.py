@@ -2,7 +2,7 @@
 
 The way of the data:
 
-    Exported, artifact or SavedModel; a text or bytecode of StableHLO, a CallModule (modules.py)
+    Exported, artifact or SavedModel; a text or artifact of StableHLO, a CallModule (modules.py)
         │ sources.py      one platform, linear algebra in portable operations, names, parameters
         ▼
     StableHLO module ──── walker.py     each operation by its rule in table.py; calls are inlined

@@ -34,14 +34,16 @@ def to_onnx(
     """The ONNX model of an exported function, checked by `onnx.checker`.
 
     Symbolic dimensions are ONNX's, by the same names. ONNX has no assertions: that dimensions of
-    one name are the same, and what else the export asks of shapes, is the caller's to see to.
+    one name are the same, and what else the export asks of shapes, is the caller's to see to. A
+    message of protobuf is less than 2 GiB: a larger model is for `bridge.save_onnx`, and is not
+    checked here. A gradient of integers is of `bool` and False, as JAX has it of no numbers.
 
     Args:
         exported: an `Exported`, such as another one's `vjp()`, with or without the Python
             function; what `bridge.load` returned, or one of its signatures; the path of a
             SavedModel or of a serialized `Exported`; or StableHLO without one, which is the path of
-            a text, bytecode or portable artifact, or a `xla_call_module.CallModule`. The parameters
-            of a file become initializers.
+            a text or portable artifact, or a `xla_call_module.CallModule`. The parameters of a file
+            become initializers.
         params: the pytree that is the first positional argument; its leaves become initializers,
             named by their pytree path.
         platform: one of those that it was lowered for.

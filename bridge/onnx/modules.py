@@ -8,7 +8,7 @@ from typing import Any
 from jax import export
 
 from bridge.adopting import adopt
-from xla_call_module._jax import ir, make_ir_context, parse_artifact
+from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import DtypeError, FormatError
@@ -17,6 +17,7 @@ from xla_call_module.stablehlo import (
     TensorType,
     first_line,
     functions_of,
+    parse_module,
     read_main,
     serialize_module,
 )
@@ -25,12 +26,11 @@ from xla_call_module.versions import CONVENTIONS, RELEASES
 __all__ = ["exported_of_call", "exported_of_file", "is_module"]
 
 _BYTECODE = b"ML\xefR"
-_ARTIFACT = b"ML\xefR\rStableHLO"
 _TEXT = b"func.func"
 
 
 def is_module(content: bytes) -> bool:
-    """Whether a file is MLIR: bytecode, such as a portable artifact, or a text."""
+    """Whether a file is MLIR: a portable artifact, or a text."""
     return content.startswith(_BYTECODE) or _TEXT in content[: 1 << 20]
 
 
@@ -83,11 +83,10 @@ def exported_of_file(path: Path, content: bytes) -> export.Exported:
 
 def _parse(path: Path, content: bytes) -> Any:
     try:
-        if content.startswith(_ARTIFACT):
-            return parse_artifact(content)
-        text = content if content.startswith(_BYTECODE) else content.decode()
-        return ir.Module.parse(text)
-    except (ir.MLIRError, RuntimeError, ValueError, MemoryError) as error:
+        if content.startswith(_BYTECODE):  # MLIR ends the process at some damage in plain bytecode
+            return parse_module(content)
+        return ir.Module.parse(content.decode())
+    except (ir.MLIRError, UnicodeDecodeError) as error:
         raise FormatError(
             f"{path} is no StableHLO that this jaxlib reads: {' '.join(str(error).split())[:300]}. "
             "To do: write it again, or take a newer jaxlib."

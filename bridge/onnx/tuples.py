@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from bridge.onnx.operation import describe
 from xla_call_module.errors import UnsupportedError
@@ -20,17 +20,28 @@ def element(value: Any) -> Any:
         value: as MLIR has it.
 
     Raises:
-        UnsupportedError: the tuple was made by something else.
+        UnsupportedError: the tuple was made by something else, or is used by something else.
     """
+    found = _origin(value)
+    if _maker(found) == PACK:
+        _refuse(found.owner)
+    return found
+
+
+def _origin(value: Any) -> Any:
     while _maker(value) == UNPACK:
-        packed = element(value.owner.operands[0])
+        packed = _origin(value.owner.operands[0])
         if _maker(packed) != PACK:
-            raise UnsupportedError(
-                f"{describe(value.owner)}: ONNX has no tuples, and this one is made elsewhere than "
-                "in the same function. To do: pass its elements one by one."
-            )
+            _refuse(value.owner)
         value = packed.owner.operands[int(value.owner.attributes["index"].value)]
     return value
+
+
+def _refuse(raw: Any) -> NoReturn:
+    raise UnsupportedError(
+        f"{describe(raw)}: ONNX has no tuples, and this one goes from function to function. To do: "
+        "pass its elements one by one."
+    )
 
 
 def _maker(value: Any) -> str:
