@@ -17,6 +17,7 @@ from tests.benchmarks.measure import Ratio, compare, seconds
 
 _THREADS = (1, 2)
 _ROUNDS = 11
+_DRAWN = "ResNet-50"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ def _cases() -> Iterator[_Case]:
     yield _Case("transformer block", models.transformer_block, params, x, 1.5, 5, None)
     for name, model, batch, limit, repeat, conversion in (
         ("LSTM of 200 steps", onnx_models.lstm(200, 64, 128), 8, 3.0, 3, None),
-        ("ResNet-50", onnx_models.resnet(), 1, 0.5, 1, 3.0),
+        (_DRAWN, onnx_models.resnet(), 1, 0.5, 1, 3.0),
     ):
         (x,) = model.inputs(batch)
         yield _Case(name, model.function, model.params, x, limit, repeat, conversion)
@@ -71,6 +72,7 @@ def _measured(case: _Case, threads: int) -> Iterator[Ratio]:
     import jax
 
     import bridge
+    from tests.benchmarks.drawn_resnet import draw_resnet
 
     name = f"{case.name}, threads: {threads}"
     exported = jax.export.export(jax.jit(case.function))(case.params, case.x)
@@ -90,6 +92,18 @@ def _measured(case: _Case, threads: int) -> Iterator[Ratio]:
         rounds=_ROUNDS,
     )
     yield _against_jax2onnx(case, name, ours, expected, threads)
+    if case.name == _DRAWN:
+        drawn = _session(draw_resnet(case.params, case.x), case.x, threads)
+        _agree(drawn(), expected)
+        yield compare(
+            f"{name}: ours / drawn by hand",
+            lambda: seconds(ours, repeat=case.repeat),
+            lambda: seconds(drawn, repeat=case.repeat),
+            limit=1.05,
+            unit="ms",
+            scale=1e3,
+            rounds=_ROUNDS,
+        )
     if threads == 1 and case.conversion is not None:
         times = [seconds(lambda: bridge.to_onnx(exported, params=case.params)) for _ in range(5)]
         text = f"{sorted(times)[2]:.3g} s"
