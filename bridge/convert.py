@@ -14,7 +14,7 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge._jax import settings_query, static_parameters
-from bridge.lowering import export_for
+from bridge.lowering import argument_names, export_for
 from bridge.narrowing import narrow_dtype
 from bridge.signature import Defaults, adopt_metadata, read_defaults, signature_of
 from bridge.specifications import ArgumentSpec, Specifier, parse_constraints, specify
@@ -185,7 +185,9 @@ class _Ready:
         return self._call, exported.out_tree
 
 
-def _differentiable(exported: export.Exported, options: GradientOptions) -> DifferentiableCall:
+def _differentiable(
+    exported: export.Exported, options: GradientOptions, names: Sequence[str] | None = None
+) -> DifferentiableCall:
     from bridge.exported_order import ExportedOrder
     from bridge.gradient import DifferentiableCall
 
@@ -193,6 +195,7 @@ def _differentiable(exported: export.Exported, options: GradientOptions) -> Diff
         exported,
         disabled_checks=options.disabled_checks,
         portable_linalg=options.portable_linalg,
+        argument_names=names,
     )
     return DifferentiableCall(order, options)
 
@@ -272,7 +275,8 @@ class Tracer:
                 f"{_name_of(self._fun)} was called with the structure {tree}, and JAX exported it "
                 f"for {exported.in_tree}: some of its arguments are static. {_BIND_STATIC}"
             )
-        return _differentiable(exported, self._options), exported.out_tree
+        names = argument_names(self._fun, args, kwargs)
+        return _differentiable(exported, self._options, names), exported.out_tree
 
     def _refuse_static(self, tree: tree_util.PyTreeDef) -> None:
         """Refuse arguments that `jax.jit` was told to take as Python values."""

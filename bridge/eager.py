@@ -50,8 +50,7 @@ class EagerCalls:
         self._asked_device = device_query()
         self._may_record = recording_query()
         self._is_eager, self._is_free = tf.executing_eagerly, transformation_query()
-        with tf.init_scope():
-            self._tensor = type(tf.constant(0))
+        self._tensor = _eager_tensor_class()
 
     def view(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Views | None:
         """The arguments, where they are tensors and variables and nothing but JAX is needed.
@@ -78,6 +77,12 @@ class EagerCalls:
             arrays.append(array)
             key += array.shape, array.dtype
         return arrays, key
+
+
+@functools.cache
+def _eager_tensor_class() -> type:
+    with tf.init_scope():
+        return type(tf.constant(0))
 
 
 def to_runner(exported: export.Exported, call: CallModule) -> Runner | None:

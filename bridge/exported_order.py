@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jax import export
 
+from bridge.carrying import carried_by
 from bridge.eager import to_runner
 from bridge.lowering import explain_gradient
 from bridge.orders import Runner
@@ -18,7 +19,7 @@ from bridge.vjp import vjp_of
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError
-from xla_call_module.exported import from_exported, strip_exported
+from xla_call_module.exported import from_exported
 from xla_call_module.linalg import lower_linalg
 
 __all__ = ["ExportedOrder"]
@@ -38,6 +39,7 @@ class ExportedOrder:
         disabled_checks: Sequence[DisabledCheck] = (),
         portable_linalg: bool = True,
         name: str = "",
+        argument_names: Sequence[str] | None = None,
     ) -> None:
         """Check the `Exported`; its VJP waits for need.
 
@@ -46,6 +48,7 @@ class ExportedOrder:
             disabled_checks: what every order leaves out besides the checks of the `Exported`.
             portable_linalg: whether calls of linear algebra libraries are replaced.
             name: of order 0, for messages; by default its own.
+            argument_names: of one that JAX has just made, as `from_exported` takes them.
 
         Raises:
             InteropError: it cannot be called from TensorFlow.
@@ -55,6 +58,7 @@ class ExportedOrder:
             allow_flat_trees=True,
             disabled_checks=disabled_checks,
             carried=False,  # before TensorFlow needs it
+            names=argument_names,
         )
         self.call = lower_linalg(call) if portable_linalg else call
         self._exported = exported
@@ -69,7 +73,7 @@ class ExportedOrder:
 
     def carried(self) -> bytes:
         """The `Exported` without its module."""
-        return strip_exported(self._exported, allow_flat_trees=True)
+        return carried_by(self._exported)
 
     def vjp(self) -> ExportedOrder:
         """The next order.

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-from jax import export
+from jax import export, tree_util
 
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import InteropError, LoweringError, StructureError
 from xla_call_module.exported import from_exported, to_jax_checks
 
-__all__ = ["explain_gradient", "export_for"]
+__all__ = ["argument_names", "explain_gradient", "export_for"]
 
 # What JAX raises where it cannot lower; its own rule for `debug.print` ends in a `TypeError` with
 # several platforms.
@@ -74,6 +74,18 @@ def export_for(
         if explained is None:
             raise
         raise explained from error
+
+
+def argument_names(
+    fun: jax.stages.Wrapped, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """What a function that was just exported calls its flat arguments; empty where unknown.
+
+    JAX has kept the trace, so this runs none of its Python.
+    """
+    count = len(tree_util.tree_leaves((args, kwargs)))
+    known = fun.trace(*args, **kwargs).jaxpr.jaxpr.debug_info.arg_names or ()
+    return tuple(known) if len(known) == count else ("",) * count
 
 
 def explain_gradient(name: str, platforms: Sequence[str], error: Exception) -> LoweringError | None:

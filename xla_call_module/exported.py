@@ -26,6 +26,7 @@ from xla_call_module.errors import (
 )
 from xla_call_module.operations import check_operations
 from xla_call_module.platforms import parse_platforms
+from xla_call_module.readable import is_plain
 from xla_call_module.sharding_jax import exported_shardings
 from xla_call_module.stablehlo import (
     Main,
@@ -61,6 +62,7 @@ def from_exported(
     allow_flat_trees: bool = False,
     disabled_checks: Sequence[Check] = (),
     carried: bool = True,
+    names: Sequence[str] | None = None,
 ) -> CallModule:
     """The call that an `Exported` describes.
 
@@ -73,6 +75,9 @@ def from_exported(
             `shape_assertions`, which TensorFlow has and JAX not any more, can only be named here.
         carried: whether the call carries the `Exported`, which takes a while to serialize and is
             of use in graphs and files only.
+        names: what the function calls its flat arguments, for an `Exported` that JAX has just made
+            in this process, so that its module is what it says. That is then read only where it may
+            have something to refuse; which results are zeros is not looked for.
 
     Raises:
         StructureError: arity, shapes or kept arguments contradict the module; the function has
@@ -103,21 +108,18 @@ def from_exported(
     _check_count(where, "results", len(exported.out_avals), len(out_paths), "its pytree has")
     platforms = _platforms(exported)
     checks = parse_checks([*exported.disabled_safety_checks, *disabled_checks])
-    with open_module(exported.mlir_module_serialized) as module:
-        main = read_main(module)
-        if b"custom_call" in exported.mlir_module_serialized:  # names are plain text there
-            check_custom_calls(where, module, platforms, checks)
-        if exported.nr_devices == 1:
-            check_operations(where, module, platforms)
-        # On one device every sharding is replication, whichever partitioner wrote it.
-        shardy = exported.nr_devices > 1 and uses_shardy(module)
-    _check_count(where, "results", len(exported.out_avals), len(main.results), "its module returns")
+    main, shardy = None, False
+    if names is None or exported.nr_devices > 1 or not is_plain(exported.mlir_module_serialized):
+        main, shardy = _read_module(exported, platforms, checks)
     kept = tuple(exported.module_kept_var_idx)
-    args = _specs(exported.in_avals, in_paths, dict(zip(kept, main.names, strict=False)))
-    results = tuple(
-        dataclasses.replace(spec, is_zero=is_zero)
-        for spec, is_zero in zip(_specs(exported.out_avals, out_paths, {}), main.zeros, strict=True)
-    )
+    known = dict(zip(kept, main.names, strict=False) if main else enumerate(names or ()))
+    args = _specs(exported.in_avals, in_paths, {index: known.get(index, "") for index in kept})
+    results = _specs(exported.out_avals, out_paths, {})
+    if main is not None:
+        results = tuple(
+            dataclasses.replace(spec, is_zero=is_zero)
+            for spec, is_zero in zip(results, main.zeros, strict=True)
+        )
     args, results = _with_shardings(exported, args, results)
     call = CallModule(
         name=exported.fun_name,
@@ -132,8 +134,26 @@ def from_exported(
         nr_devices=exported.nr_devices,
         exported=strip_exported(exported, allow_flat_trees=allow_flat_trees) if carried else b"",
     )
-    _check_main(call, main)
+    if main is not None:
+        _check_main(call, main)
     return take_functions(call)
+
+
+def _read_module(
+    exported: export.Exported, platforms: tuple[str, ...], checks: tuple[DisabledCheck, ...]
+) -> tuple[Main, bool]:
+    """The signature of the module, with nothing in it to refuse, and whether it uses Shardy."""
+    where = exported.fun_name
+    with open_module(exported.mlir_module_serialized) as module:
+        main = read_main(module)
+        if b"custom_call" in exported.mlir_module_serialized:  # names are plain text there
+            check_custom_calls(where, module, platforms, checks)
+        if exported.nr_devices == 1:
+            check_operations(where, module, platforms)
+        # On one device every sharding is replication, whichever partitioner wrote it.
+        shardy = exported.nr_devices > 1 and uses_shardy(module)
+    _check_count(where, "results", len(exported.out_avals), len(main.results), "its module returns")
+    return main, shardy
 
 
 def _with_shardings(

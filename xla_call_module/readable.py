@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from xla_call_module.call import CallModule
+from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.versions import Release
 
-__all__ = ["is_read_as_written"]
+__all__ = ["is_plain", "is_read_as_written"]
 
 _FIRST_RELEASE = (2, 20)
 # Newer ones may have new types, whose names are no text in an artifact.
@@ -40,6 +40,22 @@ _OLD: Final = frozenset(
 )
 
 
+def is_plain(artifact: bytes) -> bool:
+    """Whether an artifact has none but the listed operations.
+
+    None of them calls anything outside of the module, or needs another device or the host.
+
+    Args:
+        artifact: the portable artifact.
+
+    Raises:
+        FormatError: it is none.
+    """
+    return read_artifact_version(artifact)[:2] <= _LAST_STABLEHLO and _OLD.issuperset(
+        _VERSIONED.findall(artifact)
+    )
+
+
 def is_read_as_written(call: CallModule, release: Release) -> bool:
     """Whether a release of TensorFlow is known to read and run a call's artifact as it is.
 
@@ -49,8 +65,7 @@ def is_read_as_written(call: CallModule, release: Release) -> bool:
     """
     return (
         release.tensorflow >= _FIRST_RELEASE
-        and call.stablehlo_version[:2] <= _LAST_STABLEHLO
         and not call.uses_shardy
         and b"sdy" not in call.module
-        and _OLD.issuperset(_VERSIONED.findall(call.module))
+        and is_plain(call.module)
     )
