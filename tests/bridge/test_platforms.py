@@ -91,6 +91,27 @@ class TestTheBranchThatRuns:
             y = reloaded.run(X)
         _assert_on_the_cpu([y, tape.gradient(y, X)])
 
+    def test_inside_of_loops_and_conditions(self, tmp_path):
+        def body(x, step):
+            x = lax.platform_dependent(x, cpu=lambda x: jnp.sin(x) * 2, default=lambda x: x * 9)
+            square = lambda x: lax.platform_dependent(x, cpu=jnp.square, default=jnp.negative)  # noqa: E731
+            return lax.cond(step > 0, square, lambda x: x, x), None
+
+        def function(x):
+            return lax.scan(body, x, jnp.arange(2))[0].sum()
+
+        spec = jax.ShapeDtypeStruct((3,), "float32")
+        platforms = ["gpu", "cpu", "tpu"]
+        bridge.save(function, tmp_path / "m", args=(spec,), platforms=platforms, gradient_order=2)
+        x = tf.constant([0.1, 0.5, 1.0])
+        on_cpu = lambda x: jnp.sum((2 * jnp.sin(2 * jnp.sin(x))) ** 2)  # noqa: E731
+        first = jax.grad(on_cpu)
+        expected = [f(x.numpy()) for f in (on_cpu, first, jax.grad(lambda x: first(x).sum()))]
+        converted = bridge.convert(function, platforms=platforms)
+        for run in (converted, tf.saved_model.load(str(tmp_path / "m"))):
+            for value, wanted in zip(_derivatives(run, x), expected, strict=True):
+                np.testing.assert_allclose(value, wanted, rtol=1e-4)
+
     def test_symbolic_dimensions(self):
         run = tf.function(
             bridge.convert(_places, polymorphic_shapes="b"), input_signature=[tf.TensorSpec([None])]
