@@ -27,9 +27,9 @@ def call_tf(
 
     It works eagerly and under every transformation: `jit`, `grad` of any order and `jvp` (through
     TensorFlow's gradients), `vmap`, JAX's control flow, `checkpoint`, `jax.export`, there with
-    symbolic shapes, too, for which it is compiled at several sizes. TensorFlow
-    compiles the function once for each set of shapes and dtypes, and JAX splices it into its own
-    program, which then calls no Python.
+    symbolic shapes, too, for which it is compiled at several sizes. TensorFlow compiles the
+    function once for each set of shapes and dtypes, and JAX splices it into its own program, which
+    then calls no Python.
 
     Args:
         fun_tf: a Python function of tensors, a `tf.function`, a concrete function, a Keras layer
