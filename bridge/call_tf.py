@@ -26,9 +26,10 @@ def call_tf(
     """A JAX function that computes what a TensorFlow function computes.
 
     It works eagerly and under every transformation: `jit`, `grad` of any order and `jvp` (through
-    TensorFlow's gradients), `vmap`, JAX's control flow, `checkpoint`, `jax.export`. TensorFlow
-    compiles the function once for each set of shapes and dtypes, and JAX splices it into its own
-    program, which then calls no Python.
+    TensorFlow's gradients), `vmap`, JAX's control flow, `checkpoint`, `jax.export`, there with
+    symbolic shapes, too, for which it is compiled at several sizes. TensorFlow compiles the
+    function once for each set of shapes and dtypes, and JAX splices it into its own program, which
+    then calls no Python.
 
     Args:
         fun_tf: a Python function of tensors, a `tf.function`, a concrete function, a Keras layer
@@ -37,11 +38,12 @@ def call_tf(
             whatever is passed arrives as a tensor.
         shapes: the shapes and dtypes of the results, as a pytree of `jax.ShapeDtypeStruct` in their
             structure, or of texts such as `"2*b, 3"`; needed with `compiled=False` where TensorFlow
-            does not know them, and with symbolic shapes where they are not linear in the symbols.
+            does not know them, and with symbolic shapes where they are neither linear in the
+            symbols nor products of them.
         graph: whether it stays a TensorFlow function in what is exported: `bridge.convert`,
             `tf.saved_model.save` of that and `bridge.save` keep it in the graph or the file, and
-            TensorFlow compiles it there. It takes symbolic shapes, and can be called eagerly; a
-            program around it can be exported, and JAX alone cannot run it.
+            TensorFlow compiles it there. It can be called eagerly; a program around it can be
+            exported, and JAX alone cannot run it. Its variables are an `argument` or `constant`.
         variables: how the function gets its variables. `live`: each run reads what they are then,
             which under `jit` takes a callback. `argument`: as a dict of arrays, which comes before
             all other arguments and which the attribute `variables` returns; JAX differentiates
@@ -73,10 +75,10 @@ def call_tf(
         raise StructureError(
             f"variables is {variables!r}; expected one of {', '.join(map(repr, _VARIABLES))}."
         )
-    if graph and (not compiled or variables != "live"):
+    if graph and not compiled:
         raise StructureError(
-            "With graph=True the function is exported: compiled=False and variables= have no "
-            "meaning. To do: leave them out."
+            "With graph=True the function is exported, and compiled=False, which calls TensorFlow "
+            "back, has no meaning. To do: leave it out."
         )
     if compiled and has_side_effects and not graph:
         raise StructureError(

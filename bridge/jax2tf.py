@@ -231,7 +231,7 @@ def call_tf(
         )
         callable_tf = returning(callable_tf, shapes)
     if call_tf_graph:
-        inside = call_tensorflow(callable_tf, shapes=shapes, graph=True)
+        inside = call_tensorflow(callable_tf, shapes=shapes, graph=True, variables="constant")
     elif ordered:
         inside = call_tensorflow(callable_tf, shapes=shapes, compiled=False, has_side_effects=True)
     else:

@@ -203,7 +203,7 @@ class CalledFunction:
         if declared is None and not all(map(is_static, specs)):
             declared = infer_results(flat, specs, name=name)
         spliced = self._to_function(traced, declared)
-        variables = traced.variables if self._spliced else ()
+        variables = traced.variables if self._takes_variables else ()
 
         def run(*inputs: Any) -> list[Any]:
             arguments = map(_without_keys, inputs[: len(specs)])
@@ -226,9 +226,15 @@ class CalledFunction:
         effects = is_stateful(traced.concrete) if effects is None else effects
         # TensorFlow itself reads the variables.
         if self._options.graph:
-            return Spliced(traced, (), results=declared, runner=Embedding(effects))
+            variables = traced.variables if self._takes_variables else ()
+            return Spliced(traced, variables, results=declared, runner=Embedding(effects))
         keeps = bool(stateful_operations(traced.concrete))
         return Spliced(traced, (), results=declared, runner=Callback(effects, keeps))
+
+    @property
+    def _takes_variables(self) -> bool:
+        """Whether JAX hands over the values; else TensorFlow itself reads its variables."""
+        return self._spliced or (self._options.graph and self._mode != "live")
 
     @property
     def _spliced(self) -> bool:

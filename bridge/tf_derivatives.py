@@ -24,7 +24,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from bridge._jax import is_staging, vary_together
 from bridge.linear import LinearMap, apply_linear
-from bridge.tf_callbacks import Callback, runs_now
+from bridge.tf_callbacks import Callback, call_now, runs_now
 from bridge.tf_differentiable import (
     conjugate,
     is_differentiable,
@@ -111,7 +111,10 @@ class Spliced:
 
     @cached_property
     def _module(self) -> bytes:
-        return compile_function(self._traced)
+        if self._runner is None:
+            return compile_function(self._traced)
+        function, name = self._traced.function.python_function, self._traced.name
+        return compile_function(trace(function, self._traced.arguments, name=name))
 
     @cached_property
     def _mapped(self) -> Callable[..., list[Any]]:
@@ -150,8 +153,12 @@ class Spliced:
         return vary_together(self._call(*inputs), inputs)
 
     def _call(self, *inputs: Any) -> list[Any]:
-        if self._runner is not None:
+        if isinstance(self._runner, Callback):
             return self._runner.run(self._traced, self._results, inputs)
+        if self._runner is not None and not runs_now(inputs):
+            return self._embed(self._runner, inputs)
+        if self._runner is not None and not self._variables:
+            return call_now(self._traced, self._results, inputs)
         with self._lock:
             exported, captures = self._compiled
         count = len(self._traced.arguments)
@@ -164,6 +171,11 @@ class Spliced:
             return captured
 
         return list(exported.call(*inputs[:count], *map(value, captures)))
+
+    def _embed(self, runner: Embedding, inputs: Sequence[Any]) -> list[Any]:
+        count = len(self._traced.arguments)
+        values = dict(zip(map(id, self._variables), inputs[count:], strict=True))
+        return runner.run(self._traced, self._results, inputs[:count], values)
 
     def _push_forward(self, primals: Arrays, tangents: Arrays) -> tuple[list[Any], list[Any]]:
         """The rule of `jax.custom_jvp`."""

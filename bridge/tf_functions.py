@@ -50,7 +50,7 @@ def to_callable(fun_tf: Any) -> Callable[..., Any]:
         raise StructureError(
             f"The SavedModel has the signatures {', '.join(sorted(signatures))}, none of which is "
             f"{_DEFAULT_SIGNATURE}. To do: pass one of them, as in "
-            "call_tf(tf.saved_model.load(path).signatures[name])."
+            "loaded = tf.saved_model.load(path); call_tf(loaded.signatures[name])."
         )
     name = _DEFAULT_SIGNATURE if _DEFAULT_SIGNATURE in signatures else next(iter(signatures))
     return _keeping_alive(signatures[name], fun_tf)

@@ -119,7 +119,7 @@ class _Inliner:
                 flat.node_def.add().CopyFrom(node)
         for node in flat.node_def:
             _rename_inputs(node, renamed)
-        for name, result in function.ret.items():
+        for name, result in list(function.ret.items()):
             flat.ret[name] = _follow(result, renamed)
         return flat
 

@@ -20,10 +20,27 @@ __all__ = [
     "flags_in_force",
     "imported_release",
     "recording_query",
+    "register_function",
     "stop_recording",
 ]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def register_function(definition: Any) -> None:
+    """Make a FunctionDef known to every graph and to eager mode, if its name is not known yet.
+
+    `tf.graph_util.import_graph_def` gives functions to one graph, and a `tf.function` around it
+    hands on those only that its own operations name (tensorflow/python/eager/context.py,
+    `add_function_def`). Without the gate functions of another process are not found when the graph
+    runs. It can go when TensorFlow has a public way to add a function.
+    """
+    try:
+        from tensorflow.python.eager.context import context
+    except ImportError:
+        return
+    if not context().has_function(definition.signature.name):
+        context().add_function_def(definition)
 
 
 def eager_call_module() -> Callable[..., Any]:

@@ -9,7 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from xla_call_module._tf import device_query, eager_call_module, flags_in_force
+from xla_call_module._tf import (
+    device_query,
+    eager_call_module,
+    flags_in_force,
+    register_function,
+)
 from xla_call_module.assertions import open_assertions
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import PLATFORM, SHAPE_ASSERTIONS, unite
@@ -276,7 +281,9 @@ def _add_functions(definitions: Sequence[bytes]) -> None:
     if definitions:
         graph = tf.compat.v1.GraphDef()
         for definition in definitions:
-            graph.library.function.add().ParseFromString(definition)
+            function = graph.library.function.add()
+            function.ParseFromString(definition)
+            register_function(function)
         tf.graph_util.import_graph_def(graph, name="")
 
 

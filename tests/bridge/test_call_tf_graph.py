@@ -11,6 +11,7 @@ from jax import export
 from jax.experimental import jax2tf
 
 import bridge
+import bridge.jax2tf
 from savedmodel.body import Library
 from savedmodel.schema import FunctionDef, FunctionDefLibrary
 from xla_call_module import from_exported
@@ -191,10 +192,89 @@ def test_effects_are_held_under_the_checks_of_jax():
 
 def test_what_the_call_cannot_hold_is_refused():
     variable = tf.Variable(1.0, name="weight")
-    with pytest.raises(StructureError, match="captured the variable weight"):
+    with pytest.raises(StructureError, match=r"captured the variable weight.*variables='argument'"):
         bridge.convert(bridge.call_tf(lambda x: x * variable, graph=True))(X)
-    with pytest.raises(StructureError, match=r"compiled=False and variables= have no meaning"):
+    with pytest.raises(StructureError, match=r"compiled=False, which calls .*no meaning"):
         bridge.call_tf(tf.sin, graph=True, compiled=False)
+
+
+class Layer(tf.Module):
+    """Reads variables in its body, in a function that it calls, in a branch and in a loop."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = tf.Variable([1.0, 2.0, 3.0], name="scale")
+        self.shift = tf.Variable(0.5, name="shift")
+
+    @tf.function
+    def shifted(self, x):
+        return x + self.shift
+
+    def __call__(self, x):
+        def step(i, carry):
+            return i + 1, tf.sin(carry) * self.scale
+
+        x = tf.while_loop(
+            lambda i, _: i < 2, step, (0, self.shifted(x) * self.scale), maximum_iterations=2
+        )[1]
+        return tf.cond(tf.reduce_sum(x) > 1e6, lambda: x, lambda: x * self.shift)
+
+
+def layer_in_jax(variables, x):
+    scale, shift = variables["scale"], variables["shift"]
+    x = (x + shift) * scale
+    for _ in range(2):
+        x = jnp.sin(x) * scale
+    return x * shift
+
+
+def test_variables_are_parameters_of_a_file(tmp_path):
+    called = bridge.call_tf(Layer(), graph=True, variables="argument")
+    values = called.variables(X)
+    assert set(values) == {"scale", "shift"}
+    np.testing.assert_allclose(called(values, X), layer_in_jax(values, X), rtol=1e-5)
+    doubled = jax.tree.map(lambda value: 2.0 * value, values)
+    np.testing.assert_allclose(called(doubled, X), layer_in_jax(doubled, X), rtol=1e-5)
+    bridge.save(
+        called, tmp_path / "m", params=doubled, args=(jax.ShapeDtypeStruct(X.shape, X.dtype),)
+    )
+    loaded = tf.saved_model.load(str(tmp_path / "m"))
+    np.testing.assert_allclose(loaded(X), layer_in_jax(doubled, X), rtol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [None, True])
+def test_variables_have_gradients_in_a_graph(compiled):
+    called = bridge.call_tf(Layer(), graph=True, variables="argument")
+    values = {name: tf.Variable(value) for name, value in called.variables(X).items()}
+    converted = tf.function(bridge.convert(called), jit_compile=compiled, autograph=False)
+    with tf.GradientTape() as tape:
+        result = tf.reduce_sum(converted(values, X) ** 2)
+    found = tape.gradient(result, values)
+    arrays = jax.tree.map(lambda value: value.numpy(), values)
+    expected = jax.grad(lambda v: (layer_in_jax(v, X) ** 2).sum())(arrays)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), dict(found), expected)
+
+
+def test_variables_are_constants_in_a_graph():
+    layer = Layer()
+    called = bridge.call_tf(layer, graph=True, variables="constant")
+    converted = tf.function(bridge.convert(called), autograph=False)
+    expected = layer_in_jax({"scale": layer.scale.numpy(), "shift": 0.5}, X)
+    np.testing.assert_allclose(converted(X), expected, rtol=1e-5)
+
+
+def test_the_interface_of_jax_has_constants_in_a_graph():
+    variable = tf.Variable(3.0)
+    called = bridge.jax2tf.call_tf(lambda x: x * variable, call_tf_graph=True)
+    converted = tf.function(bridge.jax2tf.convert(called), autograph=False)
+    np.testing.assert_allclose(converted(X), 3.0 * X)
+
+
+def test_a_variable_that_is_not_only_read_is_refused():
+    table = tf.Variable(X)
+    called = bridge.call_tf(lambda i: tf.gather(table, i), graph=True, variables="constant")
+    with pytest.raises(StructureError, match=r"ResourceGather .* takes a variable itself"):
+        bridge.convert(called)(np.int32(0))
 
 
 def test_a_damaged_function_is_refused(called):
