@@ -13,6 +13,7 @@ __all__ = [
     "INCONCLUSIVE",
     "READS_GOLDEN_FILES",
     "ROUNDING_OF_HALVES",
+    "TRANSPOSES_LOOPS",
     "bits_of",
 ]
 
@@ -29,6 +30,8 @@ READS_GOLDEN_FILES = not _OLD
 # What a sum of a few numbers near 1 may be off by where every partial sum is rounded to float16, as
 # the XLA of JAX 0.7 does on CPU; later ones add in float32.
 ROUNDING_OF_HALVES = 2e-3 if jax.__version_info__ < (0, 8) else 0.0
+# Whether `jax.linear_transpose` knows that of `jax.lax.scan`; a gradient always does.
+TRANSPOSES_LOOPS = jax.__version_info__ >= (0, 8)
 # The error of a question about symbolic sizes, which was in `jax.core`.
 _module: Any = jax.errors if hasattr(jax.errors, "InconclusiveDimensionOperation") else jax.core
 INCONCLUSIVE: type[Exception] = _module.InconclusiveDimensionOperation

@@ -98,7 +98,9 @@ class TestSizes:
         [("3*b, 2", "b >= 1"), ("b, 2", "b >= 5"), ("b, 2", "mod(b, 4) == 0"), ("b, 2", "b <= 2")],
     )
     def test_sizes_that_the_module_takes(self, batched, shape, constraint):
-        call = batched(_sum, np.zeros((12, 2)), shapes=(shape,), constraints=(constraint,))
+        call = batched(
+            _sum, np.zeros((12, 2), np.float32), shapes=(shape,), constraints=(constraint,)
+        )
         for count in (1, 3, 7):
             assert call(_rows(count)) == [row.sum() for row in _rows(count)]
 

@@ -90,6 +90,8 @@ def test_most_of_the_list_is_in_the_programs(calls):
 @pytest.mark.parametrize("function", [lax.erf, jnp.arccosh, lambda x: lax.top_k(x, 2)])
 def test_a_composite_gets_another_form(function):
     call = _call(function, X + 1)
+    if not any(b"composite" in name or b"custom_call" in name for name in _names(call.module)):
+        pytest.skip("this JAX lowers the function to operations that are old")
     assert not is_read_as_written(call, NEWEST)
     assert adapt(call, NEWEST) == retarget(call, NEWEST)
 
