@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bridge.batch_sizes import parse_buckets
-from bridge.batches import BatchedSignature
+from bridge.batching.batches import BatchedSignature
+from bridge.batching.sizes import parse_buckets
 from bridge.load import load
 from bridge.serving.base_path import parse_version
 from savedmodel.folder import PROTO_FILE

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from xla_call_module.errors import MissingDependencyError, StructureError
 
 if TYPE_CHECKING:
-    from bridge.tf_calls import CalledFunction
+    from bridge.tf_functions.calls import CalledFunction
 
 __all__ = ["call_tf"]
 
@@ -96,7 +96,7 @@ def call_tf(
         raise MissingDependencyError(
             "bridge.call_tf needs TensorFlow. To do: pip install 'jax-tf-bridge[tensorflow-cpu]'."
         ) from error
-    from bridge.tf_calls import CalledFunction, CallOptions
+    from bridge.tf_functions.calls import CalledFunction, CallOptions
 
     options = CallOptions(
         variables=variables,

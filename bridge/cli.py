@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from bridge.cli_export import add_export, run_export_command
-from bridge.cli_manifest import add_manifest, run_manifest
-from bridge.cli_onnx import add_onnx, run_onnx
-from bridge.cli_publish import add_publish, add_rollback, run_publish, run_rollback
+from bridge.commands.export import add_export, run_export_command
+from bridge.commands.manifest import add_manifest, run_manifest
+from bridge.commands.onnx import add_onnx, run_onnx
+from bridge.commands.publish import add_publish, add_rollback, run_publish, run_rollback
 from bridge.inspect import inspect
 from bridge.verify import verify
 from xla_call_module.errors import InteropError
 from xla_call_module.linalg_option import LINALG
 
 if TYPE_CHECKING:
-    from bridge.cost import CostReport
+    from bridge.reports.cost import CostReport
 
 __all__ = ["main"]
 
@@ -125,7 +125,7 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
 def _run_inspect(options: argparse.Namespace) -> int:
     _check_inspect(options)
     if options.mlir is not None:
-        from bridge.module_text import module_text
+        from bridge.reports.module_text import module_text
 
         print(module_text(options.path, signature=options.mlir, order=options.order or 0))
         return 0
@@ -135,15 +135,15 @@ def _run_inspect(options: argparse.Namespace) -> int:
         printed = report.to_json() | ({"costs": list(map(asdict, costs))} if options.cost else {})
         print(json.dumps(printed, indent=2))
     elif options.html is not None:
-        from bridge.report_html import to_html
+        from bridge.reports.html import to_html
 
         Path(options.html).write_text(to_html(report, costs), encoding="utf-8")
     elif options.cost:
-        from bridge.report_text import print_costs
+        from bridge.reports.text import print_costs
 
         print_costs(costs, console)
     else:
-        from bridge.report_text import print_report
+        from bridge.reports.text import print_report
 
         print_report(report, console)
     return 0
@@ -166,7 +166,7 @@ def _check_inspect(options: argparse.Namespace) -> None:
 def _costs(options: argparse.Namespace) -> tuple[CostReport, ...]:
     if not options.cost:
         return ()
-    from bridge.cost import costs_of_model, parse_sizes
+    from bridge.reports.cost import costs_of_model, parse_sizes
     from savedmodel.read import read
 
     return costs_of_model(
@@ -187,7 +187,7 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
 def _run_diff(options: argparse.Namespace) -> int:
     """The status is that of the program `diff`: 0 equal, 1 different, 2 trouble."""
     from bridge.diff import diff
-    from bridge.diff_text import print_diff
+    from bridge.reports.diff_text import print_diff
 
     report = diff(options.first, options.second)
     if options.json:
@@ -257,7 +257,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_verify(options: argparse.Namespace) -> int:
-    from bridge.verify_text import print_verification
+    from bridge.reports.verify_text import print_verification
 
     report = verify(
         options.path,

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bridge.diff_weights import WeightDifference, diff_weights
-from bridge.report import FileReport, OrderReport, SignatureReport, TensorReport, report_of
-from bridge.signature_calls import calls_of, names_of
+from bridge.loading.signature_calls import calls_of, names_of
+from bridge.reports.diff_weights import WeightDifference, diff_weights
+from bridge.reports.report import FileReport, OrderReport, SignatureReport, TensorReport, report_of
 from savedmodel.model import SavedModel
 from savedmodel.read import read
 from xla_call_module._jax import PassManager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from xla_call_module.errors import refusing_damage
 
 if TYPE_CHECKING:
-    from bridge.report import FileReport
+    from bridge.reports.report import FileReport
 
 __all__ = ["inspect"]
 
@@ -36,7 +36,7 @@ def inspect(path: str | os.PathLike[str]) -> FileReport:
         >>> bridge.inspect("my_model").signatures[0].platforms
         ('cpu', 'tpu')
     """
-    from bridge.report import report_of
+    from bridge.reports.report import report_of
     from savedmodel.read import read
 
     folder = Path(path)

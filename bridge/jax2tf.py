@@ -29,8 +29,8 @@ from bridge.convert import Converted, Tracer
 from bridge.gradient import GradientOptions
 from bridge.narrowing import narrow_dtype
 from bridge.specifications import specify_as_jax2tf
-from bridge.tf_eager import call_eagerly, with_eager_gradient
-from bridge.tf_results import DynamicShapeError, returning
+from bridge.tf_functions.eager import call_eagerly, with_eager_gradient
+from bridge.tf_functions.results import DynamicShapeError, returning
 from xla_call_module._tf import exempt_from_autograph
 from xla_call_module.checks import parse_checks
 from xla_call_module.dtypes import dtype_from_name

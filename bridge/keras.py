@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from bridge.layer_artifact import LayerWeight, StaticShape
-from bridge.layer_base import PACKAGE, InitialValues, LayerBase
-from bridge.layer_computation import Runs
+from bridge.layers.artifact import LayerWeight, StaticShape
+from bridge.layers.base import PACKAGE, InitialValues, LayerBase
+from bridge.layers.computation import Runs
 from xla_call_module.errors import DtypeError, MissingDependencyError, PlatformError
 
 try:
@@ -231,7 +231,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
 
     def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         if keras.backend.backend() == "tensorflow":
-            from bridge.layer_tensorflow import read_variables
+            from bridge.layers.tensorflow import read_variables
 
             return read_variables([variable.value for variable in variables])
         # A scope of its own has the values themselves, and not what JAX traces.
@@ -240,10 +240,10 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
 
     def _runs(self) -> Runs:
         if keras.backend.backend() == "tensorflow":
-            from bridge.layer_tensorflow import to_tensorflow
+            from bridge.layers.tensorflow import to_tensorflow
 
             return to_tensorflow
-        from bridge.layer_jax import to_jax
+        from bridge.layers.jax import to_jax
 
         return to_jax
 
@@ -277,6 +277,6 @@ def _to_generator(rng: Any) -> keras.random.SeedGenerator | None:
     """What keys are drawn from; None where there are none."""
     if rng is None or rng is False or isinstance(rng, keras.random.SeedGenerator):
         return rng or None
-    from bridge.layer_held import seed_of
+    from bridge.layers.held import seed_of
 
     return keras.random.SeedGenerator(seed_of(rng))

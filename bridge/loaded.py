@@ -13,14 +13,14 @@ import numpy as np
 from jax import export, tree_util
 from jax.sharding import Mesh, NamedSharding
 
-from bridge.adopting import adopt
-from bridge.arguments import Arguments, Sizes
-from bridge.binding import Binding, bind
-from bridge.calling import MappableExported, call_flat
 from bridge.keys import to_logical
-from bridge.placing import OnMesh, place_variable
+from bridge.loading.adopting import adopt
+from bridge.loading.arguments import Arguments, Sizes
+from bridge.loading.binding import Binding, bind
+from bridge.loading.calling import MappableExported, call_flat
+from bridge.loading.placing import OnMesh, place_variable
+from bridge.loading.remeshing import remesh
 from bridge.progress import progress_bar
-from bridge.remeshing import remesh
 from savedmodel.model import DEFAULT_SIGNATURE, SavedModel, Signature, Variable
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.errors import InteropError, ShardingError, StructureError, quote

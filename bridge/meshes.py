@@ -20,11 +20,11 @@ from jax.sharding import AbstractMesh, Mesh
 
 from bridge.load import load
 from bridge.loaded import LoadedModel, LoadedSignature
-from bridge.remeshing import draw_mesh_lines, mesh_at_export
-from bridge.report_text import printable
-from bridge.sharding_lines import draw_sharding
-from bridge.sharding_picture import draw_sharding_picture
-from bridge.sharding_report import ArraySharding, ShardingReport, read_shardings
+from bridge.loading.remeshing import draw_mesh_lines, mesh_at_export
+from bridge.reports.sharding import ArraySharding, ShardingReport, read_shardings
+from bridge.reports.sharding_lines import draw_sharding
+from bridge.reports.sharding_picture import draw_sharding_picture
+from bridge.reports.text import printable
 from xla_call_module.errors import ShardingError, StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo import open_module

@@ -11,15 +11,15 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge.batch_buckets import Buckets, with_batch_buckets
-from bridge.chains import ChainOptions, to_chain
-from bridge.environment import describe_environment, source_file
+from bridge.batching.buckets import Buckets, with_batch_buckets
+from bridge.exporting.environment import describe_environment, source_file
+from bridge.exporting.tracing import export_model
 from bridge.names import Names, input_names, names_of_signature, output_names, parameter_names
-from bridge.parameters import check_parameters, to_constants, to_variables
-from bridge.processes import JaxProcesses, is_spread
 from bridge.progress import progress_bar
-from bridge.signature_defaults import with_defaults
-from bridge.tracing import export_model
+from bridge.saving.chains import ChainOptions, to_chain
+from bridge.saving.parameters import check_parameters, to_constants, to_variables
+from bridge.saving.processes import JaxProcesses, is_spread
+from bridge.saving.signature_defaults import with_defaults
 from bridge.trees import to_structure
 from savedmodel.manifest import write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable

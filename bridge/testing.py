@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import export, tree_util
 
-from bridge.comparison import Tolerance
+from bridge.verifying.comparison import Tolerance
 from xla_call_module.errors import MissingDependencyError, StructureError
 from xla_call_module.exported import argument_paths
 
@@ -81,8 +81,8 @@ def assert_gradients_match(
     """
     _check_options(order, modes)
     _import_tensorflow()
-    from bridge.gradient_check import Check, state
-    from bridge.modes import Modes
+    from bridge.verifying.gradient_check import Check, state
+    from bridge.verifying.modes import Modes
 
     arguments = _to_arrays((args, dict(kwargs or {})))
     if variables and not args:

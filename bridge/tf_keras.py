@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from bridge.layer_artifact import LayerWeight, StaticShape
-from bridge.layer_base import PACKAGE, InitialValues, LayerBase
-from bridge.layer_computation import Runs
+from bridge.layers.artifact import LayerWeight, StaticShape
+from bridge.layers.base import PACKAGE, InitialValues, LayerBase
+from bridge.layers.computation import Runs
 from xla_call_module.errors import MissingDependencyError
 
 try:
@@ -27,7 +27,7 @@ except ImportError as error:
         "install 'jax-tf-bridge[tf-keras]'."
     ) from error
 
-from bridge.layer_tensorflow import read_variables, to_tensorflow
+from bridge.layers.tensorflow import read_variables, to_tensorflow
 from xla_call_module._tf import exempt_from_autograph
 
 __all__ = ["ExportedLayer"]
@@ -261,7 +261,7 @@ def _is_being_built() -> bool:
 def _first_seed(rng: Any) -> int:
     if rng is True:
         return random.randrange(_LARGEST_SEED)
-    from bridge.layer_held import seed_of
+    from bridge.layers.held import seed_of
 
     return seed_of(rng) or 0
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from xla_call_module.errors import StructureError
 
 if TYPE_CHECKING:
-    from bridge.comparison import Tolerance
-    from bridge.trials import Trial
-    from bridge.verification import VerifyReport
+    from bridge.verifying.comparison import Tolerance
+    from bridge.verifying.trials import Trial
+    from bridge.verifying.verification import VerifyReport
 
 __all__ = ["verify"]
 
@@ -69,13 +69,13 @@ def verify(
         >>> bridge.verify("my_model").passed
         True
     """
-    from bridge.comparison import Tolerance
     from bridge.load import load
     from bridge.progress import progress_bar
-    from bridge.reference import make_trials
-    from bridge.tensorflow_process import run_trials
-    from bridge.trials import read_trials, write_trials
-    from bridge.verification import VerifyReport, compare
+    from bridge.verifying.comparison import Tolerance
+    from bridge.verifying.reference import make_trials
+    from bridge.verifying.tensorflow_process import run_trials
+    from bridge.verifying.trials import read_trials, write_trials
+    from bridge.verifying.verification import VerifyReport, compare
 
     if record is not None and against is not None:
         raise StructureError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from jax import export
 
-from bridge.adopting import adopt
+from bridge.loading.adopting import adopt
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES, DType

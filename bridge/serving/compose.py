@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from bridge.environment import describe_environment, source_file
+from bridge.exporting.environment import describe_environment, source_file
 from bridge.save import SaveOptions, save
 from bridge.serving.framework import tf
 from bridge.serving.methods import Method, named_outputs, parse_method

@@ -11,9 +11,9 @@ from typing import Any, Unpack
 
 from jax import export
 
-from bridge.batch_sizes import parse_sizes
-from bridge.processes import is_spread
+from bridge.batching.sizes import parse_sizes
 from bridge.save import SaveOptions, save
+from bridge.saving.processes import is_spread
 from bridge.serving.base_path import MOST, BasePath, open_base_path
 from bridge.serving.batching import Batching, check_batching, parse_batching
 from bridge.serving.configuration import (

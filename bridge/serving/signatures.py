@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bridge.loading.signature_calls import calls_of, inputs_of, outputs_of
 from bridge.serving.example_features import ExampleFeature, features_of
-from bridge.signature_calls import calls_of, inputs_of, outputs_of
 from savedmodel.model import SavedModel
 from savedmodel.read import read, read_proto
 from savedmodel.schema import Proto

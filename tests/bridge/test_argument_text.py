@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import export
 
-from bridge.argument_specs import to_specs
-from bridge.argument_text import (
+from bridge.exporting.argument_specs import to_specs
+from bridge.exporting.argument_text import (
     DTYPE_NAMES,
     ArgumentTexts,
     ArrayText,

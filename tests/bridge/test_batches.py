@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import bridge
-from bridge.batch_sizes import parse_buckets
-from bridge.batches import BatchedSignature
+from bridge.batching.batches import BatchedSignature
+from bridge.batching.sizes import parse_buckets
 from xla_call_module.errors import DtypeError, StructureError
 
 

@@ -12,8 +12,8 @@ import pytest
 import bridge
 import savedmodel
 from bridge.cli import main
-from bridge.cost import costs_of_model, parse_sizes
-from bridge.module_text import module_text
+from bridge.reports.cost import costs_of_model, parse_sizes
+from bridge.reports.module_text import module_text
 from tests.x64 import enable_x64
 from xla_call_module.errors import PlatformError, ShardingError, StructureError
 

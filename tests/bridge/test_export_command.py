@@ -21,8 +21,8 @@ from jax import export
 
 import bridge
 from bridge.cli import main
-from bridge.cli_export import _shown_progress
-from bridge.verification import VerifyReport
+from bridge.commands.export import _shown_progress
+from bridge.verifying.verification import VerifyReport
 from savedmodel.manifest import MANIFEST_FILE, compare_manifest, read_manifest
 from xla_call_module.errors import MissingDependencyError
 
@@ -297,7 +297,7 @@ def test_an_exported_file(command, project, tmp_path):
 
 def test_a_difference_has_its_own_status(command, tmp_path, monkeypatch):
     exported = VerifyReport(str(tmp_path / "model"), "2.21.0", "it is broken", ())
-    monkeypatch.setattr("bridge.cli_export.verify", lambda *args, **kwargs: exported)
+    monkeypatch.setattr("bridge.commands.export.verify", lambda *args, **kwargs: exported)
     status, printed, _ = command("exported_network:predict", *ARGS, "--check")
     assert status == 1
     assert "it is broken" in printed
@@ -308,7 +308,7 @@ def test_a_check_that_cannot_be_made_has_its_own_status(command, tmp_path, monke
     def no_tensorflow(*args, **kwargs):
         raise MissingDependencyError("TensorFlow is not installed.")
 
-    monkeypatch.setattr("bridge.cli_export.verify", no_tensorflow)
+    monkeypatch.setattr("bridge.commands.export.verify", no_tensorflow)
     status, printed, said = command("exported_network:predict", *ARGS, "--check", "--json")
     assert status == 3
     assert json.loads(printed)["unchecked"] == "TensorFlow is not installed."

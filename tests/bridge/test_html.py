@@ -15,9 +15,9 @@ import pytest
 
 import bridge
 from bridge.cli import main
-from bridge.markup import element, join
-from bridge.report_html import to_html
-from bridge.report_pictures import Area, areas_of, draw_sizes
+from bridge.reports.html import to_html
+from bridge.reports.markup import element, join
+from bridge.reports.pictures import Area, areas_of, draw_sizes
 from tests.jax_versions import ERF
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x1b[31m"

@@ -19,10 +19,10 @@ from rich.console import Console
 import bridge
 import savedmodel
 from bridge.cli import main
-from bridge.cost import costs_of_model
 from bridge.diff import diff
-from bridge.module_text import module_text
-from bridge.report_text import print_report
+from bridge.reports.cost import costs_of_model
+from bridge.reports.module_text import module_text
+from bridge.reports.text import print_report
 from tests.jax_versions import ERF, ERF_OF_SYMBOLS
 from xla_call_module.errors import FormatError, StructureError
 

@@ -16,7 +16,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 from bridge.keras import ExportedLayer  # noqa: E402
-from bridge.layer_artifact import LayerFunction  # noqa: E402
+from bridge.layers.artifact import LayerFunction  # noqa: E402
 from tests.bridge.test_keras_layer import make_normalizing, make_params, network  # noqa: E402
 
 pytestmark = [

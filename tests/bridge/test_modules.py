@@ -16,8 +16,8 @@ from jax import export
 
 import bridge
 import savedmodel
-from bridge.environment import source_file
-from bridge.modules import to_parametric
+from bridge.exporting.environment import source_file
+from bridge.exporting.modules import to_parametric
 from xla_call_module.errors import ArgumentError, DtypeError, StructureError
 
 X = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)

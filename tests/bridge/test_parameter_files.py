@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.parameter_files import nest, read_parameters, select
+from bridge.exporting.parameter_files import nest, read_parameters, select
 from xla_call_module.errors import (
     DtypeError,
     FormatError,

@@ -13,9 +13,9 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from rich.console import Console
 
 import bridge
-from bridge.report_html import to_html
-from bridge.report_text import print_report
-from bridge.sharding_report import read_shardings
+from bridge.reports.html import to_html
+from bridge.reports.sharding import read_shardings
+from bridge.reports.text import print_report
 from xla_call_module import from_exported, retarget
 from xla_call_module.placements import MeshAxis
 from xla_call_module.stablehlo import open_module

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import bridge.testing
-from bridge.comparison import Tolerance, describe_difference
 from bridge.testing import assert_gradients_match
+from bridge.verifying.comparison import Tolerance, describe_difference
 from tests.bridge.absence import run_without_tensorflow
 from xla_call_module.errors import DtypeError, MissingDependencyError, StructureError
 

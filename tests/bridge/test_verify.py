@@ -16,12 +16,12 @@ from jax import export, lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import bridge
-from bridge import tensorflow_process
 from bridge.cli import main
 from bridge.load import load
-from bridge.probes import EDGES, choose_sizes, draw
-from bridge.reference import make_trials
-from bridge.trials import read_trials, write_trials
+from bridge.verifying import tensorflow_process
+from bridge.verifying.probes import EDGES, choose_sizes, draw
+from bridge.verifying.reference import make_trials
+from bridge.verifying.trials import read_trials, write_trials
 from savedmodel.rewriting import rewrite_nodes
 from tests.bridge.absence import run_without_tensorflow
 from xla_call_module import from_exported, retarget
@@ -296,7 +296,7 @@ def test_the_parent_needs_no_tensorflow(folder):
     code = """
 import sys
 from bridge.load import load
-from bridge.reference import make_trials
+from bridge.verifying.reference import make_trials
 import bridge.verify
 print(len(make_trials(load(sys.argv[1]), seed=0)))
 """

@@ -337,7 +337,7 @@ def test_an_address_is_refused(two, tmp_path):
 
 
 def test_a_process_that_is_not_connected(monkeypatch):
-    from bridge import processes
+    from bridge.saving import processes
     from xla_call_module.errors import StructureError
 
     monkeypatch.setattr(processes, "coordination_client", lambda: None)

@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import bridge
-from bridge import array_parts, processes
+from bridge.saving import array_parts, processes
 from savedmodel import tensor_parts
 from xla_call_module.errors import InteropError
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import bridge
-from bridge.comparison import Tolerance, describe_difference
-from bridge.tensorflow_process import TensorFlowRun, run_trials
-from bridge.trials import Trial
+from bridge.verifying.comparison import Tolerance, describe_difference
+from bridge.verifying.tensorflow_process import TensorFlowRun, run_trials
+from bridge.verifying.trials import Trial
 from tests.foreign.files import ForeignFile, write_foreign
 from tests.matrix.environments import Ready
 from tests.matrix.grid import Cell, Outcome

@@ -9,7 +9,7 @@ import numpy as np
 
 import bridge
 from bridge._jax import enable_x64
-from bridge.adopting import adopt
+from bridge.loading.adopting import adopt
 from tests.onnx.checking import assert_same, evaluate, run
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.call import CallModule, TensorSpec

@@ -1,0 +1,1 @@
+"""Batches: the sizes that they may have, how they are padded, and calls for many elements."""

@@ -1,0 +1,148 @@
+"""`batch_buckets=` of `save`: what may be padded without a change of the results."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jax import export
+
+from bridge.batching.sizes import parse_buckets
+from bridge.batching.trial import try_padding
+from savedmodel.batch_buckets import BatchBuckets
+from savedmodel.model import Signature
+from xla_call_module.asserting import to_shape_check
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.dependence import dependencies
+from xla_call_module.dimensions import symbols
+from xla_call_module.errors import StructureError
+from xla_call_module.exported import from_exported
+
+__all__ = ["Buckets", "with_batch_buckets"]
+
+Buckets = Sequence[int] | Mapping[str, Sequence[int]]
+
+
+def with_batch_buckets(
+    signatures: Sequence[Signature],
+    exporteds: Mapping[str, export.Exported],
+    batch_buckets: Buckets | None,
+    params: Any,
+) -> tuple[Signature, ...]:
+    """The signatures, with the batches of each padded to the sizes that it is to have.
+
+    Args:
+        signatures: those of a file.
+        exporteds: for each key what was exported.
+        batch_buckets: sizes for all signatures, or by their keys; None for none.
+        params: the first argument of each function, if the file has parameters.
+
+    Raises:
+        StructureError: the sizes are none; the batch is not the first dimension of inputs and
+            outputs under one name; a size is not what the function takes; a result depends on the
+            rows that would be added.
+
+    Warns:
+        UserWarning: whether one does was not tried, because the function does not run here.
+    """
+    if batch_buckets is None:
+        return tuple(signatures)
+    by_key = _by_key(batch_buckets, [signature.key for signature in signatures])
+    return tuple(
+        _with_buckets(signature, exporteds[signature.key], by_key[signature.key], params)
+        if signature.key in by_key
+        else signature
+        for signature in signatures
+    )
+
+
+def _by_key(batch_buckets: Any, keys: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    if not isinstance(batch_buckets, Mapping):
+        return dict.fromkeys(keys, parse_buckets(batch_buckets))
+    if unknown := [key for key in batch_buckets if key not in keys]:
+        raise StructureError(
+            f"batch_buckets has sizes for {', '.join(map(repr, unknown))}; the signatures are "
+            f"{', '.join(keys)}."
+        )
+    return {key: parse_buckets(sizes) for key, sizes in batch_buckets.items()}
+
+
+def _with_buckets(
+    signature: Signature, exported: export.Exported, sizes: tuple[int, ...], params: Any
+) -> Signature:
+    call, key = from_exported(exported), signature.key
+    buckets = BatchBuckets(_batch_symbol(signature, call), sizes)
+    inputs = {index: name for name, index in signature.inputs.items()}
+    outputs = {index: name for name, index in signature.outputs.items()}
+    for index, spec in enumerate(call.args):
+        _check_dimensions(f"The input {inputs.get(index, spec.path)} of {key}", spec, buckets)
+    for index, spec in enumerate(call.results):
+        _check_dimensions(f"The output {outputs[index]} of {key}", spec, buckets)
+    _check_dependence(signature, call, buckets)
+    reason = try_padding(signature, exported, call, buckets, params)
+    if reason:
+        warnings.warn(
+            f"Whether the results of {key} stay the same when its batches are padded was not "
+            f"tried: {reason} To do: compare them where it runs.",
+            UserWarning,
+            stacklevel=6,
+        )
+    function = dataclasses.replace(signature.function, batch_buckets=buckets)
+    if function.check is not None:
+        # The assertions come after the padding, so that their numbers are not those of a request.
+        note = f"Batches are padded to {', '.join(map(str, sizes))} before they are compared."
+        check = to_shape_check(function.call, inputs, note=note)
+        function = dataclasses.replace(function, check=check)
+    return dataclasses.replace(signature, function=function)
+
+
+def _batch_symbol(signature: Signature, call: CallModule) -> str:
+    """The one dimension variable that leads the shapes of inputs.
+
+    Raises:
+        StructureError: there is none, or there are several.
+    """
+    leading = {
+        name: (call.args[index].shape or (0,))[0]
+        for name, index in signature.inputs.items()
+        if call.args[index].shape
+    }
+    symbolic = {name: str(dim) for name, dim in leading.items() if isinstance(dim, str)}
+    found = sorted(set(symbolic.values()))
+    listed = ", ".join(f"{name} {call.args[signature.inputs[name]]}" for name in signature.inputs)
+    if len(found) != 1 or symbols(found[0]) != {found[0]}:
+        what = f"the dimensions {' and '.join(found)}" if found else "no symbolic dimension"
+        raise StructureError(
+            f"batch_buckets needs one dimension variable that leads the inputs of {signature.key}; "
+            f"{what} leads them: {listed}. To do: export it with the batch first and under one "
+            "name, as in jax.export.symbolic_shape('b, 28, 28'); or name the signatures that have "
+            "batches, as in batch_buckets={'serving_default': (1, 8)}."
+        )
+    return found[0]
+
+
+def _check_dimensions(what: str, spec: TensorSpec, buckets: BatchBuckets) -> None:
+    """Refuse a shape in which the batch is anywhere but in front."""
+    shape = spec.shape or ()
+    others = shape[1:] if buckets.lead(spec) else shape
+    if any(buckets.symbol in symbols(dim) for dim in others):
+        raise StructureError(
+            f"{what} is {spec}, in which a dimension besides the first one depends on the batch "
+            f"{buckets.symbol}: it would change with what is added. To do: leave batch_buckets out."
+        )
+
+
+def _check_dependence(signature: Signature, call: CallModule, buckets: BatchBuckets) -> None:
+    """Refuse a result without the batch to which all of its rows may contribute."""
+    batches = {index for index in signature.inputs.values() if buckets.lead(call.args[index])}
+    for index, (spec, found) in enumerate(zip(call.results, dependencies(call), strict=True)):
+        if not buckets.lead(spec) and found & batches:
+            name = next(name for name, i in signature.outputs.items() if i == index)
+            raise StructureError(
+                f"The output {name} of {signature.key} is {spec}, without the batch "
+                f"{buckets.symbol}, and depends on it: rows that are added to the batch would "
+                "count in it. To do: return it for each row, or leave it out, or leave "
+                "batch_buckets out."
+            )

@@ -1,0 +1,225 @@
+"""A function tried in JAX: whether padding its batches leaves the results as they are.
+
+Shapes do not tell whether a row of a result depends on other rows, as after a normalization over
+the batch, or on the number of rows. Two things are compared: one program with different rows added,
+which must give the same bits; and the rows alone, which must give the same numbers but for the
+rounding of another program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export, tree_util
+
+from bridge._jax import enable_x64
+from bridge.backend import platform_of
+from bridge.keys import to_logical, to_physical
+from bridge.loading.calling import call_flat
+from bridge.saving.processes import is_spread
+from bridge.verifying.probes import RANDOM, choose_sizes, draw
+from savedmodel.batch_buckets import BatchBuckets
+from savedmodel.model import Signature
+from xla_call_module.call import CallModule
+from xla_call_module.dimensions import evaluate_shape
+from xla_call_module.dtypes import WIDE
+from xla_call_module.errors import InteropError, StructureError
+
+__all__ = ["try_padding"]
+
+_SEED = 20
+# A bucket of fewer rows shows less of what an added row does.
+_ROWS = 3
+# Up to how many rows one is looked for that the constraints allow.
+_MOST_ROWS = 65
+# How far apart two programs of one function may round, relative to the largest number of a result:
+# this many units in the last place of its dtype.
+_UNITS = 1 << 12
+
+
+def try_padding(
+    signature: Signature,
+    exported: export.Exported,
+    call: CallModule,
+    buckets: BatchBuckets,
+    params: Any,
+) -> str:
+    """Why it could not be tried, or nothing when it was and the results are the same.
+
+    Args:
+        signature: what is to be padded.
+        exported: the function.
+        call: the same.
+        buckets: what its batches are to be padded to.
+        params: its first argument, if it has parameters.
+
+    Raises:
+        StructureError: the function does not take a size; a result is another.
+    """
+    others = [name for name in call.symbols if name != buckets.symbol]
+    _check_sizes(signature.key, exported, others, buckets)
+    if is_spread(params):
+        return "its parameters are spread over several processes."
+    if call.nr_devices > 1:
+        return f"it was exported for {call.nr_devices} devices."
+    if (platform := platform_of(jax.devices()[0])) not in call.platforms:
+        return f"it was exported for {', '.join(call.platforms)}, and this is {platform}."
+    size = next((s for s in buckets.sizes if s >= _ROWS), buckets.sizes[-1])
+    if size == 1:
+        return ""
+    wide = any(spec.dtype.name in WIDE for spec in (*call.args, *call.results))
+    with enable_x64() if wide else contextlib.nullcontext():
+        trial = _Trial(signature, exported, call, buckets, params)
+        try:
+            batch = {buckets.symbol: size}
+            trial.run({**(_choose_others(exported, others, batch) or {}), **batch})
+        except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+            if isinstance(error, InteropError):
+                raise
+            return f"JAX does not run it here: {error}"
+    return ""
+
+
+def _check_sizes(
+    key: str, exported: export.Exported, others: Sequence[str], buckets: BatchBuckets
+) -> None:
+    """Refuse a bucket that the function does not take.
+
+    Raises:
+        StructureError: it has one.
+    """
+    for size in buckets.sizes:
+        if _choose_others(exported, others, {buckets.symbol: size}) is None:
+            raise StructureError(
+                f"The function of {key} takes no batch of {size}: the constraints on its dimension "
+                f"variables exclude {buckets.symbol} = {size}. To do: leave {size} out of "
+                "batch_buckets, or export it with other constraints."
+            )
+
+
+def _choose_others(
+    exported: export.Exported, names: Sequence[str], batch: Mapping[str, int]
+) -> dict[str, int] | None:
+    """Sizes of the other dimension variables with which a batch is taken, or None."""
+
+    def accepts(sizes: Mapping[str, int]) -> bool:
+        return _accepts(exported, {**sizes, **batch})
+
+    if not names:
+        return {} if accepts({}) else None
+    try:
+        return choose_sizes(names, 2, accepts)
+    except StructureError:
+        return None
+
+
+def _accepts(exported: export.Exported, sizes: Mapping[str, int]) -> bool:
+    """Whether the shape assertions and constraints of a function hold, as JAX has them."""
+    specs = [_spec(aval, sizes) for aval in exported.in_avals]
+    try:
+        jax.eval_shape(call_flat(exported), *specs)
+    except ValueError:
+        return False
+    return True
+
+
+def _spec(aval: Any, sizes: Mapping[str, int]) -> jax.ShapeDtypeStruct:
+    shape = tuple(dim if isinstance(dim, int) else str(dim) for dim in aval.shape)
+    return jax.ShapeDtypeStruct(evaluate_shape(shape, sizes), aval.dtype)
+
+
+class _Trial:
+    """A function with random inputs."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        exported: export.Exported,
+        call: CallModule,
+        buckets: BatchBuckets,
+        params: Any,
+    ) -> None:
+        self._signature, self._call, self._buckets = signature, call, buckets
+        self._exported = exported
+        self._params = tree_util.tree_leaves(params)
+        self._avals = exported.in_avals
+        self._function = jax.jit(call_flat(exported))
+        self._batches = [i for i, spec in enumerate(call.args) if buckets.lead(spec)]
+
+    def run(self, sizes: Mapping[str, int]) -> None:
+        """Compare the results.
+
+        Raises:
+            StructureError: they are not the same.
+        """
+        random = np.random.default_rng(_SEED)
+        size = sizes[self._buckets.symbol]
+        leaves = [draw(spec, RANDOM, sizes, random) for spec in self._call.args]
+        rows = self._fewer(sizes)
+        repeated, drawn = list(leaves), list(leaves)
+        for index in self._batches:
+            batch = leaves[index]
+            last = np.repeat(batch[rows - 1 : rows], size - rows, axis=0)
+            repeated[index] = np.concatenate([batch[:rows], last])
+        padded = self._results(repeated)
+        self._compare(padded, self._results(drawn), rows, exact=True)
+        if _accepts(self._exported, {**sizes, self._buckets.symbol: rows}):
+            for index in self._batches:
+                leaves[index] = leaves[index][:rows]
+            self._compare(padded, self._results(leaves), rows, exact=False)
+
+    def _fewer(self, sizes: Mapping[str, int]) -> int:
+        """A number of rows that the function takes, if there is one, about half of the bucket."""
+        size = sizes[self._buckets.symbol]
+        near = sorted(range(1, min(size, _MOST_ROWS)), key=lambda rows: abs(rows - (size + 1) // 2))
+        taken = (n for n in near if _accepts(self._exported, {**sizes, self._buckets.symbol: n}))
+        return next(taken, near[0])
+
+    def _results(self, leaves: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        first = len(self._params)
+        drawn = zip(leaves[first:], self._avals[first:], strict=True)
+        results = self._function(*self._params, *(to_logical(leaf, aval) for leaf, aval in drawn))
+        return [np.asarray(to_physical(result)) for result in results]
+
+    def _compare(
+        self,
+        padded: Sequence[np.ndarray[Any, Any]],
+        other: Sequence[np.ndarray[Any, Any]],
+        rows: int,
+        *,
+        exact: bool,
+    ) -> None:
+        for name, index in self._signature.outputs.items():
+            ours, theirs = padded[index], other[index]
+            if self._buckets.lead(self._call.results[index]):
+                ours, theirs = ours[:rows], theirs[:rows]
+            if not _equal(ours, theirs, exact=exact):
+                raise self._mixed(name, rows, exact=exact)
+
+    def _mixed(self, name: str, rows: int, *, exact: bool) -> StructureError:
+        on = "the other rows of the batch" if exact else "the number of rows in the batch"
+        return StructureError(
+            f"The output {name} of {self._signature.key} depends on {on}: its first {rows} rows "
+            "are others when rows are added, as JAX computes them of random inputs. So padded "
+            "batches would have wrong results. To do: leave batch_buckets out; or, where it "
+            "normalizes over the batch, export the function as it is used after training."
+        )
+
+
+def _equal(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any], *, exact: bool) -> bool:
+    if not jnp.issubdtype(ours.dtype, jnp.inexact):
+        return bool(np.array_equal(ours, theirs))
+    wide = np.complex128 if np.iscomplexobj(ours) else np.float64
+    left, right = ours.astype(wide), theirs.astype(wide)
+    if exact:
+        return bool(np.array_equal(left, right, equal_nan=True))
+    finite = np.abs(right[np.isfinite(right)])
+    limits: Any = jnp.finfo(ours.dtype)  # type: ignore[no-untyped-call]
+    unit = float(limits.eps)
+    bound = min(_UNITS * unit, 0.1) * finite.max(initial=0)
+    return bool(np.allclose(left, right, rtol=0, atol=bound, equal_nan=True))

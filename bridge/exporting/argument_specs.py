@@ -1,0 +1,153 @@
+"""What a user says of a function's arguments -> the specs that `jax.export` traces it with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from tokenize import TokenError
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export, tree_util
+
+from bridge.exporting.argument_text import ArrayText, parse_arguments
+from bridge.narrowing import is_narrowed
+from bridge.specifications import parse_constraints
+from xla_call_module.dtypes import WIDE
+from xla_call_module.errors import ArgumentError, DtypeError, StructureError
+
+__all__ = ["to_specs"]
+
+
+def to_specs(
+    arguments: Any, *, constraints: Sequence[str] = ()
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Specs of the positional and of the keyword arguments, all in one symbolic scope.
+
+    Args:
+        arguments: a text such as `"f32[b,28,28], mask=bool[b]"`, or a sequence of these; or a tuple
+            or list of pytrees, one for each positional argument, or a mapping from the names of
+            keyword arguments to pytrees, whose leaves are texts of one array (`"f32[b,3]"`),
+            `jax.ShapeDtypeStruct`s, arrays, or anything else with a shape and a dtype; a single
+            such leaf is the only argument.
+        constraints: between the symbols of texts, such as `"b >= 2"`.
+
+    Raises:
+        StructureError: a text is not of the language, or a shape is not known.
+        ArgumentError: something is neither a text nor has a shape and a dtype.
+        DtypeError: a dtype of 64 bits, which JAX has narrowed by itself.
+
+    Example:
+        >>> to_specs("f32[b,3]")
+        ((ShapeDtypeStruct(shape=(b, 3), dtype=float32),), {})
+    """
+    args, kwargs = _read(arguments)
+    known = [leaf for leaf in tree_util.tree_leaves((args, kwargs)) if hasattr(leaf, "shape")]
+    scope = _scope_of(known, parse_constraints(constraints))
+    flat, tree = tree_util.tree_flatten_with_path((args, kwargs), is_leaf=_is_leaf)
+    specs = [_to_spec(leaf, _name(path), scope) for path, leaf in flat]
+    return tuple(tree_util.tree_unflatten(tree, specs)[0]), tree_util.tree_unflatten(tree, specs)[1]
+
+
+def _read(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Pytrees whose leaves are `ArrayText`s, or what was given."""
+    is_texts = isinstance(arguments, (list, tuple)) and arguments
+    if isinstance(arguments, str) or (is_texts and all(isinstance(a, str) for a in arguments)):
+        read = parse_arguments(arguments)
+        return read.positional, dict(read.by_name)
+    if isinstance(arguments, Mapping):
+        return (), {name: _read_leaves(tree) for name, tree in arguments.items()}
+    if isinstance(arguments, (list, tuple)):
+        return tuple(map(_read_leaves, arguments)), {}
+    return (_read_leaves(arguments),), {}
+
+
+def _read_leaves(tree: Any) -> Any:
+    return tree_util.tree_map(_read_leaf, tree)
+
+
+def _read_leaf(leaf: Any) -> Any:
+    if not isinstance(leaf, str):
+        return leaf
+    read = parse_arguments(leaf)
+    if len(read.positional) != 1 or read.by_name:
+        raise StructureError(
+            f"{leaf!r} is not the text of one argument. To do: inside of a tuple, list or dict "
+            "write one pytree in each text, as in args=('f32[b,3]', {'mask': 'bool[b]'})."
+        )
+    return read.positional[0]
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, ArrayText) or hasattr(value, "dtype")
+
+
+def _scope_of(known: Sequence[Any], constraints: tuple[str, ...]) -> export.SymbolicScope:
+    """That of the dimensions that are there already; otherwise a new one."""
+    dims = [dim for spec in known for dim in spec.shape or () if export.is_symbolic_dim(dim)]
+    if dims and not constraints:
+        scope: export.SymbolicScope = dims[0].scope
+        return scope
+    return export.SymbolicScope(constraints)
+
+
+def _to_spec(leaf: Any, name: str, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, ArrayText):
+        try:
+            shape = export.symbolic_shape(leaf.shape, scope=scope)
+        except (ValueError, TypeError, IndexError, TokenError) as error:
+            raise StructureError(
+                f"{name} has the shape {leaf.shape!r}: {error} To do: write numbers, names such as "
+                "b, and what is computed of them, such as 2*b, b+1, mod(b, 2)."
+            ) from error
+        if negative := [dim for dim in shape if isinstance(dim, int) and dim < 0]:
+            raise StructureError(
+                f"{name} has the shape {leaf.shape!r}, with a size of {negative[0]}. To do: give "
+                "an unknown size a name, such as b."
+            )
+        _check_width(leaf.dtype, name)
+        return jax.ShapeDtypeStruct(shape, np.dtype(jax.numpy.dtype(leaf.dtype)))
+    if isinstance(leaf, (bool, int, float, complex)) or not hasattr(leaf, "dtype"):
+        raise ArgumentError(
+            f"{name} is {leaf!r}; expected the spec of an array, such as 'f32[b,3]', a "
+            "jax.ShapeDtypeStruct or an array. To do: bind what is not an array to the function, "
+            "as in functools.partial(f, train=False)."
+        )
+    return _like(leaf, name)
+
+
+def _like(leaf: Any, name: str) -> jax.ShapeDtypeStruct:
+    """The spec of an array, or of what describes one, such as TensorFlow's and Keras's specs."""
+    shape = tuple(leaf.shape) if leaf.shape is not None else None
+    if shape is None or None in shape:
+        raise StructureError(
+            f"{name} is {leaf!r}, and a JAX function needs a name for each unknown dimension. To "
+            "do: write it as text, such as 'f32[b,3]'."
+        )
+    if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+        return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        _check_width(str(leaf.dtype), name)
+        return leaf
+    dtype = str(getattr(leaf.dtype, "name", leaf.dtype))
+    _check_width(dtype, name)
+    return jax.ShapeDtypeStruct(shape, np.dtype(jax.numpy.dtype(dtype)))
+
+
+def _check_width(dtype: str, name: str) -> None:
+    if dtype in WIDE and is_narrowed(dtype):
+        raise DtypeError(
+            f"{name} is {dtype}, of which JAX makes 32 bits by itself. To do: "
+            "jax.config.update('jax_enable_x64', True) before anything else (--x64 of the command "
+            "jax-tf-bridge), or write the narrower dtype."
+        )
+
+
+def _name(path: Sequence[Any]) -> str:
+    """The path as JAX names arguments: `args[0]['x']`."""
+    return "".join(_names(path))
+
+
+def _names(path: Sequence[Any]) -> Iterator[str]:
+    yield "args" if path[0].idx == 0 else "kwargs"
+    yield tree_util.keystr(tuple(path[1:]))

@@ -1,0 +1,279 @@
+"""`LayerBase`: what the layers of Keras 3 and of tf-keras have in common.
+
+A layer is this class and a framework's own; what differs between the frameworks are a few methods
+that each of them has. Nothing here imports one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from bridge.layers.artifact import LayerFunction, LayerWeight, StaticShape
+from bridge.layers.computation import LayerComputation, Runs, check_cast
+from bridge.layers.text import decode_artifact, encode_artifact
+from xla_call_module.errors import FormatError
+
+__all__ = ["PACKAGE", "InitialValues", "LayerBase"]
+
+# What classes are registered under, so that files name them alike wherever they are written.
+PACKAGE = "bridge"
+_SEED = "seed_generator_state"
+_OWN_KEYWORDS = frozenset({"mask", "training"})
+
+
+class InitialValues:
+    """What a layer's weights begin with. It is handed on to clones, and not to files."""
+
+    def __init__(self, computation: LayerComputation | None = None) -> None:
+        """Take over values; none in what was read from a file."""
+        self.computation = computation
+
+    def get_config(self) -> dict[str, Any]:
+        """Nothing: a file has the values of the weights."""
+        return {}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> InitialValues:
+        """What a file has of it: nothing."""
+        del config
+        return cls()
+
+
+class LayerBase:
+    """A layer that calls a `LayerComputation`, but for what its framework has."""
+
+    built: bool
+    name: str
+    trainable: bool
+    compute_dtype: str
+    variable_dtype: str
+    _computation: LayerComputation
+    _held: list[Any]
+    _constants: list[Any]
+    _seeds: Any
+
+    @abstractmethod
+    def _describe(self, leaf: Any) -> tuple[StaticShape | None, str]:
+        """The shape of an input, None where its rank is not known, and its dtype."""
+
+    @abstractmethod
+    def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
+        """A variable that begins with a value, or with zeros where that is None."""
+
+    @abstractmethod
+    def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
+        """The same for a constant, whose value is remembered."""
+
+    @abstractmethod
+    def _value(self, variable: Any) -> Any:
+        """What a function takes of a variable."""
+
+    @abstractmethod
+    def _stop_gradient(self, value: Any) -> Any:
+        """The value, which is not differentiated."""
+
+    @abstractmethod
+    def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        """The values of variables, also where a graph is built."""
+
+    @abstractmethod
+    def _runs(self) -> Runs:
+        """What makes what runs a function."""
+
+    @abstractmethod
+    def _draw(self, shape: Sequence[int]) -> Any:
+        """The data of PRNG keys, uint32 of a shape."""
+
+    @abstractmethod
+    def _seed_state(self) -> Any:
+        """The variable that the keys are drawn from."""
+
+    @property
+    def params(self) -> Any:
+        """The pytree of the parameters as variables; a named tuple is a tuple there.
+
+        Passed as `params` to another layer, the two share them.
+        """
+        return self._computation.params(self._held)
+
+    @property
+    def state(self) -> Any:
+        """The pytree of the state as variables."""
+        return self._computation.state(self._held)
+
+    def _begin(self, exported: Any, **given: Any) -> None:
+        """Make the weights of what was passed to the layer.
+
+        Args:
+            exported: a computation, or what `to_computation` makes one of.
+            given: the arguments of `to_computation`.
+        """
+        if not isinstance(exported, LayerComputation):
+            from bridge.layers.export import to_computation
+
+            dtypes = (self.compute_dtype, self.variable_dtype)
+            exported = to_computation(exported, dtypes=dtypes, **given)
+        self._computation = exported
+        values, first_state = exported.values, exported.parameters
+        self._held = [
+            exported.shared[index]
+            if index in exported.shared
+            else self._make_weight(
+                weight, None if values is None else values[index], is_state=index >= first_state
+            )
+            for index, weight in enumerate(exported.weights)
+        ]
+        self._constants = self._make_constants() if exported.is_ready else []
+
+    def _make_constants(self) -> list[Any]:
+        known = self._computation.constants
+        return [
+            self._make_constant(constant, known.get(constant.name))
+            for constant in self._computation.artifact.constants
+        ]
+
+    def _export_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Export the function for what the layer is called with, unless it is exported."""
+        if self._computation.is_ready:
+            return
+        from jax import tree_util
+
+        from bridge.specifications import ArgumentSpec
+
+        def describe(leaf: Any) -> ArgumentSpec:
+            shape, dtype = self._describe(leaf)
+            is_float = dtype in ("bfloat16", "float16", "float32", "float64")
+            return ArgumentSpec("an input", shape, self.compute_dtype if is_float else dtype, None)
+
+        named = {key: value for key, value in kwargs.items() if key not in _OWN_KEYWORDS}
+        self._computation.prepare(*tree_util.tree_map(describe, (tuple(args), named)))
+        self._constants = self._make_constants()
+
+    def _inputs(
+        self, function: LayerFunction, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> list[Any]:
+        """The leaves of the inputs, of dtypes that can be cast to what the function takes."""
+        leaves = self._computation.inputs(self.name, function, args, named)
+        described = list(map(self._describe, leaves))
+        specs = function.specs[function.first_input :]
+        for (_, dtype), spec in zip(described, specs, strict=True):
+            check_cast(spec, dtype, self.name)
+        function.bind([shape for shape, _ in described])
+        return leaves
+
+    def _compute(self, args: Sequence[Any], named: Mapping[str, Any], training: Any) -> Any:
+        """The outputs for inputs that are tensors; the state is updated in training."""
+        training = bool(training)
+        function, run = self._computation.runner(self._runs(), training=training)
+        leaves = self._inputs(function, args, named)
+        held = self._held[: function.parameters + function.state]
+        keys = [self._draw(spec.static_shape or ()) for spec in function.key_specs]  # type: ignore[arg-type]  # keys have static shapes
+        results = run([*(self._operand(function, x) for x in held), *keys, *leaves])
+        if training:
+            states = self._held[function.parameters :]
+            for variable, index in zip(states, function.new_state, strict=False):
+                variable.assign(results[index])
+        return self._computation.outputs(function, results)
+
+    def _operand(self, function: LayerFunction, variable: Any) -> Any:
+        """What a function takes of a variable.
+
+        TensorFlow goes back through all that its tape has watched, frozen variables too, and would
+        meet the refusal of a function without a gradient.
+        """
+        value = self._value(variable)
+        frozen = not (self.trainable and variable.trainable)
+        return self._stop_gradient(value) if frozen and len(function.chain) == 1 else value
+
+    def _remember_constants(self) -> None:
+        """Keep the values of the weights that are constants, unless they are known."""
+        if self._computation.constants_are_known:
+            return
+        values = self._read(self._constants)
+        for constant, value in zip(self._computation.artifact.constants, values, strict=True):
+            self._computation.remember(constant, value)
+
+    def _masks(self, inputs: Any, leaves: Sequence[Any], masks: Sequence[Any]) -> Any:
+        """The mask of the first masked input, for those outputs whose leading axes are its own.
+
+        Args:
+            inputs: the first argument of the layer.
+            leaves: its leaves, in any order.
+            masks: for each of them the mask, or None.
+        """
+        pairs = {id(leaf): mask for leaf, mask in zip(leaves, masks, strict=False)}
+        return self._computation.masks(
+            self.name,
+            self._computation.artifact.inference,
+            inputs,
+            lambda leaf: pairs.get(id(leaf)),
+            lambda mask: len(mask.shape),
+        )
+
+    def save_own_variables(self, store: Any) -> None:
+        """Put the weights under their pytree paths, the constants under their hashes."""
+        for weight, variable in self._named_weights():
+            store[quote(weight.name, safe="")] = variable
+        if self._seeds is not None:
+            store[_SEED] = self._seed_state()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Take the weights from where `save_own_variables` put them.
+
+        Raises:
+            FormatError: one is missing, or of another shape.
+        """
+        found = set(store.keys())
+        for weight, variable in self._named_weights():
+            key = quote(weight.name, safe="")
+            if key not in found:
+                raise FormatError(
+                    f"The file has no weight {weight.name} for the layer {self.name}. To do: load "
+                    "it into the model that it was saved from."
+                )
+            value = np.asarray(store[key])
+            if value.shape != weight.shape:
+                raise FormatError(
+                    f"The weight {weight.name} of the layer {self.name} has the shape "
+                    f"{value.shape} in the file; expected {weight.shape}."
+                )
+            variable.assign(value)
+        self._remember_constants()
+        if self._seeds is not None and _SEED in found:
+            self._seed_state().assign(np.asarray(store[_SEED]))
+
+    def _named_weights(self) -> list[tuple[LayerWeight, Any]]:
+        artifact = self._computation.artifact
+        weights = (*artifact.weights, *artifact.constants)
+        return list(zip(weights, [*self._held, *self._constants], strict=True))
+
+    def _own_config(self, values: InitialValues) -> dict[str, Any]:
+        """What `_read_config` reads."""
+        return {"artifact": encode_artifact(self._computation.artifact), "values": values}
+
+    @staticmethod
+    def _read_config(config: Mapping[str, Any]) -> tuple[LayerComputation, dict[str, Any]]:
+        """The computation of a config, and what else is in it.
+
+        The weights are those that the layer began with if it is a clone in the same process. A
+        layer from a file gets the file's; until then they are zeros.
+
+        Raises:
+            FormatError: the artifact is damaged.
+        """
+        rest = dict(config)
+        artifact = decode_artifact(rest.pop("artifact", None))
+        values = rest.pop("values", None)
+        known = values.computation if isinstance(values, InitialValues) else None
+        computation = LayerComputation(
+            weights=artifact.weights,
+            values=None if known is None else known.values,
+            artifact=artifact,
+            constants=None if known is None else known.constants,
+        )
+        return computation, rest

@@ -1,0 +1,217 @@
+"""`jax.export.Exported` -> a function of a Keras layer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export, tree_util
+
+from bridge._jax import replace_vjp
+from bridge.layers.artifact import LayerFunction
+from bridge.layers.held import Held, shape_of
+from bridge.saving.chains import ChainOptions, to_chain
+from bridge.saving.parameters import check_parameters
+from bridge.trees import to_structure
+from bridge.vjp import vjp_of
+from savedmodel.model import Variable
+from savedmodel.structures import Branch, Structure, as_tuple
+from xla_call_module.constants import HOISTED_FROM
+from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.errors import StructureError
+from xla_call_module.exported import argument_paths, result_paths
+
+__all__ = ["check_same_inputs", "check_weights", "described", "to_function"]
+
+_FLOATS = frozenset({"bfloat16", "float16", "float32", "float64"})
+
+
+def to_function(
+    exported: export.Exported,
+    held: Held,
+    gradient_order: int,
+    constants: dict[str, np.ndarray[Any, Any]],
+    *,
+    updates: bool,
+) -> LayerFunction:
+    """A function of a layer; its arguments are told apart by what the layer holds.
+
+    Args:
+        exported: the function.
+        held: what the layer holds.
+        gradient_order: how many times it can be differentiated.
+        constants: the values of what is taken out of its modules are added to these.
+        updates: whether it has to return the new state, if there is one.
+
+    Raises:
+        InteropError: it does not fit what the layer holds, or cannot cross.
+    """
+    in_tree: Any = exported.in_tree
+    positional = in_tree.children()[0].children()
+    parameters, state, keys, taken = 0, 0, 0, 0
+    tree: Any = held.params_tree
+    if tree is not None:
+        if positional[:1] != [tree]:
+            raise StructureError(
+                f"params has the structure {tree}; the first positional argument of "
+                f"{exported.fun_name} has {positional[0] if positional else 'none'}. To do: export "
+                "a function whose first argument is the parameters, or leave params out."
+            )
+        parameters, taken = tree.num_leaves, 1
+    if held.state is not None and _is_state(exported, positional[taken:], parameters, held):
+        state, taken = len(tree_util.tree_leaves(held.state)), taken + 1
+    if held.keys is not None and positional[taken:]:
+        count = positional[taken].num_leaves
+        avals = exported.in_avals[parameters + state : parameters + state + count]
+        if count and all(map(_is_key, avals)):
+            keys, taken = count, taken + 1
+    outputs, new_state = _results(exported, held, state, updates=updates)
+    chain = _chain(exported, gradient_order, constants)
+    arguments: Any = to_structure(exported.in_tree)
+    (_, args), (_, kwargs) = arguments.children
+    return LayerFunction(
+        chain=chain,
+        parameters=parameters,
+        state=state,
+        keys=keys,
+        inputs=as_tuple([as_tuple([child for _, child in args.children[taken:]]), kwargs]),
+        outputs=outputs,
+        new_state=new_state,
+    )
+
+
+def _is_state(exported: export.Exported, positional: Any, first: int, held: Held) -> bool:
+    """Whether the next argument is the state: it has its structure, shapes and dtypes."""
+    tree: Any = tree_util.tree_structure(held.state)
+    if positional[:1] != [tree]:
+        return False
+    avals = exported.in_avals[first : first + tree.num_leaves]
+    return all(map(_is_alike, avals, tree_util.tree_leaves(held.state)))
+
+
+def _is_alike(aval: Any, leaf: Any) -> bool:
+    shape = shape_of(leaf)
+    return (tuple(aval.shape), aval.dtype) == (shape.shape, shape.dtype)
+
+
+def _is_key(aval: Any) -> bool:
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return True
+    return bool(aval.dtype == np.uint32 and aval.shape and aval.shape[-1] in (2, 4))
+
+
+def _results(
+    exported: export.Exported, held: Held, state: int, *, updates: bool
+) -> tuple[Structure, tuple[int, ...]]:
+    """The outputs, and which results are the new state."""
+    structure = to_structure(exported.out_tree)
+    if held.state is None:
+        return structure, ()
+    tree: Any = tree_util.tree_structure(held.state)
+    out_tree: Any = exported.out_tree
+    children = out_tree.children()
+    is_pair = isinstance(structure, Branch) and structure.kind == "tuple" and len(children) == 2
+    if is_pair and children[1] == tree:
+        count = len(exported.out_avals)
+        indices = range(count - tree.num_leaves, count)
+        if all(
+            map(
+                _is_alike,
+                (exported.out_avals[i] for i in indices),
+                tree_util.tree_leaves(held.state),
+            )
+        ):
+            assert isinstance(structure, Branch)
+            return structure.children[0][1], tuple(indices)
+    if updates:
+        raise StructureError(
+            f"state is given, and {exported.fun_name} "
+            + ("does not take it as its next argument" if not state else f"returns {out_tree}")
+            + f"; expected a function of {described(held)} and the inputs that returns (outputs, "
+            f"new_state), where new_state has the structure, shapes and dtypes of state: {tree}. "
+            "To do: export such a function, or pass what never changes in params, with False in "
+            "trainable."
+        )
+    return structure, ()
+
+
+def described(held: Held) -> str:
+    """What a function takes in front of its inputs, for messages."""
+    names = {"params": held.params, "state": held.state, "rng": held.keys}
+    return ", ".join(name for name, value in names.items() if value is not None) or "nothing"
+
+
+def _chain(
+    exported: export.Exported, gradient_order: int, constants: dict[str, np.ndarray[Any, Any]]
+) -> Any:
+    options = ChainOptions(
+        tensorflow=None,
+        gradient_order=gradient_order,
+        residuals=False,
+        hoist_constants=HOISTED_FROM,
+        disabled_checks=(),
+        portable_linalg=True,
+    )
+    first, *others = to_chain(_flat(exported), options, constants)
+    args, results = argument_paths(exported.in_tree), result_paths(exported.out_tree)
+    constant_paths = [spec.path for spec in first.args[len(args) :]]
+    first = dataclasses.replace(
+        first,
+        args=tuple(
+            dataclasses.replace(spec, path=path)
+            for spec, path in zip(first.args, (*args, *constant_paths), strict=True)
+        ),
+        results=tuple(
+            dataclasses.replace(spec, path=path)
+            for spec, path in zip(first.results, results, strict=True)
+        ),
+    )
+    return (first, *others)
+
+
+def _flat(exported: export.Exported) -> export.Exported:
+    """The same in no structure, whose classes a process that loads the layer may not have."""
+    flat = dataclasses.replace(
+        exported,
+        in_tree=tree_util.tree_structure((tuple(exported.in_avals), {})),
+        out_tree=tree_util.tree_structure(tuple(exported.out_avals)),
+    )
+    return replace_vjp(flat, lambda: vjp_of(exported)) if exported.has_vjp() else flat
+
+
+def check_weights(
+    function: LayerFunction, variables: Sequence[Variable], compute_dtype: str
+) -> None:
+    """Refuse parameters that the function was not exported for."""
+    if compute_dtype:
+        cast = dtype_from_name(compute_dtype, where="dtype")
+        variables = [
+            dataclasses.replace(v, dtype=cast)
+            if index < function.parameters and v.dtype.name in _FLOATS
+            else v
+            for index, v in enumerate(variables)
+        ]
+    count = function.parameters + function.state
+    check_parameters(function.name, function.specs[:count], variables[:count])
+
+
+def check_same_inputs(inference: LayerFunction, training: LayerFunction | None) -> None:
+    """Refuse functions that are not called in the same way."""
+    if training is None:
+        return
+    shapes = [
+        [
+            (str(spec), spec.path.partition("[")[0])
+            for spec in function.specs[function.first_input :]
+        ]
+        for function in (inference, training)
+    ]
+    if [len(found) for found in shapes] != [len(shapes[0])] * 2:
+        raise StructureError(
+            f"{inference.name} takes {len(shapes[0])} input(s), and the function for training, "
+            f"{training.name}, takes {len(shapes[1])}. To do: export both for the same inputs, "
+            "after params, state and rng."
+        )

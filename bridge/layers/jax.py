@@ -1,0 +1,41 @@
+"""A layer's function as JAX runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bridge.keys import to_logical, to_physical
+from bridge.layers.artifact import LayerFunction
+from bridge.layers.computation import Run
+from bridge.loading.calling import call_flat
+from bridge.loading.restore import restore
+
+__all__ = ["to_jax"]
+
+
+def to_jax(function: LayerFunction, constants: Mapping[str, np.ndarray[Any, Any]]) -> Run:
+    """What runs a function on flat arrays; it can be traced and differentiated.
+
+    Args:
+        function: its chain is what runs.
+        constants: the values of what its modules have hoisted.
+
+    Raises:
+        InteropError: the chain is damaged, or a newer JAX wrote it.
+    """
+    exported = restore(function.chain, constants.__getitem__)
+    call = call_flat(exported, name=function.name)
+    dtypes = [spec.dtype.numpy for spec in function.specs]
+
+    @jax.jit
+    def run(*operands: Any) -> list[Any]:
+        arrays = map(jnp.asarray, operands, dtypes)
+        given = map(to_logical, arrays, exported.in_avals)
+        return [to_physical(result) for result in call(*given)]
+
+    return lambda operands: list(run(*operands))

@@ -1,0 +1,52 @@
+"""A layer's function as TensorFlow runs it, without JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bridge.gradient import DifferentiableCall, GradientOptions
+from bridge.layers.artifact import LayerFunction
+from bridge.layers.computation import Run
+from bridge.orders import WrittenOrder
+
+__all__ = ["read_variables", "to_tensorflow"]
+
+
+def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[Any, Any]]) -> Run:
+    """What runs a function on flat tensors and variables, eagerly and in graphs.
+
+    Args:
+        function: its chain is what runs.
+        constants: the values of what its modules have hoisted.
+
+    Raises:
+        VersionError: the imported TensorFlow does not read the computation.
+    """
+    orders = len(function.chain) - 1
+    options = GradientOptions(
+        with_gradient=orders > 0,
+        order_in_file=max(orders, 1),
+        hoisted_from=None,
+        no_gradient=f"{function.name} is in a layer without its gradient. To do: make the layer "
+        "with gradient_order=1 or more, of an Exported that has its VJP; or leave it out of what "
+        "is trained.",
+    )
+    call = DifferentiableCall(WrittenOrder(function.chain, constants), options)
+    call.prepare()
+    dtypes = [tf.as_dtype(spec.dtype.enum) for spec in function.specs]
+
+    def run(operands: Sequence[Any]) -> list[Any]:
+        tensors = map(tf.convert_to_tensor, operands)
+        return call([tf.cast(x, dtype) for x, dtype in zip(tensors, dtypes, strict=True)])
+
+    return run
+
+
+def read_variables(variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """The values of variables, also where a graph is built."""
+    with tf.init_scope():
+        return [np.asarray(tf.convert_to_tensor(variable)) for variable in variables]

@@ -1,0 +1,239 @@
+"""Arguments as they arrive -> the leaves that a loaded function takes, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export, tree_util
+
+from bridge.backend import platform_of
+from bridge.loading.binding import Binding
+from bridge.trees import with_text_keys
+from xla_call_module.call import bind_symbols
+from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
+from xla_call_module.constraints import SizeConstraint, constraints_in
+from xla_call_module.dtypes import WIDE
+from xla_call_module.errors import DtypeError, PlatformError, StructureError, quote
+from xla_call_module.exported import argument_specs, result_specs
+
+__all__ = ["Arguments"]
+
+_KINDS = "biufc"
+# How many kinds of arguments are remembered as checked.
+_REMEMBERED = 1024
+
+# The shape of each flat argument.
+Sizes = tuple[tuple[int | None, ...], ...]
+
+
+class Arguments:
+    """What a loaded function takes besides its parameters."""
+
+    def __init__(
+        self,
+        key: str,
+        binding: Binding,
+        disabled_checks: tuple[DisabledCheck, ...],
+        device: Any = None,
+        buckets: Sequence[int] = (),
+    ) -> None:
+        """Find out once what every call needs.
+
+        Args:
+            key: of the signature.
+            binding: the function.
+            disabled_checks: the safety checks that are not in force.
+            device: one of those that it runs on; by default JAX's own choice.
+            buckets: the sizes that TensorFlow pads batches to; JAX does not.
+        """
+        sizes = ", ".join(map(str, buckets))
+        self._padded = f" TensorFlow pads batches to {sizes}." if sizes else ""
+        self._device = device
+        exported = binding.exported
+        self._key = key
+        self._exported = exported
+        self._checks = disabled_checks
+        names = {index: name for name, index in binding.inputs.items()}
+        self._specs = tuple(
+            dataclasses.replace(spec, path=names.get(index, spec.path))
+            for index, spec in enumerate(argument_specs(exported))
+        )
+        self._first = len(binding.variables)
+        self._tree = _without_params(exported, has_params=binding.params is not None)
+        self._names = binding.inputs
+        self._wide = [
+            spec
+            for spec in (*self._specs, *result_specs(exported))
+            if spec.dtype.name in WIDE and spec.element != "float0"
+        ]
+        self._accepted: set[tuple[Any, ...]] = set()
+
+    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The leaves of the arguments.
+
+        Args:
+            args: as the function takes them, or none.
+            kwargs: as the function takes them, or each input by its name in the signature.
+
+        Raises:
+            StructureError, DtypeError: they are not those that the function was exported for.
+            PlatformError: it was not exported for the platform at hand.
+        """
+        leaves, tree = self._flatten(args, kwargs)
+        # In the file the keys of dicts are text, in the order that they had.
+        if tree != self._tree and with_text_keys(tree) != self._tree:
+            leaves = self._by_name(args, kwargs, tree)
+        leaves = [
+            self._from_python(leaf, index)
+            if isinstance(leaf, (bool, int, float, complex))
+            else leaf
+            for index, leaf in enumerate(leaves, self._first)
+        ]
+        kinds = tuple(self._kind_of(leaf, index) for index, leaf in enumerate(leaves, self._first))
+        self._check_width()
+        if kinds not in self._accepted:
+            self._check(kinds)
+            if len(self._accepted) >= _REMEMBERED:
+                self._accepted.clear()
+            self._accepted.add(kinds)
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            self._check_platform()
+        return leaves
+
+    def _flatten(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], tree_util.PyTreeDef]:
+        try:
+            return tree_util.tree_flatten((args, dict(kwargs)))
+        except (ValueError, TypeError) as error:
+            raise StructureError(
+                f"The arguments of {self._key} are no pytree: {quote(error)}. To do: pass what "
+                "jax.tree.flatten takes."
+            ) from error
+
+    def _kind_of(self, leaf: Any, index: int) -> tuple[tuple[Any, ...], Any]:
+        """The shape and the dtype that JAX takes a value for."""
+        if isinstance(leaf, jax.Array):
+            return leaf.shape, leaf.dtype
+        if isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.ma.MaskedArray):
+            return leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)
+        if isinstance(leaf, (bool, int, float, complex)):
+            return (), jax.dtypes.canonicalize_dtype(np.result_type(type(leaf)))
+        raise DtypeError(
+            f"{self._specs[index].path} of {self._key} is a {type(leaf).__name__}; expected a JAX "
+            f"or numpy array, {self._specs[index]}."
+        )
+
+    def unlike(self, leaves: list[Any]) -> Sizes | None:
+        """The shapes of all arguments where they are not those that the function was exported for.
+
+        That is possible where shape assertions are disabled, as it is in TensorFlow.
+
+        Args:
+            leaves: what `flatten` gave.
+        """
+        if SHAPE_ASSERTIONS not in self._checks:
+            return None
+        sizes = self._sizes([np.shape(leaf) for leaf in leaves])
+        try:
+            values = bind_symbols(self._key, self._specs, sizes)
+        except StructureError:
+            return tuple(sizes)
+        return None if self._broken(values) is None else tuple(sizes)
+
+    def _by_name(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], tree: tree_util.PyTreeDef
+    ) -> list[Any]:
+        named = {index: kwargs.get(name) for name, index in self._names.items()}
+        expected = range(self._first, self._first + self._tree.num_leaves)
+        if args or kwargs.keys() != self._names.keys() or named.keys() != set(expected):
+            raise StructureError(
+                f"{self._key} was called with (args, kwargs) of the structure {tree}; expected "
+                f"{self._tree}, or its inputs by name: {', '.join(self._names) or 'none'}."
+            )
+        return [named[index] for index in expected]
+
+    def _from_python(self, number: complex, index: int) -> Any:
+        """A Python number in the dtype of the argument, if JAX would promote it to that."""
+        dtype = self._exported.in_avals[index].dtype
+        if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+            return number
+        kinds = [np.result_type(type(number)).kind, np.dtype(dtype).kind.replace("V", "f")]
+        if _KINDS.find(kinds[0]) > _KINDS.find(kinds[1]):
+            return number
+        try:
+            return np.asarray(number, dtype)
+        except OverflowError as error:
+            raise DtypeError(
+                f"{self._specs[index].path} of {self._key} is {number}, which is no {dtype}."
+            ) from error
+
+    def _check(self, kinds: tuple[Any, ...]) -> None:
+        for index, (_, dtype) in enumerate(kinds, self._first):
+            if dtype != self._exported.in_avals[index].dtype:
+                raise DtypeError(
+                    f"{self._specs[index].path} of {self._key} has dtype {dtype}; expected "
+                    f"{self._exported.in_avals[index].dtype}. To do: cast it."
+                )
+        sizes = self._sizes([shape for shape, _ in kinds])
+        values = bind_symbols(self._key, self._specs, sizes, disabled_checks=self._checks)
+        if (constraint := self._broken(values)) is not None:
+            raise self._breaks(constraint, values)
+
+    def _broken(self, values: Mapping[str, int]) -> SizeConstraint | None:
+        """A constraint that the dimension variables break."""
+        broken = (c for c in self._constraints if c.holds(values) is False) if values else ()
+        return next(iter(broken), None)
+
+    @cached_property
+    def _constraints(self) -> tuple[SizeConstraint, ...]:
+        """Those of the dimension variables; JAX's own message does not say which one is broken."""
+        return constraints_in(self._exported.mlir_module_serialized)
+
+    def _breaks(self, constraint: SizeConstraint, values: Mapping[str, int]) -> StructureError:
+        found = ", ".join(f"{name} = {values[name]}" for name in sorted(values))
+        taken = ", ".join(f"{s.path} {s}" for s in self._specs[self._first :] if s.shape)
+        return StructureError(
+            f"The arguments of {self._key} have {found}; it was exported with the constraint "
+            f"{constraint}, and takes {taken}. To do: pass sizes that meet it, or export without "
+            f"it.{self._padded}"
+        )
+
+    def _sizes(self, shapes: Sequence[Sequence[Any]]) -> list[tuple[int | None, ...]]:
+        """The sizes of all arguments, of which `shapes` are those that are no parameters."""
+        sizes = [spec.static_shape or () for spec in self._specs]
+        for index, shape in enumerate(shapes, self._first):
+            # The key data of a typed PRNG key has dimensions that the key has not.
+            inner = sizes[index][len(self._exported.in_avals[index].shape) :]
+            known = (size if isinstance(size, int) else None for size in shape)
+            sizes[index] = (*known, *inner)
+        return sizes
+
+    def _check_width(self) -> None:
+        if self._wide and not jax.config.read("jax_enable_x64"):
+            raise DtypeError(
+                f"{self._wide[0].path} of {self._key} is {self._wide[0]}, and JAX has no 64-bit "
+                "dtypes while x64 is off. To do: jax.config.update('jax_enable_x64', True)."
+            )
+
+    def _check_platform(self) -> None:
+        platform = platform_of(self._device or jax.devices()[0])
+        disabled = export.DisabledSafetyCheck.platform() in self._exported.disabled_safety_checks
+        if not disabled and platform not in self._exported.platforms:
+            raise PlatformError(
+                f"{self._key} was exported for {', '.join(self._exported.platforms)}, and JAX runs "
+                f"on {platform} here. To do: export it with platforms= of both, or run JAX on what "
+                "it was exported for."
+            )
+
+
+def _without_params(exported: export.Exported, *, has_params: bool) -> tree_util.PyTreeDef:
+    """The structure of (args, kwargs), without the first of the args if that is the parameters."""
+    leaves = range(len(exported.in_avals))
+    args, kwargs = tree_util.tree_unflatten(exported.in_tree, leaves)
+    return tree_util.tree_structure((args[int(has_params) :], kwargs))

@@ -1,0 +1,196 @@
+"""Which `Exported` a signature of a file is, and which variables are its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jax import export, tree_util
+from jax.sharding import AbstractMesh
+
+from bridge.loading.adopting import export_wiring, input_order, to_results
+from bridge.loading.restore import restore
+from bridge.names import input_names, output_names
+from bridge.trees import key_names, unique_names
+from savedmodel.model import SavedModel, Signature
+from savedmodel.structures import NONE, Leaf, Structure
+from savedmodel.wiring import Input, Output, Parameter, Wiring
+from xla_call_module.checks import DisabledCheck
+
+__all__ = ["Binding", "bind"]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A function of parameters and inputs.
+
+    Attributes:
+        exported: the function; its first positional argument is the parameters, if it has any.
+        params: the structure of the parameters; None if there are none.
+        variables: for each leaf of the parameters the index of its variable; None for one whose
+            value nothing depends on, and that is not in the file.
+        inputs: for each input name of the signature the index into the flat arguments.
+        outputs: for each output name the index into the flat results.
+    """
+
+    exported: export.Exported
+    params: tree_util.PyTreeDef | None
+    variables: tuple[int | None, ...]
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+
+
+def bind(
+    signature: Signature,
+    model: SavedModel,
+    disabled_checks: tuple[DisabledCheck, ...],
+    mesh: AbstractMesh | None = None,
+) -> Binding:
+    """The function behind a signature.
+
+    Args:
+        signature: one of `model`.
+        model: the file.
+        disabled_checks: safety checks that are not in force besides those of the calls.
+        mesh: what it is to run on, for a function that TensorFlow has made around calls.
+
+    Raises:
+        InteropError: see `restore`.
+    """
+    wiring = signature.wiring
+    assert wiring is not None, "the file was read"
+    if not _describes_itself(signature, wiring, model):
+        return _bind_wiring(wiring, model, disabled_checks, mesh)
+    function = signature.function
+    exported = restore(
+        function.chain,
+        lambda key: model.variables[function.constants[key]].mapped(),
+        disabled_checks,
+    )
+    params = _params_tree(exported, signature, model)
+    if params is None and function.bound:
+        return _bind_wiring(wiring, model, disabled_checks, mesh)
+    variables = () if params is None else _variables_of(params, signature, model)
+    return Binding(exported, params, variables, signature.inputs, signature.outputs)
+
+
+def _variables_of(
+    params: tree_util.PyTreeDef, signature: Signature, model: SavedModel
+) -> tuple[int | None, ...]:
+    """For each leaf of the parameters the index of its variable.
+
+    What the module takes is bound to it. For what it does not take the object graph tells, which
+    names the variables by the same paths.
+    """
+    bound, by_path = signature.function.bound, dict(_paths(model.params))
+    variables: list[int | None] = []
+    for index, path in enumerate(key_names(params)):
+        found = bound.get(index, by_path.get(path))
+        if index not in bound and found is not None:
+            variable, spec = model.variables[found], signature.function.call.args[index]
+            fits = (variable.shape, variable.dtype) == (spec.shape, spec.dtype)
+            found = found if fits and found not in bound.values() else None
+        variables.append(found)
+    return tuple(variables)
+
+
+def _describes_itself(signature: Signature, wiring: Wiring, model: SavedModel) -> bool:
+    """Whether the signature is one call with its own `Exported`, and nothing around it."""
+    invocations, call = wiring.invocations(), signature.function.call
+    if len(invocations) != 1 or not call.exported:
+        return False
+    operands = invocations[0].operands
+    names = [value.name for value in operands if isinstance(value, Input)]
+    results = [value.index for value in wiring.outputs.values() if isinstance(value, Output)]
+    return (
+        all(isinstance(value, Input | Parameter) for value in operands)
+        and len(names) == len(set(names))
+        and len(wiring.inputs) - len(names) <= len(set(range(len(call.own_args))) - set(call.kept))
+        and len(wiring.outputs) == len(call.own_results)
+        and sorted(results) == list(range(len(call.own_results)))
+        and (_is_recorded(signature, model) or _names_fit(signature))
+    )
+
+
+def _is_recorded(signature: Signature, model: SavedModel) -> bool:
+    """Whether the file is as it was written: what TensorFlow saves again has no such record."""
+    return signature.key in model.metadata.get("signatures", {})
+
+
+def _names_fit(signature: Signature) -> bool:
+    """Whether no input or output has the name that another one had when the file was written.
+
+    A function around the call may have swapped them.
+    """
+    call = signature.function.call
+    given = {index: name for name, index in signature.inputs.items()}
+    free = sorted(given)
+    usual = dict(zip(input_names(signature.key, call, free, None), free, strict=True))
+    results = {name: i for i, name in enumerate(output_names(signature.key, call, None))}
+    return all(usual.get(name, index) == index for name, index in signature.inputs.items()) and all(
+        results.get(name, index) == index for name, index in signature.outputs.items()
+    )
+
+
+def _bind_wiring(
+    wiring: Wiring,
+    model: SavedModel,
+    disabled_checks: tuple[DisabledCheck, ...],
+    mesh: AbstractMesh | None,
+) -> Binding:
+    """The function behind a signature that TensorFlow made: the inputs are its arguments."""
+    chosen = _parameters(wiring, model)
+    texts = unique_names(model.variables[v].key or model.variables[v].name for v in chosen)
+    names = dict(zip(chosen, texts, strict=True))
+    exported = export_wiring(wiring, names, model.variables, disabled_checks, mesh)
+    by_name = sorted(names, key=names.__getitem__)
+    inputs = dict(zip(input_order(wiring), range(len(names), len(exported.in_avals)), strict=True))
+    outputs = to_results({name: name for name in wiring.outputs})
+    return Binding(
+        exported=exported,
+        params=tree_util.tree_structure(dict.fromkeys(texts, 0)) if names else None,
+        variables=tuple(by_name),
+        inputs=inputs,
+        outputs={name: index for index, name in enumerate(tree_util.tree_leaves(outputs))},
+    )
+
+
+def _parameters(wiring: Wiring, model: SavedModel) -> list[int]:
+    """The variables that are passed to calls and are no constants."""
+    hoisted = {
+        id(operand)
+        for invocation in wiring.invocations()
+        for index, operand in zip(invocation.call.kept, invocation.operands, strict=True)
+        if index in invocation.call.constants
+    }
+    found = (
+        value.variable
+        for value in wiring.values()
+        if isinstance(value, Parameter) and id(value) not in hoisted
+    )
+    return [v for v in dict.fromkeys(found) if not model.variables[v].constant]
+
+
+def _params_tree(
+    exported: export.Exported, signature: Signature, model: SavedModel
+) -> tree_util.PyTreeDef | None:
+    """The structure of the first positional argument, if variables of the file are bound to it."""
+    bound = signature.function.bound
+    in_tree: Any = exported.in_tree  # the stub of its class lacks `children`
+    first = in_tree.children()[0].children()[:1]
+    if not first or (not bound and model.params == NONE):
+        given = model.metadata.get("params") is True and first and not first[0].num_leaves
+        return first[0] if given else None
+    leaves = range(first[0].num_leaves)
+    own = set(bound) <= set(leaves) and not set(signature.inputs.values()) & set(leaves)
+    return first[0] if own else None
+
+
+def _paths(structure: Structure, path: tuple[str, ...] = ()) -> Any:
+    """For each leaf the keys that lead to it, and the index of its variable."""
+    if isinstance(structure, Leaf):
+        yield path, structure.index
+        return
+    for key, child in structure.children:
+        yield from _paths(child, (*path, key))

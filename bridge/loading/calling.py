@@ -1,0 +1,168 @@
+"""An `Exported` as a JAX function of flat arguments, with derivatives and under `vmap`.
+
+`Exported.call` has the derivatives; JAX has no rule for mapping it, since its module is fixed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import custom_batching, export, lax, tree_util
+
+from bridge._jax import vary_together
+from bridge.loading.needed_devices import needed_devices, require_devices
+from xla_call_module.errors import StructureError
+
+__all__ = ["Flat", "MappableExported", "call_flat", "is_float0"]
+
+# The leaves of the arguments -> the leaves of the result; None for one that has no values.
+Flat = Callable[..., tuple[Any, ...]]
+
+
+def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> Flat:
+    """The function of an `Exported`: leaves in, leaves out.
+
+    It is differentiable in reverse mode as often as there are VJPs, and `jax.vmap` of it calls it
+    for one element after another. A cotangent of an integer (float0) is None in what it returns,
+    and zeros of dtype bool in what it takes.
+
+    Args:
+        exported: what to call.
+        name: of the function in messages; by default its own.
+        order: how often the function was differentiated to get this one.
+    """
+    name = name or exported.fun_name
+    run: Any = jax.custom_vjp(_mapped(exported, name))
+
+    def forward(*arguments: Any) -> tuple[Any, Any]:
+        if not exported.has_vjp():
+            raise StructureError(
+                f"{name} has gradients up to order {order}, and order {order + 1} is "
+                f"asked for. To do: save it with gradient_order={order + 1} or more; export it "
+                "again if it was serialized with fewer."
+            )
+        return run(*arguments), arguments
+
+    def backward(arguments: tuple[Any, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        vjp = exported.vjp()
+
+        def given(position: int, aval: Any) -> Any:
+            if not is_float0(aval):
+                return cotangents[position]
+            # A result of None is the cotangent of the argument at its place, and has its shape.
+            like = cotangents[position]
+            like = arguments[position] if like is None else like
+            return jnp.zeros(jnp.shape(like), bool)
+
+        passed = [given(i, aval) for i, aval in enumerate(vjp.in_avals[len(arguments) :])]
+        return call_flat(vjp, name=name, order=order + 1)(*arguments, *passed)
+
+    run.defvjp(forward, backward)
+
+    def call(*arguments: Any) -> tuple[Any, ...]:
+        results: tuple[Any, ...] = run(*vary_together(arguments))
+        return results
+
+    return call
+
+
+class MappableExported(export.Exported):
+    """An `Exported` whose `call` can be mapped by `jax.vmap`, one element after another.
+
+    Its fields are those of the one that it is made of. JAX has no rule for mapping `call`. That of
+    a function on several devices, or of a VJP, stays JAX's.
+    """
+
+    @classmethod
+    def of(cls, exported: export.Exported) -> MappableExported:
+        """The same in every field."""
+        return cls(**_fields(exported))
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """What the exported function returns; see `jax.export.Exported.call`."""
+        leaves, structure = tree_util.tree_flatten((args, kwargs))
+        given: Any = structure  # the stub of its class lacks `==`
+        if given == self.in_tree and self._is_mappable:
+            return tree_util.tree_unflatten(self.out_tree, self._flat(*leaves))
+        plain: Any = super()
+        return plain.call(*args, **kwargs)
+
+    @property
+    def _is_mappable(self) -> bool:
+        avals = (*self.in_avals, *self.out_avals)
+        return self.nr_devices == 1 and not any(map(is_float0, avals))
+
+    @cached_property
+    def _flat(self) -> Flat:
+        return call_flat(self)
+
+
+def _fields(exported: export.Exported) -> dict[str, Any]:
+    return {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
+
+
+def _mapped(exported: export.Exported, name: str) -> Flat:
+    """The call of an `Exported`, with a rule for `vmap`: one element after another."""
+    plain = _with_bools(exported)
+    needed = needed_devices(name, exported) if exported.nr_devices > 1 else None
+
+    @custom_batching.custom_vmap
+    def call(*arguments: Any) -> tuple[Any, ...]:
+        if needed is not None:
+            arguments = tuple(require_devices(arguments, needed))
+        args, kwargs = tree_util.tree_unflatten(plain.in_tree, arguments)
+        return tuple(tree_util.tree_leaves(plain.call(*args, **kwargs)))
+
+    def rule(
+        axis_size: int, in_batched: Sequence[bool], *arguments: Any
+    ) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+        del axis_size
+
+        def one(elements: list[Any]) -> tuple[Any, ...]:
+            rest = iter(elements)
+            results: tuple[Any, ...] = call(
+                *(
+                    next(rest) if batched else argument
+                    for argument, batched in zip(arguments, in_batched, strict=True)
+                )
+            )
+            return results
+
+        mapped = [a for a, batched in zip(arguments, in_batched, strict=True) if batched]
+        results: tuple[Any, ...] = lax.map(one, mapped)
+        return results, (True,) * len(results)
+
+    call.def_vmap(rule)
+
+    def run(*arguments: Any) -> tuple[Any, ...]:
+        results = vary_together(call(*arguments), arguments)
+        return tuple(
+            None if is_float0(aval) else result
+            for result, aval in zip(results, exported.out_avals, strict=True)
+        )
+
+    return run
+
+
+def _with_bools(exported: export.Exported) -> export.Exported:
+    """The same, with bool where it has float0, as its module has."""
+    changes = {
+        "in_avals": tuple(map(_with_bool, exported.in_avals)),
+        "out_avals": tuple(map(_with_bool, exported.out_avals)),
+    }
+    return export.Exported(**(_fields(exported) | changes))  # with JAX's own `call`
+
+
+def _with_bool(aval: Any) -> Any:
+    return aval.update(dtype=np.dtype(bool)) if is_float0(aval) else aval
+
+
+def is_float0(aval: Any) -> bool:
+    """Whether it is the tangent of something that has none."""
+    return bool(aval.dtype == jax.dtypes.float0)

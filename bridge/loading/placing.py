@@ -1,0 +1,133 @@
+"""Arrays on the mesh that a signature was loaded for: its parameters from the file, its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bridge.loading.remeshing import check_divides
+from bridge.narrowing import narrow_array
+from savedmodel.model import Variable
+from xla_call_module.errors import ShardingError
+from xla_call_module.exported import argument_paths
+
+__all__ = ["OnMesh", "place_variable"]
+
+# Start and stop in each dimension.
+_Part = tuple[tuple[int | None, int | None], ...]
+
+
+def place_variable(variable: Variable, sharding: NamedSharding) -> jax.Array:
+    """The value of a variable on a mesh: of the file only the parts of these devices are read.
+
+    Args:
+        variable: of a file.
+        sharding: where it is to lie. Devices of other processes take their parts there.
+
+    Raises:
+        FormatError: a part is damaged.
+        ShardingError: the sharding does not split the variable evenly.
+    """
+    check_divides("the file", variable.name, variable.shape, sharding)
+    return _make(variable.shape, sharding, variable.part)
+
+
+def _make(
+    shape: Sequence[int],
+    sharding: NamedSharding,
+    part: Callable[[tuple[slice, ...]], np.ndarray[Any, Any]],
+) -> jax.Array:
+    """An array of the parts of this process's devices; a part that several have is made once."""
+    made: dict[_Part, np.ndarray[Any, Any]] = {}
+
+    def get(index: tuple[slice, ...] | None) -> np.ndarray[Any, Any]:
+        # JAX passes None for the whole of a scalar.
+        index = index or ()
+        key = tuple((s.start, s.stop) for s in index)
+        if key not in made:
+            made[key] = part(index)
+        return made[key]
+
+    return jax.make_array_from_callback(tuple(shape), sharding, get)
+
+
+class OnMesh:
+    """A mesh, and how the arguments of one function lie on it."""
+
+    __slots__ = ("_name", "_paths", "mesh", "shardings")
+
+    def __init__(self, name: str, exported: export.Exported, mesh: Mesh) -> None:
+        """Find out where each argument lies.
+
+        Args:
+            name: of the function in messages.
+            exported: what `remesh` gave for this mesh.
+            mesh: of the devices that it runs on.
+
+        Raises:
+            ShardingError: the arguments are for several meshes.
+        """
+        self.mesh = mesh
+        self._name = name
+        self._paths = argument_paths(exported.in_tree)
+        try:
+            self.shardings = tuple(exported.in_shardings_jax(mesh))
+        # JAX 0.8 and older find names for the compiler's form, or else contradict themselves.
+        except (ValueError, AssertionError) as error:
+            raise ShardingError(
+                f"The arguments of {name} do not all lie on the mesh that it was loaded for: "
+                f"{error} To do: export it with all its arguments on one mesh."
+            ) from error
+
+    def of_parameter(self, position: int) -> NamedSharding:
+        """Where a parameter lies; one of which nobody said it is whole on each device."""
+        found: Any = self.shardings[position]
+        return NamedSharding(self.mesh, PartitionSpec()) if found is None else found
+
+    def zeros(self, position: int, aval: Any) -> Any:
+        """A parameter whose value nothing depends on."""
+        sharding = self.of_parameter(position)
+        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+            return jax.device_put(jax.numpy.zeros(aval.shape, aval.dtype), sharding)
+
+        def part(index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+            sizes = zip(index, aval.shape, strict=True)
+            return np.zeros([len(range(*s.indices(size))) for s, size in sizes], aval.dtype)
+
+        return _make(aval.shape, sharding, part)
+
+    def inputs(self, leaves: Sequence[Any], first: int) -> list[Any]:
+        """Arguments on the mesh, or such that JAX puts them there.
+
+        Args:
+            leaves: the arguments besides the parameters, in their order. With several processes
+                an array that is not spread over them is the same one in each.
+            first: how many leaves the parameters have.
+
+        Raises:
+            ShardingError: the mesh does not divide a dimension that is split along it.
+        """
+        return [self._input(leaf, index) for index, leaf in enumerate(leaves, first)]
+
+    def _input(self, leaf: Any, index: int) -> Any:
+        sharding: Any = self.shardings[index]
+        check_divides(self._name, self._paths[index], np.shape(leaf), sharding)
+        if isinstance(leaf, jax.core.Tracer):
+            return leaf
+        is_local = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+        if sharding is not None and is_local and not sharding.is_fully_addressable:
+            value = narrow_array(np.asarray(leaf))
+            return _make(value.shape, sharding, lambda part: value[part])
+        if not isinstance(leaf, jax.Array):
+            return leaf
+        if sharding is None:
+            same = leaf.sharding.device_set == set(self.mesh.devices.flat)
+            return leaf if same else jax.device_put(leaf, NamedSharding(self.mesh, PartitionSpec()))
+        if leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
+            return leaf
+        return jax.device_put(leaf, sharding)

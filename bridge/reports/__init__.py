@@ -1,0 +1,1 @@
+"""What `inspect`, `diff` and `verify` found, as values and as text, pictures and pages."""

@@ -1,0 +1,40 @@
+"""What `verify` found as text for a terminal."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bridge.verifying.verification import VerifyReport
+
+__all__ = ["print_verification"]
+
+
+def print_verification(report: VerifyReport, console: Console) -> None:
+    """Print a table with a line for each signature, kind of input and order."""
+    console.print(Text(report.path, style="bold"), soft_wrap=True)
+    if report.failure:
+        console.print(f"TensorFlow {report.tensorflow} does not run it:")
+        console.print(Text(report.failure), soft_wrap=True)
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("signature", "inputs", "order", "greatest error", ""):
+        table.add_column(heading, justify="right" if heading == "order" else "left")
+    for row in report.rows:
+        error = f"{row.error:.1e}" if math.isfinite(row.error) else "-"
+        note = Text("differs", style="red") if row.problem else Text("")
+        table.add_row(Text(row.signature), Text(row.inputs), str(row.order), error, note)
+    console.print(table)
+    wrong = [row for row in report.rows if row.problem]
+    for problem in dict.fromkeys(row.problem for row in wrong):
+        console.print()
+        for row in wrong:
+            if row.problem == problem:
+                console.print(Text(f"{row.signature}, {row.inputs}, order {row.order}:"))
+        console.print(Text(problem), soft_wrap=True)
+    console.print()
+    outcome = f"{len(wrong)} differ" if wrong else "all as in JAX"
+    console.print(f"{len(report.rows)} comparisons with TensorFlow {report.tensorflow}: {outcome}")

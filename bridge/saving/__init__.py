@@ -1,0 +1,1 @@
+"""From exported functions and parameters to the values of a file: what `bridge.save` is made of."""

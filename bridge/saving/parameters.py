@@ -1,0 +1,189 @@
+"""A pytree of parameters -> the variables of a SavedModel, whose values are streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import tree_util
+
+from bridge.narrowing import narrow_dtype
+from bridge.saving.array_parts import ArrayPart, is_in_host_memory, join_parts, parts_of
+from bridge.trees import check_flags, key_names, unique_names
+from savedmodel.extents import boxes_of, slices_of, strides_of
+from savedmodel.model import Variable, VariablePart
+from savedmodel.tensor_slices import is_readable_in_slices
+from xla_call_module.call import TensorSpec
+from xla_call_module.dtypes import DType, dtype_from_name
+from xla_call_module.errors import DtypeError, StructureError
+
+__all__ = ["check_parameters", "to_constants", "to_variables"]
+
+
+def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tuple[Variable, ...]:
+    """One variable for each leaf, named by its pytree path.
+
+    Args:
+        params: a pytree of JAX arrays, numpy arrays and Python numbers. None of them is copied as
+            a whole, but for those on an accelerator, which are fetched in pieces.
+        trainable: a bool, or a prefix of `params` with bools. Integers and booleans are never
+            trainable.
+        specs: what a function was exported for, one for each leaf. A numpy array or a number
+            takes the dtype that JAX gave it there; any other difference is kept, and refused by
+            `check_parameters`.
+
+    Raises:
+        DtypeError: a leaf's dtype is none that TensorFlow has, or none that it reads in slices, and
+            several processes hold it.
+        StructureError: a leaf is no array or a deleted one, or `trainable` is no prefix.
+    """
+    leaves, tree = tree_util.tree_flatten(params)
+    flags = check_flags(trainable, params, what="trainable")
+    names = unique_names("/".join(path) or "params" for path in key_names(tree))
+    variables = []
+    for name, leaf, flag, spec in zip(names, leaves, flags, specs, strict=True):
+        array = _to_array(leaf, name)
+        dtype = dtype_from_name(_dtype_name(array, spec), where=f"The parameter {name}")
+        spread = _to_stored(parts_of(array), dtype, name)
+        holder = spread[0].holder if len(spread) == 1 else 0
+        variables.append(
+            Variable(
+                name=name,
+                dtype=dtype,
+                shape=tuple(array.shape),
+                trainable=flag and dtype.differentiable,
+                chunks=_chunks(array, dtype, spread),
+                spread=tuple(_to_part(part, dtype) for part in spread) if len(spread) > 1 else (),
+                holder=holder,
+            )
+        )
+    return tuple(variables)
+
+
+def _to_stored(parts: Sequence[ArrayPart], dtype: DType, name: str) -> Sequence[ArrayPart]:
+    """The parts, or the whole as one where TensorFlow does not read slices of the dtype."""
+    if len(parts) < 2 or is_readable_in_slices(dtype):
+        return parts
+    if (whole := join_parts(parts)) is None:
+        raise DtypeError(
+            f"The parameter {name} is {dtype.name} and spread over several processes, and "
+            f"TensorFlow reads no slices of {dtype.name}. To do: replicate it "
+            "(jax.sharding.PartitionSpec()), or keep it in another dtype, such as bfloat16 or "
+            "int32, and cast it in the function."
+        )
+    return (whole,)
+
+
+def _to_part(part: ArrayPart, dtype: DType) -> VariablePart:
+    return VariablePart(part.extent, _streamer_of_part(part, dtype), part.holder)
+
+
+def _streamer_of_part(part: ArrayPart, dtype: DType) -> Callable[[], Iterator[Any]] | None:
+    if len(part.shards) > 1:
+        return part.chunks
+    return _streamer(part.shards[0][1], dtype) if part.shards else None
+
+
+def _chunks(
+    array: Any, dtype: DType, spread: Sequence[ArrayPart]
+) -> Callable[[], Iterator[Any]] | None:
+    """What gives the bytes of the whole, if they are all here."""
+    if len(spread) == 1:
+        return _streamer_of_part(spread[0], dtype)
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return None
+    return _streamer(array, dtype)
+
+
+def to_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Variable, ...]:
+    """One variable for each constant that was taken out of a module, named by its key."""
+    return tuple(
+        Variable(
+            name=f"constants/{key}",
+            dtype=(dtype := dtype_from_name(str(value.dtype), where=f"The constant {key}")),
+            shape=value.shape,
+            trainable=False,
+            constant=True,
+            chunks=_streamer(value, dtype),
+        )
+        for key, value in constants.items()
+    )
+
+
+def check_parameters(
+    function: str, specs: Sequence[TensorSpec], variables: Sequence[Variable]
+) -> None:
+    """Refuse parameters that an exported function was not made for.
+
+    Raises:
+        StructureError, DtypeError: a shape or dtype differs; the message names the path.
+    """
+    for spec, variable in zip(specs, variables, strict=True):
+        if spec.dtype != variable.dtype:
+            raise DtypeError(
+                f"The parameter {variable.name} is {variable.dtype.name}{list(variable.shape)}; "
+                f"{function} was exported for {spec} at {spec.path}. To do: cast the parameter, or "
+                "export the function with it."
+            )
+        if spec.shape != variable.shape:
+            raise StructureError(
+                f"The parameter {variable.name} has shape {variable.shape}; {function} was "
+                f"exported for {spec} at {spec.path}. To do: export it with these parameters."
+            )
+
+
+def _to_array(leaf: Any, name: str) -> Any:
+    """A JAX or numpy array; typed PRNG keys as their key data."""
+    if isinstance(leaf, jax.Array):
+        if leaf.is_deleted():
+            raise StructureError(
+                f"The parameter {name} has been deleted, as jax.jit does with what is donated to "
+                "it. To do: save what the function returned, or leave out donate_argnums."
+            )
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key_data(leaf)
+        return leaf
+    if isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)):
+        return np.asarray(leaf)
+    raise StructureError(
+        f"The parameter {name} is a {type(leaf).__name__}; expected a JAX or numpy array, or a "
+        "number."
+    )
+
+
+def _dtype_name(array: Any, spec: TensorSpec) -> str:
+    """The array's own dtype, or the narrower one that JAX gives it while x64 is off."""
+    native = array.dtype if isinstance(array, jax.Array) else array.dtype.newbyteorder("=")
+    narrow = str(narrow_dtype(native))
+    return narrow if narrow == spec.dtype.name else str(native)
+
+
+def _streamer(array: Any, dtype: DType) -> Callable[[], Iterator[Any]]:
+    return partial(_pieces, array, dtype.numpy)
+
+
+def _pieces(array: Any, dtype: np.dtype[Any]) -> Iterator[Any]:
+    """The array's bytes in C order, little-endian, in contiguous pieces."""
+    if isinstance(array, jax.Array):
+        if not is_in_host_memory(array):
+            for part in _boxes(array):
+                yield np.ascontiguousarray(part)
+            return
+        array = np.asarray(array)
+    if array.flags.c_contiguous and array.dtype == dtype:
+        yield array
+        return
+    for part in _boxes(array):
+        yield np.ascontiguousarray(part, dtype)
+
+
+def _boxes(array: Any) -> Iterator[Any]:
+    """Parts of a few megabytes in C order."""
+    if not array.size:
+        return
+    whole = tuple((0, size) for size in array.shape)
+    for box in boxes_of(whole, strides_of(array.shape, array.dtype.itemsize)):
+        yield array[slices_of(box)]

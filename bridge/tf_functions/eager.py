@@ -1,0 +1,90 @@
+"""A TensorFlow function that runs eagerly while JAX traces no program, and its gradient.
+
+TensorFlow runs the Python function itself, which is never traced, so that its results may have
+shapes that depend on values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tensorflow as tf
+from jax import tree_util
+
+from bridge.tf_functions.callables import call_with_tensors, flatten_results, name_of
+from bridge.tf_functions.differentiable import conjugate, is_differentiable
+
+__all__ = ["call_eagerly", "with_eager_gradient"]
+
+
+def call_eagerly(fun_tf: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The results for values as JAX arrays, each in memory of its own.
+
+    Raises:
+        StructureError: a result is no dense tensor.
+        DtypeError: a result has a dtype that JAX does not have.
+    """
+    tensors, tree = _to_tensors(args, kwargs)
+    results, out_tree = _run(fun_tf, tensors, tree)
+    return tree_util.tree_unflatten(out_tree, [jnp.array(result.numpy()) for result in results])
+
+
+def with_eager_gradient(fun_tf: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """The function of `(args, kwargs)`, whose gradient TensorFlow takes of the values at hand."""
+
+    @jax.custom_vjp
+    def call(args: Any, kwargs: Any) -> Any:
+        return call_eagerly(fun_tf, args, kwargs)
+
+    def forward(args: Any, kwargs: Any) -> tuple[Any, Any]:
+        return call_eagerly(fun_tf, args, kwargs), (args, kwargs)
+
+    def backward(given: Any, cotangents: Any) -> Any:
+        return _pull_back(fun_tf, given, tree_util.tree_leaves(cotangents))
+
+    call.defvjp(forward, backward)
+    return call
+
+
+def _pull_back(fun_tf: Callable[..., Any], given: Any, cotangents: Sequence[Any]) -> Any:
+    tensors, tree = _to_tensors(*given)
+    sources = [tensor for tensor in tensors if is_differentiable(tensor.dtype.name)]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(sources)
+        results, _ = _run(fun_tf, tensors, tree)
+    pairs = zip(results, cotangents, strict=True)
+    moving = [
+        (result, cotangent) for result, cotangent in pairs if is_differentiable(result.dtype.name)
+    ]
+    found = iter(
+        tape.gradient(
+            [result for result, _ in moving],
+            sources,
+            output_gradients=[conjugate(tf.constant(np.asarray(ct))) for _, ct in moving],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+    )
+    pulled = [
+        jnp.array(conjugate(tf.convert_to_tensor(next(found))).numpy())
+        if is_differentiable(tensor.dtype.name)
+        else np.zeros(tensor.shape, jax.dtypes.float0)
+        for tensor in tensors
+    ]
+    return tree_util.tree_unflatten(tree, pulled)
+
+
+def _to_tensors(args: Any, kwargs: Any) -> tuple[list[tf.Tensor], tree_util.PyTreeDef]:
+    leaves, tree = tree_util.tree_flatten((args, kwargs))
+    return [tf.constant(np.asarray(jnp.asarray(leaf))) for leaf in leaves], tree
+
+
+def _run(
+    fun_tf: Callable[..., Any], tensors: Sequence[tf.Tensor], tree: tree_util.PyTreeDef
+) -> tuple[list[tf.Tensor], tree_util.PyTreeDef]:
+    args, kwargs = tree_util.tree_unflatten(tree, tensors)
+    name = name_of(fun_tf)
+    return flatten_results(call_with_tensors(fun_tf, args, kwargs, name), name)

@@ -1,0 +1,1 @@
+"""Whether TensorFlow computes what JAX does: inputs, both results, their comparison."""

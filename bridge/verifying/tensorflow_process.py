@@ -1,0 +1,138 @@
+"""A process in which TensorFlow runs trials of a SavedModel, without JAX."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from bridge.verifying.trials import Array, Trial, read_results, write_trials
+from xla_call_module.errors import MissingDependencyError
+
+__all__ = ["TensorFlowRun", "run_trials"]
+
+_PROGRAM = "tensorflow_run.py"
+_SILENCE = 600.0  # seconds without a word
+_LAST_WORDS = 2000  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFlowRun:
+    """What came of it.
+
+    Attributes:
+        tensorflow: the version.
+        failure: why the file could not be loaded, or how the process ended; empty if it did well.
+        errors: for each trial that was run TensorFlow's message; empty where there is none.
+        results: arrays by trial, order and name.
+    """
+
+    tensorflow: str
+    failure: str = ""
+    errors: dict[int, str] = field(default_factory=dict)
+    results: dict[tuple[int, int, str], Array] = field(default_factory=dict)
+
+
+def run_trials(
+    path: str | os.PathLike[str],
+    trials: Sequence[Trial],
+    *,
+    python: str | os.PathLike[str] | None = None,
+    silence: float = _SILENCE,
+    progress: Callable[[int, int], None] | None = None,
+) -> TensorFlowRun:
+    """Run trials of a SavedModel in TensorFlow.
+
+    Args:
+        path: the folder.
+        trials: what to run.
+        python: the interpreter of an environment with TensorFlow; by default this one. Neither JAX
+            nor this package need be there, and JAX cannot be imported if it is.
+        silence: after how many seconds without a word the process is ended.
+        progress: is told of the trials that have been run, and of how many there are.
+
+    Raises:
+        MissingDependencyError: TensorFlow cannot be imported there.
+        OSError: there is no such interpreter.
+    """
+
+    def shown(done: int) -> None:
+        if progress is not None:
+            progress(done, len(trials))
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        # Python puts a program's folder on the path, and this package has modules with the names
+        # of Python's own.
+        program = shutil.copy(Path(__file__).with_name(_PROGRAM), folder)
+        write_trials(folder / "trials.npz", trials)
+        command = [
+            os.fspath(python or sys.executable),
+            str(program),
+            os.path.abspath(path),
+            str(folder / "trials.npz"),
+            str(folder / "results.npz"),
+        ]
+        with tempfile.TemporaryFile("w+") as errors:
+            lines, status = _run(command, errors, silence, shown)
+            errors.seek(0)
+            words = errors.read().strip()[-_LAST_WORDS:]
+        return _interpret(lines, status, words, command[0], folder / "results.npz")
+
+
+def _run(
+    command: Sequence[str],
+    errors: IO[str],
+    silence: float,
+    shown: Callable[[int], None],
+) -> tuple[list[dict[str, Any]], int]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in _lines(process, process.stdout, silence):
+            lines.append(line)
+            if "trial" in line:
+                shown(line["trial"] + 1)
+        return lines, process.wait()
+
+
+def _lines(
+    process: subprocess.Popen[str], stdout: IO[str], silence: float
+) -> Iterator[dict[str, Any]]:
+    while True:
+        watchdog = threading.Timer(silence, process.kill)
+        watchdog.start()
+        line = stdout.readline()
+        watchdog.cancel()
+        if not line.endswith("\n"):
+            return
+        yield json.loads(line)
+
+
+def _interpret(
+    lines: Sequence[dict[str, Any]], status: int, words: str, python: str, results: Path
+) -> TensorFlowRun:
+    said = {key: value for line in lines for key, value in line.items()}
+    if "tensorflow" not in said:
+        raise MissingDependencyError(
+            f"TensorFlow does not start in {python}: {words or f'exit status {status}'} To do: pip "
+            "install 'jax-tf-bridge[tensorflow]', or name the Python of an environment that has it."
+        )
+    version = str(said["tensorflow"])
+    errors = {line["trial"]: line["error"] for line in lines if "trial" in line}
+    if "load_error" in said:
+        return TensorFlowRun(version, failure=f"It cannot be loaded. {said['load_error']}")
+    if "done" not in said:
+        ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        failure = f"The process ended with {ended} in trial {said.get('begun', 0)}. {words}"
+        return TensorFlowRun(version, failure, errors)
+    return TensorFlowRun(version, "", errors, read_results(results))

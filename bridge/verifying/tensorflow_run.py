@@ -1,0 +1,158 @@
+"""`python tensorflow_run.py SAVED_MODEL TRIALS RESULTS`: what TensorFlow computes, alone.
+
+A copy of this file runs in a process of its own, perhaps in another environment, in which this
+package need not be installed: it imports TensorFlow and numpy, and sees to it that nothing imports
+JAX. TRIALS is a file as `bridge.verifying.trials` writes it; RESULTS becomes one with the arrays
+`TRIAL/result/ORDER/NAME`. On the standard output there is one JSON line for each thing that
+happens.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# An import of a module that is None fails; so this comes before every other import.
+sys.modules.update({"jax": None, "jaxlib": None})  # type: ignore[dict-item]  # typeshed has no None
+
+import numpy as np  # noqa: E402 - as above
+import tensorflow as tf  # noqa: E402 - as above
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def read_arrays(path: str) -> tuple[dict[str, Any], Arrays]:
+    """The header of a file with arrays, and the arrays."""
+    with np.load(path, allow_pickle=False) as entries:
+        header = json.loads(entries["header"].tobytes())
+        arrays = {
+            key: entries[key].view(tf.as_dtype(name).as_numpy_dtype)
+            for key, name in header["dtypes"].items()
+        }
+    return header, arrays
+
+
+def write_arrays(path: str, arrays: Arrays) -> None:
+    """Write arrays; a dtype that is not numpy's own as unsigned integers of its width."""
+    header = {"dtypes": {key: array.dtype.name for key, array in arrays.items()}}
+    plain = {
+        key: array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+        for key, array in arrays.items()
+    }
+    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez(path, header=text, **plain)  # type: ignore[arg-type]  # the keys are no options
+
+
+def to_tensor(arrays: Arrays, number: int, key: str) -> Any:
+    """A tensor of a trial."""
+    return tf.constant(arrays[f"{number}/{key}"])
+
+
+def run_trial(loaded: Any, trial: Mapping[str, Any], given: Callable[[str], Any]) -> Arrays:
+    """What one trial gives, by order and name.
+
+    Args:
+        loaded: the SavedModel.
+        trial: its description in the header.
+        given: makes a tensor of the trial by its key.
+    """
+    signature = loaded.signatures[trial["signature"]]
+    inputs = {name: given(f"input/{name}") for name in trial["inputs"]}
+    variables = {name: v for v in signature.variables for name in names_of(v)}
+    sources = {f"input/{name}": inputs[name] for name in trial["differentiated"]}
+    sources |= {f"variable/{name}": variables[name] for name in trial["variables"]}
+    # As it is served, without gradients; then all orders at once.
+    orders = [call_signature(signature, inputs, trial)]
+    if trial["orders"]:
+        orders += differentiate(trial["orders"], signature, inputs, sources, trial, given)[1:]
+    results: Arrays = {}
+    for order, found in enumerate(orders):
+        for name, value in found.items():
+            if value is None:  # nothing depends on it
+                value = tf.zeros_like(sources[name])
+            results[f"{order}/{name}"] = np.asarray(tf.convert_to_tensor(value))
+    return results
+
+
+def names_of(variable: Any) -> tuple[str, str]:
+    """A variable's name, alone and with dtype and shape."""
+    name = variable.name.partition(":")[0]
+    shape = ",".join(map(str, variable.shape))
+    return name, f"{name} {variable.dtype.name}[{shape}]"
+
+
+def call_signature(
+    signature: Any, inputs: Mapping[str, Any], trial: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The outputs that the trial is about."""
+    keywords: Any = (signature.structured_input_signature or ((), {}))[1]
+    # Of a file without an object graph TensorFlow takes one input by its place alone.
+    by_place = not keywords and len(inputs) == 1
+    named = signature(*inputs.values()) if by_place else signature(**inputs)
+    return {name: named[name] for name in trial["outputs"]}
+
+
+def differentiate(
+    order: int,
+    signature: Any,
+    inputs: Mapping[str, Any],
+    sources: Mapping[str, Any],
+    trial: Mapping[str, Any],
+    given: Callable[[str], Any],
+) -> list[dict[str, Any]]:
+    """The outputs, and the gradients of each order up to one."""
+    if order == 0:
+        return [call_signature(signature, inputs, trial)]
+    with tf.GradientTape() as tape:
+        for source in sources.values():
+            tape.watch(source)
+        orders = differentiate(order - 1, signature, inputs, sources, trial, given)
+    below = orders[-1]
+    wanted = [name for name in trial["cotangents"][order - 1] if below[name] is not None]
+    if not wanted:
+        return [*orders, dict.fromkeys(sources)]
+    gradients = tape.gradient(
+        [tf.convert_to_tensor(below[name]) for name in wanted],
+        list(sources.values()),
+        output_gradients=[given(f"cotangent/{order}/{name}") for name in wanted],
+    )
+    return [*orders, dict(zip(sources, gradients, strict=True))]
+
+
+def main(model: str, trials: str, results: str) -> None:
+    """Run every trial, and say so at once."""
+    # Whatever else prints goes to stderr.
+    with os.fdopen(os.dup(1), "w") as lines:
+        os.dup2(2, 1)
+
+        def say(**fields: Any) -> None:
+            print(json.dumps(fields), file=lines, flush=True)
+
+        say(tensorflow=tf.__version__)
+        header, arrays = read_arrays(trials)
+        try:
+            loaded = tf.saved_model.load(model)
+        except Exception as error:  # noqa: BLE001 - what it is, is for the caller to say
+            say(load_error=f"{type(error).__name__}: {error}")
+            return
+        found: Arrays = {}
+        for number, trial in enumerate(header["trials"]):
+            say(begun=number)
+            given = functools.partial(to_tensor, arrays, number)
+            try:
+                result = run_trial(loaded, trial, given)
+            except Exception as error:  # noqa: BLE001 - as above
+                say(trial=number, error=f"{type(error).__name__}: {error}")
+                continue
+            found |= {f"{number}/result/{key}": array for key, array in result.items()}
+            say(trial=number, error="")
+        write_arrays(results, found)
+        say(done=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
