@@ -13,6 +13,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters.mlir import make_ir_context
 
+from bridge._jax import outside_meshes
 from bridge.tf_functions.generalizing import generalize
 from bridge.tf_functions.lowering import compile_function, finish, platforms_for, remove_copies
 from bridge.tf_functions.results import trace_at
@@ -51,8 +52,7 @@ def lower_symbolic(traced: Traced, results: Sequence[jax.ShapeDtypeStruct]) -> e
     """
     samples = SizeSamples(traced.arguments, _expressions([*traced.arguments, *results]))
     compiled = [compile_function(_at(traced, samples, sizes)) for sizes in samples.sizes]
-    nowhere = jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
-    with make_ir_context(), nowhere:
+    with make_ir_context(), outside_meshes():
         modules = [ir.Module.parse(module) for module in compiled]
         for module, sizes in zip(modules, samples.sizes, strict=True):
             remove_copies(module)
