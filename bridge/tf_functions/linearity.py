@@ -7,12 +7,12 @@ operation between these and the results must have a gradient.
 
 from __future__ import annotations
 
-import graphlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge._tf import gradient_query
+from bridge.tf_functions.node_order import in_order
 
 __all__ = ["operations_without_gradient"]
 
@@ -71,7 +71,7 @@ class _Search:
         self._known[key] = {}  # a function that calls itself adds nothing
         names = [argument.name for argument in function.signature.input_arg]
         reached = {names[index]: lost for index, lost in given.items()}
-        for node in _in_order(function.node_def):
+        for node in in_order(function.node_def):
             self._follow(node, reached)
         results = [function.ret[output.name] for output in function.signature.output_arg]
         self._known[key] = _select(results, reached)
@@ -118,16 +118,6 @@ class _Search:
     def _all_results(self, names: Iterable[str], given: _Lost) -> _Lost:
         functions = (self._functions[name] for name in names if name in self._functions)
         return _unite([self.results_of(function, given) for function in functions])
-
-
-def _in_order(nodes: Iterable[Any]) -> list[Any]:
-    """The nodes, each after those whose outputs it takes."""
-    known = {node.name: node for node in nodes}
-    inputs = {
-        name: {source for text in node.input if (source := text.partition(":")[0]) in known}
-        for name, node in known.items()
-    }
-    return [known[name] for name in graphlib.TopologicalSorter(inputs).static_order()]
 
 
 def _select(names: Sequence[str], reached: Mapping[str, frozenset[str]]) -> _Lost:

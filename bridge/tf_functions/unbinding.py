@@ -5,10 +5,10 @@ What calls a function of TensorFlow's from a module hands over tensors, never va
 
 from __future__ import annotations
 
-import graphlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bridge.tf_functions.node_order import in_order
 from xla_call_module.errors import StructureError
 
 __all__ = ["take_values"]
@@ -62,9 +62,7 @@ class _Rewriter:
             argument.type = dtype
             argument.ClearField("handle_data")
             held[argument.name] = dtype
-        read = {
-            node.name for node in _in_order(function.node_def) if self._rewrite_node(node, held)
-        }
+        read = {node.name for node in in_order(function.node_def) if self._rewrite_node(node, held)}
         for node in function.node_def:
             node.input[:] = [_of_values(text, read) for text in node.input]
         for key, text in list(function.ret.items()):
@@ -113,16 +111,6 @@ class _Rewriter:
             called += node.attr["branches"].list.func
         for function in called:
             function.name = self.rewrite(function.name, given)
-
-
-def _in_order(nodes: Sequence[Any]) -> list[Any]:
-    """The nodes, each after those whose outputs it takes."""
-    known = {node.name: node for node in nodes}
-    inputs = {
-        name: {source for text in node.input if (source := text.partition(":")[0]) in known}
-        for name, node in known.items()
-    }
-    return [known[name] for name in graphlib.TopologicalSorter(inputs).static_order()]
 
 
 def _of_values(text: str, read: set[str]) -> str:
