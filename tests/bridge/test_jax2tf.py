@@ -21,12 +21,11 @@ import tensorflow as tf
 from jax import export
 
 from bridge import jax2tf as ours
+from tests.bridge.converters import BOTH, GRADIENTS, import_converter
 from tests.jax_versions import INCONCLUSIVE
 from tests.x64 import enable_x64
 from xla_call_module._tf import imported_release
 
-BOTH = ("bridge.jax2tf", "jax.experimental.jax2tf")
-GRADIENTS = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
 # What both JAX and TensorFlow speak here.
 CONVENTION = min(imported_release().convention, export.maximum_supported_calling_convention_version)
 Pair = namedtuple("Pair", "first second")
@@ -34,7 +33,7 @@ Pair = namedtuple("Pair", "first second")
 
 @pytest.fixture(params=BOTH)
 def jax2tf(request):
-    return importlib.import_module(request.param)
+    return import_converter(request)
 
 
 @pytest.fixture(params=["eager", "graph"])

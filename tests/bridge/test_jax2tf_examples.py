@@ -12,17 +12,16 @@ import pytest
 import tensorflow as tf
 
 from bridge import jax2tf as ours
+from tests.bridge.converters import BOTH, GRADIENTS, import_converter
 from tests.jax_versions import INCONCLUSIVE
 from tests.x64 import enable_x64
 
-BOTH = ("bridge.jax2tf", "jax.experimental.jax2tf")
-GRADIENTS = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
 NO_GRADIENTS = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
 
 
 @pytest.fixture(params=BOTH)
 def jax2tf(request):
-    return importlib.import_module(request.param)
+    return import_converter(request)
 
 
 def _graph(function, *specs):
