@@ -37,6 +37,10 @@ FUNCTIONS = {
     "linear algebra": (lambda a: jnp.linalg.cholesky(a), (MATRIX,), {}),
     "nothing": (lambda: jnp.ones(3), (), {}),
 }
+# Modules of a StableHLO that is newer than the listed operations are always read.
+KNOWN = pytest.mark.skipif(
+    jax.__version_info__ >= (0, 12), reason="its StableHLO is newer than what is known to be plain"
+)
 
 
 def _export(function, args, kwargs):
@@ -72,6 +76,7 @@ def test_its_arguments_have_the_names_of_the_function():
     ]  # fmt: skip
 
 
+@KNOWN
 @pytest.mark.parametrize("name", ["plain", "pytree", "jitted", "nothing"])
 def test_a_plain_module_is_not_read(read, name):
     exported, names = _export(*FUNCTIONS[name])
@@ -104,6 +109,7 @@ def test_what_runs_on_several_devices_only_is_refused_at_the_first_call():
         bridge.convert(gathered)(tf.ones(4))
 
 
+@KNOWN
 def test_zeros_are_known_where_the_module_is_read():
     exported, names = _export(lambda x: (x * 2, jnp.zeros(3)), (X,), {})
     zeros = [spec.is_zero for spec in from_exported(exported).results]
