@@ -130,10 +130,11 @@ def _convert(
         try:
             tensor, origin = _to_tensor(leaf, wide=wide)
         except OverflowError as error:
+            fits = isinstance(leaf, int) and -(1 << 63) <= leaf < 1 << 63
+            wider = "call jax.config.update('jax_enable_x64', True) first, or " if fits else ""
             raise TooLargeError(
                 f"{argument_paths(tree)[index]} is {_shorten(leaf)}, too large for JAX as it is "
-                f"set: {quote(error)}. To do: call jax.config.update('jax_enable_x64', True) "
-                "first, or pass a float."
+                f"set: {quote(error)}. To do: {wider}pass a float."
             ) from error
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             if isinstance(error, InteropError):
