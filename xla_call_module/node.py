@@ -298,7 +298,11 @@ def _compress(call: CallModule, text: bytes) -> bytes:
             f"description takes {len(text):,} bytes; expected at most {MAX_DESCRIPTION_BYTES:,}. "
             "To do: stack arrays that are alike into one, or save several functions."
         )
-    return zlib.compress(text, 9)
+    # A window no larger than the text: to make the memory of the largest one ready takes ten times
+    # as long as to compress what most calls say.
+    bits = min(max(len(text).bit_length(), 9), zlib.MAX_WBITS)
+    writer = zlib.compressobj(9, zlib.DEFLATED, bits, min(bits - 6, zlib.DEF_MEM_LEVEL))
+    return writer.compress(text) + writer.flush()
 
 
 def _decompress(node: Any, key: str, allowance: Allowance) -> bytes:

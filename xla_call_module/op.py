@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -36,6 +37,8 @@ _WRONG_SHAPES = "Module shape refinement failed"
 _REFUSAL = re.compile(
     r"The current platform (\S+) is not among the platforms required by the module"
 )
+# Without what TensorFlow has put around it to warn of an old argument, which takes longer.
+_CREATE_OP: Final = inspect.unwrap(tf.Graph.create_op)
 
 
 class Op:
@@ -189,7 +192,9 @@ class Op:
             self.call, name=OP, inputs=[""] * len(operands), new_node=tf.compat.v1.NodeDef
         )
         with tf.control_dependencies(self._checks(operands) if assert_shapes else []):
-            operation = tf.compat.v1.get_default_graph().create_op(
+            graph = tf.compat.v1.get_default_graph()
+            operation = _CREATE_OP(
+                graph,
                 OP,
                 list(map(self._show_sharding, operands, self.call.operands)),
                 [tf.as_dtype(enum) for enum in self._attributes["Tout"]],
