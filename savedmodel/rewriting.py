@@ -35,6 +35,10 @@ __all__ = ["rewrite_nodes"]
 _OUTDATED = frozenset({"fingerprint.pb", "saved_model.pbtxt", MANIFEST_FILE})
 
 
+_OP_TYPE = "_gradient_op_type"
+_ABSENT = b"CustomGradient-not-in-this-file"
+
+
 def rewrite_nodes(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -82,6 +86,7 @@ def rewrite_nodes(
         for meta_graph in proto.meta_graphs:
             asset_files(folder, meta_graph)
         count = _change_nodes(folder / PROTO_FILE, proto, change)
+        _name_absent_gradients(proto)
         _change_metadata(proto, metadata)
     data = serialize_proto(proto)
     del proto
@@ -105,6 +110,8 @@ def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallM
     allowance = description_allowance()
     count = 0
     for place, node in _nodes(proto):
+        if node.op != OP:
+            continue
         try:
             before = decode_node(node, allowance=allowance)
             count += bool(before.results)
@@ -123,13 +130,31 @@ def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallM
 
 
 def _nodes(proto: Proto) -> Iterator[tuple[str, Proto]]:
-    """Every XlaCallModule node, with the name of what holds it."""
+    """Every node, with the name of what holds it."""
     for meta_graph in proto.meta_graphs:
         graph = meta_graph.graph_def
         holders = [("the main graph", graph.node)]
         holders += [(f"function {f.signature.name}", f.node_def) for f in graph.library.function]
         for place, nodes in holders:
-            yield from ((place, node) for node in nodes if node.op == OP)
+            yield from ((place, node) for node in nodes)
+
+
+def _name_absent_gradients(proto: Proto) -> None:
+    """Let gradients that the file does not have be called so.
+
+    TensorFlow names a gradient by a number of the process that traced it, and renames those that it
+    has saved when it loads them. The names of others, such as jax2tf's gradients of gradients,
+    stay, and are those of any gradients in the process that loads, which it then takes instead
+    (tensorflow/python/saved_model/function_deserialization.py, `_fix_fdef_in_place`).
+    """
+    saved = {
+        gradient.registered_op_type.encode()
+        for meta_graph in proto.meta_graphs
+        for gradient in meta_graph.graph_def.library.registered_gradients
+    }
+    for _, node in _nodes(proto):
+        if _OP_TYPE in node.attr and node.attr[_OP_TYPE].s not in saved:
+            node.attr[_OP_TYPE].s = _ABSENT
 
 
 def _change_metadata(proto: Proto, metadata: Callable[[], Mapping[str, Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ import bridge
 import savedmodel
 from bridge.cli import main
 from bridge.retarget_file import retarget_file
+from savedmodel.read import read_proto
 from savedmodel.schema import SavedModel
 from xla_call_module.errors import PlatformError, StructureError, VersionError
 from xla_call_module.node import OP, decode_node
@@ -123,6 +125,22 @@ def test_foreign_gradients(foreign, tmp_path):
         found = _gradients(tmp_path / place, values["serving_default"])
         for gradient, wanted in zip(found, expected, strict=True):
             np.testing.assert_allclose(gradient, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_that_are_not_in_the_file(foreign, tmp_path):
+    """They have the names of any others in the process that loads the file."""
+    folder = foreign("jax2tf").folder
+    assert _absent_gradients(folder)
+    bridge.retarget(folder, "2.16", to=tmp_path / "new")
+    assert _absent_gradients(tmp_path / "new") == {b"CustomGradient-not-in-this-file"}
+
+
+def _absent_gradients(folder):
+    (meta_graph,) = read_proto(Path(folder)).meta_graphs
+    library = meta_graph.graph_def.library
+    nodes = [node for function in library.function for node in function.node_def]
+    named = {node.attr["_gradient_op_type"].s for node in nodes if "_gradient_op_type" in node.attr}
+    return named - {g.registered_op_type.encode() for g in library.registered_gradients}
 
 
 @pytest.mark.parametrize("tensorflow", ["2.14", "2.18"])
