@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ _OUTDATED = frozenset({"fingerprint.pb", "saved_model.pbtxt", MANIFEST_FILE})
 
 
 _OP_TYPE = "_gradient_op_type"
+# What `tf.custom_gradient` calls one; other names are those that a program has registered.
+_NUMBERED = re.compile(rb"CustomGradient-\d+")
 _ABSENT = b"CustomGradient-not-in-this-file"
 
 
@@ -153,7 +156,10 @@ def _name_absent_gradients(proto: Proto) -> None:
         for gradient in meta_graph.graph_def.library.registered_gradients
     }
     for _, node in _nodes(proto):
-        if _OP_TYPE in node.attr and node.attr[_OP_TYPE].s not in saved:
+        if _OP_TYPE not in node.attr:
+            continue
+        name = node.attr[_OP_TYPE].s
+        if name not in saved and _NUMBERED.fullmatch(name):
             node.attr[_OP_TYPE].s = _ABSENT
 
 
