@@ -2,7 +2,7 @@
 
 Everything else is kept as it is: what the file's functions compute around the calls, its variables,
 its assets, and the fields of its messages that are not known here. So it is for files of any
-writer.
+writer. Only the numbers of gradients that the file lacks give way to a name that says so.
 """
 
 from __future__ import annotations
