@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bridge._autograph import without_autograph
 from xla_call_module.errors import MissingDependencyError, StructureError
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ __all__ = ["call_tf"]
 _VARIABLES = ("live", "argument", "constant")
 
 
+@without_autograph
 def call_tf(
     fun_tf: Any,
     *,

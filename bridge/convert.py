@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
+from bridge._autograph import without_autograph
 from bridge._jax import settings_query, static_parameters
 from bridge.lowering import argument_names, export_for
 from bridge.narrowing import narrow_dtype
@@ -45,6 +46,7 @@ _BIND_STATIC = (
 )
 
 
+@without_autograph
 def convert(
     fun: Callable[..., Any] | export.Exported,
     *,

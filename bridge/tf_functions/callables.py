@@ -14,7 +14,14 @@ from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError, DtypeError, StructureError
 from xla_call_module.exported import result_paths
 
-__all__ = ["ResultDtypeError", "call_with_tensors", "flatten_results", "name_of", "to_callable"]
+__all__ = [
+    "ResultDtypeError",
+    "call_with_tensors",
+    "flatten_results",
+    "name_of",
+    "symbolic_tensor",
+    "to_callable",
+]
 
 
 class ResultDtypeError(DtypeError, ValueError):
@@ -108,6 +115,15 @@ def flatten_results(results: Any, name: str) -> tuple[list[tf.Tensor], tree_util
             )
         dtype_from_name(tensors[-1].dtype.name, where=f"{path} of {name}")
     return tensors, tree
+
+
+def symbolic_tensor(tensor: tf.Tensor, path: str) -> ArgumentError:
+    """The error for an argument without a value, as those of a `tf.function` are."""
+    return ArgumentError(
+        f"{path} is {tensor!r:.80}, a tensor of a graph that TensorFlow is tracing; JAX needs its "
+        "value. To do: convert the JAX program, and call that in the graph, as in "
+        "bridge.convert(bridge.call_tf(fun)); or call fun itself there."
+    )
 
 
 def call_with_tensors(

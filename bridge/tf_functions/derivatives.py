@@ -37,6 +37,7 @@ from bridge.tf_functions.effects import (
     operations_of,
 )
 from bridge.tf_functions.embedding import Embedding
+from bridge.tf_functions.held_calls import HeldCall, hold
 from bridge.tf_functions.inlining import gradient_in_graph, has_loops, inline
 from bridge.tf_functions.linear import LinearMap, apply_linear
 from bridge.tf_functions.linearity import operations_without_gradient
@@ -155,10 +156,16 @@ class Spliced:
     def _call(self, *inputs: Any) -> list[Any]:
         if isinstance(self._runner, Callback):
             return self._runner.run(self._traced, self._results, inputs)
-        if self._runner is not None and not runs_now(inputs):
-            return self._embed(self._runner, inputs)
-        if self._runner is not None and not self._variables:
-            return call_now(self._traced, self._results, inputs)
+        if self._runner is None:
+            return self._call_compiled(*inputs)
+        return self._call_now(*inputs) if runs_now(inputs) else self._hold(self._runner, inputs)
+
+    def _call_now(self, *inputs: Any) -> list[Any]:
+        if self._variables:  # which TensorFlow would not take the values of
+            return self._call_compiled(*inputs)
+        return call_now(self._traced, self._results, inputs)
+
+    def _call_compiled(self, *inputs: Any) -> list[Any]:
         with self._lock:
             exported, captures = self._compiled
         count = len(self._traced.arguments)
@@ -172,10 +179,21 @@ class Spliced:
 
         return list(exported.call(*inputs[:count], *map(value, captures)))
 
-    def _embed(self, runner: Embedding, inputs: Sequence[Any]) -> list[Any]:
+    def _hold(self, runner: Embedding, inputs: Sequence[Any]) -> list[Any]:
+        """A function of TensorFlow's in what is exported, else the function compiled."""
         count = len(self._traced.arguments)
-        values = dict(zip(map(id, self._variables), inputs[count:], strict=True))
-        return runner.run(self._traced, self._results, inputs[:count], values)
+
+        def embed(*inputs: Any) -> list[Any]:
+            values = dict(zip(map(id, self._variables), inputs[count:], strict=True))
+            return runner.run(self._traced, self._results, inputs[:count], values)
+
+        call = HeldCall(
+            name=self._traced.name,
+            exported=embed,
+            compiled=None if runner.only_exported else self._call_compiled,
+            now=self._call_now,
+        )
+        return hold(call, lambda *inputs: runner.like(self._results, inputs), inputs)
 
     def _push_forward(self, primals: Arrays, tangents: Arrays) -> tuple[list[Any], list[Any]]:
         """The rule of `jax.custom_jvp`."""

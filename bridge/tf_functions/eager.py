@@ -15,8 +15,14 @@ import numpy as np
 import tensorflow as tf
 from jax import tree_util
 
-from bridge.tf_functions.callables import call_with_tensors, flatten_results, name_of
+from bridge.tf_functions.callables import (
+    call_with_tensors,
+    flatten_results,
+    name_of,
+    symbolic_tensor,
+)
 from bridge.tf_functions.differentiable import conjugate, is_differentiable
+from xla_call_module.exported import argument_paths
 
 __all__ = ["call_eagerly", "with_eager_gradient"]
 
@@ -79,6 +85,9 @@ def _pull_back(fun_tf: Callable[..., Any], given: Any, cotangents: Sequence[Any]
 
 def _to_tensors(args: Any, kwargs: Any) -> tuple[list[tf.Tensor], tree_util.PyTreeDef]:
     leaves, tree = tree_util.tree_flatten((args, kwargs))
+    for path, leaf in zip(argument_paths(tree), leaves, strict=True):
+        if isinstance(leaf, tf.Tensor) and not hasattr(leaf, "numpy"):
+            raise symbolic_tensor(leaf, path)
     return [tf.constant(np.asarray(jnp.asarray(leaf))) for leaf in leaves], tree
 
 
