@@ -35,7 +35,7 @@ class Embedding:
 
     def like(self, results: Sequence[jax.ShapeDtypeStruct], arguments: Sequence[Any]) -> list[Any]:
         """A call with the same results and effects that holds nothing."""
-        return self._call(results, "")(*arguments)
+        return list(self._call(results, "")(*arguments))
 
     def run(
         self,
@@ -56,11 +56,12 @@ class Embedding:
             StructureError: the function has captured what cannot be an operand of the call.
         """
         operands = [_operand(captured, traced, values) for captured in traced.captures]
-        return self._call(results, pack_functions(*_definitions(traced)))(*arguments, *operands)
+        call = self._call(results, pack_functions(*_definitions(traced)))
+        return list(call(*arguments, *operands))
 
     def _call(
         self, results: Sequence[jax.ShapeDtypeStruct], functions: str
-    ) -> Callable[..., list[Any]]:
+    ) -> Callable[..., Sequence[Any]]:
         return jax.ffi.ffi_call(
             TARGET,
             list(results),
