@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bridge._tf import graph_of_function
 from bridge.tf_functions.effects import operations_of
+from xla_call_module._tf import register_function
 
 __all__ = ["gradient_in_graph", "has_loops", "inline"]
 
@@ -93,6 +94,8 @@ class _Inliner:
             function.CopyFrom(self.function(name))
             function.signature.name += suffix
             _rename_functions(function.node_def, needed, suffix)
+            # What only another function calls is lost where the graph becomes a function.
+            register_function(function)
         _rename_functions(graph.node, needed, suffix)
 
     def _needed(self, nodes: Iterable[Any]) -> dict[str, None]:

@@ -25,6 +25,7 @@ from bridge.tf_functions.variables import to_spec
 from xla_call_module.call import read_artifact_version
 from xla_call_module.custom_calls import classify
 from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.mhlo import compose_custom_calls, to_custom_calls
 from xla_call_module.platforms import PLATFORMS
 from xla_call_module.stablehlo import (
     custom_calls,
@@ -119,6 +120,8 @@ def lower(
     with make_ir_context(), outside_meshes():
         module = ir.Module.parse(compiled)
         remove_copies(module)
+        to_custom_calls(module)
+        compose_custom_calls(module)  # which JAX does not export
         platforms = platforms_for(traced, module)
         outside = export.export(jax.jit(like, keep_unused=True), platforms=platforms)(*specs)
         _enclose(module, parse_module(outside.mlir_module_serialized), traced)

@@ -72,6 +72,15 @@ def test_a_saved_model_of_it_runs_in_jax_and_in_tensorflow(called, tmp_path):
     np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=RTOL)
 
 
+@pytest.mark.parametrize("function", [tf.math.erf, tf.nn.gelu, tf.math.asin, tf.math.sinh])
+def test_what_stablehlo_has_no_operation_of_is_exported(function):
+    called, x = bridge.call_tf(function), X / 2
+    exported = jax.export.export(jax.jit(called), platforms=("cpu", "tpu"))(x)
+    read = jax.export.deserialize(exported.serialize())
+    for run in (read.call, bridge.convert(read), jax.jit(called), bridge.convert(called)):
+        np.testing.assert_allclose(run(x), function(x), rtol=1e-5)
+
+
 def test_there_and_back_three_deep_in_jax():
     function = in_jax
     for _ in range(3):

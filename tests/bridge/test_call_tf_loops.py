@@ -111,3 +111,17 @@ def test_a_gradient_that_tensorflow_was_told_inside_of_a_loop_needs_a_callback()
     np.testing.assert_allclose(
         loss(bridge.call_tf(function, compiled=False))(X), 5.0 * X, rtol=1e-6
     )
+
+
+def test_a_branch_inside_of_a_loop_has_gradients():
+    def step(index, carry):
+        return index + 1, tf.cond(index % 2 == 0, lambda: tf.sin(carry), lambda: carry * carry)
+
+    def function(x):
+        start = (tf.constant(0), x)
+        return tf.while_loop(lambda i, _: i < 3, step, start, maximum_iterations=3)[1]
+
+    x = np.float32([0.3, 0.7])
+    found = jax.jit(jax.grad(lambda x: bridge.call_tf(function)(x).sum()))(x)
+    expected = jax.grad(lambda x: jnp.sin(jnp.sin(x) ** 2).sum())(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
