@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from jax import tree_util
 
 from bridge.containers import without_containers
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import ArgumentError, DtypeError, StructureError
+from xla_call_module.errors import ArgumentError, DtypeError, FormatError, StructureError
 from xla_call_module.exported import result_paths
 
 __all__ = [
@@ -41,9 +42,10 @@ def to_callable(fun_tf: Any) -> Callable[..., Any]:
     Raises:
         ArgumentError: there is nothing to call.
         StructureError: there is more than one signature.
+        FormatError: there is no SavedModel.
     """
     if isinstance(fun_tf, (str, os.PathLike)):
-        return to_callable(tf.saved_model.load(os.fspath(fun_tf)))
+        return to_callable(_load(os.fspath(fun_tf)))
     if callable(fun_tf):
         return fun_tf  # type: ignore[no-any-return]
     signatures = getattr(fun_tf, "signatures", None)
@@ -63,6 +65,15 @@ def to_callable(fun_tf: Any) -> Callable[..., Any]:
     return _keeping_alive(signatures[name], fun_tf)
 
 
+def _load(folder: str) -> Any:
+    try:
+        return tf.saved_model.load(folder)
+    except OSError as error:
+        raise FormatError(
+            f"{folder} is no SavedModel: {error}. To do: pass the folder that holds saved_model.pb."
+        ) from error
+
+
 def _keeping_alive(signature: Callable[..., Any], loaded: Any) -> Callable[..., Any]:
     """The signature, which by itself does not own the variables of what was loaded."""
 
@@ -78,6 +89,8 @@ def name_of(fun_tf: Any) -> str:
     """What messages and the compiled program call a function."""
     if isinstance(fun_tf, (str, os.PathLike)):
         return os.path.basename(os.fspath(fun_tf).rstrip(os.sep)) or "saved_model"
+    if isinstance(fun_tf, functools.partial):
+        return name_of(fun_tf.func)
     for attribute in ("__name__", "name"):
         if isinstance(found := getattr(fun_tf, attribute, None), str) and found:
             return found
@@ -132,10 +145,18 @@ def call_with_tensors(
     """What a function returns for tensors.
 
     Raises:
-        ArgumentError: it is a `tf.function` with a signature that they do not fit.
+        ArgumentError: it is a `tf.function` with a signature that they do not fit; or it takes one
+            of them for a Python value.
     """
     try:
         return function(*args, **kwargs)
+    except tf.errors.OperatorNotAllowedInGraphError as error:
+        raise ArgumentError(
+            f"{name} takes a tensor for a Python value, such as training=True, and all arguments "
+            "arrive as tensors. To do: bind Python values first, as in "
+            "call_tf(functools.partial(fun, training=True)); or, if it decides by the value of a "
+            f"tensor, make it a tf.function. TensorFlow says: {str(error)[:400]}"
+        ) from error
     except TypeError as error:
         if not str(error).startswith("Binding inputs to tf.function failed"):
             raise

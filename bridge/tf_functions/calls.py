@@ -40,7 +40,7 @@ from bridge.tf_functions.variables import (
 )
 from bridge.trees import unique_names
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import ArgumentError, StructureError
 from xla_call_module.exported import argument_paths
 
 __all__ = ["CallOptions", "CalledFunction"]
@@ -182,7 +182,7 @@ class CalledFunction:
     ) -> Sequence[Any]:
         if self._mode == "constant" or not is_staging():
             return read(variables)
-        return read_at_run_time(variables, specs)
+        return read_at_run_time(variables, specs, name=self.__name__)
 
     def _bind(self, tree: tree_util.PyTreeDef, leaves: Sequence[Any]) -> _Bound:
         config: Any = jax.config  # its values are attributes that JAX adds when it is imported
@@ -264,6 +264,11 @@ def _to_array(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> Any:
         leaf = leaf.read_value()
     if isinstance(leaf, tf.Tensor) and hasattr(leaf, "numpy"):
         return to_array(leaf)
+    if isinstance(leaf, tf.__internal__.CompositeTensor):
+        raise ArgumentError(
+            f"{argument_paths(tree)[index]} is a {type(leaf).__name__}; expected a dense tensor. "
+            "To do: pass its parts, and put them together in the function, or make it dense."
+        )
     if isinstance(leaf, tf.Tensor):
         raise symbolic_tensor(leaf, argument_paths(tree)[index])
     array = np.asarray(leaf)

@@ -174,7 +174,8 @@ class Spliced:
             if isinstance(captured, int):
                 return inputs[count + captured]
             if isinstance(captured, tf.Variable):
-                return read_at_run_time([captured], [to_spec(captured, self._traced)])[0]
+                specs = [to_spec(captured, self._traced)]
+                return read_at_run_time([captured], specs, name=self._traced.name)[0]
             return captured
 
         return list(exported.call(*inputs[:count], *map(value, captures)))
@@ -562,7 +563,7 @@ def _is_trainable(spec: jax.ShapeDtypeStruct) -> bool:
 def _zero_tangent(result: Any) -> Any:
     if jnp.issubdtype(result.dtype, jnp.inexact):
         return jnp.zeros_like(result)
-    return np.zeros(result.shape, jax.dtypes.float0)
+    return SymbolicZero(jax.typeof(result).to_tangent_aval())  # numpy has no symbolic shapes
 
 
 def _to_tensors(values: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.Tensor]:

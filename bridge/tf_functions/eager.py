@@ -22,6 +22,7 @@ from bridge.tf_functions.callables import (
     symbolic_tensor,
 )
 from bridge.tf_functions.differentiable import conjugate, is_differentiable
+from xla_call_module.errors import ArgumentError
 from xla_call_module.exported import argument_paths
 
 __all__ = ["call_eagerly", "with_eager_gradient"]
@@ -31,6 +32,7 @@ def call_eagerly(fun_tf: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """The results for values as JAX arrays, each in memory of its own.
 
     Raises:
+        ArgumentError: an argument is no array.
         StructureError: a result is no dense tensor.
         DtypeError: a result has a dtype that JAX does not have.
     """
@@ -85,10 +87,26 @@ def _pull_back(fun_tf: Callable[..., Any], given: Any, cotangents: Sequence[Any]
 
 def _to_tensors(args: Any, kwargs: Any) -> tuple[list[tf.Tensor], tree_util.PyTreeDef]:
     leaves, tree = tree_util.tree_flatten((args, kwargs))
-    for path, leaf in zip(argument_paths(tree), leaves, strict=True):
-        if isinstance(leaf, tf.Tensor) and not hasattr(leaf, "numpy"):
-            raise symbolic_tensor(leaf, path)
-    return [tf.constant(np.asarray(jnp.asarray(leaf))) for leaf in leaves], tree
+    pairs = zip(leaves, argument_paths(tree), strict=True)
+    return [_to_tensor(leaf, path) for leaf, path in pairs], tree
+
+
+def _to_tensor(leaf: Any, path: str) -> tf.Tensor:
+    """A tensor of its own memory; of a typed PRNG key its data."""
+    if isinstance(leaf, tf.Tensor) and not hasattr(leaf, "numpy"):
+        raise symbolic_tensor(leaf, path)
+    if isinstance(leaf, np.ndarray) and leaf.dtype == jax.dtypes.float0:
+        return tf.zeros(leaf.shape, tf.bool)
+    try:
+        array = jnp.asarray(leaf)
+    except TypeError as error:
+        raise ArgumentError(
+            f"{path} is {leaf!r:.80} ({type(leaf).__name__}); expected a JAX or numpy array, a "
+            f"dense tensor or a Python number. JAX says: {error}"
+        ) from error
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    return tf.constant(np.asarray(array))
 
 
 def _run(
