@@ -61,6 +61,8 @@ def export_for(
     except _REFUSALS as error:
         if not _is_traced(fun, args, kwargs):
             raise
+        if isinstance(error, UnsupportedError):
+            raise
         if _is_of_callbacks(error):
             raise _calls_back(name, error) from error
         reasons = {}

@@ -147,6 +147,7 @@ def call_with_tensors(
     Raises:
         ArgumentError: it is a `tf.function` with a signature that they do not fit; or it takes one
             of them for a Python value.
+        StructureError: it is a signature, the variables of which are gone.
     """
     try:
         return function(*args, **kwargs)
@@ -156,6 +157,14 @@ def call_with_tensors(
             "arrive as tensors. To do: bind Python values first, as in "
             "call_tf(functools.partial(fun, training=True)); or, if it decides by the value of a "
             f"tensor, make it a tf.function. TensorFlow says: {str(error)[:400]}"
+        ) from error
+    except AssertionError as error:
+        if "variables which have been deleted" not in str(error):
+            raise
+        raise StructureError(
+            f"{name} reads variables that are gone: the signature of a SavedModel does not hold "
+            "them. To do: pass what tf.saved_model.load returned, or the path, to call_tf; or keep "
+            "what was loaded."
         ) from error
     except TypeError as error:
         if not str(error).startswith("Binding inputs to tf.function failed"):

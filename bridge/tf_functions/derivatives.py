@@ -254,9 +254,18 @@ class Spliced:
         return not is_split(variable) and is_differentiable(variable.dtype.base_dtype.name)
 
     @cached_property
-    def _is_inlined(self) -> bool:
-        """Whether its gradient is taken of its operations, instead of a call of it."""
-        return self._runner is None and has_loops(self._traced.concrete)
+    def _in_graph(self) -> Callable[..., list[tf.Tensor]] | None:
+        """What puts its operations into a graph, of which the gradient is taken; None for a call.
+
+        A gradient that TensorFlow was told knows the graph in which it was told, so that the Python
+        function must run again.
+        """
+        if self._runner is not None or not has_loops(self._traced.concrete):
+            return None
+        if has_own_gradients(self._traced.concrete):
+            again: Callable[..., list[tf.Tensor]] = self._traced.function.python_function
+            return again
+        return lambda *arguments: inline(self._traced.concrete, arguments)
 
     @cached_property
     def _moving(self) -> tuple[int, ...]:
@@ -352,7 +361,7 @@ class Spliced:
             specs = [self._results[index] for index in self._moving]
             found = self._traced.concrete(*tensors[:count])  # for the shapes only
             zeros = [tf.zeros_like(found[index]) for index in self._moving]
-            if self._is_inlined:
+            if self._in_graph is not None:
                 pulled = self._gradient(active, tensors[:count], zeros)
                 return _to_tensors(gradient_in_graph(pulled, zeros, tensors[count:]), specs)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -379,12 +388,11 @@ class Spliced:
         inputs = [*arguments, *self._variables]
         sources = [inputs[index] for index in active]
         specs = [self._spec_of(index) for index in active]
-        if self._is_inlined:
+        if self._in_graph is not None:
             sources = [_alone(source) for source in sources]
             given = dict(zip(active, sources, strict=True))
-            results = inline(
-                self._traced.concrete,
-                [given.get(index, argument) for index, argument in enumerate(arguments)],
+            results = self._in_graph(
+                *(given.get(index, argument) for index, argument in enumerate(arguments))
             )
             targets = [results[index] for index in self._moving]
             return _to_tensors(gradient_in_graph(targets, sources, cotangents), specs)

@@ -87,22 +87,21 @@ def _pull_back(fun_tf: Callable[..., Any], given: Any, cotangents: Sequence[Any]
 
 def _to_tensors(args: Any, kwargs: Any) -> tuple[list[tf.Tensor], tree_util.PyTreeDef]:
     leaves, tree = tree_util.tree_flatten((args, kwargs))
-    pairs = zip(leaves, argument_paths(tree), strict=True)
-    return [_to_tensor(leaf, path) for leaf, path in pairs], tree
+    return [_to_tensor(leaf, tree, index) for index, leaf in enumerate(leaves)], tree
 
 
-def _to_tensor(leaf: Any, path: str) -> tf.Tensor:
+def _to_tensor(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> tf.Tensor:
     """A tensor of its own memory; of a typed PRNG key its data."""
     if isinstance(leaf, tf.Tensor) and not hasattr(leaf, "numpy"):
-        raise symbolic_tensor(leaf, path)
+        raise symbolic_tensor(leaf, argument_paths(tree)[index])
     if isinstance(leaf, np.ndarray) and leaf.dtype == jax.dtypes.float0:
         return tf.zeros(leaf.shape, tf.bool)
     try:
         array = jnp.asarray(leaf)
     except TypeError as error:
         raise ArgumentError(
-            f"{path} is {leaf!r:.80} ({type(leaf).__name__}); expected a JAX or numpy array, a "
-            f"dense tensor or a Python number. JAX says: {error}"
+            f"{argument_paths(tree)[index]} is {leaf!r:.80} ({type(leaf).__name__}); expected a "
+            f"JAX or numpy array, a dense tensor or a Python number. JAX says: {error}"
         ) from error
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)

@@ -23,15 +23,8 @@ _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 
 def has_loops(concrete: Any) -> bool:
-    """Whether there are loops, and all operations have the gradients of their types.
-
-    A gradient that `tf.custom_gradient` gives is bound to the graph in which it was traced.
-    """
-    if graph_of_function is None or not operations_of(concrete) & _LOOPS:
-        return False
-    library = concrete.graph.as_graph_def().library.function
-    nodes = [node for function in (concrete.function_def, *library) for node in function.node_def]
-    return not any("_gradient_op_type" in node.attr for node in nodes if node.op not in _CALLS)
+    """Whether there are loops, and what they do can be put into another graph."""
+    return graph_of_function is not None and bool(operations_of(concrete) & _LOOPS)
 
 
 def inline(concrete: Any, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:

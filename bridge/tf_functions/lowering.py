@@ -148,6 +148,14 @@ def _refusal(name: str, error: Exception) -> StructureError:
         )
     kernels = dict.fromkeys(re.findall(r"(\w+) \(No registered '", text))
     constant = re.search(r"Input (\d+) to node `([^`]*)` with op (\w+) must be", text)
+    if constant and constant[3] == "TensorListReserve":
+        return StructureError(
+            f"{name} cannot be compiled for JAX: {constant[2]} keeps values of every step of a "
+            "loop, the length of which XLA does not see across the call of a function. To do: if a "
+            "gradient inside of the loop is that of a tf.custom_gradient (as that of tf.nn.silu "
+            "is), have the loop outside of each tf.function; or pass compiled=False, which runs "
+            "the function in TensorFlow, through a callback."
+        )
     if kernels:
         what = f"XLA has no {', '.join(kernels)}"
     elif constant:

@@ -280,6 +280,12 @@ def test_whatever_stands_for_a_function_is_called(saved, source):
     np.testing.assert_array_equal(found["y"], X[0] * 2.0)
 
 
+def test_a_signature_whose_model_is_gone_is_refused(saved):
+    signature = tf.saved_model.load(saved[0]).signatures["serving_default"]
+    with pytest.raises(StructureError, match=r"variables that are gone.*keep what was loaded"):
+        bridge.call_tf(signature)(x=X[0])
+
+
 def test_a_saved_model_that_is_only_signatures_is_called_by_the_default_one(tmp_path):
     module = tf.Module()
     function = tf.function(lambda x: {"y": x + 1.0})
