@@ -123,9 +123,11 @@ def _serialize(path: Path, module: Any) -> bytes:
             define_chlo(module)
             return serialize_module(module, version)
     except (RuntimeError, ValueError, ir.MLIRError) as error:
+        found = re.search(r"failed to legalize operation '([\w.]+)'", str(error))
         raise FormatError(
-            f"{path}: an operation has no form in StableHLO {'.'.join(map(str, version))}: "
-            f"{first_line(error)}."
+            f"{path}: {found[1] if found else 'an operation'} has no form in StableHLO "
+            f"{'.'.join(map(str, version))}: {first_line(error)}. To do: write it in operations of "
+            "StableHLO."
         ) from error
 
 

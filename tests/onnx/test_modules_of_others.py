@@ -106,6 +106,28 @@ def test_sizes_that_follow_from_no_argument(tmp_path):
     np.testing.assert_array_equal(run(model, [])[0], [-1, -2])
 
 
+BOUNDED = """func.func @f() -> tensor<2x2xi64> {
+  %0 = stablehlo.constant dense<[1, 2]> : tensor<2xi64>
+  %1 = stablehlo.negate %0 : (tensor<2xi64>) -> tensor<?xi64, #stablehlo.bounds<3>>
+  %2 = OPERATION : (tensor<?xi64, #stablehlo.bounds<3>>) -> TYPE
+  %3 = stablehlo.negate %2 : (TYPE) -> tensor<?x?xi64>
+  %4 = stablehlo.constant dense<2> : tensor<2xi64>
+  %5 = stablehlo.dynamic_broadcast_in_dim %3, %4, dims = [0, 1]
+    : (tensor<?x?xi64>, tensor<2xi64>) -> tensor<2x2xi64>
+  return %5 : tensor<2x2xi64> }"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "size"),
+    [("stablehlo.reshape %1", 1), ("stablehlo.broadcast_in_dim %1, dims = [1]", 2)],
+)
+def test_sizes_of_no_more_than_some_number(operation, size, tmp_path):
+    type_ = f"tensor<{size}x?xi64, #stablehlo.bounds<?, 3>>"
+    text = BOUNDED.replace("OPERATION", operation).replace("TYPE", type_).encode()
+    model = bridge.to_onnx(_written(tmp_path / "f.mlir", text))
+    np.testing.assert_array_equal(run(model, [])[0], [[1, 2], [1, 2]])
+
+
 ALGORITHM = """func.func @f() -> tensor<2x2xi32> {
   %0 = stablehlo.constant dense<[[1, 2], [3, NUMBER]]> : tensor<2x2xi32>
   %1 = stablehlo.dot_general %0, %0, contracting_dims = [1] x [0], algorithm = <
@@ -177,6 +199,9 @@ QUANTIZED = """func.func @f(%a: tensor<2x!quant.uniform<i8:f32, 0.5>>) -> tensor
   %0 = stablehlo.uniform_dequantize %a
     : (tensor<2x!quant.uniform<i8:f32, 0.5>>) -> tensor<2xf32>
   return %0 : tensor<2xf32> }"""
+MATH = """func.func @f(%a: tensor<2xf32>) -> tensor<2xf32> {
+  %0 = math.sqrt %a : tensor<2xf32>
+  return %0 : tensor<2xf32> }"""
 CHECKED = """func.func @f(%a: tensor<2xf32>) -> tensor<2xf32> {{
   {check}
   return %a : tensor<2xf32> }}"""
@@ -193,6 +218,10 @@ GENERIC = CHECKED.format(check='"check.expect_eq"(%a, %a) : (tensor<2xf32>, tens
         (ROUNDED, UnsupportedError, "rounds a constant NaN to no bits of a fraction"),
         (ALGORITHM.replace("NUMBER", "2049"), UnsupportedError, "rounds operands of int32 to tf32"),
         (SORT.replace("ELEMENT", "f32"), UnsupportedError, "it is unstable"),
+        (BOUNDED.replace("OPERATION", "stablehlo.broadcast_in_dim %1, dims = [1]")
+         .replace("TYPE", "tensor<?x2xi64, #stablehlo.bounds<4, ?>>"),
+         UnsupportedError, "a size of its result follows from nothing"),
+        (MATH, FormatError, "has no form in StableHLO.*To do: write it in operations"),
         (QUANTIZED, FormatError, "To do: write out what its quantized types mean"),
         (PRETTY, FormatError, "To do: leave out the operations of the dialect check"),
         (GENERIC, FormatError, 'To do: leave out.*than StableHLO\'s: "check.expect_eq"'),
