@@ -143,6 +143,22 @@ def test_a_sort_by_any_comparison():
     )
 
 
+@pytest.mark.parametrize(("direction", "sign"), [("LE", 1), ("GE", -1)])
+def test_a_comparison_that_holds_of_equal_keys(direction, sign):
+    a, b = np.array([[3, 1, 2, 1, 3, 1]], np.int64), np.arange(6, dtype=np.int64)[None]
+    order = np.lexsort((-b, sign * a))
+    check_written(
+        f"""%r0, %r1 = "stablehlo.sort"(%a, %b) ({{
+        ^bb0(%x: tensor<i64>, %y: tensor<i64>, %u: tensor<i64>, %v: tensor<i64>):
+            %c = stablehlo.compare {direction}, %x, %y : (tensor<i64>, tensor<i64>) -> tensor<i1>
+            stablehlo.return %c : tensor<i1> }}) {{dimension = 1 : i64, is_stable = true}}
+        : (tensor<1x6xi64>, tensor<1x6xi64>) -> (tensor<1x6xi64>, tensor<1x6xi64>)""",
+        [a, b],
+        np.take_along_axis(a, order, 1),
+        np.take_along_axis(b, order, 1),
+    )
+
+
 def test_too_many_elements_to_compare():
     a = np.zeros(20_000, np.int64)
     program = exported(
