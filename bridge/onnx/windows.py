@@ -73,6 +73,10 @@ def _read_windows(op: Operation, rank: int) -> _Windows:
 
 
 def _reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
+    shape = tuple(dim for dim in op.results[0].shape if dim is not None)
+    if 0 in shape and len(shape) == len(op.results[0].shape):
+        starts = op.operands[len(op.operands) // 2 :]
+        return [graph.whole(start.seen_as(shape)) for start in starts]
     return _reduce(graph, op, op.operands, _read_windows(op, op.operands[0].rank))
 
 
@@ -307,6 +311,8 @@ def _shifted(
 def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     """What each window hands back goes to the element that its region chooses."""
     (value, source, start), (select, scatter) = op.operands, op.regions
+    if 0 in (*source.shape, *value.shape):
+        return graph.whole(start.seen_as(value.shape))
     windows = _read_windows(op, value.rank)
     numbers = map(numbers_of, (windows.sizes, windows.low, windows.high))
     for size, low, high in zip(*numbers, strict=True):
@@ -332,7 +338,7 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     places = nodes.reshape(graph, _count_up(graph, count), value.shape)
     padded = _padded(graph, [value, places], fillings, windows)
     chosen = graph.whole(_slide(graph, padded, windows, choose)[1])
-    flat = [nodes.reshape(graph, v, [product(v.shape)]) for v in (chosen, source)]
+    flat = [graph.whole(nodes.reshape(graph, v, [product(v.shape)])) for v in (chosen, source)]
     data = graph.whole(start.seen_as((count,)))
     made = graph.node("ScatterElements", [data, *flat], shape=[count], axis=0, reduction=reducer)
     return nodes.reshape(graph, made, value.shape)

@@ -174,6 +174,26 @@ def test_too_many_elements_to_compare():
         bridge.to_onnx(program)
 
 
+@pytest.mark.parametrize("count", [1, 0])
+def test_a_choice_in_one_window_or_in_none(count):
+    x = np.array([[3, 5, 2]], np.float32)[:, : 3 * count]
+    check_written(
+        f"""%c = stablehlo.constant dense<7.0> : tensor<1x{count}xf32>
+        %z = stablehlo.constant dense<0.0> : tensor<f32>
+        %r0 = "stablehlo.select_and_scatter"(%a, %c, %z) ({{
+        ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+            %p = stablehlo.compare GE, %x, %y : (tensor<f32>, tensor<f32>) -> tensor<i1>
+            stablehlo.return %p : tensor<i1> }}, {{
+        ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+            %p = stablehlo.add %x, %y : tensor<f32>
+            stablehlo.return %p : tensor<f32> }}) {{window_dimensions = array<i64: 1, 3>}}
+        : (tensor<1x{3 * count}xf32>, tensor<1x{count}xf32>, tensor<f32>)
+        -> tensor<1x{3 * count}xf32>""",
+        [x],
+        np.float32([[0, 7, 0]])[:, : 3 * count],
+    )
+
+
 def test_scatters_into_several_arrays():
     a, b = np.array([1, 2, 3], np.int64), np.array([1, 2, 3], np.float32)
     index = np.array([[1], [7], [1]], np.int32)
