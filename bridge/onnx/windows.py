@@ -16,7 +16,13 @@ from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.pools import max_pool
-from bridge.onnx.reducers import IDENTITIES, identity_of, is_identity, reducer_of
+from bridge.onnx.reducers import (
+    IDENTITIES,
+    depends_on_order,
+    identity_of,
+    is_identity,
+    reducer_of,
+)
 from bridge.onnx.rules import Rule
 from bridge.onnx.running import reduce_so_far
 from bridge.onnx.sizes import Dim, floordiv, is_static, numbers_of, product
@@ -111,6 +117,8 @@ def _reduce(
         if running is not None:
             return [running]
 
+    _check_order(graph, op, reducer)
+
     def combine(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
         return region.apply(graph, [*first, *second])
 
@@ -133,6 +141,11 @@ def _reduce(
     if reducer in IDENTITIES and is_identity(reducer, starts[0]):
         return found
     return combine([start.seen_as(found[0].shape) for start in starts], found)
+
+
+def _check_order(graph: Graph, op: Operation, reducer: str) -> None:
+    if not reducer and depends_on_order(op.regions[0], graph):
+        op.refuse("it matters in which order its region combines the elements of a window")
 
 
 def _running_axis(value: Value, windows: _Windows) -> tuple[int, bool] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -192,6 +194,31 @@ def test_a_choice_in_one_window_or_in_none(count):
         [x],
         np.float32([[0, 7, 0]])[:, : 3 * count],
     )
+
+
+FOLD = """({{
+    ^bb0(%x: tensor<i32>, %y: tensor<i32>):
+        %p = stablehlo.{} %y, %y : tensor<i32>
+        %q = stablehlo.{} %x, %p : tensor<i32>
+        stablehlo.return %q : tensor<i32> }})"""
+
+
+@pytest.mark.parametrize("operation", ["maximum", "subtract"])
+def test_a_region_whose_order_matters(operation):
+    x = np.array([[1, 2, 3, 9, 4], [4, 5, 6, 1, 7]], np.int32)
+    function = {"maximum": np.maximum, "subtract": np.subtract}[operation]
+    folded = functools.reduce(function, 2 * x.T, np.int32([3, 3]))
+    check_written(
+        f"""%r0 = "stablehlo.reduce"(%a, %b) {FOLD.format("add", operation)}
+        {{dimensions = array<i64: 1>}} : (tensor<2x5xi32>, tensor<i32>) -> tensor<2xi32>""",
+        [x, np.array(3, np.int32)],
+        folded,
+    )
+    window = f"""%r0 = "stablehlo.reduce_window"(%a, %b) {FOLD.format("add", operation)}
+        {{window_dimensions = array<i64: 1, 5>}}
+        : (tensor<2x5xi32>, tensor<i32>) -> tensor<2x1xi32>"""
+    with pytest.raises(UnsupportedError, match="it matters in which order"):
+        bridge.to_onnx(exported(window, [x, np.array(3, np.int32)], [folded[:, None]]))
 
 
 def test_scatters_into_several_arrays():
