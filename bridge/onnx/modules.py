@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from xla_call_module.stablehlo import (
     parse_module,
     read_main,
     serialize_module,
+    walk,
 )
 from xla_call_module.versions import CONVENTIONS, RELEASES
 
@@ -30,6 +32,9 @@ __all__ = ["exported_of_call", "exported_of_file", "is_module"]
 
 _BYTECODE = b"ML\xefR"
 _TEXT = b"func.func"
+# Attributes that name functions, as in `[@f, @"g h"]`.
+_REFERENCES = ("callee", "called_computations", "decomposition")
+_SYMBOL = re.compile(r'@(?:"([^"]+)"|([\w.$-]+))')
 
 
 def is_module(content: bytes) -> bool:
@@ -58,7 +63,7 @@ def exported_of_file(path: Path, content: bytes) -> export.Exported:
         module = _parse(path, content)
         _name_main(path, module)
         module.operation.attributes["sym_name"] = ir.StringAttr.get(path.stem)
-        module, main = _with_sizes(module)
+        module, main = _with_sizes(path, module)
         artifact = _serialize(path, module)
     args = tuple(_spec(t, f"args[{n}]", described=False) for n, t in enumerate(main.args))
     results = tuple(
@@ -80,15 +85,14 @@ def exported_of_file(path: Path, content: bytes) -> export.Exported:
 def _name_main(path: Path, module: Any) -> None:
     """Call the function `main` that is the only one which no other function names."""
     functions = functions_of(module)
-    texts = {name: str(function) for name, function in functions.items()}
+    if "main" in functions:
+        return
+    named = {name for function in functions.values() for name in _named_by(function)}
     entries = [
         name
         for name, function in functions.items()
-        if "private" not in str(function.attributes.get("sym_visibility", ""))
-        and not any(other != name and _names(text, name) for other, text in texts.items())
+        if name not in named and (len(functions) == 1 or not _is_private(function))
     ]
-    if "main" in functions:
-        return
     if len(entries) != 1:
         raise StructureError(
             f"{path} has no function 'main', but {', '.join(sorted(functions)) or 'none'}. To do: "
@@ -97,19 +101,32 @@ def _name_main(path: Path, module: Any) -> None:
     functions[entries[0]].attributes["sym_name"] = ir.StringAttr.get("main")
 
 
-def _names(text: str, function: str) -> bool:
-    return (
-        re.search(rf'@(?:{re.escape(function)}(?![\w.$-])|"{re.escape(function)}")', text)
-        is not None
-    )
+def _is_private(function: Any) -> bool:
+    attributes = function.attributes
+    return "sym_visibility" in attributes and "private" in str(attributes["sym_visibility"])
 
 
-def _with_sizes(module: Any) -> tuple[Any, Main]:
+def _named_by(function: Any) -> Iterator[str]:
+    """The functions that the operations of a function call, or say that they are made of."""
+    for operation in walk(function):
+        for attribute in _REFERENCES:
+            if attribute in operation.attributes:
+                found = str(operation.attributes[attribute])
+                yield from (quoted or plain for quoted, plain in _SYMBOL.findall(found))
+
+
+def _with_sizes(path: Path, module: Any) -> tuple[Any, Main]:
     """The module, whose results have sizes where they follow from no argument, and its `main`."""
     main = read_main(module)
     if main.args or all(None not in type_.shape for type_ in main.results):
         return module, main
-    refined = refine_module(module, check_assertions=False)
+    try:
+        refined = refine_module(module, check_assertions=False)
+    except (RuntimeError, ValueError, ir.MLIRError) as error:
+        raise StructureError(
+            f"{path} returns {', '.join(map(str, main.results))}, of sizes that are not known "
+            f"before it runs: {first_line(error)}. To do: return arrays of known sizes."
+        ) from error
     return refined, read_main(refined)
 
 
@@ -153,6 +170,8 @@ def _cure(error: str, content: bytes) -> str:
         )
     if found := re.search(r"Dialect `(\w+)' not found", error):
         return f"leave out the operations of the dialect {found[1]}, which is not StableHLO's"
+    if "redefinition of symbol" in error:
+        return "keep one of its programs; lines of // ----- are between them in files of several"
     if "unregistered dialect" in error:
         line = re.search(r'error: "[^"]*":(\d+):', error)
         lines = content.decode().splitlines()

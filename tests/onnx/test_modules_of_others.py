@@ -97,6 +97,12 @@ def test_the_function_that_no_other_one_names(how, call, tmp_path):
     np.testing.assert_array_equal(run(model, [X])[0], -X)
 
 
+def test_the_only_function_may_be_private(tmp_path):
+    text = TEXT.replace("@double", "private @double").encode()
+    model = bridge.to_onnx(_written(tmp_path / "f.mlir", text))
+    np.testing.assert_array_equal(run(model, [X])[0], 2 * X)
+
+
 def test_sizes_that_follow_from_no_argument(tmp_path):
     text = b"""func.func @main() -> tensor<?xi64> {
       %0 = stablehlo.constant dense<[1, 2]> : tensor<2xi64>
@@ -195,6 +201,11 @@ ROUNDED = """func.func @f() -> tensor<2xf32> {
   %0 = stablehlo.constant dense<[1.0, 0x7FC00000]> : tensor<2xf32>
   %1 = stablehlo.reduce_precision %0, format = e5m0 : tensor<2xf32>
   return %1 : tensor<2xf32> }"""
+COMPUTED = """func.func @f() -> tensor<?xi32> {
+  %0 = stablehlo.constant dense<[5]> : tensor<1xi32>
+  %1 = stablehlo.popcnt %0 : tensor<1xi32>
+  %2 = stablehlo.dynamic_iota %1, dim = 0 : (tensor<1xi32>) -> tensor<?xi32>
+  return %2 : tensor<?xi32> }"""
 QUANTIZED = """func.func @f(%a: tensor<2x!quant.uniform<i8:f32, 0.5>>) -> tensor<2xf32> {
   %0 = stablehlo.uniform_dequantize %a
     : (tensor<2x!quant.uniform<i8:f32, 0.5>>) -> tensor<2xf32>
@@ -222,6 +233,8 @@ GENERIC = CHECKED.format(check='"check.expect_eq"(%a, %a) : (tensor<2xf32>, tens
          .replace("TYPE", "tensor<?x2xi64, #stablehlo.bounds<4, ?>>"),
          UnsupportedError, "a size of its result follows from nothing"),
         (MATH, FormatError, "has no form in StableHLO.*To do: write it in operations"),
+        (f"{TEXT}\n// -----\n{TEXT}", FormatError, "To do: keep one of its programs"),
+        (COMPUTED, StructureError, r"returns tensor<\?xi32>, of sizes that are not known"),
         (QUANTIZED, FormatError, "To do: write out what its quantized types mean"),
         (PRETTY, FormatError, "To do: leave out the operations of the dialect check"),
         (GENERIC, FormatError, 'To do: leave out.*than StableHLO\'s: "check.expect_eq"'),
