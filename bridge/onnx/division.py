@@ -6,8 +6,6 @@ quotient and the dividend for the remainder, and the least integer divided by -1
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bridge.onnx import nodes
@@ -74,16 +72,12 @@ def _check_constants(graph: Graph, op: Operation) -> None:
     dividend, divisor = (value.array for value in op.operands)
     if graph.root.inputs or dividend is None or divisor is None:
         return
-    overflows = (dividend == _least(dividend.dtype)) & (divisor == -1)
-    if (divisor == 0).any() or (not op.operands[1].is_unsigned and overflows.any()):
+    overflows = (dividend < 0) & (np.negative(dividend) == dividend) & (divisor == -1)
+    if (divisor == 0).any() or overflows.any():
         op.refuse(
             "it divides a constant by 0, or the least integer by -1, which StableHLO leaves open",
             "divide by another number there",
         )
-
-
-def _least(dtype: np.dtype[Any]) -> int:
-    return int(np.iinfo(dtype).min)
 
 
 def _is_harmless(divisor: Value) -> bool:

@@ -85,7 +85,7 @@ def _has(element: str, value: Value) -> bool:
 
     Integers do so only where their products stay as they are as well, and the sums of some of them.
     """
-    if value.array is None or element not in _FRACTIONS or value.dtype.kind == "c":
+    if value.array is None or element not in _FRACTIONS:
         return False
     numbers = value.array.astype(np.float64)
     if not value.is_float:
