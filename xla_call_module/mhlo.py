@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from xla_call_module._jax import PassManager, func, ir, register_stablehlo_passes
+from xla_call_module._jax import func, ir
+from xla_call_module.chlo import define_chlo
 from xla_call_module.composites import COMPOSITE
 from xla_call_module.stablehlo import walk
 from xla_call_module.versions import RELEASES
@@ -40,8 +41,6 @@ _FIRST = {
     "mhlo.topk": (2, 16),
 }
 _UNARY = frozenset(_FIRST) - {"mhlo.topk"}
-# With `shape.shape_of`, which takes the place of dimensions that are symbols.
-_DEFINE = "builtin.module(func.func(chlo-legalize-to-stablehlo,shape-legalize-to-stablehlo))"
 
 
 def first_release_with(operation: Any) -> tuple[int, int] | None:
@@ -101,11 +100,8 @@ def compose_custom_calls(module: Any) -> None:
 
 def _define(module: Any, calls: Sequence[Any]) -> None:
     """Replace CHLO's operations by those that define them, if calls have become such."""
-    if not calls:
-        return
-    register_stablehlo_passes()
-    with module.context:
-        PassManager.parse(_DEFINE).run(module.operation)
+    if calls:
+        define_chlo(module)
 
 
 def _is_known(call: Any) -> bool:

@@ -309,6 +309,11 @@ def _reduce_precision(graph: Graph, op: Operation) -> Value:
     new = _Format(op.integer("exponent_bits"), op.integer("mantissa_bits"))
     if new.exponent_bits >= own.exponent_bits and new.fraction_bits >= own.fraction_bits:
         return value
+    if new.fraction_bits == 0 and value.array is not None and np.isnan(value.array).any():
+        op.refuse(
+            "it rounds a constant NaN to no bits of a fraction, which is NaN in XLA, and infinity "
+            "in StableHLO's interpreter"
+        )
     if (new.exponent_bits, own.exponent_bits, new.fraction_bits) == (8, 8, 7):
         return nodes.cast(graph, nodes.cast(graph, value, "bfloat16"), value.dtype)
     bits = bits_of_floats(graph, value)

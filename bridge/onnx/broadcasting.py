@@ -12,8 +12,14 @@ __all__ = ["RULES"]
 
 
 def _broadcast_in_dim(graph: Graph, op: Operation) -> Value:
-    shape = [dim or 0 for dim in op.result.shape]
-    return nodes.place(graph, op.operands[0], op.integers("broadcast_dimensions"), shape)
+    value, axes = op.operands[0], op.integers("broadcast_dimensions")
+    # A size of no more than some number is the operand's, if that does not grow.
+    kept = {axis: dim for axis, dim in zip(axes, value.shape, strict=True) if dim != 1}
+    known = [kept.get(axis) if dim is None else dim for axis, dim in enumerate(op.result.shape)]
+    dims = [dim for dim in known if dim is not None]
+    if len(dims) < len(known):
+        op.refuse("a size of its result follows from nothing", "say how large it is")
+    return nodes.place(graph, value, axes, dims)
 
 
 def _dynamic_broadcast_in_dim(graph: Graph, op: Operation) -> Value:

@@ -42,8 +42,9 @@ def to_onnx(
         exported: an `Exported`, such as another one's `vjp()`, with or without the Python
             function; what `bridge.load` returned, or one of its signatures; the path of a
             SavedModel or of a serialized `Exported`; or StableHLO without one, which is the path of
-            a text or portable artifact, or a `xla_call_module.CallModule`. The parameters of a file
-            become initializers.
+            a text, with operations of CHLO if need be, or of a portable artifact, or a
+            `xla_call_module.CallModule`. Of a text it is the function `main`, or the only one that
+            no other one names. The parameters of a file become initializers.
         params: the pytree that is the first positional argument; its leaves become initializers,
             named by their pytree path.
         platform: one of those that it was lowered for.

@@ -231,7 +231,7 @@ def _by_products(graph: Graph, x: Value, w: Value, window: _Window, groups: int)
     rows, columns, *reach = w.shape
     sizes = _output_sizes(x, w, window)
     if 0 in sizes:
-        return nodes.number_like(x, 0).seen_as((batch, rows, *sizes))
+        return graph.whole(nodes.number_like(x, 0).seen_as((batch, rows, *sizes)))
     each = floordiv(features, groups)
     total = nodes.place(
         graph, nodes.number_like(x, 0), [], [batch, groups, floordiv(rows, groups), *sizes]

@@ -27,6 +27,7 @@ def _divide(graph: Graph, op: Operation) -> Value:
     if dividend.is_float:
         fused = fuse_quotient(graph, dividend, divisor)
         return fused or nodes.elementwise(graph, "Div", dividend, divisor)
+    _check_constants(graph, op)
     if _is_harmless(divisor):
         return nodes.elementwise(graph, "Div", dividend, divisor)
     is_zero, is_trap = _traps(graph, divisor)
@@ -46,6 +47,7 @@ def _remainder(graph: Graph, op: Operation) -> Value:
     dividend, divisor = op.operands
     if dividend.is_float:
         return nodes.elementwise(graph, "Mod", dividend, divisor, fmod=1)
+    _check_constants(graph, op)
     if _is_harmless(divisor):
         return _rest(graph, dividend, divisor)
     is_zero, is_trap = _traps(graph, divisor)
@@ -59,6 +61,23 @@ def _rest(graph: Graph, dividend: Value, divisor: Value) -> Value:
     return nodes.elementwise(
         graph, "Sub", dividend, nodes.elementwise(graph, "Mul", quotient, divisor)
     )
+
+
+def _check_constants(graph: Graph, op: Operation) -> None:
+    """Refuse what is left open where nothing else can have been meant.
+
+    A program of constants has no input that would have to be what it should not be, and StableHLO's
+    interpreter has 0 there, unlike XLA.
+    """
+    dividend, divisor = (value.array for value in op.operands)
+    if graph.root.inputs or dividend is None or divisor is None:
+        return
+    overflows = (dividend < 0) & (np.negative(dividend) == dividend) & (divisor == -1)
+    if (divisor == 0).any() or overflows.any():
+        op.refuse(
+            "it divides a constant by 0, or the least integer by -1, which StableHLO leaves open",
+            "divide by another number there",
+        )
 
 
 def _is_harmless(divisor: Value) -> bool:

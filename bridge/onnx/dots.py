@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from bridge.onnx import layouts, nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
@@ -16,6 +18,11 @@ from bridge.onnx.values import Value
 __all__ = ["RULES"]
 
 _ELEMENTS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+# The bits of the fractions of element types, and numbers that are within the bounds of all of them.
+_FRACTIONS = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53, "tf32": 11}
+_LEAST, _GREATEST = 2.0**-14, 2.0**15
+# Each has integers up to it, and sums of 2**16 products of two of them are exact in float32.
+_SMALL_INTEGER = 1 << 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +72,27 @@ def _check_algorithm(op: Operation) -> None:
     """Refuse a product whose operands are to be rounded first."""
     for side, value in zip(("lhs", "rhs"), op.operands, strict=True):
         found = re.search(rf"{side}_precision_type = (\w+)", op.text("algorithm"))
-        if found and found[1] != _ELEMENTS.get(value.dtype.name):
+        if found and found[1] != _ELEMENTS.get(value.dtype.name) and not _has(found[1], value):
             op.refuse(
                 f"its algorithm rounds operands of {value.dtype.name} to {found[1]}, which ONNX "
                 "does not",
                 "export it without preferred_element_type's algorithm, or cast the operands",
             )
+
+
+def _has(element: str, value: Value) -> bool:
+    """Whether a constant is known to stay as it is when it is rounded to an element type.
+
+    Integers do so only where their products stay as they are as well, and the sums of some of them.
+    """
+    if value.array is None or element not in _FRACTIONS:
+        return False
+    numbers = value.array.astype(np.float64)
+    if not value.is_float:
+        return bool((np.abs(numbers) < _SMALL_INTEGER).all())
+    fraction = np.ldexp(np.frexp(numbers)[0], _FRACTIONS[element])
+    usual = (numbers == 0) | ((np.abs(numbers) > _LEAST) & (np.abs(numbers) < _GREATEST))
+    return bool((usual & (fraction == np.round(fraction))).all())
 
 
 def _side(value: Value, fields: Mapping[str, tuple[int, ...]], side: str) -> _Side:

@@ -135,8 +135,10 @@ def _round_half_away(graph: Graph, op: Operation) -> Value:
     more = nodes.elementwise(graph, "Add", whole, nodes.number_like(value, 1))
     rounded = nodes.where(graph, up, more, whole)
     rounded = nodes.where(graph, _is_infinite(graph, value), size, rounded)
-    negative = nodes.elementwise(graph, "Less", value, nodes.number_like(value, 0), dtype=bool)
-    return nodes.where(graph, negative, nodes.elementwise(graph, "Neg", rounded), rounded)
+    # The runtime's Where makes 0 of -0 in what it takes where the condition holds, only there.
+    zero = nodes.number_like(value, 0)
+    upward = nodes.elementwise(graph, "GreaterOrEqual", value, zero, dtype=bool)
+    return nodes.where(graph, upward, rounded, nodes.elementwise(graph, "Neg", rounded))
 
 
 def _is_infinite(graph: Graph, value: Value) -> Value:

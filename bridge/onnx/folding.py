@@ -25,7 +25,10 @@ def fold(op_type: str, arrays: Sequence[Array], attributes: _Attributes) -> Arra
     if compute is None or _is_large(arrays):
         return None
     with np.errstate(all="ignore"):
-        result = np.asarray(compute(list(arrays), attributes))
+        computed = compute(list(arrays), attributes)
+    if computed is None:
+        return None
+    result = np.asarray(computed)
     if result.nbytes > max(_SMALL, sum(array.nbytes for array in arrays)):
         return None
     return result
@@ -39,6 +42,15 @@ def _is_large(arrays: Sequence[Array]) -> bool:
 def _elementwise(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes], Any]:
     def compute(arrays: list[Array], _: _Attributes) -> Any:
         return function(*arrays)
+
+    return compute
+
+
+def _of_integers(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes], Any]:
+    """Of floats runtimes do not agree which of two zeros is the greater one."""
+
+    def compute(arrays: list[Array], _: _Attributes) -> Any:
+        return function(*arrays) if arrays[0].dtype.kind in "iu" else None
 
     return compute
 
@@ -93,6 +105,8 @@ _FOLDS: Mapping[str, Callable[[list[Array], _Attributes], Any]] = {
     "IsNaN": _elementwise(np.isnan),
     "Less": _elementwise(np.less),
     "LessOrEqual": _elementwise(np.less_equal),
+    "Max": _of_integers(np.maximum),
+    "Min": _of_integers(np.minimum),
     "Mul": _elementwise(np.multiply),
     "Neg": _elementwise(np.negative),
     "Not": _elementwise(np.logical_not),

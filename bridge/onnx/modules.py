@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from jax import export
 
 from bridge.loading.adopting import adopt
-from xla_call_module._jax import ir, make_ir_context
+from xla_call_module._jax import ir, make_ir_context, refine_module
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.chlo import define_chlo
 from xla_call_module.dtypes import DTYPES, DType
-from xla_call_module.errors import DtypeError, FormatError
+from xla_call_module.errors import DtypeError, FormatError, StructureError
 from xla_call_module.exported import to_exported
 from xla_call_module.stablehlo import (
+    Main,
     TensorType,
     first_line,
     functions_of,
     parse_module,
     read_main,
     serialize_module,
+    walk,
 )
 from xla_call_module.versions import CONVENTIONS, RELEASES
 
@@ -27,6 +32,9 @@ __all__ = ["exported_of_call", "exported_of_file", "is_module"]
 
 _BYTECODE = b"ML\xefR"
 _TEXT = b"func.func"
+# Attributes that name functions, as in `[@f, @"g h"]`.
+_REFERENCES = ("callee", "called_computations", "decomposition")
+_SYMBOL = re.compile(r'@(?:"([^"]+)"|([\w.$-]+))')
 
 
 def is_module(content: bytes) -> bool:
@@ -40,7 +48,7 @@ def exported_of_call(call: CallModule) -> export.Exported:
 
 
 def exported_of_file(path: Path, content: bytes) -> export.Exported:
-    """The function `main` of a module, or its only one, which is for the CPU.
+    """The function `main` of a module, or the only one that is not for its others, for the CPU.
 
     Args:
         path: of the file, for messages.
@@ -48,26 +56,19 @@ def exported_of_file(path: Path, content: bytes) -> export.Exported:
 
     Raises:
         FormatError: it is damaged, or newer than the installed jaxlib.
-        StructureError: it has several functions, and none is `main`.
+        StructureError: it has several such functions, and none is `main`.
         DtypeError: an argument or result has elements that JAX does not have.
     """
     with make_ir_context():
         module = _parse(path, content)
-        functions = list(functions_of(module).values())
-        if len(functions) == 1:
-            functions[0].attributes["sym_name"] = ir.StringAttr.get("main")
+        _name_main(path, module)
         module.operation.attributes["sym_name"] = ir.StringAttr.get(path.stem)
-        main = read_main(module)
-        try:
-            artifact = serialize_module(module, RELEASES[-1].stablehlo)
-        except (RuntimeError, ValueError) as error:
-            raise FormatError(
-                f"{path}: an operation has no form in StableHLO "
-                f"{'.'.join(map(str, RELEASES[-1].stablehlo))}: {first_line(error)}."
-            ) from error
+        module, main = _with_sizes(path, module)
+        artifact = _serialize(path, module)
     args = tuple(_spec(t, f"args[{n}]", described=False) for n, t in enumerate(main.args))
-    results = tuple(_spec(t, f"result[{n}]", described=not args)
-                    for n, t in enumerate(main.results))  # fmt: skip
+    results = tuple(
+        _spec(type_, f"result[{n}]", described=not args) for n, type_ in enumerate(main.results)
+    )
     return adopt(
         CallModule(
             name=path.stem,
@@ -81,16 +82,102 @@ def exported_of_file(path: Path, content: bytes) -> export.Exported:
     )
 
 
+def _name_main(path: Path, module: Any) -> None:
+    """Call the function `main` that is the only one which no other function names."""
+    functions = functions_of(module)
+    if "main" in functions:
+        return
+    named = {name for function in functions.values() for name in _named_by(function)}
+    entries = [
+        name
+        for name, function in functions.items()
+        if name not in named and (len(functions) == 1 or not _is_private(function))
+    ]
+    if len(entries) != 1:
+        raise StructureError(
+            f"{path} has no function 'main', but {', '.join(sorted(functions)) or 'none'}. To do: "
+            "call the one main that is to be converted."
+        )
+    functions[entries[0]].attributes["sym_name"] = ir.StringAttr.get("main")
+
+
+def _is_private(function: Any) -> bool:
+    attributes = function.attributes
+    return "sym_visibility" in attributes and "private" in str(attributes["sym_visibility"])
+
+
+def _named_by(function: Any) -> Iterator[str]:
+    """The functions that the operations of a function call, or say that they are made of."""
+    for operation in walk(function):
+        for attribute in _REFERENCES:
+            if attribute in operation.attributes:
+                found = str(operation.attributes[attribute])
+                yield from (quoted or plain for quoted, plain in _SYMBOL.findall(found))
+
+
+def _with_sizes(path: Path, module: Any) -> tuple[Any, Main]:
+    """The module, whose results have sizes where they follow from no argument, and its `main`."""
+    main = read_main(module)
+    if main.args or all(None not in type_.shape for type_ in main.results):
+        return module, main
+    try:
+        refined = refine_module(module, check_assertions=False)
+    except (RuntimeError, ValueError, ir.MLIRError) as error:
+        raise StructureError(
+            f"{path} returns {', '.join(map(str, main.results))}, of sizes that are not known "
+            f"before it runs: {first_line(error)}. To do: return arrays of known sizes."
+        ) from error
+    return refined, read_main(refined)
+
+
+def _serialize(path: Path, module: Any) -> bytes:
+    """The portable artifact of a module, with composites for CHLO's operations where it can be."""
+    version = RELEASES[-1].stablehlo
+    try:
+        try:
+            return serialize_module(module, version)
+        except (RuntimeError, ValueError):  # an operation of CHLO with a region, `chlo.scan`
+            define_chlo(module)
+            return serialize_module(module, version)
+    except (RuntimeError, ValueError, ir.MLIRError) as error:
+        found = re.search(r"failed to legalize operation '([\w.]+)'", str(error))
+        raise FormatError(
+            f"{path}: {found[1] if found else 'an operation'} has no form in StableHLO "
+            f"{'.'.join(map(str, version))}: {first_line(error)}. To do: write it in operations of "
+            "StableHLO."
+        ) from error
+
+
 def _parse(path: Path, content: bytes) -> Any:
     try:
         if content.startswith(_BYTECODE):  # MLIR ends the process at some damage in plain bytecode
             return parse_module(content)
         return ir.Module.parse(content.decode())
     except (ir.MLIRError, UnicodeDecodeError) as error:
+        text = " ".join(str(error).split())
         raise FormatError(
-            f"{path} is no StableHLO that this jaxlib reads: {' '.join(str(error).split())[:300]}. "
-            "To do: write it again, or take a newer jaxlib."
+            f"{path} is no StableHLO that this jaxlib reads: {text[:300]}. "
+            f"To do: {_cure(text, content)}."
         ) from error
+
+
+def _cure(error: str, content: bytes) -> str:
+    """What to do about a text that cannot be parsed."""
+    if "!quant." in error or '!"quant"' in error:
+        return (
+            "write out what its quantized types mean, which are not in jaxlib: integers, with the "
+            "scale and the zero point as operations"
+        )
+    if found := re.search(r"Dialect `(\w+)' not found", error):
+        return f"leave out the operations of the dialect {found[1]}, which is not StableHLO's"
+    if "redefinition of symbol" in error:
+        return "keep one of its programs; lines of // ----- are between them in files of several"
+    if "unregistered dialect" in error:
+        line = re.search(r'error: "[^"]*":(\d+):', error)
+        lines = content.decode().splitlines()
+        text = lines[int(line[1]) - 1].strip() if line and int(line[1]) <= len(lines) else ""
+        return f"leave out the operations of other dialects than StableHLO's: {text[:80]}"
+    return "write it again, or take a newer jaxlib"
 
 
 def _spec(type_: TensorType, path: str, *, described: bool) -> TensorSpec:

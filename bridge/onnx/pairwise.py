@@ -41,8 +41,12 @@ def pairwise_order(graph: Graph, op: Operation, axis: int) -> Value:
     other = [graph.whole(nodes.place(graph, value, before, square)) for value in values]
     first = _compare(graph, op, other, own)
     tie = nodes.elementwise(graph, "Equal", first, _compare(graph, op, own, other))
-    earlier = nodes.elementwise(graph, "Less", *_indices(graph, size, axis, square), dtype=bool)
-    precedes = nodes.where(graph, tie, earlier, first)
+    indices = _indices(graph, size, axis, square)
+    earlier, later = (
+        nodes.elementwise(graph, name, *indices, dtype=bool) for name in ("Less", "Greater")
+    )
+    # XLA, and StableHLO's interpreter, turn around what a comparator says to be before each other.
+    precedes = nodes.where(graph, tie, nodes.where(graph, first, later, earlier), first)
     places = _count(graph, precedes, axis, shape)
     ends = [(shape, np.dtype(np.int64))] * 2
     return graph.nodes_of("TopK", [places, graph.size(size)], ends, axis=axis, largest=0)[1]

@@ -14,13 +14,22 @@ from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Region
 from bridge.onnx.values import Array, Value
 
-__all__ = ["IDENTITIES", "identity_of", "is_identity", "orders_first", "reducer_of"]
+__all__ = [
+    "IDENTITIES",
+    "depends_on_order",
+    "identity_of",
+    "is_identity",
+    "orders_first",
+    "reducer_of",
+]
 
 # The operations of which ONNX has reductions; `replace` hands on its second argument.
 IDENTITIES: Mapping[str, str] = {
     "add": "0", "and": "all", "maximum": "least", "minimum": "greatest", "multiply": "1",
     "or": "none",
 }  # fmt: skip
+# So many triples of small numbers say whether it matters which two of them are combined first.
+_TRIALS = 256
 _CHOICES = frozenset({"stablehlo.compare", "stablehlo.select", "stablehlo.and", "stablehlo.or"})
 
 
@@ -62,6 +71,41 @@ def identity_of(reducer: str, dtype: np.dtype[Any]) -> Array:
 def is_identity(reducer: str, value: Value) -> bool:
     """Whether a value is known to change nothing."""
     return value.scalar is not None and bool(value.scalar == identity_of(reducer, value.dtype))
+
+
+def depends_on_order(region: Region, graph: Graph) -> bool:
+    """Whether it is known to matter which neighbours a region combines first.
+
+    StableHLO leaves that open, so it should not; but XLA and its interpreter go from the first on.
+    """
+    kinds = region.arguments[: len(region.arguments) // 2]
+    random = np.random.default_rng(0)
+    triples = [[_small(random, kind.dtype) for kind in kinds] for _ in range(3)]
+    first, second, third = ([_constant(array) for array in arrays] for arrays in triples)
+
+    def combine(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
+        return region.apply(graph.body(), [*left, *right])
+
+    forward = combine(combine(first, second), third)
+    backward = combine(first, combine(second, third))
+    pairs = [(one.array, other.array) for one, other in zip(forward, backward, strict=True)]
+    return not all(_alike(one, other) for one, other in pairs)
+
+
+def _small(random: np.random.Generator, dtype: np.dtype[Any]) -> Array:
+    """Numbers of which sums and products of three are exact."""
+    least = 0 if dtype.kind in "bu" or dtype.name.startswith("uint") else -2
+    return random.integers(least, 2 if dtype.kind == "b" else 4, _TRIALS).astype(dtype)
+
+
+def _alike(one: Array | None, other: Array | None) -> bool:
+    """Whether two results are the same, up to how floats are rounded, or not known."""
+    if one is None or other is None:
+        return True
+    if one.dtype.kind in "biu" or "int" in one.dtype.name:
+        return bool((one == other).all())
+    left, right = one.astype(np.float64), other.astype(np.float64)
+    return bool(np.allclose(left, right, rtol=0.05, atol=0.05, equal_nan=True))
 
 
 def orders_first(region: Region, graph: Graph) -> str:

@@ -10,7 +10,7 @@ from bridge.onnx import layouts, nodes
 from bridge.onnx.fusions import Reduction
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation, Region
-from bridge.onnx.reducers import is_identity, orders_first, reducer_of
+from bridge.onnx.reducers import depends_on_order, is_identity, orders_first, reducer_of
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import Shape, product
 from bridge.onnx.values import Value, of_sizes
@@ -198,7 +198,7 @@ def _reduce_by_halves(
     kept = [axis for axis in range(values[0].rank) if axis not in axes]
     shape = _without(values[0].shape, axes)
     length = product(values[0].shape[axis] for axis in axes)
-    if not isinstance(length, int):
+    if not isinstance(length, int) or (length > 1 and depends_on_order(op.regions[0], graph)):
         return _reduce_in_order(graph, op.regions[0], values, starts, axes)
     turned = [nodes.transpose(graph, value, [*kept, *axes]) for value in values]
     lines = [nodes.reshape(graph, value, [*shape, length]) for value in turned]
@@ -217,7 +217,7 @@ def _reduce_in_order(
     starts: Sequence[Value],
     axes: Sequence[int],
 ) -> Sequence[Value]:
-    """One element after another, in a loop, where only a run knows how many there are."""
+    """One element after another, in a loop: where only a run knows how many, or order matters."""
     kept = [axis for axis in range(values[0].rank) if axis not in axes]
     shape = _without(values[0].shape, axes)
     length = product(values[0].shape[axis] for axis in axes)

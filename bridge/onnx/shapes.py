@@ -6,7 +6,7 @@ from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.rules import Rule
-from bridge.onnx.sizes import Dim, is_static, product
+from bridge.onnx.sizes import Dim, floordiv, is_static, product
 from bridge.onnx.values import Value, contents_of, of_sizes
 
 __all__ = ["RULES"]
@@ -30,7 +30,15 @@ def _set_dimension_size(graph: Graph, op: Operation) -> Value:
 
 
 def _reshape(graph: Graph, op: Operation) -> Value:
-    return nodes.reshape(graph, op.operands[0], [dim or 0 for dim in op.result.shape])
+    (value,) = op.operands
+    known = [dim for dim in op.result.shape if dim is not None]
+    if len(known) == len(op.result.shape):
+        return nodes.reshape(graph, value, known)
+    rest = product(known)  # a size of no more than some number follows from the others
+    if len(known) < len(op.result.shape) - 1 or rest == 0:
+        op.refuse("several sizes of its result follow from nothing", "say how large they are")
+    size = floordiv(product(value.shape), rest)
+    return nodes.reshape(graph, value, [size if d is None else d for d in op.result.shape])
 
 
 def _dynamic_reshape(graph: Graph, op: Operation) -> Value:

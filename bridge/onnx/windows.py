@@ -16,7 +16,13 @@ from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.pools import max_pool
-from bridge.onnx.reducers import IDENTITIES, identity_of, is_identity, reducer_of
+from bridge.onnx.reducers import (
+    IDENTITIES,
+    depends_on_order,
+    identity_of,
+    is_identity,
+    reducer_of,
+)
 from bridge.onnx.rules import Rule
 from bridge.onnx.running import reduce_so_far
 from bridge.onnx.sizes import Dim, floordiv, is_static, numbers_of, product
@@ -73,6 +79,10 @@ def _read_windows(op: Operation, rank: int) -> _Windows:
 
 
 def _reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
+    shape = tuple(dim for dim in op.results[0].shape if dim is not None)
+    if 0 in shape and len(shape) == len(op.results[0].shape):
+        starts = op.operands[len(op.operands) // 2 :]
+        return [graph.whole(start.seen_as(shape)) for start in starts]
     return _reduce(graph, op, op.operands, _read_windows(op, op.operands[0].rank))
 
 
@@ -107,6 +117,8 @@ def _reduce(
         if running is not None:
             return [running]
 
+    _check_order(graph, op, reducer)
+
     def combine(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
         return region.apply(graph, [*first, *second])
 
@@ -129,6 +141,11 @@ def _reduce(
     if reducer in IDENTITIES and is_identity(reducer, starts[0]):
         return found
     return combine([start.seen_as(found[0].shape) for start in starts], found)
+
+
+def _check_order(graph: Graph, op: Operation, reducer: str) -> None:
+    if not reducer and depends_on_order(op.regions[0], graph):
+        op.refuse("it matters in which order its region combines the elements of a window")
 
 
 def _running_axis(value: Value, windows: _Windows) -> tuple[int, bool] | None:
@@ -307,6 +324,8 @@ def _shifted(
 def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     """What each window hands back goes to the element that its region chooses."""
     (value, source, start), (select, scatter) = op.operands, op.regions
+    if 0 in (*source.shape, *value.shape):
+        return graph.whole(start.seen_as(value.shape))
     windows = _read_windows(op, value.rank)
     numbers = map(numbers_of, (windows.sizes, windows.low, windows.high))
     for size, low, high in zip(*numbers, strict=True):
@@ -332,7 +351,7 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     places = nodes.reshape(graph, _count_up(graph, count), value.shape)
     padded = _padded(graph, [value, places], fillings, windows)
     chosen = graph.whole(_slide(graph, padded, windows, choose)[1])
-    flat = [nodes.reshape(graph, v, [product(v.shape)]) for v in (chosen, source)]
+    flat = [graph.whole(nodes.reshape(graph, v, [product(v.shape)])) for v in (chosen, source)]
     data = graph.whole(start.seen_as((count,)))
     made = graph.node("ScatterElements", [data, *flat], shape=[count], axis=0, reduction=reducer)
     return nodes.reshape(graph, made, value.shape)

@@ -146,3 +146,12 @@ def test_a_kernel_that_is_larger_than_the_input(dtype):
 
     x, w = np.ones((2, 3, 4, 9), dtype), np.ones((3, 3, 2, 10), dtype)
     check(function, x, w, reference=False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_no_place_for_the_kernel_in_another_order(dtype):
+    x, w = _random((1, 2, 2, 3), dtype), _random((3, 2, 3, 4), dtype)
+    orders = ("NHWC", "HWIO", "HNCW")
+    check(
+        lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=orders), x, w
+    )

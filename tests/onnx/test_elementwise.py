@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.onnx.checking import check, operations
+from tests.onnx.checking import check, operations, run
 from tests.onnx.edges import FLOATS, INTEGERS, NUMBERS, SIGNED, edges, pairs
 
 TOLERANCES = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-12}
@@ -131,3 +131,9 @@ def test_a_rectifier_is_one_node():
 def test_broadcasts_stay_implicit():
     model = check(lambda x, y: x[:, None] * y + 1.0, np.float32([1, 2]), np.float32([[1, 2, 3]]))
     assert operations(model) == ["Unsqueeze", "Mul", "Add"]
+
+
+def test_what_is_rounded_to_zero_keeps_its_sign():
+    x = np.float32([-0.3, 0.3, -1.5])
+    model = check(lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO), x)
+    np.testing.assert_array_equal(np.signbit(run(model, [x])[0]), [True, False, True])

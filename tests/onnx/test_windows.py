@@ -74,6 +74,15 @@ def test_running(dtype):
     check(function, np.arange(20, dtype=dtype).reshape(4, 5) - 7, rtol=1e-5)
 
 
+def test_no_window_along_any_dimension():
+    def function(x):
+        return lax.reduce_window(
+            x, np.float32(0), lax.add, (3, 3), (2, 2), ((1, 2), (-1, -1)), (2, 1), (2, 2)
+        )
+
+    check(function, np.ones((1, 2), np.float32))
+
+
 def test_a_running_sum_is_one_node():
     def function(x):
         return lax.reduce_window(x, np.float32(0), lax.add, (1, 5), (1, 1), ((0, 0), (4, 0)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -143,6 +145,22 @@ def test_a_sort_by_any_comparison():
     )
 
 
+@pytest.mark.parametrize(("direction", "sign"), [("LE", 1), ("GE", -1)])
+def test_a_comparison_that_holds_of_equal_keys(direction, sign):
+    a, b = np.array([[3, 1, 2, 1, 3, 1]], np.int64), np.arange(6, dtype=np.int64)[None]
+    order = np.lexsort((-b, sign * a))
+    check_written(
+        f"""%r0, %r1 = "stablehlo.sort"(%a, %b) ({{
+        ^bb0(%x: tensor<i64>, %y: tensor<i64>, %u: tensor<i64>, %v: tensor<i64>):
+            %c = stablehlo.compare {direction}, %x, %y : (tensor<i64>, tensor<i64>) -> tensor<i1>
+            stablehlo.return %c : tensor<i1> }}) {{dimension = 1 : i64, is_stable = true}}
+        : (tensor<1x6xi64>, tensor<1x6xi64>) -> (tensor<1x6xi64>, tensor<1x6xi64>)""",
+        [a, b],
+        np.take_along_axis(a, order, 1),
+        np.take_along_axis(b, order, 1),
+    )
+
+
 def test_too_many_elements_to_compare():
     a = np.zeros(20_000, np.int64)
     program = exported(
@@ -156,6 +174,51 @@ def test_too_many_elements_to_compare():
     )
     with pytest.raises(UnsupportedError, match=r"sort at .*20000 elements are too many"):
         bridge.to_onnx(program)
+
+
+@pytest.mark.parametrize("count", [1, 0])
+def test_a_choice_in_one_window_or_in_none(count):
+    x = np.array([[3, 5, 2]], np.float32)[:, : 3 * count]
+    check_written(
+        f"""%c = stablehlo.constant dense<7.0> : tensor<1x{count}xf32>
+        %z = stablehlo.constant dense<0.0> : tensor<f32>
+        %r0 = "stablehlo.select_and_scatter"(%a, %c, %z) ({{
+        ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+            %p = stablehlo.compare GE, %x, %y : (tensor<f32>, tensor<f32>) -> tensor<i1>
+            stablehlo.return %p : tensor<i1> }}, {{
+        ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+            %p = stablehlo.add %x, %y : tensor<f32>
+            stablehlo.return %p : tensor<f32> }}) {{window_dimensions = array<i64: 1, 3>}}
+        : (tensor<1x{3 * count}xf32>, tensor<1x{count}xf32>, tensor<f32>)
+        -> tensor<1x{3 * count}xf32>""",
+        [x],
+        np.float32([[0, 7, 0]])[:, : 3 * count],
+    )
+
+
+FOLD = """({{
+    ^bb0(%x: tensor<i32>, %y: tensor<i32>):
+        %p = stablehlo.{} %y, %y : tensor<i32>
+        %q = stablehlo.{} %x, %p : tensor<i32>
+        stablehlo.return %q : tensor<i32> }})"""
+
+
+@pytest.mark.parametrize("operation", ["maximum", "subtract"])
+def test_a_region_whose_order_matters(operation):
+    x = np.array([[1, 2, 3, 9, 4], [4, 5, 6, 1, 7]], np.int32)
+    function = {"maximum": np.maximum, "subtract": np.subtract}[operation]
+    folded = functools.reduce(function, 2 * x.T, np.int32([3, 3]))
+    check_written(
+        f"""%r0 = "stablehlo.reduce"(%a, %b) {FOLD.format("add", operation)}
+        {{dimensions = array<i64: 1>}} : (tensor<2x5xi32>, tensor<i32>) -> tensor<2xi32>""",
+        [x, np.array(3, np.int32)],
+        folded,
+    )
+    window = f"""%r0 = "stablehlo.reduce_window"(%a, %b) {FOLD.format("add", operation)}
+        {{window_dimensions = array<i64: 1, 5>}}
+        : (tensor<2x5xi32>, tensor<i32>) -> tensor<2x1xi32>"""
+    with pytest.raises(UnsupportedError, match="it matters in which order"):
+        bridge.to_onnx(exported(window, [x, np.array(3, np.int32)], [folded[:, None]]))
 
 
 def test_scatters_into_several_arrays():
