@@ -10,6 +10,7 @@ import numpy as np
 __all__ = [
     "ERF",
     "ERF_OF_SYMBOLS",
+    "GRADIENTS_FOR_GSPMD",
     "INCONCLUSIVE",
     "KEEPS_NAMES_OF_AXES",
     "READS_GOLDEN_FILES",
@@ -36,6 +37,8 @@ TRANSPOSES_LOOPS = jax.__version_info__ >= (0, 8)
 # Whether a file has the names of its mesh's axes where its module has none, which is so on one
 # device and with symbolic sizes: its description has them since JAX 0.9.
 KEEPS_NAMES_OF_AXES = not _OLD
+# Whether what is exported for GSPMD on a mesh without devices has gradients.
+GRADIENTS_FOR_GSPMD = not _OLD
 # The error of a question about symbolic sizes, which was in `jax.core`.
 _module: Any = jax.errors if hasattr(jax.errors, "InconclusiveDimensionOperation") else jax.core
 INCONCLUSIVE: type[Exception] = _module.InconclusiveDimensionOperation
