@@ -11,6 +11,7 @@ from jax import export
 
 from bridge._jax import enable_x64
 from xla_call_module.dtypes import WIDE
+from xla_call_module.errors import ShardingError
 
 __all__ = ["vjp_of"]
 
@@ -25,6 +26,7 @@ def vjp_of(exported: export.Exported) -> export.Exported:
     the function would be narrow in its VJP, and the two would not fit.
 
     Raises:
+        ShardingError: JAX 0.8 or older was to export for GSPMD, on a mesh without devices.
         ValueError: it has no VJP, or JAX cannot differentiate it in reverse mode.
         NotImplementedError, TypeError: the same.
     """
@@ -32,9 +34,24 @@ def vjp_of(exported: export.Exported) -> export.Exported:
     avals = [*exported.in_avals, *exported.out_avals]
     wide = any(_is_wide(aval.dtype) for aval in avals)
     with enable_x64() if wide else contextlib.nullcontext():
-        vjp = exported.vjp()
+        vjp = _vjp_on_mesh(exported)
     _collect_modules(vjp)
     return vjp
+
+
+def _vjp_on_mesh(exported: export.Exported) -> export.Exported:
+    """Its VJP; the assertion of older versions of JAX that it has devices says what to do."""
+    try:
+        return exported.vjp()
+    except AssertionError as error:
+        if exported.nr_devices == 1:
+            raise
+        raise ShardingError(
+            f"{exported.fun_name} was exported for {exported.nr_devices} devices of an "
+            f"AbstractMesh by GSPMD, and JAX {jax.__version__} makes gradients of such a function "
+            "only by Shardy or on a mesh of devices. To do: turn on jax_use_shardy_partitioner "
+            "before the export, make the mesh with jax.make_mesh, or take JAX 0.9 or newer."
+        ) from error
 
 
 def _collect_modules(exported: export.Exported) -> None:

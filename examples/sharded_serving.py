@@ -3,7 +3,9 @@
 One process, which has one device, exports the block for a mesh of 2 x 4: the batch is split along
 `data`, heads and hidden units along `model`. It writes a SavedModel. A second process has eight
 devices (of the CPU; on a machine with eight accelerators it is those) and loads it on a mesh: each
-device reads its part of each parameter. A small HTTP server collects requests into batches.
+device reads its part of each parameter. A small HTTP server collects requests into batches. With
+JAX before 0.9 a file with a symbolic batch has no names for the axes of its mesh, and this ends in
+an error that says so.
 
     python examples/sharded_serving.py [FOLDER]
 """
@@ -41,6 +43,7 @@ def main() -> None:
 
 def export_and_save(folder: Path) -> None:
     import jax
+    import jax.export
     import jax.numpy as jnp
     import numpy as np
     from jax.sharding import AbstractMesh, AxisType, NamedSharding

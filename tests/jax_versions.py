@@ -10,7 +10,9 @@ import numpy as np
 __all__ = [
     "ERF",
     "ERF_OF_SYMBOLS",
+    "GRADIENTS_FOR_GSPMD",
     "INCONCLUSIVE",
+    "KEEPS_NAMES_OF_AXES",
     "READS_GOLDEN_FILES",
     "ROUNDING_OF_HALVES",
     "TRANSPOSES_LOOPS",
@@ -32,6 +34,11 @@ READS_GOLDEN_FILES = not _OLD
 ROUNDING_OF_HALVES = 2e-3 if jax.__version_info__ < (0, 8) else 0.0
 # Whether `jax.linear_transpose` knows that of `jax.lax.scan`; a gradient always does.
 TRANSPOSES_LOOPS = jax.__version_info__ >= (0, 8)
+# Whether a file has the names of its mesh's axes where its module has none, which is so on one
+# device and with symbolic sizes: its description has them since JAX 0.9.
+KEEPS_NAMES_OF_AXES = not _OLD
+# Whether what is exported for GSPMD on a mesh without devices has gradients.
+GRADIENTS_FOR_GSPMD = not _OLD
 # The error of a question about symbolic sizes, which was in `jax.core`.
 _module: Any = jax.errors if hasattr(jax.errors, "InconclusiveDimensionOperation") else jax.core
 INCONCLUSIVE: type[Exception] = _module.InconclusiveDimensionOperation

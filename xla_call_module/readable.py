@@ -16,8 +16,10 @@ from xla_call_module.versions import Release
 __all__ = ["is_plain", "is_read_as_written"]
 
 _FIRST_RELEASE = (2, 20)
-# Newer ones may have new types, whose names are no text in an artifact.
-_LAST_STABLEHLO = (1, 15)
+# Newer ones may have new types, whose names are no text in an artifact. From 1.16 to 1.18 only
+# collectives and custom calls change, says the version log of openxla/stablehlo,
+# stablehlo/dialect/VhloDialect.td.
+_LAST_STABLEHLO = (1, 18)
 # An artifact has the names of its operations as text, each with its version and a zero byte.
 _VERSIONED = re.compile(rb"[A-Za-z0-9_]+_v\d+(?=\x00)")
 # What comes out the same at StableHLO 1.12.1, which TensorFlow 2.20 reads: found by serializing

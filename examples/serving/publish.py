@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from sklearn.datasets import load_digits

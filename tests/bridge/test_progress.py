@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SAVE = """
 import sys
-import jax, numpy as np
+import jax, jax.export, numpy as np
 import bridge
 from bridge import progress
 progress._SILENT_SECONDS = float(sys.argv[2])
@@ -35,7 +35,7 @@ bridge.load(sys.argv[1], mesh=mesh).params
 """
 VERIFY = """
 import sys
-import jax
+import jax.export
 import bridge
 from bridge import progress
 progress._SILENT_SECONDS = float(sys.argv[2])

@@ -306,7 +306,7 @@ class TestParameters:
         """A sharded parameter is written shard by shard; it takes a process of its own."""
         code = """
 import sys
-import jax, numpy as np
+import jax, jax.export, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import bridge, savedmodel
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
@@ -662,7 +662,7 @@ class TestLarge:
         code = """
 import gc, re, sys
 from pathlib import Path
-import jax, numpy as np
+import jax, jax.export, numpy as np
 import bridge
 make = {
     "numpy": lambda n: np.arange(n, dtype=np.float32).reshape(1000, -1),

@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 import bridge
 from bridge.meshes import mesh_of, shards_of, to_svg, to_text
+from tests.jax_versions import KEEPS_NAMES_OF_AXES
 from xla_call_module.errors import ShardingError, StructureError
 
 P = PartitionSpec
@@ -154,7 +155,7 @@ def test_gradients_of_the_second_order(saved, tmp_path, exported):
         ((1, 1), ("data", "model")),
     ],
 )
-@pytest.mark.skipif(jax.__version_info__ < (0, 9), reason="it is for GSPMD, with no names of axes")
+@pytest.mark.skipif(not KEEPS_NAMES_OF_AXES, reason="it is for GSPMD, with no names of axes")
 def test_a_file_for_an_older_tensorflow(exported, tmp_path, sizes, names):
     bridge.save(exported, tmp_path / "m", params=PARAMS, tensorflow="2.16")
     mesh = make(sizes, names)
@@ -174,7 +175,7 @@ def test_devices_in_another_order(saved):
 
 def test_a_symbolic_batch(tmp_path):
     bridge.save(export(rows="4*b"), tmp_path / "m", params=PARAMS)
-    if jax.__version_info__ < (0, 9):  # it is for GSPMD, with no names of axes
+    if not KEEPS_NAMES_OF_AXES:  # it is for GSPMD
         assert_right(bridge.load(tmp_path / "m", mesh=make((4, 2)))(X[:4]), X[:4])
         with pytest.raises(ShardingError, match="do not all lie on the mesh"):
             bridge.load(tmp_path / "m", mesh=make((2, 4)))(X[:4])
@@ -199,7 +200,7 @@ def test_exported_for_one_device(tmp_path):
     assert_right(found)
 
 
-@pytest.mark.skipif(jax.__version_info__ < (0, 9), reason="names of axes of size 1 are not kept")
+@pytest.mark.skipif(not KEEPS_NAMES_OF_AXES, reason="names of axes of size 1 are not kept")
 def test_exported_on_a_mesh_of_one_device(tmp_path):
     """What was tried out on one device is spread over all."""
     bridge.save(export((1, 1)), tmp_path / "m", params=PARAMS)

@@ -12,6 +12,7 @@ import bridge
 import savedmodel
 from savedmodel.tensor_bundle import read_index
 from savedmodel.tensor_slices import is_readable_in_slices
+from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
 
 ROWS, COLUMNS = 8, 6
@@ -32,7 +33,7 @@ def values():
 @pytest.fixture(scope="module")
 def saved(mesh, values, tmp_path_factory):
     folder = tmp_path_factory.mktemp("dtypes") / "m"
-    with jax.enable_x64(True):
+    with enable_x64(True):
         split = NamedSharding(mesh, PartitionSpec("data", "model"))
         params = {name: jax.device_put(value, split) for name, value in values.items()}
         given = (jax.tree.map(lambda _: split, params),)
