@@ -8,6 +8,7 @@ from typing import Any
 from jax import export
 
 from bridge.loading.adopting import adopt
+from bridge.onnx.doors import convert_at_doors
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES, DType
@@ -57,6 +58,7 @@ def exported_of_file(path: Path, content: bytes) -> export.Exported:
         if len(functions) == 1:
             functions[0].attributes["sym_name"] = ir.StringAttr.get("main")
         module.operation.attributes["sym_name"] = ir.StringAttr.get(path.stem)
+        convert_at_doors(module)
         main = read_main(module)
         try:
             artifact = serialize_module(module, RELEASES[-1].stablehlo)
