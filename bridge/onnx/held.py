@@ -19,6 +19,8 @@ import numpy as np
 
 __all__ = ["HELD", "Held", "HeldFloat", "HeldInteger", "holder_of"]
 
+Array = np.ndarray[Any, Any]
+
 
 @dataclass(frozen=True)
 class HeldInteger:
@@ -61,27 +63,25 @@ class HeldInteger:
 
     @property
     def mask(self) -> int:
-        """All bits."""
+        """All bits, as a number."""
         return (1 << self.bits) - 1
 
 
 @dataclass(frozen=True)
 class HeldFloat:
-    """A float type of at most 8 bits.
+    """A float type of at most 8 bits; all about its values is what ml_dtypes says.
 
     Attributes:
         name: as JAX calls it.
         mlir: as StableHLO writes it.
         bits: how many there are, the sign included.
         fraction_bits: of them those of the fraction.
-        least_exponent: the power of two of the smallest number that has all bits of the fraction.
     """
 
     name: str
     mlir: str
     bits: int
     fraction_bits: int
-    least_exponent: int
 
     @cached_property
     def own(self) -> np.dtype[Any]:
@@ -94,9 +94,60 @@ class HeldFloat:
         return np.dtype(np.float32)
 
     @cached_property
-    def values(self) -> np.ndarray[Any, Any]:
-        """The value of each pattern of its bits."""
+    def values(self) -> Array:
+        """The value of each pattern of its bits, in float32."""
         return np.arange(1 << self.bits).astype(np.uint8).view(self.own).astype(np.float32)
+
+    @cached_property
+    def ladder(self) -> Array:
+        """The values without a sign, from the least on, each at the number of its bits; no NaN."""
+        unsigned = self.values[: len(self.values) // 2] if self.is_signed else self.values
+        return unsigned[~np.isnan(unsigned)]
+
+    @cached_property
+    def is_signed(self) -> bool:
+        """Whether it has negative numbers."""
+        return bool((self.values < 0).any())
+
+    @cached_property
+    def has_negative_zero(self) -> bool:
+        """Whether there are two zeros."""
+        return bool(np.signbit(self.values[self.values == 0]).any())
+
+    @property
+    def least(self) -> float:
+        """The least number above 0."""
+        return float(self.ladder[self.ladder > 0][0])
+
+    @property
+    def greatest(self) -> float:
+        """The greatest finite number."""
+        return float(self.ladder[np.isfinite(self.ladder)][-1])
+
+    @cached_property
+    def beyond(self) -> float:
+        """What a number above the greatest becomes: infinity, NaN, or the greatest."""
+        return self._converted(np.inf)
+
+    @cached_property
+    def of_nan(self) -> float:
+        """What NaN becomes, which not all of them have."""
+        return self._converted(np.nan)
+
+    @cached_property
+    def bits_of_nan(self) -> int | None:
+        """The bits of NaN, or of what it becomes; None for a type with several of them."""
+        if np.isnan(self.values).sum() > 1:
+            return None
+        return int(np.float32(np.nan).astype(self.own).view(np.uint8))
+
+    @property
+    def mask(self) -> int:
+        """All bits, as a number."""
+        return (1 << self.bits) - 1
+
+    def _converted(self, number: float) -> float:
+        return float(np.float32(number).astype(self.own).astype(np.float32))
 
 
 Held = HeldInteger | HeldFloat
@@ -106,6 +157,15 @@ _ALL: tuple[Held, ...] = (
     HeldInteger("int2", "i2", 2),
     HeldInteger("uint4", "ui4", 4),
     HeldInteger("uint2", "ui2", 2),
+    HeldFloat("float8_e4m3", "f8E4M3", 8, 3),
+    HeldFloat("float8_e4m3fnuz", "f8E4M3FNUZ", 8, 3),
+    HeldFloat("float8_e4m3b11fnuz", "f8E4M3B11FNUZ", 8, 3),
+    HeldFloat("float8_e5m2fnuz", "f8E5M2FNUZ", 8, 2),
+    HeldFloat("float8_e3m4", "f8E3M4", 8, 4),
+    HeldFloat("float8_e8m0fnu", "f8E8M0FNU", 8, 0),
+    HeldFloat("float6_e2m3fn", "f6E2M3FN", 6, 3),
+    HeldFloat("float6_e3m2fn", "f6E3M2FN", 6, 2),
+    HeldFloat("float4_e2m1fn", "f4E2M1FN", 4, 1),
 )
 # By what StableHLO calls it; an older ml_dtypes has not all of them.
 HELD: Mapping[str, Held] = {held.mlir: held for held in _ALL if hasattr(ml_dtypes, held.name)}

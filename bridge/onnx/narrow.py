@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from bridge.onnx import nodes
-from bridge.onnx.fitting import clip, fit, from_natural, join, split, to_natural
+from bridge.onnx.fitting import clip, fit, from_bits, from_natural, join, round_to, split, to_bits, to_natural
 from bridge.onnx.graph import Graph
-from bridge.onnx.held import Held, HeldInteger
+from bridge.onnx.held import Held, HeldFloat, HeldInteger
 from bridge.onnx.operation import Operation, ResultType, type_of
 from bridge.onnx.reducers import reducer_of
 from bridge.onnx.rules import Emit
@@ -108,8 +108,11 @@ def _constant(usual: _Usual, graph: Graph, op: Operation) -> Value:
 
 def _convert(usual: _Usual, graph: Graph, op: Operation) -> Value:
     """The nearest integer of a float; of an integer the last bits."""
-    held, value = _of_result(op), usual(graph, op)
-    if isinstance(held, HeldInteger) and op.operands[0].is_float:
+    held, source = _of_result(op), op.operands[0]
+    if isinstance(held, HeldFloat) and source.dtype == np.float64:  # not rounded twice
+        return nodes.cast(graph, round_to(graph, source, held), held.dtype)
+    value = usual(graph, op)
+    if isinstance(held, HeldInteger) and source.is_float:
         return clip(graph, value, held)
     return fit(graph, value, held)
 
@@ -149,7 +152,9 @@ def _bitcast_convert(usual: _Usual, graph: Graph, op: Operation) -> Value:
         assert target.held is not None, "one of the two is held"
         bytes_ = usual(graph, dataclasses.replace(op, results=(_BYTES,)))
         return _from_bytes(graph, bytes_, target.held, source.dtype.itemsize)
-    bits = _to_bits(graph, value, source.held)
+    if isinstance(source.held, HeldFloat) and source.held.bits_of_nan is None:
+        op.refuse(f"the bits of a NaN of {source.held.name} cannot be told")
+    bits = to_bits(graph, value, source.held)
     if target.held is None:
         return usual(graph, op, _to_bytes(graph, bits, source.held, target.dtype.itemsize))
     old, new = source.held.bits, target.held.bits
@@ -157,7 +162,7 @@ def _bitcast_convert(usual: _Usual, graph: Graph, op: Operation) -> Value:
         bits = join(graph, bits, old, new // old)
     elif old > new:
         bits = split(graph, bits, new, old // new)
-    return _from_bits(graph, bits, target.held)
+    return from_bits(graph, bits, target.held)
 
 
 _BYTES = ResultType(np.dtype(np.uint8), ())  # of which only the dtype matters
@@ -181,17 +186,7 @@ def _from_bytes(graph: Graph, bytes_: Value, held: Held, count: int) -> Value:
         bytes_ = bits
         if count > 1:
             bytes_ = nodes.reshape(graph, bits, (*bits.shape[:-2], count * each))
-    return _from_bits(graph, bytes_, held)
-
-
-def _to_bits(graph: Graph, value: Value, held: Held) -> Value:
-    assert isinstance(held, HeldInteger)
-    return to_natural(graph, value, held)
-
-
-def _from_bits(graph: Graph, bits: Value, held: Held) -> Value:
-    assert isinstance(held, HeldInteger)
-    return from_natural(graph, bits, held)
+    return from_bits(graph, bytes_, held)
 
 
 def _source(op: Operation) -> ResultType:
