@@ -16,7 +16,13 @@ from bridge.onnx.held import HELD, holder_of
 from xla_call_module._jax import func, ir, make_ir_context
 from xla_call_module.call import read_artifact_version
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.stablehlo import find_main, parse_module, read_main, serialize_module, tensor_type
+from xla_call_module.stablehlo import (
+    find_main,
+    parse_module,
+    read_main,
+    serialize_module,
+    tensor_type,
+)
 
 __all__ = ["convert_at_doors", "with_doors"]
 

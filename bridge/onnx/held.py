@@ -39,7 +39,8 @@ class HeldInteger:
     @cached_property
     def own(self) -> np.dtype[Any]:
         """The dtype of ml_dtypes."""
-        return np.dtype(getattr(ml_dtypes, self.name))
+        own: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
+        return own
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -76,17 +77,20 @@ class HeldFloat:
         mlir: as StableHLO writes it.
         bits: how many there are, the sign included.
         fraction_bits: of them those of the fraction.
+        computes: whether XLA computes with it, and not only converts it.
     """
 
     name: str
     mlir: str
     bits: int
     fraction_bits: int
+    computes: bool = True
 
     @cached_property
     def own(self) -> np.dtype[Any]:
         """The dtype of ml_dtypes."""
-        return np.dtype(getattr(ml_dtypes, self.name))
+        own: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
+        return own
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -162,9 +166,9 @@ _ALL: tuple[Held, ...] = (
     HeldFloat("float8_e4m3b11fnuz", "f8E4M3B11FNUZ", 8, 3),
     HeldFloat("float8_e5m2fnuz", "f8E5M2FNUZ", 8, 2),
     HeldFloat("float8_e3m4", "f8E3M4", 8, 4),
-    HeldFloat("float8_e8m0fnu", "f8E8M0FNU", 8, 0),
-    HeldFloat("float6_e2m3fn", "f6E2M3FN", 6, 3),
-    HeldFloat("float6_e3m2fn", "f6E3M2FN", 6, 2),
+    HeldFloat("float8_e8m0fnu", "f8E8M0FNU", 8, 0, computes=False),
+    HeldFloat("float6_e2m3fn", "f6E2M3FN", 6, 3, computes=False),
+    HeldFloat("float6_e3m2fn", "f6E3M2FN", 6, 2, computes=False),
     HeldFloat("float4_e2m1fn", "f4E2M1FN", 4, 1),
 )
 # By what StableHLO calls it; an older ml_dtypes has not all of them.

@@ -13,12 +13,21 @@ from typing import Any
 import numpy as np
 
 from bridge.onnx import nodes
-from bridge.onnx.fitting import clip, fit, from_bits, from_natural, join, round_to, split, to_bits, to_natural
+from bridge.onnx.fitting import (
+    clip,
+    fit,
+    from_bits,
+    from_natural,
+    join,
+    round_to,
+    split,
+    to_bits,
+    to_natural,
+)
 from bridge.onnx.graph import Graph
 from bridge.onnx.held import Held, HeldFloat, HeldInteger
 from bridge.onnx.operation import Operation, ResultType, type_of
 from bridge.onnx.reducers import reducer_of
-from bridge.onnx.rules import Emit
 from bridge.onnx.values import Value
 
 __all__ = ["emit_held", "is_held"]
@@ -30,13 +39,13 @@ _BITCAST = "stablehlo.bitcast_convert"
 _KEEPING = frozenset({
     "broadcast", "broadcast_in_dim", "case", "clamp", "concatenate", "dynamic_broadcast_in_dim",
     "dynamic_gather", "dynamic_pad", "dynamic_reshape", "dynamic_slice", "dynamic_update_slice",
-    "gather", "get_tuple_element", "if", "map", "maximum", "minimum", "optimization_barrier", "pad",
-    "real_dynamic_slice", "reshape", "reverse", "select", "slice", "sort", "transpose", "tuple",
-    "while",
+    "gather", "if", "map", "maximum", "minimum", "optimization_barrier", "pad",
+    "real_dynamic_slice", "reshape", "reverse", "sdy.sharding_constraint", "select",
+    "set_dimension_size", "slice", "sort", "torch_index_select", "transpose", "while",
 })  # fmt: skip
 # Those of integers: both have the sign in front, or a result is no larger than an operand.
 _KEEPING_INTEGERS = _KEEPING | {"and", "or", "remainder", "sign", "xor"}
-_REDUCING = frozenset({"all_reduce", "reduce", "reduce_window", "scatter"})
+_REDUCING = frozenset({"reduce", "reduce_window", "scatter"})
 _ADDING = ("add", "multiply")
 
 
@@ -65,12 +74,27 @@ def emit_held(
     special = _SPECIAL.get(op.name)
     if special is not None:
         return [special(_Usual(emit), graph, op)]
+    _check(op)
     found = emit(graph, op)
     values = [found] if isinstance(found, Value) else list(found or [])
-    return [
-        value if result.held is None or _is_kept(op, result.held) else fit(graph, value, result.held)
-        for value, result in zip(values, op.results, strict=False)
-    ]
+    return [_fitted(graph, op, number, value) for number, value in enumerate(values)]
+
+
+def _fitted(graph: Graph, op: Operation, number: int, value: Value) -> Value:
+    held = op.results[number].held
+    return value if held is None or _is_kept(op, held) else fit(graph, value, held)
+
+
+def _check(op: Operation) -> None:
+    """Refuse what nobody says the result of."""
+    for held in (result.held for result in op.results if result.held is not None):
+        if isinstance(held, HeldFloat) and not held.computes and not _is_kept(op, held):
+            op.refuse(
+                f"XLA does not compute with {held.name}, so what is to be the result is not known",
+                "convert it to float32 before, and the result back",
+            )
+        if op.name == "stablehlo.rng_bit_generator":
+            op.refuse(f"its bits are {held.name}", "take those of 32 bits, and convert them")
 
 
 def _is_kept(op: Operation, held: Held) -> bool:
