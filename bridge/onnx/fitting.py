@@ -87,8 +87,9 @@ def round_to(graph: Graph, value: Value, held: HeldFloat) -> Value:
     rounded = nodes.where(graph, is_beyond, number(held.beyond), rounded)
     if not held.is_signed:
         return _positive(graph, exact, rounded, held)
-    is_nan = do("IsNaN", exact, dtype=bool)
-    rounded = nodes.where(graph, is_nan, number(abs(held.of_nan)), rounded)
+    is_nan = do("IsNaN", exact, dtype=bool)  # where there are several they keep their signs
+    nan = number(held.of_nan) if held.bits_of_nan is not None else exact
+    rounded = nodes.where(graph, is_nan, nan, rounded)
     return _with_sign(graph, exact, rounded, held)
 
 

@@ -9,6 +9,7 @@ from jax import export
 
 from bridge.loading.adopting import adopt
 from bridge.onnx.doors import convert_at_doors
+from bridge.onnx.held import HELD
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES, DType
@@ -107,5 +108,5 @@ def _dtype_of(type_: TensorType, path: str) -> DType:
             return dtype
     raise DtypeError(
         f"{path} is {type_}; elements that go through are "
-        f"{', '.join(dtype.mlir for dtype in DTYPES)}. To do: convert it to one of these."
+        f"{', '.join([*(dtype.mlir for dtype in DTYPES), *HELD])}. To do: convert it to one of these."
     )

@@ -187,6 +187,26 @@ def test_what_only_moves_values(name):
     check_held(function, [x], [np.asarray(y).astype(x.dtype) for y in expected])
 
 
+@pytest.mark.parametrize("name", [name for name in COMPUTED if ALL[name] == 8])
+def test_order(name):
+    """NaNs too: with a sign they are the least, as is the only one that some types have."""
+    x = np.random.default_rng(0).permutation(every(name)).reshape(4, 64)
+    wide = x.astype(np.float32)  # XLA takes the least numbers of some of these for 0 in a sort
+    if np.isnan(every(name).astype(np.float32)).sum() == 1:  # and there is no infinity
+        wide = np.where(np.isnan(wide), np.float32(-np.inf), wide)
+
+    def function(x):
+        return [jnp.argsort(x, 1), *lax.top_k(x, 5), jnp.sort(x, 1)]
+
+    model = bridge.to_onnx(export.export(jax.jit(function))(x))
+    for found, wanted in zip(run(model, [held(x)]), jax.jit(function)(wide), strict=True):
+        numbers = np.where(wanted == -np.inf, np.nan, wanted) if "fnuz" in name else wanted
+        np.testing.assert_array_equal(found, numbers)
+    model = bridge.to_onnx(export.export(jax.jit(lambda x: jnp.argmax(x, 1)))(x))
+    expected = np.argmax(x.astype(np.float32), 1)  # of which NaN is
+    np.testing.assert_array_equal(run(model, [held(x)])[0], expected)
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in COMPUTED])
 def test_arithmetic_that_nobody_has_is_refused(name):
     x = every(name)[:4]
