@@ -106,7 +106,8 @@ def _dtype_of(type_: TensorType, path: str) -> DType:
     for dtype in DTYPES:
         if dtype.mlir == type_.element:
             return dtype
+    known = ", ".join([*(dtype.mlir for dtype in DTYPES), *HELD])
     raise DtypeError(
-        f"{path} is {type_}; elements that go through are "
-        f"{', '.join([*(dtype.mlir for dtype in DTYPES), *HELD])}. To do: convert it to one of these."
+        f"{path} is {type_}; elements that go through are {known}. To do: convert it to one of "
+        "these."
     )
