@@ -30,7 +30,7 @@ __all__ = ["convert_at_doors", "with_doors"]
 def with_doors(exported: export.Exported) -> export.Exported:
     """The function with arguments and results of dtypes that ONNX Runtime takes and returns.
 
-    It has no VJP, since it is only called.
+    Its VJP is that of the other one, so it is to be differentiated before.
     """
     avals = [*exported.in_avals, *exported.out_avals]
     if all(holder_of(aval.dtype) is None for aval in avals):

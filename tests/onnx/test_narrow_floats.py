@@ -227,6 +227,16 @@ def test_products_of_matrices(name):
                [a, b], expected)  # fmt: skip
 
 
+def test_gradients():
+    """Of small floats as well, in float32 and rounded; with old operations too."""
+    x, w = np.float32([1.1, 1, -3]), np.arange(3).astype(ml_dtypes.float8_e4m3fnuz)
+    program = export.export(jax.jit(lambda w, x: x * w.astype(jnp.float32)))(w, x)
+    model = bridge.to_onnx(program.vjp(), opset=18)
+    of_w, of_x = run(model, [held(w), x, np.ones(3, np.float32)])
+    np.testing.assert_array_equal(of_w, held(x.astype(w.dtype)))
+    np.testing.assert_array_equal(of_x, held(w))
+
+
 def test_complex_numbers_are_refused_still():
     program = export.export(jax.jit(lambda x: x * 1j))(np.ones(3, np.float32))
     with pytest.raises(DtypeError, match=r"complex<f32>.*int4.*float4_e2m1fn.*two arrays"):

@@ -460,6 +460,21 @@ def test_files_of_stablehlo(name, tmp_path):
     np.testing.assert_array_equal(found, held(wrapped(2 * every(name).astype(int), name)))
 
 
+def test_names_stay_where_sizes_are_symbols():
+    """And arguments that are handed on, or not used, are wrapped around too."""
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape("a"), jnp.int4)
+    program = export.export(jax.jit(lambda w, x, unused: (w + x, x)), platforms=("cpu", "tpu"))(
+        spec, spec, jax.ShapeDtypeStruct((2,), jnp.uint4)
+    )
+    model = bridge.to_onnx(program, outputs={"output_0": "total"})
+    check_whole(model)
+    assert [value.name for value in model.graph.input] == ["w", "x", "unused"]
+    assert [value.name for value in model.graph.output] == ["total", "output_1"]
+    total, handed_on = run(model, [np.int8([7, 1]), np.int8([1, 9]), np.uint8([1, 2])])
+    np.testing.assert_array_equal(total, np.int8([-8, -6]))
+    np.testing.assert_array_equal(handed_on, np.int8([1, -7]))
+
+
 @pytest.mark.parametrize("opset", [18, 26])
 def test_versions_of_operations(opset):
     x = every("int4")
