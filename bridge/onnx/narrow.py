@@ -204,13 +204,12 @@ def _to_bytes(graph: Graph, bits: Value, held: Held, count: int) -> Value:
 
 def _from_bytes(graph: Graph, bytes_: Value, held: Held, count: int) -> Value:
     """Elements of bytes, of which there are `count` in the last dimension if they are several."""
-    each, bytes_ = _BYTE // held.bits, graph.whole(bytes_)
+    each, bits = _BYTE // held.bits, graph.whole(bytes_)
     if each > 1:
-        bits = split(graph, bytes_, held.bits, each)
-        bytes_ = bits
+        bits = split(graph, bits, held.bits, each)
         if count > 1:
-            bytes_ = nodes.reshape(graph, bits, (*bits.shape[:-2], count * each))
-    return from_bits(graph, bytes_, held)
+            bits = nodes.reshape(graph, bits, (*bits.shape[:-2], count * each))
+    return from_bits(graph, bits, held)
 
 
 def _source(op: Operation) -> ResultType:
