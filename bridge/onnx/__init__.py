@@ -30,9 +30,12 @@ To add an operation:
 2. Put it into `RULES` of the file with all attributes that it reads: one that is not listed is
    refused. A new file is listed in `table.py`.
 3. What cannot be expressed exactly: `op.refuse("reason", "what to do instead")`.
-4. A dtype for which the runtime has no kernel is widened by the graph: add the ONNX operation to
-   `kernels.py` if it is not there. That ONNX and StableHLO mean the same by an operation on NaN,
-   infinities, -0, bounds and overflow is for the rule to see to.
+4. Elements of few bits (int4, float8_e3m4, …) are in int8, uint8 or float32 (`held.py`): a rule
+   sees only these, and the walker has the results fitted (`narrow.py`, `fitting.py`). An operation
+   that hands on values as they are is listed in `narrow.py`, as is one that depends on how many
+   bits there are. A dtype for which the runtime has no kernel is widened by the graph: add the
+   ONNX operation to `kernels.py` if it is not there. That ONNX and StableHLO mean the same by an
+   operation on NaN, infinities, -0, bounds and overflow is for the rule to see to.
 5. Bodies of If, Loop and Scan: `body = graph.body()`, `body.add_input(body.unique("x"), ...)`,
    apply the region with `body` as its graph, `body.add_result(value)`, and pass `body` as an
    attribute. It sees the values around it; what is measured in it is not seen outside, so the

@@ -23,9 +23,17 @@ from bridge.onnx.operation import Operation
 from bridge.onnx.opsets import FIRST_WITH_BITS
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import is_static, numbers_of
-from bridge.onnx.values import Value, of_array
+from bridge.onnx.values import Array, Value, of_array
 
-__all__ = ["NOT_READ", "RULES", "bits_of_floats", "floats_of_bits", "in_total_order"]
+__all__ = [
+    "NOT_READ",
+    "RULES",
+    "bits_of_floats",
+    "count_up_to",
+    "floats_of_bits",
+    "in_total_order",
+    "is_negative",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +232,7 @@ def bits_of_floats(graph: Graph, value: Value) -> Value:
     bits = nodes.where(graph, is_inf, nodes.constant(infinity, wide), bits)
     bits = nodes.where(graph, is_nan, nodes.constant(quiet, wide), bits)
     sign = nodes.constant(1 << (format_.bits - 1), wide)
-    bits = nodes.where(graph, _is_negative(graph, exact), do("BitwiseOr", bits, sign), bits)
+    bits = nodes.where(graph, is_negative(graph, exact), do("BitwiseOr", bits, sign), bits)
     return nodes.cast(graph, bits, dtype)
 
 
@@ -258,7 +266,7 @@ def _is_special(graph: Graph, size: Value) -> Value:
     return nodes.elementwise(graph, "Or", *parts)
 
 
-def _is_negative(graph: Graph, value: Value) -> Value:
+def is_negative(graph: Graph, value: Value) -> Value:
     """Whether the sign is set: of 0 the reciprocal tells."""
     zero = nodes.number_like(value, 0)
     is_zero = nodes.elementwise(graph, "Equal", value, zero, dtype=bool)
@@ -271,17 +279,22 @@ def _stored_exponent(graph: Graph, format_: _Format, size: Value) -> Value:
     powers = np.ldexp(
         1.0, np.arange(1, format_.largest) - 1 + format_.lowest + format_.fraction_bits
     )
-    low, high = nodes.constant(0, np.int64), nodes.constant(len(powers), np.int64)
-    table = Value(powers.dtype, powers.shape, powers.shape, array=powers)
+    return count_up_to(graph, powers, size)
+
+
+def count_up_to(graph: Graph, ascending: Array, value: Value) -> Value:
+    """How many of some ascending numbers are no larger than a value, in int64."""
+    low, high = nodes.constant(0, np.int64), nodes.constant(len(ascending), np.int64)
+    table = Value(ascending.dtype, ascending.shape, ascending.shape, array=ascending)
     do: Callable[..., Value] = partial(nodes.elementwise, graph)
     count = low
-    step = 1 << (len(powers).bit_length() - 1)
+    step = 1 << (len(ascending).bit_length() - 1)
     while step:
         tried = do("Add", count, nodes.constant(step, np.int64))
         place = do("Min", tried, high)
         index = do("Sub", place, nodes.constant(1, np.int64))
         power = graph.node("Gather", [table, index], shape=index.held, axis=0).seen_as(index.shape)
-        reached = do("LessOrEqual", power, size, dtype=bool)
+        reached = do("LessOrEqual", power, value, dtype=bool)
         count = nodes.where(graph, reached, place, count)
         step //= 2
     return count

@@ -36,9 +36,7 @@ def convert(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
     if value.is_float and not is_float and dtype != np.bool_:
         return _to_integer(graph, value, dtype)
     if dtype.name in _FLOAT8:
-        wide = graph.cast(value, np.dtype(np.float32))
-        made = graph.node("Cast", [wide], shape=wide.held, dtype=dtype, to=dtype, saturate=0)
-        return made.seen_as(value.shape)
+        value = graph.cast(value, np.dtype(np.float32))
     return graph.cast(value, dtype)
 
 

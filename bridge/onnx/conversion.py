@@ -38,6 +38,10 @@ def to_onnx(
     message of protobuf is less than 2 GiB: a larger model is for `bridge.save_onnx`, and is not
     checked here. A gradient of integers is of `bool` and False, as JAX has it of no numbers.
 
+    ONNX Runtime takes and returns no integers of 4 or 2 bits: inputs, results and parameters of
+    these are int8 or uint8 with their values, and what an input has beyond them wraps around. Small
+    floats other than float8_e4m3fn and float8_e5m2 are float32 in the same way, and rounded.
+
     Args:
         exported: an `Exported`, such as another one's `vjp()`, with or without the Python
             function; what `bridge.load` returned, or one of its signatures; the path of a

@@ -44,6 +44,10 @@ __all__ = ["Graph", "Input", "Node", "Result", "Row", "Written"]
 # Up to how many bytes a constant is broadcast here instead of in every run.
 _SMALL = 1 << 12
 _DIGITS = 4
+# From where on a float32 is none of the finite numbers: half a step above the greatest of them,
+# which for one with an even fraction is rounded down.
+_BEYOND = {"float8_e4m3fn": float(np.nextafter(np.float32(464), np.float32(np.inf))),
+           "float8_e5m2": 61440.0}  # fmt: skip
 _SIZES = "sizes"
 
 
@@ -368,7 +372,25 @@ class Graph:
             return value
         if value.sizes is not None and dtype.kind in "iu" and not _may_wrap(value, dtype):
             return Value(dtype, value.shape, value.held, sizes=value.sizes)
+        if dtype.name in _BEYOND:
+            return self._rounded(value, dtype)
         made = self._compute("Cast", [value], [(value.held, dtype)], {"to": dtype})[0]
+        return made.seen_as(value.shape)
+
+    def _rounded(self, value: Value, dtype: np.dtype[Any]) -> Value:
+        """Floats of 8 bits: beyond the greatest is NaN or infinity, as in XLA.
+
+        ONNX Runtime rounds what is just beyond it down, or takes it for NaN, so that is infinite
+        before; by a product, since its Where takes a -0 for a 0.
+        """
+        wide, one = self.cast(value, np.dtype(np.float32)), _float32(1)
+        beyond, infinity = _float32(_BEYOND[dtype.name]), _float32(np.inf)
+        held, flag = wide.held, np.dtype(bool)
+        size = self.node("Abs", [wide], shape=held)
+        is_beyond = self.node("GreaterOrEqual", [size, beyond], shape=held, dtype=flag)
+        factor = self.node("Where", [is_beyond, infinity, one], shape=held, dtype=wide.dtype)
+        ended = self.node("Mul", [wide, factor], shape=held)
+        made = self._compute("Cast", [ended], [(held, dtype)], {"to": dtype, "saturate": 0})[0]
         return made.seen_as(value.shape)
 
     def _compute(
@@ -543,6 +565,10 @@ class Graph:
         if shape == (1,) * new + held:
             return self.node("Unsqueeze", [value, _integers(range(new))], shape=shape)
         return self.node("Expand", [value, self.vector(shape)], shape=shape)
+
+
+def _float32(number: float) -> Value:
+    return Value(np.dtype(np.float32), (), (), array=np.array(number, np.float32))
 
 
 def _made(name: str, shape: Sequence[Dim | None], dtype: np.dtype[Any]) -> Value:

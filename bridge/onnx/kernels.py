@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, defs
 
+from bridge.onnx.held import HELD
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
 
@@ -128,7 +129,8 @@ def dtype_of(element: str, *, where: str) -> np.dtype[Any]:
     )
     raise DtypeError(
         f"{where}: elements of type {element}, which ONNX's operations do not take. Those that "
-        f"go through: {', '.join(_ELEM_TYPES)}. To do: {cure}."
+        f"go through: {', '.join(_ELEM_TYPES)}; and in wider ones "
+        f"{', '.join(held.name for held in HELD.values())}. To do: {cure}."
     )
 
 

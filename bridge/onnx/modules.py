@@ -10,6 +10,8 @@ from typing import Any
 from jax import export
 
 from bridge.loading.adopting import adopt
+from bridge.onnx.doors import convert_at_doors
+from bridge.onnx.held import HELD
 from xla_call_module._jax import ir, make_ir_context, refine_module
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.chlo import define_chlo
@@ -63,6 +65,7 @@ def exported_of_file(path: Path, content: bytes) -> export.Exported:
         module = _parse(path, content)
         _name_main(path, module)
         module.operation.attributes["sym_name"] = ir.StringAttr.get(path.stem)
+        convert_at_doors(module)
         module, main = _with_sizes(path, module)
         artifact = _serialize(path, module)
     args = tuple(_spec(t, f"args[{n}]", described=False) for n, t in enumerate(main.args))
@@ -190,7 +193,8 @@ def _dtype_of(type_: TensorType, path: str) -> DType:
     for dtype in DTYPES:
         if dtype.mlir == type_.element:
             return dtype
+    known = ", ".join([*(dtype.mlir for dtype in DTYPES), *HELD])
     raise DtypeError(
-        f"{path} is {type_}; elements that go through are "
-        f"{', '.join(dtype.mlir for dtype in DTYPES)}. To do: convert it to one of these."
+        f"{path} is {type_}; elements that go through are {known}. To do: convert it to one of "
+        "these."
     )

@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from bridge.onnx.graph import Graph
+from bridge.onnx.held import HELD, Held
 from bridge.onnx.kernels import dtype_of
 from bridge.onnx.sizes import Dim, Element, is_static, numbers_of, of_atom
 from bridge.onnx.values import Array, Value, contents_of
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo import describe_location, tensor_type
 
-__all__ = ["Operation", "Region", "ResultType", "describe", "read"]
+__all__ = ["Operation", "Region", "ResultType", "describe", "read", "type_of"]
 
 # What a walker does with a block: its arguments -> what its last operation hands on.
 Walk = Callable[[Graph, Any, Sequence[Value]], list[Value]]
@@ -26,10 +27,17 @@ Walk = Callable[[Graph, Any, Sequence[Value]], list[Value]]
 
 @dataclass(frozen=True, slots=True)
 class ResultType:
-    """The type of a result in the module; None for a size that only a run knows."""
+    """The type of a result in the module; None for a size that only a run knows.
+
+    Attributes:
+        dtype: of what there is in the graph.
+        shape: as in the module.
+        held: the element type in the module, where it has no dtype of its own in the graph.
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
+    held: Held | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,7 @@ class Region:
     @property
     def arguments(self) -> tuple[ResultType, ...]:
         """The types of its arguments."""
-        return tuple(_type_of(str(argument.type)) for argument in self.block.arguments)
+        return tuple(type_of(str(argument.type)) for argument in self.block.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +186,19 @@ def describe(raw: Any) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _type_of(text: str) -> ResultType:
+def type_of(text: str) -> ResultType:
+    """The type that MLIR writes so.
+
+    Raises:
+        DtypeError: it has elements that ONNX does not have.
+        StructureError: it is the type of no tensor.
+    """
     if text == "!stablehlo.token":  # see `control_flow`
         return ResultType(np.dtype(bool), ())
     found = tensor_type(text)
-    return ResultType(dtype_of(found.element, where=text), found.shape)
+    held = HELD.get(found.element)
+    dtype = dtype_of(found.element, where=text) if held is None else held.dtype
+    return ResultType(dtype, found.shape, held)
 
 
 def read(
@@ -200,7 +216,7 @@ def read(
     return Operation(
         name=str(raw.name),
         operands=tuple(operands),
-        results=tuple(_type_of(str(result.type)) for result in raw.results),
+        results=tuple(type_of(str(result.type)) for result in raw.results),
         regions=tuple(
             Region(region.blocks[0], walk, outside)
             for region in _regions(raw)

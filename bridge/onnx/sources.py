@@ -14,6 +14,8 @@ from jax import export, tree_util
 
 from bridge.loaded import LoadedModel, LoadedSignature
 from bridge.names import Names, choose_names, input_names, output_names
+from bridge.onnx.doors import with_doors
+from bridge.onnx.held import holder_of
 from bridge.onnx.modules import exported_of_call, exported_of_file, is_module
 from bridge.onnx.table import CUSTOM_CALLS
 from bridge.onnx.values import Array
@@ -107,7 +109,7 @@ def _call_of(exported: export.Exported) -> CallModule:
     """The call, whatever TensorFlow has of the targets that are known here."""
     known = [name for name in CUSTOM_CALLS if name.encode() in exported.mlir_module_serialized]
     checks = [export.DisabledSafetyCheck.custom_call(name) for name in known]
-    return from_exported(exported, allow_flat_trees=True, disabled_checks=checks)
+    return from_exported(with_doors(exported), allow_flat_trees=True, disabled_checks=checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +233,17 @@ def _parameters(
         # What JAX makes of a number, or of 64 bits while it has none.
         if str(jax.dtypes.canonicalize_dtype(array.dtype)) == spec.dtype.name:
             array = array.astype(spec.dtype.numpy, copy=False)
-        if array.shape != spec.shape or array.dtype != spec.dtype.numpy:
+        # Not that of what holds it in the call.
+        aval = exported.in_avals[index]
+        held = holder_of(aval.dtype) is not None
+        dtype = aval.dtype if held else spec.dtype.numpy
+        if array.shape != spec.shape or array.dtype != dtype:
             raise StructureError(
                 f"The parameter {name} is {array.dtype}{list(array.shape)}; {call.name} was "
-                f"exported for {spec} at {spec.path}. To do: pass the parameters that it was "
-                "exported with."
+                f"exported for {aval if held else spec} at {spec.path}. To do: pass the parameters "
+                "that it was exported with."
             )
-        found[index] = (name, array)
+        found[index] = (name, array.astype(spec.dtype.numpy, copy=False))
     return found
 
 

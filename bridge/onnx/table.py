@@ -2,7 +2,8 @@
 
 What is not in here is refused: complex numbers and FFTs, collectives, what talks to the host, and
 custom calls of vendors' libraries. Linear algebra has been replaced by other operations before
-(`xla_call_module.linalg`).
+(`xla_call_module.linalg`). Integers of few bits and small floats go by the same rules, in a wider
+dtype (`bridge.onnx.held`), and what they make is fitted (`bridge.onnx.narrow`).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 
 from bridge.onnx import tuples
 from bridge.onnx.graph import Graph
+from bridge.onnx.narrow import emit_held, is_held
 from bridge.onnx.operation import Operation, describe, read
 from bridge.onnx.rules import Rule
 from bridge.onnx.table import COMPOSITES, CUSTOM_CALLS, RULES
@@ -111,7 +112,8 @@ class _Walker:
     ) -> Sequence[Value]:
         try:
             walk = functools.partial(self.walk, values)
-            emitted = emit(graph, read(raw, operands, walk, values))
+            op = read(raw, operands, walk, values)
+            emitted = emit_held(emit, graph, op) if is_held(op) else emit(graph, op)
         except InteropError as error:
             place = describe_location(raw)
             if place in str(error):

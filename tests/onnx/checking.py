@@ -45,6 +45,33 @@ def check(function, *arrays, shapes=None, rtol=1e-5, atol=0.0, reference=True, *
     return model
 
 
+def held(array):
+    """An array as a model takes and returns it: integers of few bits and small floats in wider."""
+    name = array.dtype.name
+    if name in ("int2", "int4", "uint2", "uint4"):
+        return array.astype("uint8" if name.startswith("u") else "int8")
+    is_small = name.startswith(("float4", "float6", "float8")) and array.dtype not in _CARRIED
+    return array.astype("float32") if is_small else array
+
+
+def check_held(function, arrays, expected, *, shapes=None, **options):
+    """Assert what the results of a function of such arrays are, and return its model.
+
+    Args:
+        function: of the arrays.
+        arrays: of dtypes that a model does not take.
+        expected: numpy arrays, which need not be computed in these dtypes.
+        shapes: for each of the arrays the symbolic shape as a text, or None.
+        options: of `bridge.to_onnx`.
+    """
+    exported = export.export(jax.jit(function))(*_specs(arrays, shapes))
+    model = bridge.to_onnx(exported, **options)
+    given, results = list(map(held, arrays)), list(map(held, expected))
+    assert_same(run(model, given), results, rtol=0, atol=0.0)
+    assert_same(evaluate(model, given), results, rtol=0, atol=0.0)
+    return model
+
+
 def _carried(function, arrays):
     """The function of arrays that ONNX Runtime takes, and those arrays."""
     dtypes = [array.dtype for array in arrays]

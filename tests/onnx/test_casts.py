@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import bridge
-from tests.onnx.checking import check, operations
+from tests.onnx.checking import check, evaluate, operations, run
 from tests.onnx.edges import NUMBERS, edges
 from xla_call_module.errors import UnsupportedError
 
@@ -37,6 +37,47 @@ def test_conversions(dtype):
 def test_float8(dtype):
     numbers = np.float32([0, 1, -1.5, 0.3, 100, 448, 1e-3, np.nan])
     check(lambda x: x.astype(dtype).astype(jnp.float32), numbers)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8_is_rounded_to_the_nearest(dtype):
+    values = np.arange(256).astype(np.uint8).view(jnp.dtype(dtype)).astype(np.float32)
+    values = np.unique(values[np.isfinite(values)])
+    middles = (values[1:] + values[:-1]) / 2
+    beyond = np.float32([464, 465, 479, 480, 500, 1e5, 61439, 61440, 65535, 65536, 1e10, np.inf])
+    points = np.concatenate([values, middles, beyond])
+    near = [np.nextafter(points, np.float32(to)) for to in (np.inf, -np.inf)]
+    numbers = np.concatenate([points, *near])
+    numbers = np.concatenate([numbers, -numbers])
+    model = bridge.to_onnx(
+        jax.export.export(jax.jit(lambda x: x.astype(dtype).astype(jnp.float32)))(numbers)
+    )
+    with np.errstate(over="ignore"):
+        expected = numbers.astype(jnp.dtype(dtype)).astype(np.float32)
+    for how in (run, evaluate):
+        found = how(model, [numbers])[0]
+        np.testing.assert_array_equal(found, expected)
+        zero = expected == 0
+        np.testing.assert_array_equal(np.signbit(found[zero]), np.signbit(expected[zero]))
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8_of_all_pairs(dtype):
+    """Beyond the greatest number is NaN or infinity, not the greatest number."""
+    values = np.arange(256).astype(np.uint8).view(jnp.dtype(dtype)).astype(np.float32)
+    pair = [x.reshape(-1) for x in np.meshgrid(values, values, indexing="ij")]
+
+    def function(a, b):
+        return [a + b, a - b, a * b, lax.max(a, b)]
+
+    def widened(*pair):  # what ONNX Runtime takes and returns
+        return [x.astype(jnp.float32) for x in function(*(x.astype(dtype) for x in pair))]
+
+    model = bridge.to_onnx(jax.export.export(jax.jit(widened))(*pair))
+    # XLA would leave out roundings that a conversion follows.
+    expected = jax.jit(function)(*(x.astype(jnp.dtype(dtype)) for x in pair))
+    for found, wanted in zip(run(model, pair), expected, strict=True):
+        np.testing.assert_array_equal(found, np.asarray(wanted).astype(np.float32))
 
 
 def _numbers(name):

@@ -239,8 +239,8 @@ GENERIC = CHECKED.format(check='"check.expect_eq"(%a, %a) : (tensor<2xf32>, tens
         (PRETTY, FormatError, "To do: leave out the operations of the dialect check"),
         (GENERIC, FormatError, 'To do: leave out.*than StableHLO\'s: "check.expect_eq"'),
         ("ML\xefR plain bytecode", FormatError, "no StableHLO|artifact begins with"),
-        ("func.func @f(%a: tensor<2xi4>) -> tensor<2xi4> { return %a : tensor<2xi4> }",
-         DtypeError, r"args\[0\] is tensor<2xi4>"),
+        ("func.func @f(%a: tensor<2xtf32>) -> tensor<2xtf32> { return %a : tensor<2xtf32> }",
+         DtypeError, r"args\[0\] is tensor<2xtf32>; elements.*bf16.*ui2"),
     ],
 )  # fmt: skip
 def test_files_that_are_refused(text, error, message, tmp_path):

@@ -10,14 +10,18 @@ from jax import export
 
 import bridge
 from bridge._jax import enable_x64
-from tests.onnx.checking import assert_same, evaluate, run
+from tests.onnx.checking import assert_same, evaluate, held, run
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.stablehlo import serialize_module
 
 _ELEMENTS = {
     "bool": "i1", "bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64",
     "int8": "i8", "int32": "i32", "int64": "i64", "uint8": "ui8", "uint32": "ui32",
-    "uint64": "ui64",
+    "uint64": "ui64", "int2": "i2", "int4": "i4", "uint2": "ui2", "uint4": "ui4",
+    "float8_e4m3": "f8E4M3", "float8_e4m3fnuz": "f8E4M3FNUZ",
+    "float8_e4m3b11fnuz": "f8E4M3B11FNUZ", "float8_e5m2fnuz": "f8E5M2FNUZ",
+    "float8_e3m4": "f8E3M4", "float8_e8m0fnu": "f8E8M0FNU", "float4_e2m1fn": "f4E2M1FN",
+    "float6_e2m3fn": "f6E2M3FN", "float6_e3m2fn": "f6E3M2FN",
 }  # fmt: skip
 
 
@@ -65,7 +69,9 @@ def check_written(body, arrays, *results, rtol=1e-5, in_jax=True):
     if in_jax:
         with enable_x64():
             computed = jax.jit(program.call)(*arrays)
-        assert_same([np.asarray(x) for x in computed], results, rtol=rtol, atol=1e-6)
+        found, expected = [held(np.asarray(x)) for x in computed], list(map(held, results))
+        assert_same(found, expected, rtol=rtol, atol=1e-6)
     model = bridge.to_onnx(program)
-    assert_same(run(model, arrays), results, rtol=rtol, atol=1e-6)
-    assert_same(evaluate(model, arrays), results, rtol=rtol, atol=1e-6)
+    given, expected = list(map(held, arrays)), list(map(held, results))
+    assert_same(run(model, given), expected, rtol=rtol, atol=1e-6)
+    assert_same(evaluate(model, given), expected, rtol=rtol, atol=1e-6)
