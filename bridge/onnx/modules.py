@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax import export
 
 from bridge.loading.adopting import adopt
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.describing import describe_arguments
 from xla_call_module.dtypes import DTYPES, DType
-from xla_call_module.errors import DtypeError, FormatError
+from xla_call_module.errors import DtypeError, FormatError, StructureError
 from xla_call_module.exported import to_exported
 from xla_call_module.stablehlo import (
     TensorType,
@@ -68,7 +71,7 @@ def exported_of_file(path: Path, content: bytes) -> export.Exported:
     args = tuple(_spec(t, f"args[{n}]", described=False) for n, t in enumerate(main.args))
     results = tuple(_spec(t, f"result[{n}]", described=not args)
                     for n, t in enumerate(main.results))  # fmt: skip
-    return adopt(
+    return _adopt(
         CallModule(
             name=path.stem,
             module=artifact,
@@ -79,6 +82,28 @@ def exported_of_file(path: Path, content: bytes) -> export.Exported:
             kept=tuple(range(len(args))),
         )
     )
+
+
+def _adopt(call: CallModule) -> export.Exported:
+    """The `Exported` of a module, whatever can be found out of the shapes of its results.
+
+    An unknown dimension of a result that is no polynomial of the arguments' is a variable of its
+    own, which only a run knows. So is each where the module does not take all sizes, such as one
+    with a dimension among its arguments.
+    """
+    try:
+        return adopt(call)
+    except StructureError:
+        described = describe_arguments(call)
+    scalars = [dataclasses.replace(spec, shape=()) for spec in described.results]
+    exported = adopt(dataclasses.replace(described, results=tuple(scalars)))
+    return dataclasses.replace(exported, out_avals=tuple(map(_aval, described.results)))
+
+
+def _aval(spec: TensorSpec) -> jax.core.ShapedArray:
+    text = ", ".join(map(str, spec.shape or ()))
+    shape = export.symbolic_shape(f"({text},)" if text else "()")
+    return jax.core.ShapedArray(shape, spec.dtype.numpy)
 
 
 def _parse(path: Path, content: bytes) -> Any:
