@@ -14,13 +14,23 @@ from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Region
 from bridge.onnx.values import Array, Value
 
-__all__ = ["IDENTITIES", "identity_of", "is_identity", "orders_first", "reducer_of"]
+__all__ = [
+    "IDENTITIES",
+    "depends_on_order",
+    "identity_of",
+    "is_identity",
+    "orders_first",
+    "reducer_of",
+]
 
 # The operations of which ONNX has reductions; `replace` hands on its second argument.
 IDENTITIES: Mapping[str, str] = {
     "add": "0", "and": "all", "maximum": "least", "minimum": "greatest", "multiply": "1",
     "or": "none",
 }  # fmt: skip
+_NOT_ASSOCIATIVE = frozenset(
+    f"stablehlo.{name}" for name in ("atan2", "divide", "power", "remainder", "subtract")
+)
 _CHOICES = frozenset({"stablehlo.compare", "stablehlo.select", "stablehlo.and", "stablehlo.or"})
 
 
@@ -38,6 +48,22 @@ def reducer_of(region: Region) -> str:
     name = str(operation.name).removeprefix("stablehlo.")
     takes_both = list(operation.operands) in ([first, second], [second, first])
     return name if takes_both and name in IDENTITIES else ""
+
+
+def depends_on_order(region: Region) -> bool:
+    """Whether a result is the difference or such of an element and what was made before of others.
+
+    StableHLO leaves the order open, since it takes regions to be associative; XLA and StableHLO's
+    interpreter go from what it begins with to the last element.
+    """
+    *operations, last = [view.operation for view in region.block]
+    arguments = list(region.block.arguments)
+    return any(
+        operation.name in _NOT_ASSOCIATIVE
+        and operation.results[0] in list(last.operands)
+        and all(operand in arguments for operand in operation.operands)
+        for operation in operations
+    )
 
 
 def identity_of(reducer: str, dtype: np.dtype[Any]) -> Array:

@@ -10,7 +10,7 @@ from bridge.onnx import layouts, nodes
 from bridge.onnx.fusions import Reduction
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation, Region
-from bridge.onnx.reducers import is_identity, orders_first, reducer_of
+from bridge.onnx.reducers import depends_on_order, is_identity, orders_first, reducer_of
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import Shape, product
 from bridge.onnx.values import Value, of_sizes
@@ -51,6 +51,8 @@ def _reduce(graph: Graph, op: Operation) -> Sequence[Value]:
         least = "maximum" if order == "max" else "minimum"
         if order and is_identity(least, starts[0]) and starts[1].scalar == 0:
             return _extreme_and_index(graph, order, values, axes[0])
+    if depends_on_order(region):
+        return _reduce_in_order(graph, region, values, starts, axes)
     return _reduce_by_halves(graph, op, values, starts, axes)
 
 
@@ -217,7 +219,7 @@ def _reduce_in_order(
     starts: Sequence[Value],
     axes: Sequence[int],
 ) -> Sequence[Value]:
-    """One element after another, in a loop, where only a run knows how many there are."""
+    """One element after another, in a loop: as many as there are, and in their order."""
     kept = [axis for axis in range(values[0].rank) if axis not in axes]
     shape = _without(values[0].shape, axes)
     length = product(values[0].shape[axis] for axis in axes)

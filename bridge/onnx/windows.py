@@ -7,6 +7,7 @@ kind of reduction are made of smaller ones, of twice as many elements at each st
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,13 @@ from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.pools import max_pool
-from bridge.onnx.reducers import IDENTITIES, identity_of, is_identity, reducer_of
+from bridge.onnx.reducers import (
+    IDENTITIES,
+    depends_on_order,
+    identity_of,
+    is_identity,
+    reducer_of,
+)
 from bridge.onnx.rules import Rule
 from bridge.onnx.running import reduce_so_far
 from bridge.onnx.sizes import Dim, floordiv, is_static, numbers_of, product
@@ -30,6 +37,9 @@ _Combine = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
 
 # Up to how many small floats are summed one after another.
 _MOST_IN_ORDER = 32
+
+# Up to how many elements a window has that are combined one after another.
+_MOST_FOLDED = 1024
 
 # How many operands of a `dynamic_reduce_window` say what its windows are.
 _COMPUTED = 5
@@ -102,7 +112,8 @@ def _reduce(
     values, starts = operands[:count], operands[count:]
     (region,) = op.regions
     reducer = reducer_of(region) if count == 1 else ""
-    if reducer == "add" and is_identity("add", starts[0]):
+    changes_nothing = reducer in IDENTITIES and is_identity(reducer, starts[0])
+    if reducer == "add" and changes_nothing:
         running = _running_sum(graph, values[0], windows)
         if running is not None:
             return [running]
@@ -113,7 +124,7 @@ def _reduce(
     fillings = starts
     if reducer in IDENTITIES:  # XLA leaves out what is put around the array
         fillings = (of_array(identity_of(reducer, values[0].dtype)),)
-    if is_static(windows.sizes) and reducer == "maximum" and is_identity(reducer, starts[0]):
+    if is_static(windows.sizes) and reducer == "maximum" and changes_nothing:
         pooled = _max_pool(graph, values[0], windows)
         if pooled is not None:
             return [pooled]
@@ -125,9 +136,14 @@ def _reduce(
             "how large its windows are depends on sizes that only a run knows",
             "export it with the sizes of the dimensions along which it goes",
         )
-    found = _slide(graph, _padded(graph, values, fillings, windows), windows, combine)
-    if reducer in IDENTITIES and is_identity(reducer, starts[0]):
-        return found
+    padded = _padded(graph, values, fillings, windows)
+    if depends_on_order(region):
+        return _fold(graph, op, padded, starts, windows, combine)
+    found = _slide(graph, padded, windows, combine)
+    return found if changes_nothing else _begun(starts, found, combine)
+
+
+def _begun(starts: Sequence[Value], found: Sequence[Value], combine: _Combine) -> list[Value]:
     return combine([start.seen_as(found[0].shape) for start in starts], found)
 
 
@@ -228,6 +244,40 @@ def _slide(
             found = [
                 nodes.slice_(graph, value, [0], [limit], [stride], axes=[axis]) for value in found
             ]
+    return found
+
+
+def _fold(
+    graph: Graph,
+    op: Operation,
+    values: Sequence[Value],
+    starts: Sequence[Value],
+    windows: _Windows,
+    combine: _Combine,
+) -> list[Value]:
+    """The reductions of all windows, from what they begin with to their last elements."""
+    sizes = numbers_of(windows.sizes)
+    if math.prod(sizes) > _MOST_FOLDED:
+        op.refuse(f"its windows have {math.prod(sizes)} elements, and their order matters")
+    if any(count != 0 for count in (*windows.low, *windows.high)) or max(windows.spread) > 1:
+        op.refuse("StableHLO and XLA differ in whether its padding takes part")
+    axes = range(len(sizes))
+    counts = [
+        floordiv(values[0].shape[axis] - 1 - (sizes[axis] - 1) * windows.dilations[axis],
+                 windows.strides[axis]) + 1
+        for axis in axes
+    ]  # fmt: skip
+    found = [start.seen_as(tuple(counts)) for start in starts]
+    for place in np.ndindex(*sizes):
+        begins = [place[axis] * windows.dilations[axis] for axis in axes]
+        ends = [
+            (count - 1) * stride + begin + 1
+            for count, stride, begin in zip(counts, windows.strides, begins, strict=True)
+        ]
+        part = [
+            nodes.slice_(graph, value, begins, ends, windows.strides, axes=axes) for value in values
+        ]
+        found = combine(found, part)
     return found
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 
 import bridge
 from tests.onnx.checking import check, operations
 from tests.onnx.edges import NUMBERS
+from xla_call_module.errors import UnsupportedError
 
 REDUCERS = {
     "add": (lax.add, 0),
@@ -128,6 +131,28 @@ def test_two_values_at_once():
 
     x = np.random.default_rng(0).standard_normal((4, 7), np.float32)
     check(function, x, np.arange(28, dtype=np.int32).reshape(4, 7))
+
+
+def test_windows_whose_order_matters():
+    def combine(first, second):
+        return first[0] + second[0], first[1] - second[1]
+
+    def function(x, y, padding=((0, 0), (0, 0)), size=(2, 3)):
+        starts = (np.float32(1), np.int32(2))
+        return lax.reduce_window(
+            (x, y), starts, combine, size, (1, 2), padding, window_dilation=(2, 1)
+        )
+
+    arrays = np.ones((4, 7), np.float32), np.arange(28, dtype=np.int32).reshape(4, 7)
+    check(function, *arrays)
+    check(function, *arrays, shapes=["h, w", "h, w"])
+    padded = export.export(jax.jit(functools.partial(function, padding="SAME")))(*arrays)
+    with pytest.raises(UnsupportedError, match="its padding takes part"):
+        bridge.to_onnx(padded)
+    large = np.ones((4, 1024), np.float32), np.ones((4, 1024), np.int32)
+    many = export.export(jax.jit(functools.partial(function, size=(2, 513))))(*large)
+    with pytest.raises(UnsupportedError, match="1026 elements, and their order matters"):
+        bridge.to_onnx(many)
 
 
 def test_a_start_that_is_counted_once():
