@@ -131,3 +131,22 @@ def test_a_rectifier_is_one_node():
 def test_broadcasts_stay_implicit():
     model = check(lambda x, y: x[:, None] * y + 1.0, np.float32([1, 2]), np.float32([[1, 2, 3]]))
     assert operations(model) == ["Unsqueeze", "Mul", "Add"]
+
+
+def test_extremes_of_wide_integers():
+    x = np.array([[1, 2**31, -(2**40)], [2**32 - 1, -1, 2**33]])
+
+    def function(x, low, high):
+        return lax.clamp(low, x, high), jnp.maximum(x, 0), jnp.minimum(x, x[::-1]), lax.cummax(x)
+
+    model = check(function, x, np.array(-(2**33)), np.array(2**32 + 1))
+    assert not {"Max", "Min"} & set(operations(model))
+
+
+def test_extremes_of_wide_integers_that_are_narrow():
+    def function(x, places):
+        limited = jnp.clip(places.astype(np.int64), 0, 5)
+        return jnp.maximum(limited[::2], 3), x[places], jnp.maximum(x[0], 2**40)
+
+    model = check(function, np.arange(6) << 32, np.array([4, -2, 7], np.int32))
+    assert {"Max", "Min"} <= set(operations(model))
