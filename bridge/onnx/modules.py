@@ -114,7 +114,8 @@ def _parse(path: Path, content: bytes) -> Any:
     except (ir.MLIRError, UnicodeDecodeError) as error:
         raise FormatError(
             f"{path} is no StableHLO that this jaxlib reads: {' '.join(str(error).split())[:300]}. "
-            "To do: write it again, or take a newer jaxlib."
+            "To do: write it with a jaxlib of about this version, or serialize it as a portable "
+            "artifact with that of its time, which later ones read."
         ) from error
 
 

@@ -45,6 +45,14 @@ _MOST_FOLDED = 1024
 _COMPUTED = 5
 
 _SCATTERED = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul"}
+_SCATTERED_OF_BOOLS = {
+    "add": "max",
+    "and": "min",
+    "maximum": "max",
+    "minimum": "min",
+    "multiply": "min",
+    "or": "max",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,9 +370,11 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     for size, low, high in zip(*numbers, strict=True):
         if max(low, high) >= size:
             op.refuse("a window may have nothing but padding")
-    reducer = _SCATTERED.get(reducer_of(scatter))
+    table = _SCATTERED_OF_BOOLS if source.dtype == bool else _SCATTERED
+    reducer = table.get(reducer_of(scatter))
     if reducer is None:
         op.refuse("what it does with several values for one element is none that ONNX has")
+    made_of = np.dtype(np.uint8) if source.dtype == bool else source.dtype
 
     def choose(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
         (kept,) = select.apply(graph, [first[0], second[0]])
@@ -382,10 +392,11 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     places = nodes.reshape(graph, _count_up(graph, count), value.shape)
     padded = _padded(graph, [value, places], fillings, windows)
     chosen = graph.whole(_slide(graph, padded, windows, choose)[1])
-    flat = [nodes.reshape(graph, v, [product(v.shape)]) for v in (chosen, source)]
-    data = graph.whole(start.seen_as((count,)))
+    updates = nodes.cast(graph, source, made_of)
+    flat = [nodes.reshape(graph, v, [product(v.shape)]) for v in (chosen, updates)]
+    data = graph.whole(nodes.cast(graph, start, made_of).seen_as((count,)))
     made = graph.node("ScatterElements", [data, *flat], shape=[count], axis=0, reduction=reducer)
-    return nodes.reshape(graph, made, value.shape)
+    return nodes.cast(graph, nodes.reshape(graph, made, value.shape), source.dtype)
 
 
 def _count_up(graph: Graph, count: Dim) -> Value:
