@@ -146,3 +146,21 @@ def test_a_kernel_that_is_larger_than_the_input(dtype):
 
     x, w = np.ones((2, 3, 4, 9), dtype), np.ones((3, 3, 2, 10), dtype)
     check(function, x, w, reference=False)
+
+
+@pytest.mark.parametrize(
+    ("of_x", "of_w"),
+    [
+        ((0, 3, 5, 6), (4, 3, 2, 2)),
+        ((2, 0, 5, 6), (4, 0, 2, 2)),
+        ((2, 3, 0, 6), (4, 3, 2, 2)),
+        ((2, 3, 5, 6), (0, 3, 2, 2)),
+    ],
+)
+def test_nothing_to_convolve(of_x, of_w):
+    def function(x, w):
+        pads = [(1, 1), (1, 1)]
+        whole = lax.conv_general_dilated(x.astype(int), w.astype(int), (1, 1), pads)
+        return whole, lax.conv_general_dilated(x, w, (1, 1), pads)
+
+    check(function, np.ones(of_x, np.float32), np.ones(of_w, np.float32))
