@@ -123,6 +123,7 @@ def test_nothing_to_reduce():
     check(
         lambda x: [x.sum(1), x.prod(1), jnp.max(x, 1, initial=-3.0)], np.zeros((2, 0), np.float32)
     )
+    check(lambda x: [x.sum(0), x.sum(1), jnp.max(x, 1)], np.zeros((0, 2), np.int32))
 
 
 def test_symbolic_sizes():
