@@ -15,7 +15,7 @@ import numpy as np
 
 from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
-from bridge.onnx.operation import Operation
+from bridge.onnx.operation import Operation, Region
 from bridge.onnx.pools import max_pool
 from bridge.onnx.reducers import (
     IDENTITIES,
@@ -25,7 +25,7 @@ from bridge.onnx.reducers import (
     reducer_of,
 )
 from bridge.onnx.rules import Rule
-from bridge.onnx.running import reduce_so_far
+from bridge.onnx.running import combine_neighbours, reduce_so_far
 from bridge.onnx.sizes import Dim, floordiv, is_static, numbers_of, product
 from bridge.onnx.slicing import pad
 from bridge.onnx.values import Value, of_array
@@ -136,18 +136,14 @@ def _reduce(
         pooled = _max_pool(graph, values[0], windows)
         if pooled is not None:
             return [pooled]
-    if not is_static(windows.sizes):
-        if (way := _running_axis(values[0], windows)) is not None:
-            axis, reverse = way
-            return reduce_so_far(graph, region, values, starts, axis, reverse=reverse)
-        op.refuse(
-            "how large its windows are depends on sizes that only a run knows",
-            "export it with the sizes of the dimensions along which it goes",
-        )
+    if not is_static(windows.sizes) and (way := _running_axis(values[0], windows)) is not None:
+        axis, reverse = way
+        return reduce_so_far(graph, region, values, starts, axis, reverse=reverse)
     padded = _padded(graph, values, fillings, windows)
     if depends_on_order(region):
         return _fold(graph, op, padded, starts, windows, combine)
     found = _slide(graph, padded, windows, combine)
+    found = _slide_by_rounds(graph, region, found, windows)
     return found if changes_nothing else _begun(starts, found, combine)
 
 
@@ -238,9 +234,14 @@ def _padded(
 def _slide(
     graph: Graph, values: Sequence[Value], windows: _Windows, combine: _Combine
 ) -> list[Value]:
-    """The reductions of all windows; the last dimension goes first, so that the order stays."""
+    """The reductions of all windows; the last dimension goes first, so that the order stays.
+
+    Dimensions along which only a run knows their sizes are left as they are.
+    """
     found = list(values)
-    for axis, size in reversed(list(enumerate(numbers_of(windows.sizes)))):
+    for axis, size in reversed(list(enumerate(windows.sizes))):
+        if not isinstance(size, int):
+            continue
         stride, dilation = windows.strides[axis], windows.dilations[axis]
         if stride > 1 and size <= stride * _combinations(size):
             found = _one_by_one(graph, found, axis, size, stride, dilation, combine)
@@ -264,6 +265,8 @@ def _fold(
     combine: _Combine,
 ) -> list[Value]:
     """The reductions of all windows, from what they begin with to their last elements."""
+    if not is_static(windows.sizes):
+        op.refuse("only a run knows the sizes of its windows, and the order in them matters")
     sizes = numbers_of(windows.sizes)
     if math.prod(sizes) > _MOST_FOLDED:
         op.refuse(f"its windows have {math.prod(sizes)} elements, and their order matters")
@@ -286,6 +289,18 @@ def _fold(
             nodes.slice_(graph, value, begins, ends, windows.strides, axes=axes) for value in values
         ]
         found = combine(found, part)
+    return found
+
+
+def _slide_by_rounds(
+    graph: Graph, region: Region, values: list[Value], windows: _Windows
+) -> list[Value]:
+    """The same along the dimensions that are left, in loops."""
+    found = values
+    for axis, size in enumerate(windows.sizes):
+        if not isinstance(size, int):
+            moves = windows.strides[axis], windows.dilations[axis]
+            found = combine_neighbours(graph, region, found, axis, size, *moves)
     return found
 
 

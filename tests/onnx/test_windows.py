@@ -196,9 +196,32 @@ def test_windows_over_images_of_any_size(sizes):
 
 
 def test_windows_of_a_size_that_only_a_run_knows():
-    with pytest.raises(bridge.InteropError, match="how large its windows are"):
+    def function(x):
+        rows, columns = x.shape
+        numbers = lax.broadcasted_iota(np.int32, x.shape, 0)
+        return (
+            lax.reduce_window(x, -jnp.inf, lax.max, x.shape, (1, 1), "VALID"),
+            lax.reduce_window(x, 2.0, lax.add, (rows, 2), (1, 2), "SAME"),
+            lax.reduce_window(numbers, 0, lax.min, (rows, 1), (2, 1), "SAME"),
+            lax.reduce_window(
+                x,
+                1.0,
+                lax.mul,
+                (1, columns),
+                (1, 1),
+                ((0, 0), (columns, 0)),
+                window_dilation=(1, 2),
+            ),
+        )
+
+    x = np.random.default_rng(0).standard_normal((5, 6), np.float32)
+    check(function, x, shapes=["b, c"])
+
+
+def test_windows_of_an_unknown_size_whose_order_matters():
+    with pytest.raises(UnsupportedError, match="only a run knows the sizes of its windows"):
         check(
-            lambda x: lax.reduce_window(x, -jnp.inf, lax.max, x.shape, (1, 1), "VALID"),
+            lambda x: lax.reduce_window(x, 0.0, lax.sub, x.shape, (1, 1), "VALID"),
             np.ones((4, 2), np.float32),
             shapes=["b, 2"],
         )
