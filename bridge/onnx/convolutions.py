@@ -132,7 +132,7 @@ def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) ->
     x, window = _padded(graph, x, window, all_of_it=not has_kernel)
     sizes = _output_sizes(x, w, window)
     if is_empty or 0 in sizes:  # the runtime's products do not broadcast along no elements
-        return nodes.number_like(x, 0).seen_as((x.shape[0], w.shape[0], *sizes))
+        return graph.whole(nodes.number_like(x, 0).seen_as((x.shape[0], w.shape[0], *sizes)))
     if not has_kernel:
         return _by_products(graph, x, w, window, groups)
     shape = [x.shape[0], w.shape[0], *sizes]

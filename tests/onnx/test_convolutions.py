@@ -161,6 +161,7 @@ def test_nothing_to_convolve(of_x, of_w):
     def function(x, w):
         pads = [(1, 1), (1, 1)]
         whole = lax.conv_general_dilated(x.astype(int), w.astype(int), (1, 1), pads)
-        return whole, lax.conv_general_dilated(x, w, (1, 1), pads)
+        turned = lax.conv_general_dilated(x, w, (1, 1), pads, None, None, ("NCHW", "OIHW", "NHWC"))
+        return whole, lax.conv_general_dilated(x, w, (1, 1), pads), turned
 
     check(function, np.ones(of_x, np.float32), np.ones(of_w, np.float32))
