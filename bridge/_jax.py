@@ -26,6 +26,7 @@ __all__ = [
     "dlpack_exporter",
     "enable_x64",
     "is_staging",
+    "lowers_for_export",
     "outside_meshes",
     "polymorphic_shape_class",
     "replace_shardings",
@@ -325,6 +326,17 @@ def devices_of_lowering(context: Any) -> int | None:
     mesh = getattr(axes, "mesh", None)  # in jax.shard_map
     found = getattr(axes, "num_devices", None) if mesh is None else mesh.size
     return found if isinstance(found, int) else None
+
+
+def lowers_for_export(context: Any) -> bool:
+    """Whether a program is lowered by `jax.export`, and not to be run here, in a lowering rule.
+
+    JAX keeps it with the other parameters (jax/_src/interpreters/mlir.py, `LoweringParameters`).
+    Without the gate everything is lowered as what is exported. It can go when JAX says it in
+    `jax.interpreters.mlir`.
+    """
+    parameters = getattr(context.module_context, "lowering_parameters", None)
+    return bool(getattr(parameters, "for_export", True))
 
 
 def vary_together(values: Sequence[Any], like: Sequence[Any] = ()) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bridge._autograph import without_autograph
 from xla_call_module.errors import MissingDependencyError, StructureError
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ __all__ = ["call_tf"]
 _VARIABLES = ("live", "argument", "constant")
 
 
+@without_autograph
 def call_tf(
     fun_tf: Any,
     *,
@@ -42,8 +44,8 @@ def call_tf(
             symbols nor products of them.
         graph: whether it stays a TensorFlow function in what is exported: `bridge.convert`,
             `tf.saved_model.save` of that and `bridge.save` keep it in the graph or the file, and
-            TensorFlow compiles it there. It can be called eagerly; a program around it can be
-            exported, and JAX alone cannot run it. Its variables are an `argument` or `constant`.
+            TensorFlow compiles it there. A program that JAX runs itself has it compiled; what was
+            exported JAX alone cannot run. There its variables are an `argument` or `constant`.
         variables: how the function gets its variables. `live`: each run reads what they are then,
             which under `jit` takes a callback. `argument`: as a dict of arrays, which comes before
             all other arguments and which the attribute `variables` returns; JAX differentiates

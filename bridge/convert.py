@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
+from bridge._autograph import without_autograph
 from bridge._jax import settings_query, static_parameters
 from bridge.lowering import argument_names, export_for
 from bridge.narrowing import narrow_dtype
@@ -27,7 +28,6 @@ from xla_call_module.errors import (
     DtypeError,
     MissingDependencyError,
     StructureError,
-    UnsupportedError,
 )
 from xla_call_module.exported import Check
 from xla_call_module.linalg_option import parse_linalg
@@ -45,6 +45,7 @@ _BIND_STATIC = (
 )
 
 
+@without_autograph
 def convert(
     fun: Callable[..., Any] | export.Exported,
     *,
@@ -252,24 +253,14 @@ class Tracer:
         platforms: tuple[str, ...],
     ) -> tuple[DifferentiableCall, tree_util.PyTreeDef]:
         args, kwargs = tree_util.tree_unflatten(tree, specs)
-        try:
-            exported = export_for(
-                self._fun,
-                args,
-                kwargs,
-                name=_name_of(self._fun),
-                platforms=platforms,
-                disabled_checks=self._options.disabled_checks,
-            )
-        except NotImplementedError as error:
-            if "callback" not in str(error):
-                raise
-            raise UnsupportedError(
-                f"{_name_of(self._fun)} calls back to Python, and the callback cannot leave this "
-                "process. To do: leave pure_callback, io_callback and debug.print out of what is "
-                "converted; a function of bridge.call_tf reads its variables through one, unless "
-                f"it has variables='constant' or 'argument'. JAX says: {error}"
-            ) from error
+        exported = export_for(
+            self._fun,
+            args,
+            kwargs,
+            name=_name_of(self._fun),
+            platforms=platforms,
+            disabled_checks=self._options.disabled_checks,
+        )
         if exported.in_tree != tree:
             raise StructureError(
                 f"{_name_of(self._fun)} was called with the structure {tree}, and JAX exported it "

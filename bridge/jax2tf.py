@@ -29,6 +29,7 @@ from bridge.convert import Converted, Tracer
 from bridge.gradient import GradientOptions
 from bridge.narrowing import narrow_dtype
 from bridge.specifications import specify_as_jax2tf
+from bridge.tf_functions.calls import CalledFunction, CallOptions
 from bridge.tf_functions.eager import call_eagerly, with_eager_gradient
 from bridge.tf_functions.results import DynamicShapeError, returning
 from xla_call_module._tf import exempt_from_autograph
@@ -191,6 +192,7 @@ def _parse_platforms(names: Sequence[str] | None) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(names))
 
 
+@exempt_from_autograph
 def call_tf(
     callable_tf: Callable[..., Any],
     has_side_effects: bool = True,  # noqa: FBT001, FBT002 - as JAX's own converter has it
@@ -231,7 +233,7 @@ def call_tf(
         )
         callable_tf = returning(callable_tf, shapes)
     if call_tf_graph:
-        inside = call_tensorflow(callable_tf, shapes=shapes, graph=True, variables="constant")
+        inside = _only_exported(callable_tf, shapes)
     elif ordered:
         inside = call_tensorflow(callable_tf, shapes=shapes, compiled=False, has_side_effects=True)
     else:
@@ -249,7 +251,20 @@ def call_tf(
         except DynamicShapeError:
             return with_eager_gradient(callable_tf)(args, kwargs)
 
-    return call
+    return exempt_from_autograph(call)
+
+
+def _only_exported(callable_tf: Callable[..., Any], shapes: Any) -> Callable[..., Any]:
+    """The function as a TensorFlow function in a file; JAX's converter refuses to run it in JAX."""
+    options = CallOptions(
+        variables="constant",
+        compiled=True,
+        graph=True,
+        shapes=shapes,
+        has_side_effects=None,
+        only_exported=True,
+    )
+    return CalledFunction(callable_tf, options)
 
 
 def dtype_of_val(val: Any) -> tf.DType:

@@ -10,7 +10,7 @@ import jax
 from jax import export, tree_util
 
 from xla_call_module.checks import DisabledCheck
-from xla_call_module.errors import InteropError, LoweringError, StructureError
+from xla_call_module.errors import InteropError, LoweringError, StructureError, UnsupportedError
 from xla_call_module.exported import from_exported, to_jax_checks
 
 __all__ = ["argument_names", "explain_gradient", "export_for"]
@@ -48,6 +48,7 @@ def export_for(
         LoweringError: it cannot be lowered for some of the platforms; the message names the
             primitive, and the platforms for which it can.
         StructureError: it calls a target that has no meaning outside this process, with its place.
+        UnsupportedError: it calls back to Python.
         Exception: what tracing the function raises.
     """
     checks = to_jax_checks(disabled_checks)
@@ -60,13 +61,17 @@ def export_for(
     except _REFUSALS as error:
         if not _is_traced(fun, args, kwargs):
             raise
+        if isinstance(error, UnsupportedError):
+            raise
+        if _is_of_callbacks(error):
+            raise _calls_back(name, error) from error
         reasons = {}
         for platform in platforms:
             try:
                 export_on([platform])
             except _REFUSALS as reason:
-                if "callback" in str(reason):  # which is what is wrong, on every platform
-                    raise reason from error
+                if _is_of_callbacks(reason):  # which is what is wrong, on every platform
+                    raise _calls_back(name, reason) from error
                 reasons[platform] = str(reason)
         usable = [platform for platform in platforms if platform not in reasons]
         obstacle = _obstacle(export_on(usable), disabled_checks) if usable else ""
@@ -74,6 +79,19 @@ def export_for(
         if explained is None:
             raise
         raise explained from error
+
+
+def _is_of_callbacks(error: Exception) -> bool:
+    return isinstance(error, NotImplementedError) and "callback" in str(error)
+
+
+def _calls_back(name: str, error: Exception) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} calls back to Python, and the callback cannot leave this process. To do: leave "
+        "pure_callback, io_callback and debug.print out of what is exported; a function of "
+        "bridge.call_tf is called back with compiled=False, which graph=True replaces. JAX says: "
+        f"{error}"
+    )
 
 
 def argument_names(

@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 __all__ = [
     "ArgumentError",
@@ -29,6 +30,11 @@ class InteropError(Exception):
 
     The message says what was found, what was expected, where, and what to do.
     """
+
+    # AutoGraph raises an error of a `tf.function` again as one of the same class only if this says
+    # that a message makes one; those of the classes that the subclasses have besides do not.
+    if not TYPE_CHECKING:
+        __init__ = Exception.__init__
 
 
 class DtypeError(InteropError, TypeError):

@@ -16,8 +16,16 @@ from xla_call_module.composites import COMPOSITE
 from xla_call_module.stablehlo import walk
 from xla_call_module.versions import RELEASES
 
-__all__ = ["compose_custom_calls", "expand_custom_calls", "first_release_with"]
+__all__ = [
+    "NO_RELEASE",
+    "compose_custom_calls",
+    "expand_custom_calls",
+    "first_release_with",
+    "to_custom_calls",
+]
 
+# Older than each TensorFlow, so that it runs none of them.
+NO_RELEASE = (0, 0)
 _PREFIX = "mhlo."
 # Found by running each in each release.
 _FIRST = {
@@ -31,6 +39,7 @@ _FIRST = {
     "mhlo.sinh": (2, 21),
     "mhlo.topk": (2, 16),
 }
+_UNARY = frozenset(_FIRST) - {"mhlo.topk"}
 # With `shape.shape_of`, which takes the place of dimensions that are symbols.
 _DEFINE = "builtin.module(func.func(chlo-legalize-to-stablehlo,shape-legalize-to-stablehlo))"
 
@@ -43,6 +52,21 @@ def first_release_with(operation: Any) -> tuple[int, int] | None:
     if not target.startswith(_PREFIX):
         return None
     return _FIRST.get(target, RELEASES[-1].tensorflow)
+
+
+def to_custom_calls(module: Any) -> None:
+    """Replace, in place, operations of MHLO's own by custom calls, as a file has them."""
+    for operation in [found.operation for found in walk(module)]:
+        if operation.name not in _UNARY:
+            continue
+        with operation.context, operation.location, ir.InsertionPoint(operation):
+            call = ir.Operation.create(
+                "stablehlo.custom_call",
+                results=[result.type for result in operation.results],
+                operands=list(operation.operands),
+                attributes={"call_target_name": ir.StringAttr.get(operation.name)},
+            )
+        _replace(operation, call)
 
 
 def expand_custom_calls(module: Any, tensorflow: tuple[int, int]) -> None:

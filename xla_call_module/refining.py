@@ -10,6 +10,7 @@ from typing import Any
 from xla_call_module._jax import func, ir, refine_module
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.composites import call_definitions
+from xla_call_module.divisions import guard_divisions
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo import (
     TensorType,
@@ -77,6 +78,7 @@ def _refined(
 ) -> Iterator[Any]:
     with open_module(call.module) as module:
         call_definitions(module)  # the refinement does not enter them
+        guard_divisions(module)
         _take_shapes(module, shapes)
         try:
             refined = refine_module(module, check_assertions=check_assertions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,10 +12,17 @@ from jax import tree_util
 
 from bridge.containers import without_containers
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import ArgumentError, DtypeError, StructureError
+from xla_call_module.errors import ArgumentError, DtypeError, FormatError, StructureError
 from xla_call_module.exported import result_paths
 
-__all__ = ["ResultDtypeError", "call_with_tensors", "flatten_results", "name_of", "to_callable"]
+__all__ = [
+    "ResultDtypeError",
+    "call_with_tensors",
+    "flatten_results",
+    "name_of",
+    "symbolic_tensor",
+    "to_callable",
+]
 
 
 class ResultDtypeError(DtypeError, ValueError):
@@ -34,9 +42,10 @@ def to_callable(fun_tf: Any) -> Callable[..., Any]:
     Raises:
         ArgumentError: there is nothing to call.
         StructureError: there is more than one signature.
+        FormatError: there is no SavedModel.
     """
     if isinstance(fun_tf, (str, os.PathLike)):
-        return to_callable(tf.saved_model.load(os.fspath(fun_tf)))
+        return to_callable(_load(os.fspath(fun_tf)))
     if callable(fun_tf):
         return fun_tf  # type: ignore[no-any-return]
     signatures = getattr(fun_tf, "signatures", None)
@@ -56,6 +65,15 @@ def to_callable(fun_tf: Any) -> Callable[..., Any]:
     return _keeping_alive(signatures[name], fun_tf)
 
 
+def _load(folder: str) -> Any:
+    try:
+        return tf.saved_model.load(folder)
+    except OSError as error:
+        raise FormatError(
+            f"{folder} is no SavedModel: {error}. To do: pass the folder that holds saved_model.pb."
+        ) from error
+
+
 def _keeping_alive(signature: Callable[..., Any], loaded: Any) -> Callable[..., Any]:
     """The signature, which by itself does not own the variables of what was loaded."""
 
@@ -71,6 +89,8 @@ def name_of(fun_tf: Any) -> str:
     """What messages and the compiled program call a function."""
     if isinstance(fun_tf, (str, os.PathLike)):
         return os.path.basename(os.fspath(fun_tf).rstrip(os.sep)) or "saved_model"
+    if isinstance(fun_tf, functools.partial):
+        return name_of(fun_tf.func)
     for attribute in ("__name__", "name"):
         if isinstance(found := getattr(fun_tf, attribute, None), str) and found:
             return found
@@ -110,16 +130,42 @@ def flatten_results(results: Any, name: str) -> tuple[list[tf.Tensor], tree_util
     return tensors, tree
 
 
+def symbolic_tensor(tensor: tf.Tensor, path: str) -> ArgumentError:
+    """The error for an argument without a value, as those of a `tf.function` are."""
+    return ArgumentError(
+        f"{path} is {tensor!r:.80}, a tensor of a graph that TensorFlow is tracing; JAX needs its "
+        "value. To do: convert the JAX program, and call that in the graph, as in "
+        "bridge.convert(bridge.call_tf(fun)); or call fun itself there."
+    )
+
+
 def call_with_tensors(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], name: str
 ) -> Any:
     """What a function returns for tensors.
 
     Raises:
-        ArgumentError: it is a `tf.function` with a signature that they do not fit.
+        ArgumentError: it is a `tf.function` with a signature that they do not fit; or it takes one
+            of them for a Python value.
+        StructureError: it is a signature, the variables of which are gone.
     """
     try:
         return function(*args, **kwargs)
+    except tf.errors.OperatorNotAllowedInGraphError as error:
+        raise ArgumentError(
+            f"{name} takes a tensor for a Python value, such as training=True, and all arguments "
+            "arrive as tensors. To do: bind Python values first, as in "
+            "call_tf(functools.partial(fun, training=True)); or, if it decides by the value of a "
+            f"tensor, make it a tf.function. TensorFlow says: {str(error)[:400]}"
+        ) from error
+    except AssertionError as error:
+        if "variables which have been deleted" not in str(error):
+            raise
+        raise StructureError(
+            f"{name} reads variables that are gone: the signature of a SavedModel does not hold "
+            "them. To do: pass what tf.saved_model.load returned, or the path, to call_tf; or keep "
+            "what was loaded."
+        ) from error
     except TypeError as error:
         if not str(error).startswith("Binding inputs to tf.function failed"):
             raise

@@ -12,9 +12,16 @@ import numpy as np
 import tensorflow as tf
 from jax import tree_util
 
+from bridge._autograph import without_autograph
 from bridge._jax import is_staging
 from bridge.narrowing import narrow_array
-from bridge.tf_functions.callables import call_with_tensors, flatten_results, name_of, to_callable
+from bridge.tf_functions.callables import (
+    call_with_tensors,
+    flatten_results,
+    name_of,
+    symbolic_tensor,
+    to_callable,
+)
 from bridge.tf_functions.callbacks import Callback
 from bridge.tf_functions.derivatives import Spliced
 from bridge.tf_functions.effects import is_stateful, stateful_operations
@@ -33,7 +40,7 @@ from bridge.tf_functions.variables import (
 )
 from bridge.trees import unique_names
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import ArgumentError, StructureError
 from xla_call_module.exported import argument_paths
 
 __all__ = ["CallOptions", "CalledFunction"]
@@ -47,6 +54,7 @@ class CallOptions:
         variables: `live`, `argument` or `constant`.
         compiled: whether JAX compiles the function, or calls TensorFlow back.
         graph: whether it stays a TensorFlow function in what is exported.
+        only_exported: with `graph`, whether JAX itself may not run a program with it.
         shapes: a pytree of the results' shapes and dtypes, or None.
         has_side_effects: whether calls keep their order, and are not left out; None for whether
             the function has operations that ask for it.
@@ -57,6 +65,7 @@ class CallOptions:
     graph: bool
     shapes: Any
     has_side_effects: bool | None
+    only_exported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,7 @@ class _Bound:
     specs: tuple[jax.ShapeDtypeStruct, ...]
 
 
+@without_autograph
 class CalledFunction:
     """A TensorFlow function as a JAX function; `bridge.call_tf` makes it."""
 
@@ -172,7 +182,7 @@ class CalledFunction:
     ) -> Sequence[Any]:
         if self._mode == "constant" or not is_staging():
             return read(variables)
-        return read_at_run_time(variables, specs)
+        return read_at_run_time(variables, specs, name=self.__name__)
 
     def _bind(self, tree: tree_util.PyTreeDef, leaves: Sequence[Any]) -> _Bound:
         config: Any = jax.config  # its values are attributes that JAX adds when it is imported
@@ -227,7 +237,12 @@ class CalledFunction:
         # TensorFlow itself reads the variables.
         if self._options.graph:
             variables = traced.variables if self._takes_variables else ()
-            return Spliced(traced, variables, results=declared, runner=Embedding(effects))
+            return Spliced(
+                traced,
+                variables,
+                results=declared,
+                runner=Embedding(effects, self._options.only_exported),
+            )
         keeps = bool(stateful_operations(traced.concrete))
         return Spliced(traced, (), results=declared, runner=Callback(effects, keeps))
 
@@ -249,6 +264,13 @@ def _to_array(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> Any:
         leaf = leaf.read_value()
     if isinstance(leaf, tf.Tensor) and hasattr(leaf, "numpy"):
         return to_array(leaf)
+    if isinstance(leaf, tf.__internal__.CompositeTensor):
+        raise ArgumentError(
+            f"{argument_paths(tree)[index]} is a {type(leaf).__name__}; expected a dense tensor. "
+            "To do: pass its parts, and put them together in the function, or make it dense."
+        )
+    if isinstance(leaf, tf.Tensor):
+        raise symbolic_tensor(leaf, argument_paths(tree)[index])
     array = np.asarray(leaf)
     if array.dtype.kind in "USO":
         raise StructureError(

@@ -37,6 +37,7 @@ from bridge.tf_functions.effects import (
     operations_of,
 )
 from bridge.tf_functions.embedding import Embedding
+from bridge.tf_functions.held_calls import HeldCall, hold
 from bridge.tf_functions.inlining import gradient_in_graph, has_loops, inline
 from bridge.tf_functions.linear import LinearMap, apply_linear
 from bridge.tf_functions.linearity import operations_without_gradient
@@ -155,10 +156,16 @@ class Spliced:
     def _call(self, *inputs: Any) -> list[Any]:
         if isinstance(self._runner, Callback):
             return self._runner.run(self._traced, self._results, inputs)
-        if self._runner is not None and not runs_now(inputs):
-            return self._embed(self._runner, inputs)
-        if self._runner is not None and not self._variables:
-            return call_now(self._traced, self._results, inputs)
+        if self._runner is None:
+            return self._call_compiled(*inputs)
+        return self._call_now(*inputs) if runs_now(inputs) else self._hold(self._runner, inputs)
+
+    def _call_now(self, *inputs: Any) -> list[Any]:
+        if self._variables:  # which TensorFlow would not take the values of
+            return self._call_compiled(*inputs)
+        return call_now(self._traced, self._results, inputs)
+
+    def _call_compiled(self, *inputs: Any) -> list[Any]:
         with self._lock:
             exported, captures = self._compiled
         count = len(self._traced.arguments)
@@ -167,15 +174,27 @@ class Spliced:
             if isinstance(captured, int):
                 return inputs[count + captured]
             if isinstance(captured, tf.Variable):
-                return read_at_run_time([captured], [to_spec(captured, self._traced)])[0]
+                specs = [to_spec(captured, self._traced)]
+                return read_at_run_time([captured], specs, name=self._traced.name)[0]
             return captured
 
         return list(exported.call(*inputs[:count], *map(value, captures)))
 
-    def _embed(self, runner: Embedding, inputs: Sequence[Any]) -> list[Any]:
+    def _hold(self, runner: Embedding, inputs: Sequence[Any]) -> list[Any]:
+        """A function of TensorFlow's in what is exported, else the function compiled."""
         count = len(self._traced.arguments)
-        values = dict(zip(map(id, self._variables), inputs[count:], strict=True))
-        return runner.run(self._traced, self._results, inputs[:count], values)
+
+        def embed(*inputs: Any) -> list[Any]:
+            values = dict(zip(map(id, self._variables), inputs[count:], strict=True))
+            return runner.run(self._traced, self._results, inputs[:count], values)
+
+        call = HeldCall(
+            name=self._traced.name,
+            exported=embed,
+            compiled=None if runner.only_exported else self._call_compiled,
+            now=self._call_now,
+        )
+        return hold(call, lambda *inputs: runner.like(self._results, inputs), inputs)
 
     def _push_forward(self, primals: Arrays, tangents: Arrays) -> tuple[list[Any], list[Any]]:
         """The rule of `jax.custom_jvp`."""
@@ -235,9 +254,18 @@ class Spliced:
         return not is_split(variable) and is_differentiable(variable.dtype.base_dtype.name)
 
     @cached_property
-    def _is_inlined(self) -> bool:
-        """Whether its gradient is taken of its operations, instead of a call of it."""
-        return self._runner is None and has_loops(self._traced.concrete)
+    def _in_graph(self) -> Callable[..., list[tf.Tensor]] | None:
+        """What puts its operations into a graph, of which the gradient is taken; None for a call.
+
+        A gradient that TensorFlow was told knows the graph in which it was told, so that the Python
+        function must run again.
+        """
+        if self._runner is not None or not has_loops(self._traced.concrete):
+            return None
+        if has_own_gradients(self._traced.concrete):
+            again: Callable[..., list[tf.Tensor]] = self._traced.function.python_function
+            return again
+        return lambda *arguments: inline(self._traced.concrete, arguments)
 
     @cached_property
     def _moving(self) -> tuple[int, ...]:
@@ -333,7 +361,7 @@ class Spliced:
             specs = [self._results[index] for index in self._moving]
             found = self._traced.concrete(*tensors[:count])  # for the shapes only
             zeros = [tf.zeros_like(found[index]) for index in self._moving]
-            if self._is_inlined:
+            if self._in_graph is not None:
                 pulled = self._gradient(active, tensors[:count], zeros)
                 return _to_tensors(gradient_in_graph(pulled, zeros, tensors[count:]), specs)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -360,12 +388,11 @@ class Spliced:
         inputs = [*arguments, *self._variables]
         sources = [inputs[index] for index in active]
         specs = [self._spec_of(index) for index in active]
-        if self._is_inlined:
+        if self._in_graph is not None:
             sources = [_alone(source) for source in sources]
             given = dict(zip(active, sources, strict=True))
-            results = inline(
-                self._traced.concrete,
-                [given.get(index, argument) for index, argument in enumerate(arguments)],
+            results = self._in_graph(
+                *(given.get(index, argument) for index, argument in enumerate(arguments))
             )
             targets = [results[index] for index in self._moving]
             return _to_tensors(gradient_in_graph(targets, sources, cotangents), specs)
@@ -544,7 +571,7 @@ def _is_trainable(spec: jax.ShapeDtypeStruct) -> bool:
 def _zero_tangent(result: Any) -> Any:
     if jnp.issubdtype(result.dtype, jnp.inexact):
         return jnp.zeros_like(result)
-    return np.zeros(result.shape, jax.dtypes.float0)
+    return SymbolicZero(jax.typeof(result).to_tangent_aval())  # numpy has no symbolic shapes
 
 
 def _to_tensors(values: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.Tensor]:

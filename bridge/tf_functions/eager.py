@@ -15,8 +15,15 @@ import numpy as np
 import tensorflow as tf
 from jax import tree_util
 
-from bridge.tf_functions.callables import call_with_tensors, flatten_results, name_of
+from bridge.tf_functions.callables import (
+    call_with_tensors,
+    flatten_results,
+    name_of,
+    symbolic_tensor,
+)
 from bridge.tf_functions.differentiable import conjugate, is_differentiable
+from xla_call_module.errors import ArgumentError
+from xla_call_module.exported import argument_paths
 
 __all__ = ["call_eagerly", "with_eager_gradient"]
 
@@ -25,6 +32,7 @@ def call_eagerly(fun_tf: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """The results for values as JAX arrays, each in memory of its own.
 
     Raises:
+        ArgumentError: an argument is no array.
         StructureError: a result is no dense tensor.
         DtypeError: a result has a dtype that JAX does not have.
     """
@@ -79,7 +87,25 @@ def _pull_back(fun_tf: Callable[..., Any], given: Any, cotangents: Sequence[Any]
 
 def _to_tensors(args: Any, kwargs: Any) -> tuple[list[tf.Tensor], tree_util.PyTreeDef]:
     leaves, tree = tree_util.tree_flatten((args, kwargs))
-    return [tf.constant(np.asarray(jnp.asarray(leaf))) for leaf in leaves], tree
+    return [_to_tensor(leaf, tree, index) for index, leaf in enumerate(leaves)], tree
+
+
+def _to_tensor(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> tf.Tensor:
+    """A tensor of its own memory; of a typed PRNG key its data."""
+    if isinstance(leaf, tf.Tensor) and not hasattr(leaf, "numpy"):
+        raise symbolic_tensor(leaf, argument_paths(tree)[index])
+    if isinstance(leaf, np.ndarray) and leaf.dtype == jax.dtypes.float0:
+        return tf.zeros(leaf.shape, tf.bool)
+    try:
+        array = jnp.asarray(leaf)
+    except TypeError as error:
+        raise ArgumentError(
+            f"{argument_paths(tree)[index]} is {leaf!r:.80} ({type(leaf).__name__}); expected a "
+            f"JAX or numpy array, a dense tensor or a Python number. JAX says: {error}"
+        ) from error
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    return tf.constant(np.asarray(array))
 
 
 def _run(

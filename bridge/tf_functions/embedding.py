@@ -5,7 +5,7 @@ What `bridge.convert` and `bridge.save` make of the program has it as a function
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,15 @@ class Embedding:
 
     Attributes:
         has_side_effect: whether it is called even if no result is used.
+        only_exported: whether a program that JAX runs itself may not have it.
     """
 
     has_side_effect: bool
+    only_exported: bool
+
+    def like(self, results: Sequence[jax.ShapeDtypeStruct], arguments: Sequence[Any]) -> list[Any]:
+        """A call with the same results and effects that holds nothing."""
+        return list(self._call(results, "")(*arguments))
 
     def run(
         self,
@@ -50,14 +56,19 @@ class Embedding:
             StructureError: the function has captured what cannot be an operand of the call.
         """
         operands = [_operand(captured, traced, values) for captured in traced.captures]
-        call = jax.ffi.ffi_call(
+        call = self._call(results, pack_functions(*_definitions(traced)))
+        return list(call(*arguments, *operands))
+
+    def _call(
+        self, results: Sequence[jax.ShapeDtypeStruct], functions: str
+    ) -> Callable[..., Sequence[Any]]:
+        return jax.ffi.ffi_call(
             TARGET,
             list(results),
             has_side_effect=self.has_side_effect,
             custom_call_api_version=2,
-            legacy_backend_config=pack_functions(*_definitions(traced)),
+            legacy_backend_config=functions,
         )
-        return list(call(*arguments, *operands))
 
 
 def _operand(captured: Any, traced: Traced, values: Mapping[int, Any]) -> Any:

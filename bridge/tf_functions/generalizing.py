@@ -8,13 +8,22 @@ StableHLO that takes its shape as an operand. Whatever else is different is refu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 
+from bridge.tf_functions.dynamic_calls import (
+    WINDOW,
+    attributes_of,
+    reducer_of,
+    write_custom_call,
+    write_random_bits,
+    write_window,
+)
 from bridge.tf_functions.sizes import Size, SizeSamples
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo import functions_of
@@ -23,10 +32,8 @@ __all__ = ["generalize"]
 
 _Elements: Any = ir.DenseElementsAttr  # whose stubs know no numpy arrays
 
-# Their results have shapes that do not follow from those of their operands.
-_SHAPED = frozenset({"custom_call", "rng", "rng_bit_generator"})
-# What XLA notes beside an operation, which is not part of it.
-_NOTES = frozenset({"xla_shape", "result_layout", "minor_to_major"})
+# Its results have shapes that do not follow from those of their operands.
+_SHAPED = frozenset({"rng"})
 # As many numbers are computed one by one where they depend on sizes.
 _FEW = 16
 
@@ -56,12 +63,15 @@ class _Generalizer:
         self._values: dict[Any, Any] = {}
         self._numbers: list[dict[Any, int]] = []
         self._functions: list[list[str]] = []
+        self._module: Any = None
+        self._at: Any = None
         self._i32 = ir.IntegerType.get_signless(32)
 
     def run(self, modules: Sequence[Any]) -> tuple[Any, list[str]]:
         self._numbers = [{} for _ in modules]
         self._functions = [list(functions_of(module)) for module in modules]
         found = ir.Module.create(modules[0].operation.location)
+        self._module = found
         with ir.InsertionPoint(found.body), modules[0].operation.location:
             for functions in self._together(module.body.operations for module in modules):
                 self._function(functions)
@@ -92,9 +102,12 @@ class _Generalizer:
 
     def _block(self, blocks: Sequence[Any], new: Any, skipped: int = 0) -> None:
         self._bind([list(block.arguments) for block in blocks], list(new.arguments)[skipped:])
+        versions = [[found.operation for found in block.operations] for block in blocks]
+        self._at = next((os[0] for os in zip(*versions, strict=False) if _differ(os)), self._at)
         with ir.InsertionPoint(new):
-            for operations in self._together(block.operations for block in blocks):
-                self._operation([operation.operation for operation in operations])
+            for operations in self._together(versions):
+                self._at = operations[0]
+                self._operation(operations)
 
     def _bind(self, values: Sequence[Sequence[Any]], new: Sequence[Any]) -> None:
         """Note what a value is called in each module, and what it is now."""
@@ -105,7 +118,7 @@ class _Generalizer:
 
     def _operation(self, operations: Sequence[Any]) -> None:
         first = operations[0]
-        if len({operation.name for operation in operations}) > 1:
+        if _differ(operations):
             raise self.refusal(
                 f"it is compiled to {', '.join(sorted({o.name for o in operations}))}"
             )
@@ -123,6 +136,8 @@ class _Generalizer:
         if differing or any(map(_is_dynamic, types)):
             if (write := _WRITERS.get(name)) is not None:
                 return [write(self, operations, operands, types[0])]
+            if (call := _CALLS.get(name)) is not None and set(differing) <= call.sizes:
+                return call.write(self, operations, operands, types)
             if differing or name in _SHAPED:
                 which = f"{', '.join(differing)} of " if differing else "the shape of "
                 raise self.refusal(
@@ -132,7 +147,7 @@ class _Generalizer:
 
     def _differing(self, operations: Sequence[Any]) -> list[str]:
         """The attributes that depend on the size; what functions are called does not matter."""
-        versions = [_attributes(operation) for operation in operations]
+        versions = [attributes_of(operation) for operation in operations]
         if operations[0].name == "func.call":
             names = [ir.FlatSymbolRefAttr(version.pop("callee")).value for version in versions]
             places = zip(self._functions, names, strict=True)
@@ -148,7 +163,7 @@ class _Generalizer:
         if first.name == "func.call":
             operands = [*self._scalars, *operands]
         new = ir.Operation.create(
-            first.name, types, operands, _attributes(first), regions=len(first.regions)
+            first.name, types, operands, attributes_of(first), regions=len(first.regions)
         )
         for regions in zip(*(operation.regions for operation in operations), strict=True):
             region = new.regions[len([*regions]) and list(first.regions).index(regions[0])]
@@ -217,10 +232,23 @@ class _Generalizer:
         """The shape of the first result as a vector."""
         return self.vector(self.shape([operation.results[0].type for operation in operations]))
 
-    def attribute(self, operations: Sequence[Any], name: str) -> list[Size]:
-        """The sizes in an attribute."""
-        arrays = [list(operation.attributes[name]) for operation in operations]
+    def attribute(
+        self, operations: Sequence[Any], name: str, default: Sequence[int] = ()
+    ) -> list[Size]:
+        """The sizes in an attribute, in the order in which they lie there."""
+        arrays = [
+            np.array(operation.attributes[name]).ravel().tolist()
+            if name in operation.attributes
+            else default
+            for operation in operations
+        ]
         return [self.size(values) for values in self._together(arrays)]
+
+    def reducer(self, operation: Any) -> str:
+        """The name of a function of the module that does what a region does."""
+        if (name := reducer_of(operation, self._module)) is None:
+            raise self.refusal(f"the region of {operation.name} calls functions")
+        return name
 
     def numbers(self, arrays: Sequence[Any], element: Any) -> Any:
         """A constant of a fixed shape, with few numbers that depend on the size."""
@@ -260,10 +288,11 @@ class _Generalizer:
 
     def refusal(self, what: str) -> StructureError:
         """The error for what depends on the size in another way."""
+        where = _node_of(self._at)
         return StructureError(
-            f"{self._name} is not compiled for symbolic sizes: {what}. To do: pass graph=True, "
-            "which leaves compiling it to the TensorFlow that runs what is exported; or export it "
-            "once for each size."
+            f"{self._name} is not compiled for symbolic sizes: {where}{what}. To do: pass "
+            "graph=True, which leaves compiling it to the TensorFlow that runs what is exported; "
+            "or export it once for each size."
         )
 
 
@@ -286,13 +315,16 @@ def _elements(array: Any, element: Any) -> Any:
     return _Elements.get(np.ascontiguousarray(array), type=element, shape=array.shape)
 
 
-def _attributes(operation: Any) -> dict[str, Any]:
-    found = {}
-    for item in list(operation.attributes):
-        name = item if isinstance(item, str) else item.name  # as in JAX 0.9 and older
-        if name not in _NOTES:
-            found[name] = operation.attributes[name]
-    return found
+def _differ(operations: Sequence[Any]) -> bool:
+    return len({operation.name for operation in operations}) > 1
+
+
+def _node_of(operation: Any) -> str:
+    """Which node of TensorFlow's graph an operation comes from, if it says so."""
+    found = re.search(
+        r'^loc\((?:fused\[)?"([^"]*/[^"/]*|[A-Z]\w*)"', str(operation and operation.location)
+    )
+    return f"in {found[1]} " if found else ""
 
 
 def _is_dynamic(type_: Any) -> bool:
@@ -364,7 +396,7 @@ def _write_gather(
 ) -> Any:
     sizes = self.vector(self.attribute(operations, "slice_sizes"))
     attributes = {
-        name: value for name, value in _attributes(operations[0]).items() if name != "slice_sizes"
+        name: value for name, value in attributes_of(operations[0]).items() if name != "slice_sizes"
     }
     created = ir.Operation.create(
         "stablehlo.dynamic_gather", [type_], [*operands, sizes], attributes
@@ -411,6 +443,50 @@ def _to_array(operation: Any) -> Any:
         return None
 
 
+def _call_window(
+    self: _Generalizer, operations: Sequence[Any], operands: list[Any], types: list[Any]
+) -> list[Any]:
+    rank = ir.RankedTensorType(types[0]).rank
+    ones, zeros = (1,) * rank, (0,) * (2 * rank)
+    lists = [self.vector(self.attribute(operations, name, ones)) for name in WINDOW]
+    pairs = ir.RankedTensorType.get([rank, 2], ir.IntegerType.get_signless(32))
+    padding = stablehlo.reshape(pairs, self.vector(self.attribute(operations, "padding", zeros)))
+    return write_window(types, operands, [*lists, padding], self.reducer(operations[0]))
+
+
+def _call_random_bits(
+    self: _Generalizer, operations: Sequence[Any], operands: list[Any], types: list[Any]
+) -> list[Any]:
+    shape = self.vector(self.shape([operation.results[1].type for operation in operations]))
+    algorithm = operations[0].attributes["rng_algorithm"]
+    return write_random_bits(types, operands[0], shape, algorithm)
+
+
+def _call_custom_call(
+    self: _Generalizer, operations: Sequence[Any], operands: list[Any], types: list[Any]
+) -> list[Any]:
+    results = self._together([result.type for result in o.results] for o in operations)
+    shapes = [self.vector(self.shape(versions)) for versions in results]
+    return write_custom_call(types, operands, shapes, attributes_of(operations[0]))
+
+
+class _Call(NamedTuple):
+    """How an operation is written as a call.
+
+    Attributes:
+        write: makes the results.
+        sizes: the attributes that may depend on the size.
+    """
+
+    write: Callable[[_Generalizer, Sequence[Any], list[Any], list[Any]], list[Any]]
+    sizes: frozenset[str] = frozenset()
+
+
+_CALLS: Mapping[str, _Call] = {
+    "custom_call": _Call(_call_custom_call),
+    "reduce_window": _Call(_call_window, frozenset({*WINDOW, "padding"})),
+    "rng_bit_generator": _Call(_call_random_bits),
+}
 _WRITERS: Mapping[str, Callable[[_Generalizer, Sequence[Any], list[Any], Any], Any]] = {
     "broadcast_in_dim": _write_broadcast,
     "constant": _write_constant,

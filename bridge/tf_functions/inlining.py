@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bridge._tf import graph_of_function
 from bridge.tf_functions.effects import operations_of
+from xla_call_module._tf import register_function
 
 __all__ = ["gradient_in_graph", "has_loops", "inline"]
 
@@ -22,15 +23,8 @@ _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 
 def has_loops(concrete: Any) -> bool:
-    """Whether there are loops, and all operations have the gradients of their types.
-
-    A gradient that `tf.custom_gradient` gives is bound to the graph in which it was traced.
-    """
-    if graph_of_function is None or not operations_of(concrete) & _LOOPS:
-        return False
-    library = concrete.graph.as_graph_def().library.function
-    nodes = [node for function in (concrete.function_def, *library) for node in function.node_def]
-    return not any("_gradient_op_type" in node.attr for node in nodes if node.op not in _CALLS)
+    """Whether there are loops, and what they do can be put into another graph."""
+    return graph_of_function is not None and bool(operations_of(concrete) & _LOOPS)
 
 
 def inline(concrete: Any, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -93,6 +87,8 @@ class _Inliner:
             function.CopyFrom(self.function(name))
             function.signature.name += suffix
             _rename_functions(function.node_def, needed, suffix)
+            # What only another function calls is lost where the graph becomes a function.
+            register_function(function)
         _rename_functions(graph.node, needed, suffix)
 
     def _needed(self, nodes: Iterable[Any]) -> dict[str, None]:

@@ -25,6 +25,7 @@ from bridge.tf_functions.variables import to_spec
 from xla_call_module.call import read_artifact_version
 from xla_call_module.custom_calls import classify
 from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.mhlo import compose_custom_calls, to_custom_calls
 from xla_call_module.platforms import PLATFORMS
 from xla_call_module.stablehlo import (
     custom_calls,
@@ -119,6 +120,8 @@ def lower(
     with make_ir_context(), outside_meshes():
         module = ir.Module.parse(compiled)
         remove_copies(module)
+        to_custom_calls(module)
+        compose_custom_calls(module)  # which JAX does not export
         platforms = platforms_for(traced, module)
         outside = export.export(jax.jit(like, keep_unused=True), platforms=platforms)(*specs)
         _enclose(module, parse_module(outside.mlir_module_serialized), traced)
@@ -145,6 +148,14 @@ def _refusal(name: str, error: Exception) -> StructureError:
         )
     kernels = dict.fromkeys(re.findall(r"(\w+) \(No registered '", text))
     constant = re.search(r"Input (\d+) to node `([^`]*)` with op (\w+) must be", text)
+    if constant and constant[3] == "TensorListReserve":
+        return StructureError(
+            f"{name} cannot be compiled for JAX: {constant[2]} keeps values of every step of a "
+            "loop, the length of which XLA does not see across the call of a function. To do: if a "
+            "gradient inside of the loop is that of a tf.custom_gradient (as that of tf.nn.silu "
+            "is), have the loop outside of each tf.function; or pass compiled=False, which runs "
+            "the function in TensorFlow, through a callback."
+        )
     if kernels:
         what = f"XLA has no {', '.join(kernels)}"
     elif constant:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters.mlir import make_ir_context
 
 from bridge._jax import outside_meshes
+from bridge.tf_functions.dynamic_calls import split_tuples
 from bridge.tf_functions.generalizing import generalize
 from bridge.tf_functions.lowering import compile_function, finish, platforms_for, remove_copies
 from bridge.tf_functions.results import trace_at
@@ -23,6 +24,7 @@ from bridge.tf_functions.variables import to_spec
 from xla_call_module.call import read_artifact_version
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.errors import StructureError
+from xla_call_module.mhlo import NO_RELEASE, expand_custom_calls, to_custom_calls
 from xla_call_module.stablehlo import (
     functions_of,
     parse_module,
@@ -56,6 +58,9 @@ def lower_symbolic(traced: Traced, results: Sequence[jax.ShapeDtypeStruct]) -> e
         modules = [ir.Module.parse(module) for module in compiled]
         for module, sizes in zip(modules, samples.sizes, strict=True):
             remove_copies(module)
+            to_custom_calls(module)
+            expand_custom_calls(module, NO_RELEASE)
+            split_tuples(module)
             _check_results(module, results, sizes, traced.name)
         inner, terms = generalize(modules, samples, name=traced.name)
         dimensions = [samples.dimension(term) for term in terms]
@@ -162,10 +167,18 @@ def _move_functions(inner: Any, module: Any) -> Any:
         names[name] = new
     for operation in walk(inner):
         if operation.name == "func.call":
-            callee = ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
-            operation.attributes["callee"] = ir.FlatSymbolRefAttr.get(names[callee])
+            operation.attributes["callee"] = _renamed(operation.attributes["callee"], names)
+        elif "called_computations" in operation.attributes:
+            called = operation.attributes["called_computations"]
+            operation.attributes["called_computations"] = ir.ArrayAttr.get(
+                [_renamed(name, names) for name in ir.ArrayAttr(called)]
+            )
     for name, function in own.items():
         function.attributes["sym_name"] = ir.StringAttr.get(names[name])
         function.attributes["sym_visibility"] = ir.StringAttr.get("private")
         function.operation.clone(ir.InsertionPoint(module.body))
     return functions_of(module)[names["main"]]
+
+
+def _renamed(symbol: Any, names: Mapping[str, str]) -> Any:
+    return ir.FlatSymbolRefAttr.get(names[ir.FlatSymbolRefAttr(symbol).value])

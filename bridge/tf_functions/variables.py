@@ -11,9 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from bridge.narrowing import is_narrowed, narrow_array
+from bridge.tf_functions.held_calls import HeldCall, hold
 from bridge.tf_functions.tracing import Traced
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, UnsupportedError
 
 __all__ = [
     "is_split",
@@ -129,13 +130,37 @@ def _physical(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def read_at_run_time(
-    captures: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct]
+    captures: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct], *, name: str
 ) -> Sequence[jax.Array]:
-    """The values as they are whenever the program that is being traced runs."""
+    """The values as they are whenever the program that is being traced runs.
+
+    Args:
+        captures: the variables.
+        specs: as `to_spec` has them.
+        name: of the function that reads them, for messages.
+
+    Raises:
+        UnsupportedError: when the program is exported.
+    """
     if not captures:
         return ()
-    found: Sequence[jax.Array] = jax.pure_callback(lambda: read(captures), list(specs))
-    return [jnp.asarray(value) for value in found]
+
+    def call_back() -> Sequence[Any]:
+        found: Sequence[jax.Array] = jax.pure_callback(lambda: read(captures), list(specs))
+        return [jnp.asarray(value) for value in found]
+
+    def refuse() -> Sequence[Any]:
+        raise UnsupportedError(
+            f"{name} reads {', '.join(map(path_of, captures))} whenever the program runs, which "
+            "calls back to Python, and the callback cannot leave this process. To do: pass "
+            "variables='constant' to bridge.call_tf, which takes the values of now, or "
+            "variables='argument', which makes parameters of them."
+        )
+
+    def now() -> Sequence[Any]:
+        return [jnp.asarray(value) for value in read(captures)]
+
+    return hold(HeldCall(name, exported=refuse, compiled=call_back, now=now), call_back, ())
 
 
 def is_trainable(variable: tf.Variable) -> bool:

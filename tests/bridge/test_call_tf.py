@@ -17,7 +17,7 @@ from bridge import InteropError
 from tests.jax_versions import TRANSPOSES_LOOPS
 from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES, WIDE
-from xla_call_module.errors import ArgumentError, DtypeError, StructureError
+from xla_call_module.errors import ArgumentError, DtypeError, FormatError, StructureError
 
 X = np.linspace(-1.0, 2.0, 6, dtype=np.float32).reshape(2, 3)
 
@@ -280,6 +280,12 @@ def test_whatever_stands_for_a_function_is_called(saved, source):
     np.testing.assert_array_equal(found["y"], X[0] * 2.0)
 
 
+def test_a_signature_whose_model_is_gone_is_refused(saved):
+    signature = tf.saved_model.load(saved[0]).signatures["serving_default"]
+    with pytest.raises(StructureError, match=r"variables that are gone.*keep what was loaded"):
+        bridge.call_tf(signature)(x=X[0])
+
+
 def test_a_saved_model_that_is_only_signatures_is_called_by_the_default_one(tmp_path):
     module = tf.Module()
     function = tf.function(lambda x: {"y": x + 1.0})
@@ -425,6 +431,30 @@ def test_arguments_that_cannot_cross_are_refused_with_their_path():
         called(X, mode="fast")
     with pytest.raises(DtypeError, match=r"args\[0\] has dtype int4"):
         called(jnp.ones(3, "int4"))
+
+
+def test_sparse_and_ragged_arguments_are_refused():
+    called = bridge.call_tf(lambda x: x)
+    for value in (tf.sparse.from_dense(X), tf.ragged.constant([[1.0], [1.0, 2.0]])):
+        with pytest.raises(
+            ArgumentError, match=r"args\[0\] is a \w+Tensor; expected a dense.*parts"
+        ):
+            called(value)
+
+
+def test_a_python_value_is_bound_first():
+    layer = tf.keras.layers.Dropout(0.5)
+    with pytest.raises(ArgumentError, match=r"for a Python value, such as training=True.*partial"):
+        bridge.call_tf(layer)(X, training=True)
+    np.testing.assert_array_equal(bridge.call_tf(functools.partial(layer, training=False))(X), X)
+    training = functools.partial(layer, training=True)
+    with pytest.raises(StructureError, match=r"^dropout\w* has effects"):
+        bridge.call_tf(training)(X)
+
+
+def test_a_path_without_a_model_is_refused(tmp_path):
+    with pytest.raises(FormatError, match=r"is no SavedModel.*holds saved_model\.pb"):
+        bridge.call_tf(tmp_path)
 
 
 def test_wrong_options_are_refused_at_once():

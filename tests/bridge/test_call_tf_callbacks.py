@@ -176,6 +176,8 @@ def test_a_callback_cannot_be_exported():
     called = bridge.call_tf(through_text, compiled=False)
     with pytest.raises(StructureError, match="calls back to Python"):
         bridge.convert(called)(X)
+    with pytest.raises(StructureError, match=r"calls back to Python.*graph=True replaces"):
+        bridge.exported_from_stage(jax.jit(called), X)
 
 
 def test_options_that_contradict_a_callback_are_refused():

@@ -72,6 +72,25 @@ def test_a_saved_model_of_it_runs_in_jax_and_in_tensorflow(called, tmp_path):
     np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=RTOL)
 
 
+def test_an_export_with_symbols_and_integer_results_has_gradients(called, tmp_path):
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 3"), np.float32)
+    exported = jax.export.export(jax.jit(called), platforms=("cpu",))(spec)
+    bridge.save(exported, tmp_path / "model")
+    loaded = bridge.load(tmp_path / "model")
+    expected = jax.grad(lambda x: in_jax(x)["y"].sum())(X)
+    np.testing.assert_allclose(jax.grad(lambda x: loaded(x)["y"].sum())(X), expected, rtol=RTOL)
+    np.testing.assert_array_equal(loaded(X)["n"], in_jax(X)["n"])
+
+
+@pytest.mark.parametrize("function", [tf.math.erf, tf.nn.gelu, tf.math.asin, tf.math.sinh])
+def test_what_stablehlo_has_no_operation_of_is_exported(function):
+    called, x = bridge.call_tf(function), X / 2
+    exported = jax.export.export(jax.jit(called), platforms=("cpu", "tpu"))(x)
+    read = jax.export.deserialize(exported.serialize())
+    for run in (read.call, bridge.convert(read), jax.jit(called), bridge.convert(called)):
+        np.testing.assert_allclose(run(x), function(x), rtol=1e-5)
+
+
 def test_there_and_back_three_deep_in_jax():
     function = in_jax
     for _ in range(3):

@@ -136,6 +136,47 @@ def test_an_eager_call_runs_in_tensorflow(called):
     np.testing.assert_allclose(gradient, expected, rtol=RTOL)
 
 
+RUN_BY_JAX = {
+    "jit": jax.jit,
+    "grad": lambda f: jax.jit(jax.grad(lambda x: f(x).sum())),
+    "vmap": jax.vmap,
+    "scan": lambda f: lambda x: jax.lax.scan(lambda c, e: (f(c), f(e)), x[0], x),
+}
+
+
+@pytest.mark.parametrize("how", RUN_BY_JAX)
+def test_a_program_that_jax_runs_itself_has_it_compiled(how):
+    called, run = bridge.call_tf(lambda x: tf.sin(x) * x, graph=True), RUN_BY_JAX[how]
+    found, expected = run(called)(X), run(lambda x: jnp.sin(x) * x)(X)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+    text = export.export(jax.jit(run(called)))(X).mlir_module()
+    assert "tf.call_tf_function" in text
+
+
+def test_what_jax_runs_itself_has_live_variables():
+    variable = tf.Variable(2.0)
+    run = jax.jit(bridge.call_tf(lambda x: x * variable, graph=True))
+    for value in (2.0, 5.0):
+        variable.assign(value)
+        np.testing.assert_array_equal(run(X), value * X)
+
+
+def test_what_jax_cannot_compile_is_refused_when_jax_runs_it():
+    called = bridge.call_tf(lambda x: tf.strings.length(tf.strings.as_string(x)), graph=True)
+    np.testing.assert_array_equal(called(X), np.full((2, 3), 8))
+    with pytest.raises(StructureError, match="XLA has no AsString"):
+        jax.jit(called)(X)
+    assert "tf.call_tf_function" in export.export(jax.jit(called))(X).mlir_module()
+
+
+def test_the_interface_of_jax_refuses_to_run_it_in_jax():
+    called = bridge.jax2tf.call_tf(tf.sin, call_tf_graph=True)
+    np.testing.assert_allclose(called(X), np.sin(X), rtol=1e-6)
+    for run in (jax.jit(called).lower, jax.jit(called), jax.jit(jax.jacrev(called))):
+        with pytest.raises(ValueError, match=r"call_tf_graph=True.*To do: convert the program"):
+            run(X)
+
+
 def test_several_functions_and_vmap():
     sine, cosine = (bridge.call_tf(f, graph=True) for f in (tf.sin, tf.cos))
     found = bridge.convert(lambda x: jax.vmap(cosine)(sine(x)) + sine(x))(X)

@@ -95,19 +95,46 @@ def test_an_argument_given_twice_has_two_gradients():
     np.testing.assert_allclose(found[1], X * np.cos(X), rtol=1e-6)
 
 
-def test_a_gradient_that_tensorflow_was_told_inside_of_a_loop_needs_a_callback():
-    @tf.custom_gradient
-    def clipped(row):
-        return tf.sin(row), lambda cotangent: 5.0 * cotangent * row
+def test_a_branch_inside_of_a_loop_has_gradients():
+    def step(index, carry):
+        return index + 1, tf.cond(index % 2 == 0, lambda: tf.sin(carry), lambda: carry * carry)
 
     def function(x):
-        return tf.map_fn(clipped, x)
+        start = (tf.constant(0), x)
+        return tf.while_loop(lambda i, _: i < 3, step, start, maximum_iterations=3)[1]
 
-    loss = lambda called: jax.grad(lambda x: called(x).sum())  # noqa: E731
-    with pytest.raises(
-        StructureError, match=r"cannot be compiled for JAX.*TensorListReserve.*compiled=False"
-    ):
-        loss(bridge.call_tf(function))(X)
-    np.testing.assert_allclose(
-        loss(bridge.call_tf(function, compiled=False))(X), 5.0 * X, rtol=1e-6
+    x = np.float32([0.3, 0.7])
+    found = jax.jit(jax.grad(lambda x: bridge.call_tf(function)(x).sum()))(x)
+    expected = jax.grad(lambda x: jnp.sin(jnp.sin(x) ** 2).sum())(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@tf.custom_gradient
+def tripled(x):
+    return x * x, lambda cotangent: 3.0 * x * cotangent
+
+
+def test_a_gradient_that_tensorflow_was_told_is_taken_inside_of_a_loop():
+    weight = tf.Variable(2.0, name="weight")
+    called = bridge.call_tf(
+        lambda x: tf.map_fn(lambda row: tripled(row * weight), x), variables="argument"
     )
+    given = called.variables(X[0])
+    found = jax.jit(jax.grad(lambda w, x: called(w, x).sum(), argnums=(0, 1)))(given, X[0])
+    np.testing.assert_allclose(found[0]["weight"], 3.0 * (2.0 * X[0] * X[0]).sum(), rtol=1e-5)
+    np.testing.assert_allclose(found[1], 3.0 * 4.0 * X[0], rtol=1e-5)
+    pushed = jax.jvp(lambda x: called(given, x), (X[0],), (X[0],))[1]
+    np.testing.assert_allclose(pushed, 12.0 * X[0] * X[0], rtol=1e-5)
+    activated = jax.grad(lambda x: bridge.call_tf(lambda x: tf.map_fn(tf.nn.silu, x))(x).sum())
+    np.testing.assert_allclose(
+        activated(X[0]), jax.grad(lambda x: jax.nn.silu(x).sum())(X[0]), rtol=1e-5
+    )
+
+
+def test_such_a_loop_inside_of_a_function_is_refused():
+    called = bridge.call_tf(tf.function(lambda x: tf.map_fn(tripled, x), autograph=False))
+    with pytest.raises(StructureError, match=r"keeps values .*have the loop outside of each tf\.f"):
+        jax.grad(lambda x: called(x).sum())(X[0])
+    called = bridge.call_tf(tf.function(lambda x: tf.map_fn(tripled, x)), compiled=False)
+    found = jax.grad(lambda x: called(x).sum())(X[0])
+    np.testing.assert_allclose(found, 3.0 * X[0], rtol=1e-6)

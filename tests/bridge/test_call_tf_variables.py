@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import bridge
 from tests.x64 import enable_x64
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, UnsupportedError
 
 X = np.arange(3, dtype=np.float32)
 
@@ -134,6 +134,21 @@ def test_constants_are_what_the_variables_were_when_jax_traced(module):
 def test_live_variables_are_refused_where_they_cannot_go(module):
     with pytest.raises(StructureError, match=r"calls back to Python.*variables='constant'"):
         bridge.convert(bridge.call_tf(module))(X)
+
+
+def test_live_variables_are_refused_by_name_in_every_export(module, tmp_path):
+    called = bridge.call_tf(module)
+    ways = (
+        lambda: bridge.convert(called)(X),
+        lambda: jax.export.export(jax.jit(called))(X),
+        lambda: jax.export.export(jax.jit(jax.grad(lambda x: called(x).sum())))(X),
+        lambda: bridge.save(
+            called, tmp_path / "model", args=(jax.ShapeDtypeStruct((3,), X.dtype),)
+        ),
+    )
+    for way in ways:
+        with pytest.raises(UnsupportedError, match=r"^affine reads scale.*variables='constant'"):
+            way()
 
 
 def test_a_variable_of_which_the_caller_says_nothing_is_refused(module):

@@ -21,7 +21,13 @@ import bridge
 from tests.bridge.models import bit_patterns
 from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
-from xla_call_module.errors import DtypeError, InteropError, MissingDependencyError, StructureError
+from xla_call_module.errors import (
+    ArgumentError,
+    DtypeError,
+    InteropError,
+    MissingDependencyError,
+    StructureError,
+)
 
 
 class Point(NamedTuple):
@@ -408,6 +414,43 @@ def test_autograph_has_nothing_to_convert(caplog):
     finally:
         tf.get_logger().removeHandler(caplog.handler)
     assert caplog.messages == []
+
+
+CONVERTED_INSIDE = {
+    "convert": lambda x: bridge.convert(jnp.sin)(x),
+    "call_tf": lambda x: bridge.convert(bridge.call_tf(tf.sin))(x),
+    "the interface of JAX": lambda x: bridge.jax2tf.convert(bridge.jax2tf.call_tf(tf.sin))(x),
+    "a constant": lambda x: x + np.asarray(bridge.call_tf(tf.sin)(np.zeros(2, np.float32))),
+}
+
+
+@pytest.mark.parametrize("how", CONVERTED_INSIDE)
+def test_autograph_passes_over_what_is_converted_inside(how, caplog):
+    function = tf.function(CONVERTED_INSIDE[how])
+    tf.get_logger().addHandler(caplog.handler)
+    try:
+        assert function(tf.zeros(2)).numpy().tolist() == [0, 0]
+    finally:
+        tf.get_logger().removeHandler(caplog.handler)
+    assert caplog.messages == []
+
+
+def test_autograph_keeps_the_class_of_an_error():
+    converted = bridge.convert(jnp.sin)
+
+    @tf.function
+    def run(x):
+        return converted(x)
+
+    with pytest.raises(DtypeError, match=r"in user code.*(\n.*)*has dtype string"):
+        run(tf.constant("text"))
+
+
+@pytest.mark.parametrize("call_tf", [bridge.call_tf, bridge.jax2tf.call_tf])
+def test_a_tensor_of_a_graph_is_refused_by_call_tf(call_tf):
+    called = call_tf(tf.sin)
+    with pytest.raises(ArgumentError, match=r"args\[0\] is .*tracing.*bridge\.convert\(bridge"):
+        tf.function(lambda x: called(x))(tf.zeros(2))
 
 
 @pytest.mark.parametrize(

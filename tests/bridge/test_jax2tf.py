@@ -917,3 +917,13 @@ def test_the_names_are_all_there():
         if not name.startswith("_") and not isinstance(value, ModuleType)
     }
     assert public <= set(ours.__all__)
+
+
+def test_what_an_eager_call_takes_is_what_a_compiled_one_takes():
+    called, key = ours.call_tf(tf.identity), jax.random.key(3)
+    for run in (called, jax.jit(called)):
+        np.testing.assert_array_equal(run(key), jax.random.key_data(key))
+    assert called(np.zeros(2, jax.dtypes.float0)).dtype == bool
+    for wrong in ("text", tf.constant("text"), object()):
+        with pytest.raises(TypeError, match=r"args\[0\] is .*expected a JAX or numpy array"):
+            called(wrong)

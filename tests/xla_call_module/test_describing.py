@@ -11,8 +11,10 @@ import pytest
 
 from xla_call_module import from_exported
 from xla_call_module.describing import argument_shapes, describe
+from xla_call_module.divisions import guard_divisions
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.refining import refine, refine_results
+from xla_call_module.stablehlo import open_module, serialize_module
 
 
 def undescribed(call):
@@ -169,3 +171,35 @@ def test_refining():
         StructureError, match=r"cannot be called with the shapes \[\(2, 3\), \(5,\)"
     ):
         refine_results(call, [(2, 3), (5,)], check_assertions=True)
+
+
+DIVIDING = {
+    "quotient": lambda x: (x, jnp.int32(7) // jnp.int32(x.shape[0] - 24)),
+    "remainder": lambda x: (x, jax.lax.rem(jnp.int32(7), jnp.int32(x.shape[0] - 72))),
+    "vector": lambda x: (x, jax.lax.div(jnp.arange(3), jnp.full(3, x.shape[0] - 1))),
+}
+
+
+@pytest.mark.parametrize("name", DIVIDING)
+def test_a_size_that_makes_a_divisor_zero_is_tried(name):
+    """Which would end the process, where the folding of constants divides."""
+    call = undescribed(export(DIVIDING[name], "b"))
+    assert str(describe(call).results[0]) == "float32[b]"
+
+
+def test_guarded_divisions_are_those_of_xla():
+    def function(n, d):
+        return (jax.lax.div(n, d), jax.lax.rem(n, d)), jax.lax.div(
+            *(v.astype("uint8") for v in (n, d))
+        )
+
+    n, d = np.array([7, -7, 5, -(2**31)], np.int32), np.array([0, 0, 2, -1], np.int32)
+    exported = jax.export.export(jax.jit(function))(n, d)
+    call = from_exported(exported)
+    with open_module(call.module) as module:
+        guard_divisions(module)
+        artifact = serialize_module(module, call.stablehlo_version)
+    guarded = dataclasses.replace(exported, mlir_module_serialized=artifact)
+    assert guarded.mlir_module().count("stablehlo.select") == 6
+    jax.tree.map(np.testing.assert_array_equal, guarded.call(n, d), jax.jit(function)(n, d))
+    assert guarded.call(n, d)[0][0].tolist()[:2] == [-1, -1]
