@@ -18,7 +18,7 @@ from typing import Any
 from xla_call_module.call import CallModule
 from xla_call_module.dimensions import Dim, Shape, evaluate_shape
 from xla_call_module.errors import FormatError, StructureError
-from xla_call_module.module_shardings import read_module_shardings
+from xla_call_module.module_shardings import ModuleShardings, read_module_shardings
 from xla_call_module.refining import refine_results
 from xla_call_module.stablehlo import (
     Main,
@@ -30,7 +30,7 @@ from xla_call_module.stablehlo import (
     walk,
 )
 
-__all__ = ["argument_shapes", "describe"]
+__all__ = ["argument_shapes", "describe", "describe_arguments"]
 
 # Sizes at which results are looked at: whole numbers of what shapes are usually divided by.
 _BASE, _STEP = 24, 48
@@ -60,6 +60,46 @@ def describe(call: CallModule, results: Mapping[int, Shape] = _NOTHING) -> CallM
     """
     if all(spec.shape is not None for spec in call.args):
         return call
+    described, main, infos, shardings = _with_arguments(call)
+    found = _result_shapes(described, main.results, results)
+    specs = tuple(
+        dataclasses.replace(
+            spec, shape=shape, path=info or spec.path, is_zero=is_zero, sharding=sharding
+        )
+        for spec, shape, info, is_zero, sharding in zip(
+            call.results, found, infos, main.zeros, shardings.results, strict=True
+        )
+    )
+    return dataclasses.replace(described, results=specs)
+
+
+def describe_arguments(call: CallModule) -> CallModule:
+    """The call with shapes, names and shardings for its arguments, as `describe` says.
+
+    An unknown dimension of a result is a variable of its own.
+
+    Raises:
+        FormatError: the module is damaged, or is not what the node says.
+    """
+    described, main, _, _ = _with_arguments(call)
+    taken = {*described.symbols}
+
+    def dims(index: int, found: TensorType) -> Iterator[Dim]:
+        for axis, size in enumerate(found.shape):
+            names = (f"r{index}_{axis}{'_' * more}" for more in itertools.count())
+            yield next(name for name in names if name not in taken) if size is None else size
+
+    return dataclasses.replace(
+        described,
+        results=tuple(
+            dataclasses.replace(spec, shape=tuple(dims(index, found)))
+            for index, (spec, found) in enumerate(zip(call.results, main.results, strict=True))
+        ),
+    )
+
+
+def _with_arguments(call: CallModule) -> tuple[CallModule, Main, list[str], ModuleShardings]:
+    """The call with its arguments described; and what the module says of its results."""
     with open_module(call.module) as module:
         main = read_main(module)
         quoted = _quoted_shapes(module)
@@ -75,16 +115,7 @@ def describe(call: CallModule, results: Mapping[int, Shape] = _NOTHING) -> CallM
         )
     )
     described = dataclasses.replace(call, name=name, args=args, nr_devices=shardings.nr_devices)
-    found = _result_shapes(described, main.results, results)
-    specs = tuple(
-        dataclasses.replace(
-            spec, shape=shape, path=info or spec.path, is_zero=is_zero, sharding=sharding
-        )
-        for spec, shape, info, is_zero, sharding in zip(
-            call.results, found, infos, main.zeros, shardings.results, strict=True
-        )
-    )
-    return dataclasses.replace(described, results=specs)
+    return described, main, infos, shardings
 
 
 def argument_shapes(call: CallModule) -> tuple[Shape, ...]:

@@ -131,7 +131,9 @@ def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) ->
         return _conv_transpose(graph, x, w, window, pads)
     x, window = _padded(graph, x, window, all_of_it=not has_kernel)
     sizes = _output_sizes(x, w, window)
-    if not has_kernel or is_empty or 0 in sizes:
+    if is_empty or 0 in sizes:  # the runtime's products do not broadcast along no elements
+        return graph.whole(nodes.number_like(x, 0).seen_as((x.shape[0], w.shape[0], *sizes)))
+    if not has_kernel:
         return _by_products(graph, x, w, window, groups)
     shape = [x.shape[0], w.shape[0], *sizes]
     return graph.node(
@@ -230,8 +232,6 @@ def _by_products(graph: Graph, x: Value, w: Value, window: _Window, groups: int)
     batch, features, *_ = x.shape
     rows, columns, *reach = w.shape
     sizes = _output_sizes(x, w, window)
-    if 0 in sizes:
-        return graph.whole(nodes.number_like(x, 0).seen_as((batch, rows, *sizes)))
     each = floordiv(features, groups)
     total = nodes.place(
         graph, nodes.number_like(x, 0), [], [batch, groups, floordiv(rows, groups), *sizes]

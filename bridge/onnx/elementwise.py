@@ -10,6 +10,7 @@ from bridge.onnx import nodes
 from bridge.onnx.fusions import fuse_difference, fuse_product
 from bridge.onnx.gelu import fuse_gelu
 from bridge.onnx.graph import Graph
+from bridge.onnx.narrow_integers import fits_in_32_bits
 from bridge.onnx.normalizations import fuse_normalizing_product, fuse_normalizing_sum
 from bridge.onnx.operation import Operation
 from bridge.onnx.reducers import is_identity
@@ -108,10 +109,17 @@ def _negate(graph: Graph, op: Operation) -> Value:
 
 
 def _sign(graph: Graph, op: Operation) -> Value:
-    """ONNX Runtime gives 0 for -0, and for NaN in half precision."""
+    """ONNX Runtime gives 0 for -0, and for NaN in half precision, and reads half of an int64."""
     (value,) = op.operands
     if value.sizes is not None and all((lower_bound(dim) or 0) > 0 for dim in value.sizes):
         return nodes.number_like(value, 1).seen_as(value.shape)
+    if value.dtype == np.int64 and not fits_in_32_bits(graph, value):
+        zero = nodes.number_like(value, 0)
+        above, below = (
+            nodes.cast(graph, nodes.elementwise(graph, name, value, zero, dtype=bool), np.int64)
+            for name in ("Greater", "Less")
+        )
+        return nodes.elementwise(graph, "Sub", above, below)
     sign = nodes.elementwise(graph, "Sign", value)
     if not value.is_float:
         return sign

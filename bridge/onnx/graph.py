@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +35,6 @@ from bridge.onnx.sizes import (
     is_static,
     numbers_of,
     of_atom,
-    product,
 )
 from bridge.onnx.values import Array, Value
 from xla_call_module.errors import StructureError
@@ -556,10 +556,10 @@ class Graph:
         if value.is_whole:
             return value
         shape, held = value.shape, value.held
-        if value.array is not None:
-            count = product(shape)
-            if isinstance(count, int) and count * value.dtype.itemsize <= _SMALL:
-                array = np.broadcast_to(value.array, numbers_of(shape))
+        if value.array is not None and is_static(shape):
+            numbers = numbers_of(shape)
+            if math.prod(numbers) * value.dtype.itemsize <= _SMALL:
+                array = np.broadcast_to(value.array, numbers)
                 return Value(value.dtype, shape, shape, array=array)
         new = len(shape) - len(held)
         if shape == (1,) * new + held:

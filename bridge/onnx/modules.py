@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax import export
 
 from bridge.loading.adopting import adopt
@@ -15,6 +17,7 @@ from bridge.onnx.held import HELD
 from xla_call_module._jax import ir, make_ir_context, refine_module
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.chlo import define_chlo
+from xla_call_module.describing import describe_arguments
 from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 from xla_call_module.exported import to_exported
@@ -72,7 +75,7 @@ def exported_of_file(path: Path, content: bytes) -> export.Exported:
     results = tuple(
         _spec(type_, f"result[{n}]", described=not args) for n, type_ in enumerate(main.results)
     )
-    return adopt(
+    return _adopt(
         CallModule(
             name=path.stem,
             module=artifact,
@@ -151,6 +154,28 @@ def _serialize(path: Path, module: Any) -> bytes:
         ) from error
 
 
+def _adopt(call: CallModule) -> export.Exported:
+    """The `Exported` of a module, whatever can be found out of the shapes of its results.
+
+    An unknown dimension of a result that is no polynomial of the arguments' is a variable of its
+    own, which only a run knows. So is each where the module does not take all sizes, such as one
+    with a dimension among its arguments.
+    """
+    try:
+        return adopt(call)
+    except StructureError:
+        described = describe_arguments(call)
+    scalars = [dataclasses.replace(spec, shape=()) for spec in described.results]
+    exported = adopt(dataclasses.replace(described, results=tuple(scalars)))
+    return dataclasses.replace(exported, out_avals=tuple(map(_aval, described.results)))
+
+
+def _aval(spec: TensorSpec) -> jax.core.ShapedArray:
+    text = ", ".join(map(str, spec.shape or ()))
+    shape = export.symbolic_shape(f"({text},)" if text else "()")
+    return jax.core.ShapedArray(shape, spec.dtype.numpy)
+
+
 def _parse(path: Path, content: bytes) -> Any:
     try:
         if content.startswith(_BYTECODE):  # MLIR ends the process at some damage in plain bytecode
@@ -180,7 +205,10 @@ def _cure(error: str, content: bytes) -> str:
         lines = content.decode().splitlines()
         text = lines[int(line[1]) - 1].strip() if line and int(line[1]) <= len(lines) else ""
         return f"leave out the operations of other dialects than StableHLO's: {text[:80]}"
-    return "write it again, or take a newer jaxlib"
+    return (
+        "write it with a jaxlib of about this version, or serialize it as a portable artifact with "
+        "that of its time, which later ones read"
+    )
 
 
 def _spec(type_: TensorType, path: str, *, described: bool) -> TensorSpec:

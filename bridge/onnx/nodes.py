@@ -5,13 +5,14 @@ Each takes values as they are and broadcasts them where the operation does not d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bridge.onnx import layouts
 from bridge.onnx.graph import Graph
+from bridge.onnx.narrow_integers import fits_in_32_bits, remember_narrow
 from bridge.onnx.sizes import Dim, Shape, Size, broadcast, floordiv, is_static, lower_bound
 from bridge.onnx.values import Value, of_array
 
@@ -33,6 +34,10 @@ __all__ = [
 ]
 
 
+_NARROW = frozenset({"bool", "int8", "int16", "int32", "uint8", "uint16"})
+_EXTREMES = {"Max": "Greater", "Min": "Less"}
+
+
 def constant(number: Any, dtype: Any) -> Value:
     """A scalar constant."""
     return of_array(np.array(number, np.dtype(dtype)))
@@ -51,7 +56,10 @@ def integers(numbers: Iterable[int]) -> Value:
 
 def cast(graph: Graph, value: Value, dtype: Any) -> Value:
     """ONNX's conversion of values that both dtypes have, and of integers modulo the narrower."""
-    return graph.cast(value, np.dtype(dtype))
+    made = graph.cast(value, np.dtype(dtype))
+    if value.dtype.name in _NARROW and made.dtype == np.int64 and made.array is None:
+        remember_narrow(graph, made)
+    return made
 
 
 def elementwise(
@@ -71,6 +79,31 @@ def elementwise(
         attributes: of the operation.
     """
     kind = values[0].dtype if dtype is None else np.dtype(dtype)
+    if op_type in _EXTREMES and kind == np.int64:
+        return _extreme_of_wide(graph, op_type, *values)
+    return _elementwise(graph, op_type, values, kind, attributes)
+
+
+def _extreme_of_wide(graph: Graph, op_type: str, left: Value, right: Value) -> Value:
+    """Max or Min of int64, by itself where the runtime compares all bits that there are."""
+    values = (left, right)
+    is_narrow = all(fits_in_32_bits(graph, value) for value in values)
+    if not is_narrow and any(dim != 1 for value in values for dim in value.held):
+        condition = elementwise(graph, _EXTREMES[op_type], *values, dtype=bool)
+        return where(graph, condition, *values)
+    made = _elementwise(graph, op_type, values, left.dtype, {})
+    if is_narrow and made.array is None:
+        remember_narrow(graph, made)
+    return made
+
+
+def _elementwise(
+    graph: Graph,
+    op_type: str,
+    values: Sequence[Value],
+    kind: np.dtype[Any],
+    attributes: Mapping[str, Any],
+) -> Value:
     if (found := layouts.alike(graph, values)) is not None:
         before, order = found
         shape = broadcast([value.shape for value in before])

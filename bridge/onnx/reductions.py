@@ -110,6 +110,9 @@ def _in_lines(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
 
 def _sum_of_integers(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
     """A product with ones, which wraps around; the runtime's own sum is in float64."""
+    shape = _without(value.shape, axes)
+    if 0 in shape:  # which the runtime's product does not take
+        return nodes.number_like(value, 0).seen_as(shape)
     lines = graph.whole(_in_lines(graph, value, axes))
     ones = graph.whole(nodes.number_like(value, 1).seen_as(lines.shape[-1:]))
     return graph.node("MatMul", [lines, ones], shape=lines.shape[:-1])

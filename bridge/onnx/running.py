@@ -1,4 +1,4 @@
-"""Running reductions along a dimension of which only a run knows the size, by a region of any kind.
+"""Reductions along a dimension, of as many elements as only a run knows, by a region of any kind.
 
 Those of sums are ONNX's CumSum (`bridge.onnx.windows`).
 """
@@ -13,9 +13,10 @@ from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Region
 from bridge.onnx.scans import turned
+from bridge.onnx.sizes import Dim, floordiv
 from bridge.onnx.values import Value, of_sizes
 
-__all__ = ["reduce_so_far"]
+__all__ = ["combine_neighbours", "reduce_so_far"]
 
 
 def reduce_so_far(
@@ -65,3 +66,47 @@ def reduce_so_far(
         ordered = nodes.reshape(graph, ordered, (size, *rest))
         results.append(nodes.transpose(graph, ordered, [order.index(a) for a in range(rank)]))
     return results
+
+
+def combine_neighbours(
+    graph: Graph,
+    region: Region,
+    values: Sequence[Value],
+    axis: int,
+    size: Dim,
+    stride: int,
+    dilation: int,
+) -> list[Value]:
+    """What a region makes of the elements of each window along a dimension, from the first one on.
+
+    Args:
+        graph: where it is put.
+        region: of two elements of each array.
+        values: the arrays.
+        axis: the dimension along which windows move.
+        size: how many elements are in a window, one or more.
+        stride: from one window to the next.
+        dilation: how far the elements in a window are apart.
+    """
+    count = floordiv(values[0].shape[axis] - 1 - (size - 1) * dilation, stride) + 1
+    reach = (count - 1) * stride + 1
+    firsts = [nodes.slice_(graph, v, [0], [reach], [stride], axes=[axis]) for v in values]
+    length = graph.whole(of_sizes((reach,), np.dtype(np.int64), (1,)))
+    lines = [graph.whole(value) for value in values]
+    body = graph.body()
+    number = body.add_input(body.unique("round"), np.dtype(np.int64), ())
+    body.add_result(body.add_input(body.unique("goes_on"), np.dtype(bool), ()))
+    shape = firsts[0].shape
+    before = [body.add_input(body.unique("combined"), v.dtype, shape) for v in values]
+    next_one = nodes.elementwise(body, "Add", number, nodes.constant(1, np.int64))
+    start = nodes.elementwise(body, "Mul", next_one, nodes.constant(dilation, np.int64))
+    start = body.whole(nodes.expand_dims(body, start, [0]))
+    end = nodes.elementwise(body, "Add", start, length)
+    moves = [nodes.integers([axis]), nodes.integers([stride])]
+    parts = [body.node("Slice", [line, start, end, *moves], shape=shape) for line in lines]
+    for found in region.apply(body, [*before, *parts]):
+        body.add_result(found.seen_as(shape))
+    rounds = graph.whole(of_sizes((size - 1,), np.dtype(np.int64), ()))
+    inits = [graph.whole(first) for first in firsts]
+    kinds = [(shape, value.dtype) for value in values]
+    return graph.nodes_of("Loop", [rounds, nodes.constant(True, bool), *inits], kinds, body=body)

@@ -7,6 +7,7 @@ kind of reduction are made of smaller ones, of twice as many elements at each st
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
-from bridge.onnx.operation import Operation
+from bridge.onnx.operation import Operation, Region
 from bridge.onnx.pools import max_pool
 from bridge.onnx.reducers import (
     IDENTITIES,
@@ -24,7 +25,7 @@ from bridge.onnx.reducers import (
     reducer_of,
 )
 from bridge.onnx.rules import Rule
-from bridge.onnx.running import reduce_so_far
+from bridge.onnx.running import combine_neighbours, reduce_so_far
 from bridge.onnx.sizes import Dim, floordiv, is_static, numbers_of, product
 from bridge.onnx.slicing import pad
 from bridge.onnx.values import Value, of_array
@@ -37,10 +38,21 @@ _Combine = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
 # Up to how many small floats are summed one after another.
 _MOST_IN_ORDER = 32
 
+# Up to how many elements a window has that are combined one after another.
+_MOST_FOLDED = 1024
+
 # How many operands of a `dynamic_reduce_window` say what its windows are.
 _COMPUTED = 5
 
 _SCATTERED = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul"}
+_SCATTERED_OF_BOOLS = {
+    "add": "max",
+    "and": "min",
+    "maximum": "max",
+    "minimum": "min",
+    "multiply": "min",
+    "or": "max",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,40 +124,35 @@ def _reduce(
     values, starts = operands[:count], operands[count:]
     (region,) = op.regions
     reducer = reducer_of(region) if count == 1 else ""
-    if reducer == "add" and is_identity("add", starts[0]):
+    changes_nothing = reducer in IDENTITIES and is_identity(reducer, starts[0])
+    if reducer == "add" and changes_nothing:
         running = _running_sum(graph, values[0], windows)
         if running is not None:
             return [running]
 
-    _check_order(graph, op, reducer)
-
     def combine(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
         return region.apply(graph, [*first, *second])
 
+    if not reducer and depends_on_order(region, graph):
+        return _fold(graph, op, values, starts, windows, combine)
     fillings = starts
     if reducer in IDENTITIES:  # XLA leaves out what is put around the array
         fillings = (of_array(identity_of(reducer, values[0].dtype)),)
-    if is_static(windows.sizes) and reducer == "maximum" and is_identity(reducer, starts[0]):
+    if is_static(windows.sizes) and reducer == "maximum" and changes_nothing:
         pooled = _max_pool(graph, values[0], windows)
         if pooled is not None:
             return [pooled]
-    if not is_static(windows.sizes):
-        if (way := _running_axis(values[0], windows)) is not None:
-            axis, reverse = way
-            return reduce_so_far(graph, region, values, starts, axis, reverse=reverse)
-        op.refuse(
-            "how large its windows are depends on sizes that only a run knows",
-            "export it with the sizes of the dimensions along which it goes",
-        )
-    found = _slide(graph, _padded(graph, values, fillings, windows), windows, combine)
-    if reducer in IDENTITIES and is_identity(reducer, starts[0]):
-        return found
+    if not is_static(windows.sizes) and (way := _running_axis(values[0], windows)) is not None:
+        axis, reverse = way
+        return reduce_so_far(graph, region, values, starts, axis, reverse=reverse)
+    padded = _padded(graph, values, fillings, windows)
+    found = _slide(graph, padded, windows, combine)
+    found = _slide_by_rounds(graph, region, found, windows)
+    return found if changes_nothing else _begun(starts, found, combine)
+
+
+def _begun(starts: Sequence[Value], found: Sequence[Value], combine: _Combine) -> list[Value]:
     return combine([start.seen_as(found[0].shape) for start in starts], found)
-
-
-def _check_order(graph: Graph, op: Operation, reducer: str) -> None:
-    if not reducer and depends_on_order(op.regions[0], graph):
-        op.refuse("it matters in which order its region combines the elements of a window")
 
 
 def _running_axis(value: Value, windows: _Windows) -> tuple[int, bool] | None:
@@ -231,9 +238,14 @@ def _padded(
 def _slide(
     graph: Graph, values: Sequence[Value], windows: _Windows, combine: _Combine
 ) -> list[Value]:
-    """The reductions of all windows; the last dimension goes first, so that the order stays."""
+    """The reductions of all windows; the last dimension goes first, so that the order stays.
+
+    Dimensions along which only a run knows their sizes are left as they are.
+    """
     found = list(values)
-    for axis, size in reversed(list(enumerate(numbers_of(windows.sizes)))):
+    for axis, size in reversed(list(enumerate(windows.sizes))):
+        if not isinstance(size, int):
+            continue
         stride, dilation = windows.strides[axis], windows.dilations[axis]
         if stride > 1 and size <= stride * _combinations(size):
             found = _one_by_one(graph, found, axis, size, stride, dilation, combine)
@@ -245,6 +257,54 @@ def _slide(
             found = [
                 nodes.slice_(graph, value, [0], [limit], [stride], axes=[axis]) for value in found
             ]
+    return found
+
+
+def _fold(
+    graph: Graph,
+    op: Operation,
+    values: Sequence[Value],
+    starts: Sequence[Value],
+    windows: _Windows,
+    combine: _Combine,
+) -> list[Value]:
+    """The reductions of all windows, from what they begin with to their last elements."""
+    if not is_static(windows.sizes):
+        op.refuse("only a run knows the sizes of its windows, and the order in them matters")
+    sizes = numbers_of(windows.sizes)
+    if math.prod(sizes) > _MOST_FOLDED:
+        op.refuse(f"its windows have {math.prod(sizes)} elements, and their order matters")
+    if any(count != 0 for count in (*windows.low, *windows.high)) or max(windows.spread) > 1:
+        op.refuse("StableHLO and XLA differ in whether its padding takes part")
+    axes = range(len(sizes))
+    counts = [
+        floordiv(values[0].shape[axis] - 1 - (sizes[axis] - 1) * windows.dilations[axis],
+                 windows.strides[axis]) + 1
+        for axis in axes
+    ]  # fmt: skip
+    found = [start.seen_as(tuple(counts)) for start in starts]
+    for place in np.ndindex(*sizes):
+        begins = [place[axis] * windows.dilations[axis] for axis in axes]
+        ends = [
+            (count - 1) * stride + begin + 1
+            for count, stride, begin in zip(counts, windows.strides, begins, strict=True)
+        ]
+        part = [
+            nodes.slice_(graph, value, begins, ends, windows.strides, axes=axes) for value in values
+        ]
+        found = combine(found, part)
+    return found
+
+
+def _slide_by_rounds(
+    graph: Graph, region: Region, values: list[Value], windows: _Windows
+) -> list[Value]:
+    """The same along the dimensions that are left, in loops."""
+    found = values
+    for axis, size in enumerate(windows.sizes):
+        if not isinstance(size, int):
+            moves = windows.strides[axis], windows.dilations[axis]
+            found = combine_neighbours(graph, region, found, axis, size, *moves)
     return found
 
 
@@ -331,9 +391,11 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     for size, low, high in zip(*numbers, strict=True):
         if max(low, high) >= size:
             op.refuse("a window may have nothing but padding")
-    reducer = _SCATTERED.get(reducer_of(scatter))
+    table = _SCATTERED_OF_BOOLS if source.dtype == bool else _SCATTERED
+    reducer = table.get(reducer_of(scatter))
     if reducer is None:
         op.refuse("what it does with several values for one element is none that ONNX has")
+    made_of = np.dtype(np.uint8) if source.dtype == bool else source.dtype
 
     def choose(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
         (kept,) = select.apply(graph, [first[0], second[0]])
@@ -351,10 +413,11 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     places = nodes.reshape(graph, _count_up(graph, count), value.shape)
     padded = _padded(graph, [value, places], fillings, windows)
     chosen = graph.whole(_slide(graph, padded, windows, choose)[1])
-    flat = [graph.whole(nodes.reshape(graph, v, [product(v.shape)])) for v in (chosen, source)]
-    data = graph.whole(start.seen_as((count,)))
+    updates = nodes.cast(graph, source, made_of)
+    flat = [graph.whole(nodes.reshape(graph, v, [product(v.shape)])) for v in (chosen, updates)]
+    data = graph.whole(nodes.cast(graph, start, made_of).seen_as((count,)))
     made = graph.node("ScatterElements", [data, *flat], shape=[count], axis=0, reduction=reducer)
-    return nodes.reshape(graph, made, value.shape)
+    return nodes.cast(graph, nodes.reshape(graph, made, value.shape), source.dtype)
 
 
 def _count_up(graph: Graph, count: Dim) -> Value:

@@ -24,6 +24,8 @@ def edges(name):
         return np.array(_FLOATS).astype(dtype)
     bounds = np.iinfo(dtype)
     numbers = [0, 1, 2, 3, 5, 7, 63, 100, bounds.max - 1, bounds.max]
+    if bounds.bits == 64:  # of which the lower half is another number
+        numbers += [2**31, 2**32 - 1, 2**32]
     if bounds.min < 0:
         numbers += [-1, -2, -3, -7, -100, bounds.min, bounds.min + 1]
     return np.array(numbers, dtype)

@@ -155,3 +155,22 @@ def test_no_place_for_the_kernel_in_another_order(dtype):
     check(
         lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=orders), x, w
     )
+
+
+@pytest.mark.parametrize(
+    ("of_x", "of_w"),
+    [
+        ((0, 3, 5, 6), (4, 3, 2, 2)),
+        ((2, 0, 5, 6), (4, 0, 2, 2)),
+        ((2, 3, 0, 6), (4, 3, 2, 2)),
+        ((2, 3, 5, 6), (0, 3, 2, 2)),
+    ],
+)
+def test_nothing_to_convolve(of_x, of_w):
+    def function(x, w):
+        pads = [(1, 1), (1, 1)]
+        whole = lax.conv_general_dilated(x.astype(int), w.astype(int), (1, 1), pads)
+        turned = lax.conv_general_dilated(x, w, (1, 1), pads, None, None, ("NCHW", "OIHW", "NHWC"))
+        return whole, lax.conv_general_dilated(x, w, (1, 1), pads), turned
+
+    check(function, np.ones(of_x, np.float32), np.ones(of_w, np.float32))

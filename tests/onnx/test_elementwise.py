@@ -137,3 +137,22 @@ def test_what_is_rounded_to_zero_keeps_its_sign():
     x = np.float32([-0.3, 0.3, -1.5])
     model = check(lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO), x)
     np.testing.assert_array_equal(np.signbit(run(model, [x])[0]), [True, False, True])
+
+
+def test_extremes_of_wide_integers():
+    x = np.array([[1, 2**31, -(2**40)], [2**32 - 1, -1, 2**33]])
+
+    def function(x, low, high):
+        return lax.clamp(low, x, high), jnp.maximum(x, 0), jnp.minimum(x, x[::-1]), lax.cummax(x)
+
+    model = check(function, x, np.array(-(2**33)), np.array(2**32 + 1))
+    assert not {"Max", "Min"} & set(operations(model))
+
+
+def test_extremes_of_wide_integers_that_are_narrow():
+    def function(x, places):
+        limited = jnp.clip(places.astype(np.int64), 0, 5)
+        return jnp.maximum(limited[::2], 3), x[places], jnp.maximum(x[0], 2**40)
+
+    model = check(function, np.arange(6) << 32, np.array([4, -2, 7], np.int32))
+    assert {"Max", "Min"} <= set(operations(model))

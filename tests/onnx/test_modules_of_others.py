@@ -220,6 +220,55 @@ PRETTY = CHECKED.format(check="check.expect_almost_eq_const %a, dense<1.0> : ten
 GENERIC = CHECKED.format(check='"check.expect_eq"(%a, %a) : (tensor<2xf32>, tensor<2xf32>) -> ()')
 
 
+def test_a_module_whose_dimensions_are_arguments(tmp_path):
+    """Without a specification: what has to be equal does not follow from the types."""
+    text = b"""func.func @main(%b: tensor<i64>, %x: tensor<?x3xf32>, %y: tensor<2x?x3xf32>)
+        -> tensor<2x?x3xf32> {
+      %0 = stablehlo.convert %b : (tensor<i64>) -> tensor<i32>
+      %1 = stablehlo.reshape %0 : (tensor<i32>) -> tensor<1xi32>
+      %2 = stablehlo.constant dense<2> : tensor<1xi32>
+      %3 = stablehlo.constant dense<3> : tensor<1xi32>
+      %4 = stablehlo.concatenate %2, %1, %3, dim = 0
+        : (tensor<1xi32>, tensor<1xi32>, tensor<1xi32>) -> tensor<3xi32>
+      %5 = stablehlo.dynamic_broadcast_in_dim %x, %4, dims = [1, 2]
+        : (tensor<?x3xf32>, tensor<3xi32>) -> tensor<2x?x3xf32>
+      %6 = stablehlo.add %5, %y : tensor<2x?x3xf32>
+      return %6 : tensor<2x?x3xf32> }"""
+    model = bridge.to_onnx(_written(tmp_path / "f.mlir", text))
+    x, y = np.ones((4, 3), np.float32), np.ones((2, 4, 3), np.float32)
+    np.testing.assert_array_equal(run(model, [np.array(4), x, y])[0], x + y)
+
+
+def test_a_result_whose_size_is_no_polynomial(tmp_path):
+    text = b"""func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
+      %0 = "stablehlo.reduce_window"(%x, %zero) <{window_dimensions = array<i64: 2>,
+          window_strides = array<i64: 2>}> ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %1 = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %1 : tensor<f32> }) : (tensor<?xf32>, tensor<f32>) -> tensor<?xf32>
+      return %0 : tensor<?xf32> }""".replace(
+        b"%0 =", b"%zero = stablehlo.constant dense<0.0> : tensor<f32>\n %0 =", 1
+    )
+    model = bridge.to_onnx(_written(tmp_path / "f.mlir", text))
+    found = run(model, [np.arange(5, dtype=np.float32)])[0]
+    np.testing.assert_array_equal(found, [1.0, 5.0])
+    assert model.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "r0_0"
+
+
+def test_a_constant_that_is_broadcast_to_no_elements(tmp_path):
+    text = b"""func.func @main(%x: tensor<?x2xf32>) -> tensor<?x0xf32> {
+      %0 = stablehlo.constant dense<1.0> : tensor<f32>
+      %1 = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?x2xf32>) -> tensor<i32>
+      %2 = stablehlo.reshape %1 : (tensor<i32>) -> tensor<1xi32>
+      %3 = stablehlo.constant dense<0> : tensor<1xi32>
+      %4 = stablehlo.concatenate %2, %3, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+      %5 = stablehlo.dynamic_broadcast_in_dim %0, %4, dims = []
+        : (tensor<f32>, tensor<2xi32>) -> tensor<?x0xf32>
+      return %5 : tensor<?x0xf32> }"""
+    model = bridge.to_onnx(_written(tmp_path / "f.mlir", text))
+    assert run(model, [np.ones((3, 2), np.float32)])[0].shape == (3, 0)
+
+
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
@@ -241,6 +290,11 @@ GENERIC = CHECKED.format(check='"check.expect_eq"(%a, %a) : (tensor<2xf32>, tens
         ("ML\xefR plain bytecode", FormatError, "no StableHLO|artifact begins with"),
         ("func.func @f(%a: tensor<2xtf32>) -> tensor<2xtf32> { return %a : tensor<2xtf32> }",
          DtypeError, r"args\[0\] is tensor<2xtf32>; elements.*bf16.*ui2"),
+        ("""func.func @main(%x: tensor<2xf32>) -> tensor<i1> {
+            %0 = stablehlo.custom_call @check.eq(%x, %x)
+              : (tensor<2xf32>, tensor<2xf32>) -> tensor<i1>
+            return %0 : tensor<i1> }""",
+         UnsupportedError, r"stablehlo.custom_call at .*return its first operand instead"),
     ],
 )  # fmt: skip
 def test_files_that_are_refused(text, error, message, tmp_path):

@@ -103,6 +103,16 @@ def test_a_region_that_onnx_does_not_have():
     assert "Loop" in operations(model)
 
 
+@pytest.mark.parametrize("reducer", [lax.sub, lax.div])
+def test_a_region_whose_order_matters(reducer):
+    def function(x):
+        return lax.reduce(x, np.float32(3), reducer, (0, 1))
+
+    x = np.array([[[0.5], [1], [4]], [[2], [0.25], [3]]], np.float32)
+    check(function, x)
+    check(function, x, shapes=["a, b, 1"])
+
+
 def test_products_of_integers_of_symbolic_sizes():
     x = np.arange(1, 13, dtype=np.int32).reshape(3, 4)
     check(lambda x: [x.prod(1), x.prod(0), x.prod()], x, shapes=["b, t"])
@@ -113,6 +123,7 @@ def test_nothing_to_reduce():
     check(
         lambda x: [x.sum(1), x.prod(1), jnp.max(x, 1, initial=-3.0)], np.zeros((2, 0), np.float32)
     )
+    check(lambda x: [x.sum(0), x.sum(1), jnp.max(x, 1)], np.zeros((0, 2), np.int32))
 
 
 def test_symbolic_sizes():

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 
 import bridge
 from tests.onnx.checking import check, operations
 from tests.onnx.edges import NUMBERS
+from xla_call_module.errors import UnsupportedError
 
 REDUCERS = {
     "add": (lax.add, 0),
@@ -139,6 +142,28 @@ def test_two_values_at_once():
     check(function, x, np.arange(28, dtype=np.int32).reshape(4, 7))
 
 
+def test_windows_whose_order_matters():
+    def combine(first, second):
+        return first[0] + second[0], first[1] - second[1]
+
+    def function(x, y, padding=((0, 0), (0, 0)), size=(2, 3)):
+        starts = (np.float32(1), np.int32(2))
+        return lax.reduce_window(
+            (x, y), starts, combine, size, (1, 2), padding, window_dilation=(2, 1)
+        )
+
+    arrays = np.ones((4, 7), np.float32), np.arange(28, dtype=np.int32).reshape(4, 7)
+    check(function, *arrays)
+    check(function, *arrays, shapes=["h, w", "h, w"])
+    padded = export.export(jax.jit(functools.partial(function, padding="SAME")))(*arrays)
+    with pytest.raises(UnsupportedError, match="its padding takes part"):
+        bridge.to_onnx(padded)
+    large = np.ones((4, 1024), np.float32), np.ones((4, 1024), np.int32)
+    many = export.export(jax.jit(functools.partial(function, size=(2, 513))))(*large)
+    with pytest.raises(UnsupportedError, match="1026 elements, and their order matters"):
+        bridge.to_onnx(many)
+
+
 def test_a_start_that_is_counted_once():
     def function(x):
         two = np.array(2, x.dtype)
@@ -180,9 +205,32 @@ def test_windows_over_images_of_any_size(sizes):
 
 
 def test_windows_of_a_size_that_only_a_run_knows():
-    with pytest.raises(bridge.InteropError, match="how large its windows are"):
+    def function(x):
+        rows, columns = x.shape
+        numbers = lax.broadcasted_iota(np.int32, x.shape, 0)
+        return (
+            lax.reduce_window(x, -jnp.inf, lax.max, x.shape, (1, 1), "VALID"),
+            lax.reduce_window(x, 2.0, lax.add, (rows, 2), (1, 2), "SAME"),
+            lax.reduce_window(numbers, 0, lax.min, (rows, 1), (2, 1), "SAME"),
+            lax.reduce_window(
+                x,
+                1.0,
+                lax.mul,
+                (1, columns),
+                (1, 1),
+                ((0, 0), (columns, 0)),
+                window_dilation=(1, 2),
+            ),
+        )
+
+    x = np.random.default_rng(0).standard_normal((5, 6), np.float32)
+    check(function, x, shapes=["b, c"])
+
+
+def test_windows_of_an_unknown_size_whose_order_matters():
+    with pytest.raises(UnsupportedError, match="only a run knows the sizes of its windows"):
         check(
-            lambda x: lax.reduce_window(x, -jnp.inf, lax.max, x.shape, (1, 1), "VALID"),
+            lambda x: lax.reduce_window(x, 0.0, lax.sub, x.shape, (1, 1), "VALID"),
             np.ones((4, 2), np.float32),
             shapes=["b, 2"],
         )

@@ -404,3 +404,26 @@ def test_calls_of_mhlo():
         X.max(1, keepdims=True),
         X.argmax(1)[:, None].astype(np.int32),
     )
+
+
+@pytest.mark.parametrize(("scatter", "start"), [("or", False), ("add", False), ("and", True)])
+def test_what_windows_hand_back_to_flags(scatter, start):
+    operand = np.array([False, True, True, True, False])
+    source = np.array([True, False, start, not start])
+    expected = np.full(5, start)
+    for window, flag in enumerate(source):
+        place = window if operand[window] or not operand[window + 1] else window + 1
+        expected[place] = expected[place] & flag if scatter == "and" else expected[place] | flag
+    check_written(
+        f"""%s = stablehlo.constant dense<{str(start).lower()}> : {BOOL}
+        %r0 = "stablehlo.select_and_scatter"(%a, %b, %s) <{{window_dimensions = array<i64: 2>}}> ({{
+          ^bb0(%x: {BOOL}, %y: {BOOL}):
+            %0 = stablehlo.compare GE, %x, %y : ({BOOL}, {BOOL}) -> {BOOL}
+            stablehlo.return %0 : {BOOL} }}, {{
+          ^bb0(%x: {BOOL}, %y: {BOOL}):
+            %0 = stablehlo.{scatter} %x, %y : {BOOL}
+            stablehlo.return %0 : {BOOL} }})
+        : (tensor<5xi1>, tensor<4xi1>, {BOOL}) -> tensor<5xi1>""",
+        [operand, source],
+        expected,
+    )
