@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -145,7 +146,7 @@ def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) ->
     if not has_kernel or is_empty or 0 in sizes:
         return _by_products(graph, x, w, window, groups)
     # The gradient of a kernel is a convolution by images, of which only a run knows the sizes.
-    reach = {"kernel_shape": list(w.shape[2:])} if is_static(w.shape[2:]) else {}
+    reach: dict[str, Any] = {"kernel_shape": w.shape[2:]} if is_static(w.shape[2:]) else {}
     return graph.node(
         "Conv",
         [graph.whole(x), graph.whole(w)],
