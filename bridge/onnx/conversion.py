@@ -45,7 +45,8 @@ def to_onnx(
             a text or portable artifact, or a `xla_call_module.CallModule`. The parameters of a file
             become initializers.
         params: the pytree that is the first positional argument; its leaves become initializers,
-            named by their pytree path.
+            named by their pytree path. Those of a `vjp()`, which knows no pytrees, are its first
+            primals.
         platform: one of those that it was lowered for.
         opset: the version of ONNX's operations, 18 to 26; by default 21, or 26 for what
             reads the bits of floats (`bitcast_convert_type`, `top_k`). Before 26 nothing tells the
@@ -107,7 +108,7 @@ def save_onnx(
         opset: the same.
         inputs: the same.
         outputs: the same.
-        overwrite: whether a file at `path` is replaced.
+        overwrite: whether a file at `path` is replaced, and its weights beside it.
 
     Raises:
         InteropError: as for `bridge.to_onnx`.
@@ -136,6 +137,11 @@ def save_onnx(
         order=gradient_order,
     )
     save(program, target, opset=opset, external_data=external_data)
+
+
+def data_of(path: Path) -> Path:
+    """The file beside a model that has its weights, if they are not in it."""
+    return path.with_name(f"{path.name}.data")
 
 
 def check_installed() -> None:
@@ -167,8 +173,9 @@ def _target(path: Any, *, overwrite: bool) -> Path:
             "do: write it there, and copy it to where it is to be."
         )
     target = Path(os.path.abspath(path))
-    if target.is_dir() or (target.exists() and not overwrite):
-        raise StructureError(
-            f"{target} exists. To do: take another path, or overwrite=True for a file."
-        )
+    for file in (target, data_of(target)):
+        if file.is_dir() or (file.exists() and not overwrite):
+            raise StructureError(
+                f"{file} exists. To do: take another path, or overwrite=True for a file."
+            )
     return target
