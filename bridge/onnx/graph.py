@@ -378,11 +378,12 @@ class Graph:
         results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
         attributes: Mapping[str, Any],
     ) -> list[Value]:
-        array = (
-            _known_result(op_type, inputs, *results[0], attributes) if len(results) == 1 else None
-        )
-        if array is not None:
-            return [Value(array.dtype, array.shape, array.shape, array=array)]
+        arrays = [value.array for value in inputs if value is not None and value.array is not None]
+        if len(arrays) == len(inputs) > 0 and len(results) == 1:
+            folded = fold(op_type, arrays, attributes)
+            if folded is not None:
+                array = folded.astype(results[0][1], copy=False)
+                return [Value(array.dtype, array.shape, array.shape, array=array)]
         references = tuple("" if value is None else self.reference(value) for value in inputs)
         names = self._outputs(op_type, references, len(results), attributes)
         made = [_made(name, *result) for name, result in zip(names, results, strict=True)]
@@ -542,22 +543,6 @@ class Graph:
         if shape == (1,) * new + held:
             return self.node("Unsqueeze", [value, _integers(range(new))], shape=shape)
         return self.node("Expand", [value, self.vector(shape)], shape=shape)
-
-
-def _known_result(
-    op_type: str,
-    inputs: Sequence[Value | None],
-    shape: Sequence[Dim | None],
-    dtype: np.dtype[Any],
-    attributes: Mapping[str, Any],
-) -> Array | None:
-    """The result of an operation if it follows from constants, or has no elements."""
-    sizes = [dim for dim in shape if isinstance(dim, int)]
-    if 0 in sizes and len(sizes) == len(shape):
-        return np.empty(sizes, dtype)
-    arrays = [value.array for value in inputs if value is not None and value.array is not None]
-    folded = fold(op_type, arrays, attributes) if len(arrays) == len(inputs) > 0 else None
-    return None if folded is None else folded.astype(dtype, copy=False)
 
 
 def _made(name: str, shape: Sequence[Dim | None], dtype: np.dtype[Any]) -> Value:

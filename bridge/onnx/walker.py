@@ -8,6 +8,8 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bridge.onnx import tuples
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation, describe, read
@@ -111,7 +113,8 @@ class _Walker:
     ) -> Sequence[Value]:
         try:
             walk = functools.partial(self.walk, values)
-            emitted = emit(graph, read(raw, operands, walk, values))
+            op = read(raw, operands, walk, values)
+            emitted = _without_elements(op) or emit(graph, op)
         except InteropError as error:
             place = describe_location(raw)
             if place in str(error):
@@ -138,6 +141,16 @@ class _Walker:
         if not own or "/" in own or not self._scope:
             return own or self._scope
         return f"{self._scope}/{own}"
+
+
+def _without_elements(op: Operation) -> list[Value]:
+    """The results of an operation if none of them has any elements; empty if one may have some."""
+    shapes = [tuple(dim for dim in result.shape if dim is not None) for result in op.results]
+    pairs = list(zip(op.results, shapes, strict=True))
+    if any(0 not in shape or len(shape) != len(result.shape) for result, shape in pairs):
+        return []
+    arrays = [np.empty(shape, result.dtype) for result, shape in pairs]
+    return [Value(array.dtype, array.shape, array.shape, array=array) for array in arrays]
 
 
 def _last_part(name: str) -> str:

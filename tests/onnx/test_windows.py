@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -260,3 +262,13 @@ def test_running_reductions_over_dimensions_of_any_size():
         )
 
     check(function, x, shapes=["b, t"], rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("operation", [lax.add, lax.mul, lax.max])
+def test_windows_that_are_larger_than_the_array(rows, operation):
+    def function(x):
+        windows = partial(lax.reduce_window, x, np.float32(1), operation)
+        return windows((3, 2), (2, 1), "VALID"), windows((2, 2), (1, 1), "VALID", None, (1, 2))
+
+    check(function, np.ones((rows, 7), np.float32))
