@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bridge.onnx.data_file import data_of
 from savedmodel.remote import is_remote
 from xla_call_module.errors import MissingDependencyError, StructureError
 
@@ -137,11 +138,6 @@ def save_onnx(
         order=gradient_order,
     )
     save(program, target, opset=opset, external_data=external_data)
-
-
-def data_of(path: Path) -> Path:
-    """The file beside a model that has its weights, if they are not in it."""
-    return path.with_name(f"{path.name}.data")
 
 
 def check_installed() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 
-from bridge.onnx.conversion import data_of
+from bridge.onnx.data_file import data_of
 from bridge.onnx.model import BareModel, convert
 from bridge.onnx.protos import to_tensor
 from bridge.onnx.sources import Program
