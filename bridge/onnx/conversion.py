@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bridge.onnx.data_file import data_of
 from savedmodel.remote import is_remote
 from xla_call_module.errors import MissingDependencyError, StructureError
 
@@ -50,7 +51,8 @@ def to_onnx(
             `xla_call_module.CallModule`. Of a text it is the function `main`, or the only one that
             no other one names. The parameters of a file become initializers.
         params: the pytree that is the first positional argument; its leaves become initializers,
-            named by their pytree path.
+            named by their pytree path. Those of a `vjp()`, which knows no pytrees, are its first
+            primals.
         platform: one of those that it was lowered for.
         opset: the version of ONNX's operations, 18 to 26; by default 21, or 26 for what
             reads the bits of floats (`bitcast_convert_type`, `top_k`). Before 26 nothing tells the
@@ -112,7 +114,7 @@ def save_onnx(
         opset: the same.
         inputs: the same.
         outputs: the same.
-        overwrite: whether a file at `path` is replaced.
+        overwrite: whether a file at `path` is replaced, and its weights beside it.
 
     Raises:
         InteropError: as for `bridge.to_onnx`.
@@ -172,8 +174,9 @@ def _target(path: Any, *, overwrite: bool) -> Path:
             "do: write it there, and copy it to where it is to be."
         )
     target = Path(os.path.abspath(path))
-    if target.is_dir() or (target.exists() and not overwrite):
-        raise StructureError(
-            f"{target} exists. To do: take another path, or overwrite=True for a file."
-        )
+    for file in (target, data_of(target)):
+        if file.is_dir() or (file.exists() and not overwrite):
+            raise StructureError(
+                f"{file} exists. To do: take another path, or overwrite=True for a file."
+            )
     return target

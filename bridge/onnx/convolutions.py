@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -77,6 +78,12 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
     groups, batches = op.integer("feature_group_count", 1), op.integer("batch_group_count", 1)
     if batches > 1:
         x, groups = _batches_as_features(graph, x, batches), batches
+    if not (is_static(w.shape[2:]) or _has_kernel(x)):
+        op.refuse(
+            f"only a run knows the size of its kernel, and ONNX Runtime has no convolution of "
+            f"{x.dtype} along {x.rank - 2} dimensions",
+            "export it with sizes that are numbers, or in float32",
+        )
     result = _in_order(graph, x, w, window, groups)
     back = [outputs.index(axis) for axis in range(len(outputs))]
     return layouts.turn(graph, result, back)
@@ -116,6 +123,11 @@ def _batches_as_features(graph: Graph, x: Value, groups: int) -> Value:
     return nodes.reshape(graph, turned, [each, features * groups, *spatial])
 
 
+def _has_kernel(x: Value) -> bool:
+    """Whether ONNX Runtime has a kernel for convolutions of such images."""
+    return x.rank - 2 <= _MOST_DIMENSIONS and x.dtype.name in _DTYPES
+
+
 def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:
     """The convolution with batch and features in front, rows of kernels likewise."""
     count = x.rank - 2
@@ -123,7 +135,7 @@ def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) ->
         one = _Window((1,), (0,), (0,), (1,), (1,))
         x, w = (nodes.expand_dims(graph, value, [2]) for value in (x, w))
         return nodes.squeeze(graph, _in_order(graph, x, w, one, groups), [2])
-    has_kernel = count <= _MOST_DIMENSIONS and x.dtype.name in _DTYPES
+    has_kernel = _has_kernel(x)
     is_empty = product((*x.shape, *w.shape)) == 0
     # ONNX's reference evaluator has no ConvTranspose of groups.
     pads = _transposed_pads(w, window) if has_kernel and groups == 1 else None
@@ -135,16 +147,17 @@ def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) ->
         return graph.whole(nodes.number_like(x, 0).seen_as((x.shape[0], w.shape[0], *sizes)))
     if not has_kernel:
         return _by_products(graph, x, w, window, groups)
-    shape = [x.shape[0], w.shape[0], *sizes]
+    # The gradient of a kernel is a convolution by images, of which only a run knows the sizes.
+    reach: dict[str, Any] = {"kernel_shape": w.shape[2:]} if is_static(w.shape[2:]) else {}
     return graph.node(
         "Conv",
         [graph.whole(x), graph.whole(w)],
-        shape=shape,
+        shape=[x.shape[0], w.shape[0], *sizes],
         group=groups,
         strides=list(window.strides),
         pads=[*window.low, *window.high],
         dilations=list(window.dilations),
-        kernel_shape=list(numbers_of(w.shape[2:])),
+        **reach,
     )
 
 

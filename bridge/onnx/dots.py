@@ -120,7 +120,7 @@ def _product(graph: Graph, left: _Side, right: _Side) -> Value:
     """Batch dimensions, then the rows of the left operand and the columns of the right one."""
     batch, rows = left.sizes(left.batch), left.sizes(left.free)
     columns, inner = right.sizes(right.free), product(left.sizes(left.contracted))
-    if _is_turned(left, right):
+    if _is_turned(left, right) or _is_by_weights(graph, left, right):
         product_ = _product(graph, right, left)
         count = len(batch)
         return layouts.turn(graph, product_, [*range(count), count + 1, count])
@@ -155,6 +155,17 @@ def _is_turned(left: _Side, right: _Side) -> bool:
     orders = [(*side.batch, *side.free, *side.contracted) for side in (left, right)]
     as_they_are = [order == tuple(range(len(order))) for order in orders]
     return as_they_are == [False, True]
+
+
+def _is_by_weights(graph: Graph, left: _Side, right: _Side) -> bool:
+    """Whether rows are multiplied from the left with weights that can be turned once and for all.
+
+    So it is with `w @ x` of each row under `jax.vmap`, which turns the result back behind it.
+    """
+    if left.batch or any((s.free, s.contracted) != ((0,), (1,)) for s in (left, right)):
+        return False
+    values = [side.value for side in (left, right)]
+    return [v.array is not None or v.name in graph.initializers for v in values] == [True, False]
 
 
 def _einsum(graph: Graph, op: Operation) -> Value:

@@ -96,7 +96,8 @@ def _real_dynamic_slice(graph: Graph, op: Operation) -> Value:
     if first is not None and last is not None and is_static(steps):
         strides = [int(str(step)) for step in steps]
         others = value.shape[1:]
-        if strides[0] == 1 and (first[1:], last[1:]) == ((0,) * len(others), others):
+        is_of_rows = (first[1:], last[1:]) == ((0,) * len(others), others)
+        if is_of_rows and all(stride == 1 for stride in strides):
             size = last[0] - first[0]
             vector = of_sizes(first[:1], np.dtype(np.int64), (1,))
             return read_slice(graph, value, [0], vector, [size])
@@ -119,7 +120,8 @@ def _dynamic_update_slice(graph: Graph, op: Operation) -> Value:
     places: list[Dim | None] = [0] * value.rank
     for axis in axes:
         places[axis] = _number_of(starts[axis])
-    graph.written[written.name] = Written(value, update, tuple(places))
+    if written.name:
+        graph.written[written.name] = Written(value, update, tuple(places))
     return written
 
 

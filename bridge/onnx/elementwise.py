@@ -175,10 +175,10 @@ def _tan(graph: Graph, op: Operation) -> Value:
 
 
 def _log_plus_one(graph: Graph, op: Operation) -> Value:
-    """`log(u) * x / (u - 1)` with `u = 1 + x`, in which the rounding of `u` cancels.
+    """`x * (log(u) / (u - 1))` with `u = 1 + x`, in which the rounding of `u` cancels.
 
     W. Kahan; Goldberg, What Every Computer Scientist Should Know About Floating-Point Arithmetic,
-    theorem 4.
+    theorem 4. It is a product, since ONNX Runtime's Where makes 0 of a -0 that it takes.
     """
     return _widened(graph, op, _precise_log_plus_one)
 
@@ -187,36 +187,37 @@ def _precise_log_plus_one(graph: Graph, value: Value) -> Value:
     one = nodes.number_like(value, 1)
     sum_ = nodes.elementwise(graph, "Add", value, one)
     rest = nodes.elementwise(graph, "Sub", sum_, one)
-    quotient = nodes.elementwise(graph, "Div", value, rest)
-    product = nodes.elementwise(graph, "Mul", nodes.elementwise(graph, "Log", sum_), quotient)
+    quotient = nodes.elementwise(graph, "Div", nodes.elementwise(graph, "Log", sum_), rest)
     is_tiny = nodes.elementwise(graph, "Equal", rest, nodes.number_like(value, 0), dtype=bool)
     infinite = nodes.elementwise(
         graph, "Equal", value, nodes.number_like(value, np.inf), dtype=bool
     )
     as_it_is = nodes.elementwise(graph, "Or", is_tiny, infinite)
-    return nodes.where(graph, as_it_is, value, product)
+    return nodes.elementwise(graph, "Mul", value, nodes.where(graph, as_it_is, one, quotient))
 
 
 def _exponential_minus_one(graph: Graph, op: Operation) -> Value:
-    """`(u - 1) * x / log(u)` with `u = exp(x)`, in which the rounding of `u` cancels.
+    """`x * ((u - 1) / log(u))` with `u = exp(x)`, in which the rounding of `u` cancels.
 
-    W. Kahan; N. J. Higham, Accuracy and Stability of Numerical Algorithms, section 1.14.1.
+    W. Kahan; N. J. Higham, Accuracy and Stability of Numerical Algorithms, section 1.14.1. Of -0 it
+    is -0, as `_log_plus_one` is.
     """
     return _widened(graph, op, _precise_exponential_minus_one)
 
 
 def _precise_exponential_minus_one(graph: Graph, value: Value) -> Value:
+    one = nodes.number_like(value, 1)
     power = nodes.elementwise(graph, "Exp", value)
-    rest = nodes.elementwise(graph, "Sub", power, nodes.number_like(value, 1))
-    quotient = nodes.elementwise(graph, "Div", value, nodes.elementwise(graph, "Log", power))
-    product = nodes.elementwise(graph, "Mul", rest, quotient)
+    rest = nodes.elementwise(graph, "Sub", power, one)
+    quotient = nodes.elementwise(graph, "Div", rest, nodes.elementwise(graph, "Log", power))
     is_tiny = nodes.elementwise(graph, "Equal", rest, nodes.number_like(value, 0), dtype=bool)
+    product = nodes.elementwise(graph, "Mul", value, nodes.where(graph, is_tiny, one, quotient))
     # Beyond these the difference is the power, or -1, and the quotient is none.
     far = nodes.elementwise(
         graph, "Greater", nodes.elementwise(graph, "Abs", value),
         nodes.number_like(value, 30), dtype=bool,
     )  # fmt: skip
-    return nodes.where(graph, is_tiny, value, nodes.where(graph, far, rest, product))
+    return nodes.where(graph, far, rest, product)
 
 
 def _widened(graph: Graph, op: Operation, compute: Callable[[Graph, Value], Value]) -> Value:

@@ -232,6 +232,7 @@ def transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:
 
 def concat(graph: Graph, values: Sequence[Value], axis: int) -> Value:
     """The values one after another along an axis."""
+    values = [value for value in values if value.shape[axis] != 0] or values[:1]
     values = [graph.whole(value) for value in values]
     if len(values) == 1:
         return values[0]

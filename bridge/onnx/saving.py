@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 
+from bridge.onnx.data_file import data_of
 from bridge.onnx.model import BareModel, convert
 from bridge.onnx.protos import to_tensor
 from bridge.onnx.sources import Program
@@ -42,13 +43,12 @@ def save(program: Program, target: Path, *, opset: int | None, external_data: st
         made = folder / target.name
         _write(bare, made, apart=apart)
         onnx.checker.check_model(str(made), full_check=True)
-        for file in (_data_of(made), made):
-            if file.exists():
-                file.replace(target.parent / file.name)
-
-
-def _data_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.data")
+        was_there = target.exists()
+        if apart:
+            data_of(made).replace(data_of(target))
+        made.replace(target)
+        if was_there and not apart:
+            data_of(target).unlink(missing_ok=True)  # the weights of the one before
 
 
 def _write(bare: BareModel, path: Path, *, apart: bool) -> None:
@@ -57,13 +57,13 @@ def _write(bare: BareModel, path: Path, *, apart: bool) -> None:
         graph.initializer.extend(to_tensor(*item) for item in bare.initializers.items())
         path.write_bytes(bare.proto.SerializeToString(deterministic=True))
         return
-    with _data_of(path).open("wb") as data:
+    with data_of(path).open("wb") as data:
         for name, array in bare.initializers.items():
             if array.nbytes < _MAPPED_FROM:
                 graph.initializer.append(to_tensor(name, array))
                 continue
             data.write(bytes(-data.tell() % _ALIGNED))
-            graph.initializer.append(_external(name, array, _data_of(path).name, data.tell()))
+            graph.initializer.append(_external(name, array, data_of(path).name, data.tell()))
             array.tofile(data)
             data.flush()
     path.write_bytes(bare.proto.SerializeToString(deterministic=True))

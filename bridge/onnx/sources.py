@@ -131,12 +131,17 @@ def _names(call: CallModule, parameters: Mapping[int, tuple[str, Array]], found:
     named = dict(zip(free, input_names(call.name, call, free, None), strict=True))
     named |= {index: name for index, name in found.inputs.items() if index in named}
     results = {**dict(enumerate(output_names(call.name, call, None))), **found.outputs}
-    if call.operands and all(spec.name.startswith(_OF_VJP) for spec in call.operands):
+    if _is_vjp(call):
         primals = len(results)  # a VJP has one result for each argument of its function
         named = {i: f"primal_{i}" if i < primals else f"cotangent_{i - primals}" for i in named}
         results = {index: f"gradient_{index}" for index in results}
     named |= {index: name for index, (name, _) in parameters.items()}
     return _Names([named[i] for i in sorted(named)], [results[i] for i in sorted(results)])
+
+
+def _is_vjp(call: CallModule) -> bool:
+    """Whether JAX made it as the VJP of a function: its arguments are leaves, in their order."""
+    return bool(call.operands) and all(spec.name.startswith(_OF_VJP) for spec in call.operands)
 
 
 def _prepare(call: CallModule, platform: Any) -> CallModule:
@@ -267,6 +272,8 @@ def _to_array(leaf: Any, name: str) -> Array:
 
 def _check_structure(call: CallModule, in_tree: Any, tree: Any) -> None:
     leaves = tree.num_leaves
+    if _is_vjp(call) and leaves <= len(call.results):  # the parameters are its first primals
+        return
     first: Sequence[Any] = in_tree.children()[0].children()[:1]
     if not first or first[0].num_leaves != leaves:
         raise StructureError(

@@ -8,11 +8,13 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bridge.onnx import tuples
 from bridge.onnx.graph import Graph
 from bridge.onnx.narrow import emit_held, is_held
 from bridge.onnx.operation import Operation, describe, read
-from bridge.onnx.rules import Rule
+from bridge.onnx.rules import Emit, Rule
 from bridge.onnx.table import COMPOSITES, CUSTOM_CALLS, RULES
 from bridge.onnx.values import Value
 from xla_call_module.errors import InteropError, UnsupportedError
@@ -113,7 +115,7 @@ class _Walker:
         try:
             walk = functools.partial(self.walk, values)
             op = read(raw, operands, walk, values)
-            emitted = emit_held(emit, graph, op) if is_held(op) else emit(graph, op)
+            emitted = _without_elements(op) or _emit(emit, graph, op)
         except InteropError as error:
             place = describe_location(raw)
             if place in str(error):
@@ -140,6 +142,20 @@ class _Walker:
         if not own or "/" in own or not self._scope:
             return own or self._scope
         return f"{self._scope}/{own}"
+
+
+def _emit(emit: Emit, graph: Graph, op: Operation) -> Value | Sequence[Value] | None:
+    return emit_held(emit, graph, op) if is_held(op) else emit(graph, op)
+
+
+def _without_elements(op: Operation) -> list[Value]:
+    """The results of an operation if none of them has any elements; empty if one may have some."""
+    shapes = [tuple(dim for dim in result.shape if dim is not None) for result in op.results]
+    pairs = list(zip(op.results, shapes, strict=True))
+    if any(0 not in shape or len(shape) != len(result.shape) for result, shape in pairs):
+        return []
+    arrays = [np.empty(shape, result.dtype) for result, shape in pairs]
+    return [Value(array.dtype, array.shape, array.shape, array=array) for array in arrays]
 
 
 def _last_part(name: str) -> str:

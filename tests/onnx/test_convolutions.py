@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import bridge
 from tests.onnx.checking import check, operations
 
 NHWC = ("NHWC", "HWIO", "NHWC")
@@ -92,6 +93,28 @@ def test_gradients(options):
         )(x, w)
 
     check(gradient, x, w, rtol=1e-4, atol=2e-3)
+
+
+def _pulled_back(x, w, cotangent):
+    return jax.vjp(lambda x, w: _convolve(x, w, padding="SAME", rhs_dilation=(1, 2)), x, w)[1](
+        cotangent
+    )
+
+
+def test_gradients_of_images_of_any_size():
+    """The gradient of a kernel is a convolution by an image."""
+    x, w = _random((2, 6, 7, 3)), _random((3, 2, 3, 4))
+    shapes = ["b, h, w, 3", "3, 2, 3, 4", "b, h, w, 4"]
+    check(_pulled_back, x, w, _random((2, 6, 7, 4)), shapes=shapes, atol=1e-4)
+
+
+def test_gradients_of_images_of_any_size_in_float64_are_refused():
+    x, w = _random((2, 6, 7, 3), "float64"), _random((3, 2, 3, 4), "float64")
+    with pytest.raises(bridge.InteropError, match="only a run knows the size of its kernel"):
+        check(
+            _pulled_back, x, w, _random((2, 6, 7, 4), "float64"),
+            shapes=["b, h, w, 3", None, "b, h, w, 4"],
+        )  # fmt: skip
 
 
 def test_a_reversed_kernel():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 
+import bridge
 from bridge import InteropError
 from tests.onnx.checking import check, operations
 from tests.onnx.edges import INTEGERS
@@ -60,6 +62,15 @@ def test_a_layer_is_one_node():
     x, w = np.ones((2, 3, 4), np.float32), np.ones((4, 5), np.float32)
     assert operations(check(lambda x, w: x @ w, x, w)) == ["MatMul"]
     assert operations(check(lambda x, w: x @ w, x, w, shapes=["b, t, 4", None])) == ["MatMul"]
+
+
+def test_a_layer_of_single_rows_is_one_node():
+    random = np.random.default_rng(0)
+    x, w, b = (random.standard_normal(s, np.float32) for s in ((3, 4), (5, 4), (5,)))
+    model = check(jax.vmap(lambda row: w @ row + b), x, shapes=["b, 4"])
+    assert operations(model) == ["MatMul", "Add"]
+    exported = export.export(jax.jit(lambda w, x: jax.vmap(lambda row: w @ row)(x)))(w, x)
+    assert operations(bridge.to_onnx(exported, params=w)) == ["MatMul"]
 
 
 def test_several_symbolic_sizes():

@@ -103,6 +103,13 @@ def test_what_cancels_is_precise(dtype):
     check(_together(functions), small.astype(dtype), rtol=2e-6 if dtype == "float32" else 1e-13)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_sign_of_a_zero_is_kept(dtype):
+    """A loop that waits for the infinity of one sign would not end with the other."""
+    zeros = np.array([-0.0, 0.0], getattr(jnp, dtype))
+    check(lambda x: (1 / lax.log1p(x), 1 / lax.expm1(x)), zeros)
+
+
 @pytest.mark.parametrize("dtype", [*NUMBERS, "bool"])
 def test_comparisons(dtype):
     functions = {"eq": lax.eq, "ne": lax.ne, "lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge}

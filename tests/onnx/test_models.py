@@ -148,7 +148,9 @@ def test_resnet_50(resnet_50):
     jitted = jax.jit(model.function)
     for batch in _BATCHES:
         inputs = model.inputs(batch)
-        _assert_near(run(proto, inputs), jitted(model.params, *inputs), 1e-5)
+        expected = jitted(model.params, *inputs)
+        _assert_near(run(proto, inputs), expected, 1e-5)
+        _assert_near(evaluate(proto, inputs), expected, 1e-5)
 
 
 @pytest.mark.slow
@@ -158,3 +160,4 @@ def test_the_gradients_of_resnet_50(resnet_50):
     for batch in _BATCHES:
         given, expected = _pulled_back(model, batch)
         _assert_near(run(proto, given), expected, 1e-4)
+        _assert_near(evaluate(proto, given), expected, 1e-4)

@@ -15,7 +15,7 @@ from jax import export
 
 import bridge
 from bridge.cli import main
-from tests.onnx.checking import assert_same, check_whole, operations
+from tests.onnx.checking import assert_same, check_whole, operations, run
 from xla_call_module.errors import DtypeError
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
@@ -94,6 +94,33 @@ def test_a_vjp_has_primals_and_cotangents(exported):
     assert [value.name for value in model.graph.output] == [
         "gradient_0", "gradient_1", "gradient_2",
     ]  # fmt: skip
+
+
+def test_the_parameters_of_a_vjp_are_its_first_primals(exported, params):
+    model = bridge.to_onnx(exported.vjp(), params=params)
+    assert [value.name for value in model.graph.input] == ["primal_2", "cotangent_0"]
+    assert {"b", "w"} <= {tensor.name for tensor in model.graph.initializer}
+    cotangent = np.ones((2, 4), np.float32)
+    expected = jax.vjp(_predict, params, X)[1]({"y": cotangent})
+    expected = [np.asarray(leaf) for leaf in jax.tree.leaves(expected)]
+    assert_same(run(model, [X, cotangent]), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(bridge.InteropError, match=r"w is float32\[4\]; .* for float32\[3,4\]"):
+        bridge.to_onnx(exported.vjp(), params={"b": params["b"], "w": params["b"]})
+    with pytest.raises(bridge.InteropError, match="params has the structure"):
+        bridge.to_onnx(exported.vjp(), params=[params["b"]] * 4)
+
+
+def test_weights_of_an_older_file(exported, params, tmp_path):
+    path, weights = tmp_path / "model.onnx", tmp_path / "model.onnx.data"
+    bridge.save_onnx(exported, path, params=params, external_data=True)
+    assert weights.exists()
+    path.rename(tmp_path / "older.onnx")
+    with pytest.raises(bridge.InteropError, match=r"model\.onnx\.data exists"):
+        bridge.save_onnx(exported, path, params=params, overwrite=False)
+    bridge.save_onnx(exported, path, params=params)
+    assert weights.exists()  # no older model was there that they could have been of
+    bridge.save_onnx(exported, path, params=params)
+    assert not weights.exists()
 
 
 def test_weights_in_a_file_of_their_own(exported, tmp_path):

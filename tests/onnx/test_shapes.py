@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -39,6 +40,18 @@ def test_sizes_that_may_be_zero(batch):
         )
 
     check(function, x, shapes=["b, t, 4"])
+
+
+@pytest.mark.parametrize("symbolic", [None, "b, 8"])
+def test_arrays_without_elements_are_left_out(symbolic):
+    """ONNX Runtime drops some of the nodes that would make them, and then fails."""
+    x = np.arange(24, dtype=np.float32).reshape(3, 8)
+
+    def function(x):
+        return jnp.pad(x, ((0, 0), (2, 3)), mode="edge"), jnp.repeat(x[:1], 0, axis=0)
+
+    model = check(function, x, shapes=symbolic and [symbolic])
+    assert symbolic or operations(model).count("Concat") == 1
 
 
 def test_reshapes_one_after_another_are_one():

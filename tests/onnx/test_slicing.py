@@ -41,6 +41,11 @@ def test_padding_with_what_is_computed():
     check(lambda x, y: lax.pad(x, y * 2, [(1, 1, 1)]), np.float32([1, 2, 3]), np.float32(4))
 
 
+def test_every_other_column_of_rows_that_only_a_run_knows():
+    x = np.arange(15, dtype=np.float32).reshape(3, 5)
+    check(lambda x: (x[:, ::2], x[:, ::-3], x[::2, 1::2], x[:, 1:4:2]), x, shapes=["b, 5"])
+
+
 @pytest.mark.parametrize("size", [0, 1, 4])
 def test_space_between_elements(size):
     check(lambda x: lax.pad(x, np.float32(7), [(1, 2, 3)]), np.ones(size, np.float32))

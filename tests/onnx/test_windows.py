@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -155,11 +155,11 @@ def test_windows_whose_order_matters():
     arrays = np.ones((4, 7), np.float32), np.arange(28, dtype=np.int32).reshape(4, 7)
     check(function, *arrays)
     check(function, *arrays, shapes=["h, w", "h, w"])
-    padded = export.export(jax.jit(functools.partial(function, padding="SAME")))(*arrays)
+    padded = export.export(jax.jit(partial(function, padding="SAME")))(*arrays)
     with pytest.raises(UnsupportedError, match="its padding takes part"):
         bridge.to_onnx(padded)
     large = np.ones((4, 1024), np.float32), np.ones((4, 1024), np.int32)
-    many = export.export(jax.jit(functools.partial(function, size=(2, 513))))(*large)
+    many = export.export(jax.jit(partial(function, size=(2, 513))))(*large)
     with pytest.raises(UnsupportedError, match="1026 elements, and their order matters"):
         bridge.to_onnx(many)
 
@@ -317,3 +317,13 @@ def test_running_reductions_over_dimensions_of_any_size():
         )
 
     check(function, x, shapes=["b, t"], rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("operation", [lax.add, lax.mul, lax.max])
+def test_windows_that_are_larger_than_the_array(rows, operation):
+    def function(x):
+        windows = partial(lax.reduce_window, x, np.float32(1), operation)
+        return windows((3, 2), (2, 1), "VALID"), windows((2, 2), (1, 1), "VALID", None, (1, 2))
+
+    check(function, np.ones((rows, 7), np.float32))

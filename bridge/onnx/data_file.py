@@ -1,0 +1,16 @@
+"""The file beside a model that has its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["data_of"]
+
+
+def data_of(path: Path) -> Path:
+    """Where the weights of a model are that are not in its file.
+
+    >>> str(data_of(Path("model.onnx")))
+    'model.onnx.data'
+    """
+    return path.with_name(f"{path.name}.data")
