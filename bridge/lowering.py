@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax import export, tree_util
+from jax.extend.source_info_util import register_exclusion
 
+from bridge.direct_export import export_directly
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import InteropError, LoweringError, StructureError
 from xla_call_module.exported import from_exported, to_jax_checks
@@ -51,8 +56,12 @@ def export_for(
         Exception: what tracing the function raises.
     """
     checks = to_jax_checks(disabled_checks)
+    _leave_out_frames(tuple(_own_folders()))
 
     def export_on(names: Sequence[str]) -> export.Exported:
+        exported = export_directly(fun, args, kwargs, platforms=names, disabled_checks=checks)
+        if exported is not None:
+            return exported
         return export.export(fun, platforms=names, disabled_checks=checks)(*args, **kwargs)
 
     try:
@@ -74,6 +83,24 @@ def export_for(
         if explained is None:
             raise
         raise explained from error
+
+
+def _own_folders() -> Iterator[str]:
+    """Where the code lies that calls a user's function, and is none of the user's."""
+    yield os.path.join(os.path.dirname(__file__), "")
+    if (tensorflow := sys.modules.get("tensorflow")) is not None and tensorflow.__file__:
+        yield os.path.join(os.path.dirname(tensorflow.__file__), "")
+
+
+@functools.cache
+def _leave_out_frames(folders: tuple[str, ...]) -> None:
+    """Let the operations of modules not say that they were traced from here.
+
+    They say what called them down to the program, each time with the path. Without what is the same
+    for all of them modules are half as large, and do not depend on where this package lies.
+    """
+    for folder in folders:
+        register_exclusion(folder)
 
 
 def argument_names(
