@@ -77,6 +77,7 @@ def replace_vjp(exported: export.Exported, vjp: Callable[[], export.Exported]) -
     return dataclasses.replace(exported, _get_vjp=lambda _: vjp())
 
 
+# All that JAX is known to say of a lowering; what is new may change what is exported.
 _LOWERED_WITH = frozenset({
     "backend", "committed", "context_mesh", "device_assignment", "global_in_avals",
     "global_out_avals", "host_callbacks", "in_layouts", "in_shardings", "intermediate_shardings",
@@ -84,7 +85,10 @@ _LOWERED_WITH = frozenset({
     "out_layouts", "out_shardings", "pgle_profiler", "shape_poly_state", "tuple_args",
     "unordered_effects", "all_args_info", "all_default_mem_kind",
 })  # fmt: skip
-_READ = frozenset({"global_out_avals", "kept_var_idx", "num_devices", "shape_poly_state"})
+_READ = frozenset({
+    "global_out_avals", "host_callbacks", "in_shardings", "keepalive", "kept_var_idx", "mut",
+    "num_devices", "ordered_effects", "out_shardings", "shape_poly_state", "unordered_effects",
+})  # fmt: skip
 # What there must be none of: JAX exports it in another way, or refuses it.
 _SPECIAL = ("host_callbacks", "keepalive", "mut", "ordered_effects")
 

@@ -52,6 +52,12 @@ def export_directly(
     """
     if not all(_is_static(leaf) for leaf in tree_util.tree_leaves((args, kwargs))):
         return None
+    if not (
+        export.minimum_supported_calling_convention_version
+        <= _calling_convention()
+        <= export.maximum_supported_calling_convention_version
+    ):
+        return None  # which JAX refuses
     return _Job(fun, args, kwargs, platforms, disabled_checks).run()
 
 
@@ -75,7 +81,6 @@ class _Job:
         artifact = _serialize(lowered.compiler_ir("stablehlo"), polymorphic=polymorphic)
         if any(text in artifact for text in _TO_BE_CHECKED):
             return None
-        config: Any = jax.config  # its values are attributes that JAX adds when it is imported
         exported = make_exported(
             fun_name=traced.fun_name,
             in_tree=lowered.in_tree,
@@ -88,7 +93,7 @@ class _Job:
             unordered_effects=tuple(said["unordered_effects"]),
             disabled_safety_checks=tuple(self.disabled_checks),
             mlir_module_serialized=artifact,
-            calling_convention_version=config.jax_export_calling_convention_version,
+            calling_convention_version=_calling_convention(),
             module_kept_var_idx=tuple(sorted(said["kept_var_idx"])),
             uses_global_constants=polymorphic,
         )
@@ -103,12 +108,10 @@ class _Job:
         """The VJP as `Exported.vjp` has it: of flat arguments and the cotangents of all results."""
         primal, count = core.jaxpr_as_fun(jaxpr), len(arguments)
 
+        # Modules, files and messages have the names that JAX gives to it and to its arguments.
         def fun_vjp_jax(*args_and_out_cts_flat_jax: Any) -> Any:
-            given, cotangents = (
-                args_and_out_cts_flat_jax[:count],
-                list(args_and_out_cts_flat_jax[count:]),
-            )
-            return jax.vjp(primal, *given)[1](cotangents)
+            pull_back = jax.vjp(primal, *args_and_out_cts_flat_jax[:count])[1]
+            return pull_back(list(args_and_out_cts_flat_jax[count:]))
 
         avals = (*arguments, *(aval.to_tangent_aval() for aval in results))
         job = _Job(jax.jit(fun_vjp_jax), avals, {}, self.platforms, self.disabled_checks)
@@ -119,6 +122,11 @@ class _Job:
             self.fun, platforms=self.platforms, disabled_checks=self.disabled_checks
         )
         return whole(*self.args, **self.kwargs).vjp()
+
+
+def _calling_convention() -> int:
+    config: Any = jax.config  # its values are attributes that JAX adds when it is imported
+    return int(config.jax_export_calling_convention_version)
 
 
 def _is_static(leaf: Any) -> bool:

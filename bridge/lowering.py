@@ -56,7 +56,8 @@ def export_for(
         Exception: what tracing the function raises.
     """
     checks = to_jax_checks(disabled_checks)
-    _leave_out_frames(tuple(_own_folders()))
+    for folder in _own_folders():
+        _leave_out_frames_of(folder)
 
     def export_on(names: Sequence[str]) -> export.Exported:
         exported = export_directly(fun, args, kwargs, platforms=names, disabled_checks=checks)
@@ -93,14 +94,13 @@ def _own_folders() -> Iterator[str]:
 
 
 @functools.cache
-def _leave_out_frames(folders: tuple[str, ...]) -> None:
-    """Let the operations of modules not say that they were traced from here.
+def _leave_out_frames_of(folder: str) -> None:
+    """Let the operations of modules not say that they were traced from there.
 
     They say what called them down to the program, each time with the path. Without what is the same
     for all of them modules are half as large, and do not depend on where this package lies.
     """
-    for folder in folders:
-        register_exclusion(folder)
+    register_exclusion(folder)
 
 
 def argument_names(

@@ -97,6 +97,17 @@ def test_what_jax_does_more_with_is_left_to_it(function, args):
     assert _directly(jax.jit(function), args, {}) is None
 
 
+def test_a_calling_convention_that_jax_refuses_is_left_to_it():
+    before = jax.config.jax_export_calling_convention_version
+    jax.config.update("jax_export_calling_convention_version", 3)
+    try:
+        assert _directly(jax.jit(jnp.sin), (X,), {}) is None
+        with pytest.raises(ValueError, match="calling convention version 3 is outside the range"):
+            bridge.convert(lambda x: x * 7)(tf.ones(4))
+    finally:
+        jax.config.update("jax_export_calling_convention_version", before)
+
+
 def test_a_vjp_that_jax_does_more_with_is_left_to_it():
     solve = jax.custom_vjp(lambda x: x * 2)
     solve.defvjp(lambda x: (x * 2, x), lambda x, ct: (jnp.linalg.cholesky(x) @ ct,))
