@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import jax
@@ -25,8 +25,10 @@ __all__ = [
     "devices_of_lowering",
     "dlpack_exporter",
     "enable_x64",
+    "is_for_export",
     "is_staging",
-    "lowers_for_export",
+    "lower_for_export",
+    "make_exported",
     "outside_meshes",
     "polymorphic_shape_class",
     "replace_shardings",
@@ -74,6 +76,77 @@ def replace_vjp(exported: export.Exported, vjp: Callable[[], export.Exported]) -
     when there is one.
     """
     return dataclasses.replace(exported, _get_vjp=lambda _: vjp())
+
+
+# All that JAX is known to say of a lowering; what is new may change what is exported.
+_LOWERED_WITH = frozenset({
+    "backend", "committed", "context_mesh", "device_assignment", "global_in_avals",
+    "global_out_avals", "host_callbacks", "in_layouts", "in_shardings", "intermediate_shardings",
+    "jaxpr_debug_info", "keepalive", "kept_var_idx", "mut", "num_devices", "ordered_effects",
+    "out_layouts", "out_shardings", "pgle_profiler", "shape_poly_state", "tuple_args",
+    "unordered_effects", "all_args_info", "all_default_mem_kind",
+})  # fmt: skip
+_READ = frozenset({
+    "global_out_avals", "host_callbacks", "in_shardings", "keepalive", "kept_var_idx", "mut",
+    "num_devices", "ordered_effects", "out_shardings", "shape_poly_state", "unordered_effects",
+})  # fmt: skip
+# What there must be none of: JAX exports it in another way, or refuses it.
+_SPECIAL = ("host_callbacks", "keepalive", "mut", "ordered_effects")
+
+
+def lower_for_export(
+    traced: jax.stages.Traced, platforms: Sequence[str]
+) -> tuple[jax.stages.Lowered, Mapping[str, Any]] | None:
+    """What `jax.export` lowers a function of one device to, and what JAX says of it.
+
+    Lowered as the public `Traced.lower` does, constants are arguments and operations have forms
+    that no older consumer reads; `jax.export` passes parameters of its own
+    (jax/_src/export/_export.py, `do_export`), and reads the private `Lowered._lowering`. Without
+    the gate, or where it has something to say that is not known here, the answer is None. It can go
+    when JAX exports without a copy of the module.
+
+    Raises:
+        Exception: what lowering raises.
+    """
+    try:
+        from jax._src.interpreters.mlir import LoweringParameters
+
+        config: Any = jax.config  # its values are attributes that JAX adds when it is imported
+        parameters = LoweringParameters(
+            for_export=True,
+            hoist_constants_as_args=False,
+            export_ignore_forward_compatibility=config.jax_export_ignore_forward_compatibility,
+        )
+    except (ImportError, AttributeError, TypeError):
+        return None
+    lower: Any = traced.lower
+    lowered = lower(lowering_platforms=tuple(platforms), _private_parameters=parameters)
+    said = getattr(lowered._lowering, "compile_args", {})
+    if not _READ <= said.keys() <= _LOWERED_WITH:
+        return None
+    shardings = (*said["in_shardings"], *said["out_shardings"])
+    if any(isinstance(sharding, jax.sharding.Sharding) for sharding in shardings):
+        return None
+    if said["num_devices"] != 1 or any(said[name] for name in _SPECIAL):
+        return None
+    return lowered, MappingProxyType(said)
+
+
+def make_exported(**fields: Any) -> export.Exported | None:
+    """An `Exported` of a function on one device, with these public fields and without a VJP.
+
+    What else it has is private (jax/_src/export/_export.py, `Exported`). Where that is not what is
+    known here the answer is None; the gate can go with the one above.
+    """
+    names = {field.name for field in dataclasses.fields(export.Exported)} - fields.keys()
+    shardings = {"in_shardings_hlo", "out_shardings_hlo", "_get_vjp"}
+    named = {"_in_named_shardings", "_out_named_shardings"}
+    if names - {"_has_named_shardings"} not in (shardings, shardings | named):
+        return None
+    rest: dict[str, Any] = dict.fromkeys(names)
+    bare = export.Exported(**fields, **rest)
+    unknown = ((None,) * len(avals) for avals in (bare.in_avals, bare.out_avals))
+    return replace_shardings(bare, *unknown)
 
 
 def cut_vjp(exported: export.Exported, order: int) -> export.Exported:
@@ -328,7 +401,7 @@ def devices_of_lowering(context: Any) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def lowers_for_export(context: Any) -> bool:
+def is_for_export(context: Any) -> bool:
     """Whether a program is lowered by `jax.export`, and not to be run here, in a lowering rule.
 
     JAX keeps it with the other parameters (jax/_src/interpreters/mlir.py, `LoweringParameters`).

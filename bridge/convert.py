@@ -197,6 +197,7 @@ def _differentiable(
         disabled_checks=options.disabled_checks,
         portable_linalg=options.portable_linalg,
         argument_names=names,
+        finds_zeros=not options.unconnected_zeros,
     )
     return DifferentiableCall(order, options)
 

@@ -28,7 +28,10 @@ __all__ = ["ExportedOrder"]
 class ExportedOrder:
     """One order of the chain that begins with an `Exported`."""
 
-    __slots__ = ("_disabled_checks", "_exported", "_name", "_portable_linalg", "call")
+    __slots__ = (
+        "_disabled_checks", "_exported", "_finds_zeros", "_is_fresh", "_name", "_portable_linalg",
+        "call",
+    )  # fmt: skip
 
     call: CallModule
 
@@ -40,6 +43,7 @@ class ExportedOrder:
         portable_linalg: bool = True,
         name: str = "",
         argument_names: Sequence[str] | None = None,
+        finds_zeros: bool = True,
     ) -> None:
         """Check the `Exported`; its VJP waits for need.
 
@@ -49,6 +53,8 @@ class ExportedOrder:
             portable_linalg: whether calls of linear algebra libraries are replaced.
             name: of order 0, for messages; by default its own.
             argument_names: of one that JAX has just made, as `from_exported` takes them.
+            finds_zeros: whether it is of use to know which gradients are zeros, for which their
+                modules are read.
 
         Raises:
             InteropError: it cannot be called from TensorFlow.
@@ -65,6 +71,8 @@ class ExportedOrder:
         self._disabled_checks = tuple(disabled_checks)
         self._portable_linalg = portable_linalg
         self._name = name or self.call.name
+        self._is_fresh = argument_names is not None
+        self._finds_zeros = finds_zeros
 
     @property
     def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
@@ -93,11 +101,14 @@ class ExportedOrder:
         except NotImplementedError as error:
             explained = explain_gradient(self.call.name, self.call.platforms, error)
             raise (explained or error) from error
+        is_read = self._finds_zeros or not self._is_fresh
         return ExportedOrder(
             vjp,
             disabled_checks=self._disabled_checks,
             portable_linalg=self._portable_linalg,
             name=self._name,
+            argument_names=None if is_read else ("",) * len(vjp.in_avals),
+            finds_zeros=self._finds_zeros,
         )
 
     def runner(self) -> Runner | None:

@@ -13,7 +13,7 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from bridge._jax import lowers_for_export
+from bridge._jax import is_for_export
 from xla_call_module.errors import StructureError
 
 __all__ = ["HeldCall", "hold"]
@@ -64,7 +64,7 @@ def _results_of(
 
 
 def _lower(context: Any, *operands: Any, call: HeldCall, **_: Any) -> Any:
-    form = call.exported if lowers_for_export(context) else _compiled(call)
+    form = call.exported if is_for_export(context) else _compiled(call)
     return mlir.lower_fun(form, multiple_results=True)(context, *operands)
 
 
