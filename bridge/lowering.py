@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -69,26 +69,34 @@ def export_for(
     try:
         return export_on(platforms)
     except _REFUSALS as error:
-        if not _is_traced(fun, args, kwargs):
-            raise
-        if isinstance(error, UnsupportedError):
+        if isinstance(error, UnsupportedError) or not _is_traced(fun, args, kwargs):
             raise
         if _is_of_callbacks(error):
             raise _calls_back(name, error) from error
-        reasons = {}
-        for platform in platforms:
-            try:
-                export_on([platform])
-            except _REFUSALS as reason:
-                if _is_of_callbacks(reason):  # which is what is wrong, on every platform
-                    raise _calls_back(name, reason) from error
-                reasons[platform] = str(reason)
+        reasons = _reasons(export_on, platforms)
+        for reason in reasons.values():
+            if _is_of_callbacks(reason):  # which is what is wrong, on every platform
+                raise _calls_back(name, reason) from error
         usable = [platform for platform in platforms if platform not in reasons]
         obstacle = _obstacle(export_on(usable), disabled_checks) if usable else ""
-        explained = _explain(name, platforms, reasons, obstacle)
+        said = {platform: str(reason) for platform, reason in reasons.items()}
+        explained = _explain(name, platforms, said, obstacle)
         if explained is None:
             raise
         raise explained from error
+
+
+def _reasons(
+    export_on: Callable[[Sequence[str]], export.Exported], platforms: Sequence[str]
+) -> Mapping[str, Exception]:
+    """Why a function cannot be lowered, for each platform for which it cannot."""
+    reasons = {}
+    for platform in platforms:
+        try:
+            export_on([platform])
+        except _REFUSALS as reason:
+            reasons[platform] = reason
+    return reasons
 
 
 def _is_of_callbacks(error: Exception) -> bool:

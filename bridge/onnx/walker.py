@@ -14,7 +14,7 @@ from bridge.onnx import tuples
 from bridge.onnx.graph import Graph
 from bridge.onnx.narrow import emit_held, is_held
 from bridge.onnx.operation import Operation, describe, read
-from bridge.onnx.rules import Emit, Rule
+from bridge.onnx.rules import Rule
 from bridge.onnx.table import COMPOSITES, CUSTOM_CALLS, RULES
 from bridge.onnx.values import Value
 from xla_call_module.errors import InteropError, UnsupportedError
@@ -27,6 +27,7 @@ from xla_call_module.stablehlo import (
 __all__ = ["walk_main"]
 
 _Values = ChainMap[Any, Value]
+_Emit = Callable[[Graph, Operation], Value | Sequence[Value] | None]
 
 _RETURNS = ("func.return", "stablehlo.return")
 # What says nothing of the numbers: how arrays lie on devices and in memory.
@@ -144,7 +145,7 @@ class _Walker:
         return f"{self._scope}/{own}"
 
 
-def _emit(emit: Emit, graph: Graph, op: Operation) -> Value | Sequence[Value] | None:
+def _emit(emit: _Emit, graph: Graph, op: Operation) -> Value | Sequence[Value] | None:
     return emit_held(emit, graph, op) if is_held(op) else emit(graph, op)
 
 
