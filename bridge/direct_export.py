@@ -8,6 +8,7 @@ a copy in any case.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +26,9 @@ __all__ = ["export_directly"]
 
 # https://docs.jax.dev/en/latest/export/export.html#calling-convention-versions, version 8
 _POLYMORPHIC = "jax.uses_shape_polymorphism"
-# What `jax.export` looks for in a module, where names are plain text: targets that it does not
-# guarantee, and meshes.
-_TO_BE_CHECKED = (b"custom_call", b"sdy", b"mesh")
+# What `jax.export` looks for in a module, where names are plain text: calls, of targets that it may
+# not guarantee, and Shardy, of which there is a mesh.
+_TO_BE_CHECKED = re.compile(rb"custom_call_v|(?<![\w.])sdy[.\x00]")
 
 
 def export_directly(
@@ -79,7 +80,7 @@ class _Job:
         lowered, said = found
         polymorphic = bool(said["shape_poly_state"].uses_dim_vars)
         artifact = _serialize(lowered.compiler_ir("stablehlo"), polymorphic=polymorphic)
-        if any(text in artifact for text in _TO_BE_CHECKED):
+        if _TO_BE_CHECKED.search(artifact):
             return None
         exported = make_exported(
             fun_name=traced.fun_name,

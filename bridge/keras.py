@@ -76,9 +76,10 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         >>> params = {"dense": {"kernel": np.ones((3, 2), "float32"), "bias": np.zeros(2)}}
         >>> def dense(params, x):
         ...     return jnp.tanh(x @ params["dense"]["kernel"] + params["dense"]["bias"])
-        >>> model = keras.Sequential([keras.Input((3,)), ExportedLayer(dense, params=params)])
+        >>> layer = ExportedLayer(dense, params=params, name="mlp")
+        >>> model = keras.Sequential([keras.Input((3,)), layer])
         >>> [weight.path for weight in model.weights]
-        ['exported_layer/dense/bias', 'exported_layer/dense/kernel']
+        ['mlp/dense/bias', 'mlp/dense/kernel']
         >>> model.compile("sgd", "mean_squared_error")
         >>> history = model.fit(np.ones((8, 3)), np.zeros((8, 2)), verbose=0)
         >>> model.save("my_model.keras")  # loads wherever bridge.keras is imported

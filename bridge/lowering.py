@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax import export, tree_util
-from jax.extend.source_info_util import register_exclusion
 
 from bridge.direct_export import export_directly
 from xla_call_module.checks import DisabledCheck
@@ -57,8 +53,6 @@ def export_for(
         Exception: what tracing the function raises.
     """
     checks = to_jax_checks(disabled_checks)
-    for folder in _own_folders():
-        _leave_out_frames_of(folder)
 
     def export_on(names: Sequence[str]) -> export.Exported:
         exported = export_directly(fun, args, kwargs, platforms=names, disabled_checks=checks)
@@ -110,23 +104,6 @@ def _calls_back(name: str, error: Exception) -> UnsupportedError:
         "bridge.call_tf is called back with compiled=False, which graph=True replaces. JAX says: "
         f"{error}"
     )
-
-
-def _own_folders() -> Iterator[str]:
-    """Where the code lies that calls a user's function, and is none of the user's."""
-    yield os.path.join(os.path.dirname(__file__), "")
-    if (tensorflow := sys.modules.get("tensorflow")) is not None and tensorflow.__file__:
-        yield os.path.join(os.path.dirname(tensorflow.__file__), "")
-
-
-@functools.cache
-def _leave_out_frames_of(folder: str) -> None:
-    """Let the operations of modules not say that they were traced from there.
-
-    They say what called them down to the program, each time with the path. Without what is the same
-    for all of them modules are half as large, and do not depend on where this package lies.
-    """
-    register_exclusion(folder)
 
 
 def argument_names(

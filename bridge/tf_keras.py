@@ -79,10 +79,10 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         >>> params = {"dense": {"kernel": np.ones((3, 2), "float32"), "bias": np.zeros(2)}}
         >>> def dense(params, x):
         ...     return jnp.tanh(x @ params["dense"]["kernel"] + params["dense"]["bias"])
-        >>> layer = ExportedLayer(dense, params=params)
+        >>> layer = ExportedLayer(dense, params=params, name="mlp")
         >>> model = tf_keras.Sequential([tf_keras.Input((3,)), layer])
         >>> [weight.name for weight in model.weights]
-        ['exported_layer/dense/bias:0', 'exported_layer/dense/kernel:0']
+        ['mlp/dense/bias:0', 'mlp/dense/kernel:0']
         >>> model.predict(np.zeros((1, 3)), verbose=0)
         array([[0., 0.]], dtype=float32)
     """

@@ -133,12 +133,28 @@ def _constant(usual: _Usual, graph: Graph, op: Operation) -> Value:
 def _convert(usual: _Usual, graph: Graph, op: Operation) -> Value:
     """The nearest integer of a float; of an integer the last bits."""
     held, source = _of_result(op), op.operands[0]
+    if isinstance(held, HeldFloat) and not held.is_signed:
+        _check_positive(graph, op, held)
     if isinstance(held, HeldFloat) and source.dtype == np.float64:  # not rounded twice
         return nodes.cast(graph, round_to(graph, source, held), held.dtype)
     value = usual(graph, op)
     if isinstance(held, HeldInteger) and source.is_float:
         return clip(graph, value, held)
     return fit(graph, value, held)
+
+
+def _check_positive(graph: Graph, op: Operation, held: HeldFloat) -> None:
+    """Refuse what is left open where nothing else can have been meant: constants without inputs.
+
+    Of a number that is not positive XLA makes NaN, and StableHLO's interpreter another number.
+    """
+    array = op.operands[0].array
+    if array is not None and not graph.root.inputs and (array.astype(np.float64) <= 0).any():
+        op.refuse(
+            f"it makes a {held.name} of a constant that is not positive, which StableHLO "
+            "leaves open",
+            "convert another number",
+        )
 
 
 def _of_bits(usual: _Usual, graph: Graph, op: Operation) -> Value:

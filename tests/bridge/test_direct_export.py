@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 import jax
 import jax.numpy as jnp
@@ -125,19 +124,6 @@ def test_a_converted_function_is_exported_so(monkeypatch):
         y = converted(x)
     np.testing.assert_allclose(y, 3 * np.sin(x), rtol=1e-6)
     np.testing.assert_allclose(tape.gradient(y, x), 3 * np.cos(x), rtol=1e-6)
-
-
-def test_modules_say_nothing_of_what_called_the_function():
-    function = tf.function(bridge.convert(lambda x: jnp.sin(x) * 4), autograph=False)
-    graph = function.get_concrete_function(tf.TensorSpec([4])).graph
-    (module,) = (
-        operation.get_attr("module")
-        for operation in graph.get_operations()
-        if operation.type == "XlaCallModule"
-    )
-    assert os.path.basename(__file__).encode() in module
-    for package in (bridge, tf):
-        assert os.path.dirname(package.__file__).encode() not in module
 
 
 def test_the_drop_in_reads_no_module_of_a_plain_function(monkeypatch):

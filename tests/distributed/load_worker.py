@@ -1,6 +1,7 @@
 """`python -m tests.distributed.load_worker PORT SIZE RANK FOLDER`: one of several processes.
 
-It loads the models in a folder on a mesh of all processes' devices, and says what it found.
+It loads the models in a folder on a mesh of all processes' devices, and writes what it found to the
+file `said_RANK` there.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def main() -> None:
     (w,) = model.params.values()
     for shard in w.addressable_shards:
         assert np.array_equal(shard.data, values()["w"][shard.index])
-    print("rows", *sorted({row for s in w.addressable_shards for row in range(ROWS)[s.index[0]]}))
+    rows = sorted({row for s in w.addressable_shards for row in range(ROWS)[s.index[0]]})
+    said = [f"rows {' '.join(map(str, rows))}"]
     given = jax.make_array_from_callback(
         (ROWS,), NamedSharding(mesh, PartitionSpec("data")), lambda index: x()[index]
     )
@@ -52,18 +54,19 @@ def main() -> None:
         found = model(argument)
         assert found.is_fully_replicated
         assert np.allclose(found.addressable_shards[0].data, x() @ values()["w"], rtol=1e-5)
-    print("called")
+    said.append("called")
 
     # The last rows of this one are damaged, and no device of process 0 has any of them.
     damaged = bridge.load(folder / "damaged", mesh=mesh)
     try:
         (w,) = damaged.params.values()
     except FormatError as error:
-        print("refused", error)
+        said.append(f"refused {error}")
     else:
         for shard in w.addressable_shards:
             assert np.array_equal(shard.data, values()["w"][shard.index])
-        print("loaded")
+        said.append("loaded")
+    (folder / f"said_{rank}").write_text("\n".join(said))
 
 
 if __name__ == "__main__":

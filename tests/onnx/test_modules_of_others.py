@@ -149,6 +149,12 @@ def test_an_algorithm_that_rounds_no_constant(tmp_path):
     np.testing.assert_array_equal(run(model, [])[0], [[7, 10], [15, 22]])
 
 
+def test_powers_of_two_of_constants(tmp_path):
+    text = POWER_OF_TWO.replace("NUMBERS", "[1.0, 5.0]").encode()
+    model = bridge.to_onnx(_written(tmp_path / "f.mlir", text))
+    np.testing.assert_array_equal(run(model, [])[0], [1.0, 4.0])
+
+
 BINARY = """func.func @f() -> tensor<2xELEMENT> {
   %0 = stablehlo.constant dense<LEFT> : tensor<2xELEMENT>
   %1 = stablehlo.constant dense<RIGHT> : tensor<2xELEMENT>
@@ -210,6 +216,11 @@ QUANTIZED = """func.func @f(%a: tensor<2x!quant.uniform<i8:f32, 0.5>>) -> tensor
   %0 = stablehlo.uniform_dequantize %a
     : (tensor<2x!quant.uniform<i8:f32, 0.5>>) -> tensor<2xf32>
   return %0 : tensor<2xf32> }"""
+POWER_OF_TWO = """func.func @f() -> tensor<2xf32> {
+  %0 = stablehlo.constant dense<NUMBERS> : tensor<2xf32>
+  %1 = stablehlo.convert %0 : (tensor<2xf32>) -> tensor<2xf8E8M0FNU>
+  %2 = stablehlo.convert %1 : (tensor<2xf8E8M0FNU>) -> tensor<2xf32>
+  return %2 : tensor<2xf32> }"""
 MATH = """func.func @f(%a: tensor<2xf32>) -> tensor<2xf32> {
   %0 = math.sqrt %a : tensor<2xf32>
   return %0 : tensor<2xf32> }"""
@@ -281,6 +292,8 @@ def test_a_constant_that_is_broadcast_to_no_elements(tmp_path):
         (BOUNDED.replace("OPERATION", "stablehlo.broadcast_in_dim %1, dims = [1]")
          .replace("TYPE", "tensor<?x2xi64, #stablehlo.bounds<4, ?>>"),
          UnsupportedError, "a size of its result follows from nothing"),
+        (POWER_OF_TWO.replace("NUMBERS", "[1.0, 0.0]"), UnsupportedError,
+         "float8_e8m0fnu of a constant that is not positive, which StableHLO leaves open"),
         (MATH, FormatError, "has no form in StableHLO.*To do: write it in operations"),
         (f"{TEXT}\n// -----\n{TEXT}", FormatError, "To do: keep one of its programs"),
         (COMPUTED, StructureError, r"returns tensor<\?xi32>, of sizes that are not known"),
