@@ -10,7 +10,6 @@ from bridge.onnx import nodes
 from bridge.onnx.fusions import fuse_difference, fuse_product
 from bridge.onnx.gelu import fuse_gelu
 from bridge.onnx.graph import Graph
-from bridge.onnx.narrow_integers import fits_in_32_bits
 from bridge.onnx.normalizations import fuse_normalizing_product, fuse_normalizing_sum
 from bridge.onnx.operation import Operation
 from bridge.onnx.reducers import is_identity
@@ -18,6 +17,7 @@ from bridge.onnx.rules import Emit, Rule
 from bridge.onnx.size_arithmetic import compute_sizes
 from bridge.onnx.sizes import broadcast, lower_bound
 from bridge.onnx.values import Value
+from bridge.onnx.wide_integers import fits_in_32_bits
 
 __all__ = ["RULES"]
 

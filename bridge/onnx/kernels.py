@@ -41,7 +41,7 @@ _KERNELS: Mapping[str, str] = {
     "BitwiseNot BitwiseAnd BitwiseOr BitwiseXor": _INTS,
     "BitShift": "uint8 uint32 uint64",
     "Pow": _WIDE,
-    # Those of int64 compare 32 bits (`bridge.onnx.narrow_integers`).
+    # Those of int64 compare 32 bits (`bridge.onnx.wide_integers`).
     "Max Min Clip": f"int8 int32 int64 uint8 uint32 uint64 {_FLOATS}",
     "Relu": f"int8 int32 {_FLOATS}",
     "MatMul": _WIDE,  # of unsigned integers it fails where an operand is empty

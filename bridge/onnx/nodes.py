@@ -12,9 +12,9 @@ import numpy as np
 
 from bridge.onnx import layouts
 from bridge.onnx.graph import Graph
-from bridge.onnx.narrow_integers import fits_in_32_bits, remember_narrow
 from bridge.onnx.sizes import Dim, Shape, Size, broadcast, floordiv, is_static, lower_bound
 from bridge.onnx.values import Value, of_array
+from bridge.onnx.wide_integers import fits_in_32_bits, remember_narrow
 
 __all__ = [
     "cast",
