@@ -24,8 +24,8 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class HeldInteger:
-    """An integer type of fewer than 8 bits.
+class _ElementType:
+    """What every element type has.
 
     Attributes:
         name: as JAX calls it.
@@ -42,6 +42,16 @@ class HeldInteger:
         """The dtype of ml_dtypes."""
         own: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
         return own
+
+    @property
+    def mask(self) -> int:
+        """All bits, as a number."""
+        return (1 << self.bits) - 1
+
+
+@dataclass(frozen=True)
+class HeldInteger(_ElementType):
+    """An integer type of fewer than 8 bits."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -63,35 +73,18 @@ class HeldInteger:
         """The greatest value."""
         return self.least + (1 << self.bits) - 1
 
-    @property
-    def mask(self) -> int:
-        """All bits, as a number."""
-        return (1 << self.bits) - 1
-
 
 @dataclass(frozen=True)
-class HeldFloat:
+class HeldFloat(_ElementType):
     """A float type of at most 8 bits; all about its values is what ml_dtypes says.
 
     Attributes:
-        name: as JAX calls it.
-        mlir: as StableHLO writes it.
-        bits: how many there are, the sign included.
-        fraction_bits: of them those of the fraction.
+        fraction_bits: how many of the bits are those of the fraction.
         computes: whether XLA computes with it, and not only converts it.
     """
 
-    name: str
-    mlir: str
-    bits: int
     fraction_bits: int
     computes: bool = True
-
-    @cached_property
-    def own(self) -> np.dtype[Any]:
-        """The dtype of ml_dtypes."""
-        own: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
-        return own
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -145,11 +138,6 @@ class HeldFloat:
         if np.isnan(self.values).sum() > 1:
             return None
         return int(np.float32(np.nan).astype(self.own).view(np.uint8))
-
-    @property
-    def mask(self) -> int:
-        """All bits, as a number."""
-        return (1 << self.bits) - 1
 
     def _converted(self, number: float) -> float:
         return float(np.float32(number).astype(self.own).astype(np.float32))

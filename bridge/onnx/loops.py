@@ -166,9 +166,7 @@ class _Loop:
 def _begin(
     graph: Graph, inits: Sequence[Value], fixed: Mapping[int, Value], counter: _Counter | None
 ) -> _Loop:
-    body = graph.body()
-    number = body.add_input(body.unique("round"), np.dtype(np.int64), ())
-    goes_on = body.add_input(body.unique("goes_on"), np.dtype(bool), ())
+    body, number, goes_on = nodes.loop_body(graph)
     arguments, carried = [], []
     for index, init in enumerate(inits):
         if index in fixed:

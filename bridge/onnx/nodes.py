@@ -24,6 +24,7 @@ __all__ = [
     "expand_dims",
     "gather",
     "integers",
+    "loop_body",
     "number_like",
     "place",
     "reshape",
@@ -52,6 +53,13 @@ def integers(numbers: Iterable[int]) -> Value:
     """A vector of int64, such as many operations take for axes."""
     array = np.array(list(numbers), np.int64)
     return Value(array.dtype, array.shape, array.shape, array=array)
+
+
+def loop_body(graph: Graph) -> tuple[Graph, Value, Value]:
+    """The graph of a Loop in this one, the number of the round, and the flag that says go on."""
+    body = graph.body()
+    number = body.add_input(body.unique("round"), np.dtype(np.int64), ())
+    return body, number, body.add_input(body.unique("goes_on"), np.dtype(bool), ())
 
 
 def cast(graph: Graph, value: Value, dtype: Any) -> Value:

@@ -26,9 +26,7 @@ def update_in_order(
         index: for each update the row.
         updates: a matrix of them for each of the others.
     """
-    body = graph.body()
-    number = body.add_input(body.unique("round"), np.dtype(np.int64), ())
-    goes_on = body.add_input(body.unique("goes_on"), np.dtype(bool), ())
+    body, number, goes_on = nodes.loop_body(graph)
     carried = [body.add_input(body.unique("matrix"), m.dtype, m.shape) for m in matrices]
     this = nodes.reshape(body, number, (1,))
     place = nodes.gather(body, index, this, 0)

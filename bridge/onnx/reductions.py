@@ -226,9 +226,8 @@ def _reduce_in_order(
     length = product(values[0].shape[axis] for axis in axes)
     turned = [nodes.transpose(graph, graph.whole(value), [*axes, *kept]) for value in values]
     lines = [graph.whole(nodes.reshape(graph, value, [length, *shape])) for value in turned]
-    body = graph.body()
-    number = body.add_input(body.unique("round"), np.dtype(np.int64), ())
-    body.add_result(body.add_input(body.unique("goes_on"), np.dtype(bool), ()))
+    body, number, goes_on = nodes.loop_body(graph)
+    body.add_result(goes_on)
     before = [body.add_input(body.unique("reduced"), value.dtype, shape) for value in values]
     rows = [nodes.gather(body, line, number, 0) for line in lines]
     for found in region.apply(body, [*before, *rows]):

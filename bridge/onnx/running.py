@@ -42,9 +42,8 @@ def reduce_so_far(
     order = [axis, *(number for number in range(rank) if number != axis)]
     size, *rest = (values[0].shape[number] for number in order)
     shape = tuple(rest) or (1,)  # ONNX's reference evaluator puts no scalars together
-    body = graph.body()
-    number = body.add_input(body.unique("round"), np.dtype(np.int64), ())
-    body.add_result(body.add_input(body.unique("goes_on"), np.dtype(bool), ()))
+    body, number, goes_on = nodes.loop_body(graph)
+    body.add_result(goes_on)
     before = [body.add_input(body.unique("so_far"), value.dtype, shape) for value in values]
     rows = []
     for value in values:
@@ -93,9 +92,8 @@ def combine_neighbours(
     firsts = [nodes.slice_(graph, v, [0], [reach], [stride], axes=[axis]) for v in values]
     length = graph.whole(of_sizes((reach,), np.dtype(np.int64), (1,)))
     lines = [graph.whole(value) for value in values]
-    body = graph.body()
-    number = body.add_input(body.unique("round"), np.dtype(np.int64), ())
-    body.add_result(body.add_input(body.unique("goes_on"), np.dtype(bool), ()))
+    body, number, goes_on = nodes.loop_body(graph)
+    body.add_result(goes_on)
     shape = firsts[0].shape
     before = [body.add_input(body.unique("combined"), v.dtype, shape) for v in values]
     next_one = nodes.elementwise(body, "Add", number, nodes.constant(1, np.int64))
