@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bridge._autograph import without_autograph
+from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.errors import MissingDependencyError, StructureError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ __all__ = ["call_tf"]
 _VARIABLES = ("live", "argument", "constant")
 
 
-@without_autograph
+@exempt_from_autograph
 def call_tf(
     fun_tf: Any,
     *,

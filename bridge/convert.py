@@ -13,12 +13,12 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge._autograph import without_autograph
 from bridge._jax import settings_query, static_parameters
 from bridge.lowering import argument_names, export_for
 from bridge.narrowing import narrow_dtype
 from bridge.signature import Defaults, adopt_metadata, read_defaults, signature_of
 from bridge.specifications import ArgumentSpec, Specifier, parse_constraints, specify
+from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.call import TensorSpec, bind_symbols
 from xla_call_module.checks import parse_checks
 from xla_call_module.constants import HOISTED_FROM
@@ -45,7 +45,7 @@ _BIND_STATIC = (
 )
 
 
-@without_autograph
+@exempt_from_autograph
 def convert(
     fun: Callable[..., Any] | export.Exported,
     *,
@@ -109,7 +109,6 @@ def convert(
     """
     _import_tensorflow()
     from bridge.gradient import GradientOptions
-    from xla_call_module._tf import exempt_from_autograph
 
     options = GradientOptions(
         with_gradient=with_gradient,

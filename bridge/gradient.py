@@ -17,8 +17,8 @@ from typing import Any
 import tensorflow as tf
 
 from bridge.orders import Order, Runner
+from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module._tf import (
-    exempt_from_autograph,
     flags_in_force,
     imported_release,
     recording_query,

@@ -32,7 +32,7 @@ from bridge.specifications import specify_as_jax2tf
 from bridge.tf_functions.calls import CalledFunction, CallOptions
 from bridge.tf_functions.eager import call_eagerly, with_eager_gradient
 from bridge.tf_functions.results import DynamicShapeError, returning
-from xla_call_module._tf import exempt_from_autograph
+from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.checks import parse_checks
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import (

@@ -28,7 +28,7 @@ except ImportError as error:
     ) from error
 
 from bridge.layers.tensorflow import read_variables, to_tensorflow
-from xla_call_module._tf import exempt_from_autograph
+from xla_call_module._autograph import exempt_from_autograph
 
 __all__ = ["ExportedLayer"]
 

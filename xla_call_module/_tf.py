@@ -6,7 +6,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -16,15 +16,12 @@ from xla_call_module.versions import Release, parse_release, parse_stablehlo_ver
 __all__ = [
     "device_query",
     "eager_call_module",
-    "exempt_from_autograph",
     "flags_in_force",
     "imported_release",
     "recording_query",
     "register_function",
     "stop_recording",
 ]
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def register_function(definition: Any) -> None:
@@ -127,17 +124,3 @@ def stop_recording() -> AbstractContextManager[None]:
     from tensorflow.python.eager import record
 
     return record.stop_recording()  # type: ignore[no-any-return]
-
-
-def exempt_from_autograph(function: Function) -> Function:
-    """`function`, which AutoGraph will call as it is.
-
-    The public `tf.autograph.experimental.do_not_convert` wraps it in a context manager that costs
-    a tenth of an eager call; what it marks the wrapper with (tensorflow/python/autograph/impl/
-    api.py) is put on the function itself. Without the gate the public one is used.
-    """
-    try:
-        from tensorflow.python.autograph.impl.api import autograph_artifact
-    except ImportError:
-        return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
-    return autograph_artifact(function)  # type: ignore[no-any-return]

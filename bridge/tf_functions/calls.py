@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 from jax import tree_util
 
-from bridge._autograph import without_autograph
 from bridge._jax import is_staging
 from bridge.narrowing import narrow_array
 from bridge.tf_functions.callables import (
@@ -39,6 +38,7 @@ from bridge.tf_functions.variables import (
     variables_of,
 )
 from bridge.trees import unique_names
+from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError, StructureError
 from xla_call_module.exported import argument_paths
@@ -85,7 +85,7 @@ class _Bound:
     specs: tuple[jax.ShapeDtypeStruct, ...]
 
 
-@without_autograph
+@exempt_from_autograph
 class CalledFunction:
     """A TensorFlow function as a JAX function; `bridge.call_tf` makes it."""
 
