@@ -125,6 +125,7 @@ def dense_elements(array: np.ndarray[Any, Any], element: Any) -> Any:
     (llvm/llvm-project, mlir/lib/Bindings/Python/IRAttributes.cpp). The gate can go with those.
     """
     make: Any = ir.DenseElementsAttr.get  # its stub knows no numpy arrays
+    array = np.asarray(array, order="C")  # what repeats one element lies there once
     try:
         return make(array, type=element, shape=array.shape)
     except ValueError:

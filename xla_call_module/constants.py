@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import re
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 from xla_call_module._jax import dense_elements, ir
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES
+from xla_call_module.elements import read_elements
 from xla_call_module.errors import StructureError
 from xla_call_module.inlining import inline_calls
 from xla_call_module.stablehlo import (
@@ -117,7 +117,7 @@ def hoist_constants(
         values: dict[str, np.ndarray[Any, Any]] = {}
         arguments: dict[str, Any] = {}
         for operation in _large_constants(walk(main), from_bytes):
-            value = _read(operation)
+            value = read_elements(operation)
             key = key_of(value)
             if key not in arguments:
                 block = main.regions[0].blocks[0]
@@ -243,21 +243,6 @@ def _bytes_of(operation: Any) -> int:
     found = tensor_type(str(operation.results[0].type))
     itemsize = _DTYPES[found.element].itemsize if found.element in _DTYPES else 1
     return math.prod(dim or 0 for dim in found.shape) * itemsize
-
-
-def _read(operation: Any) -> np.ndarray[Any, Any]:
-    """The value of a large constant, where MLIR has it while the module lives.
-
-    jaxlib has no Python class for the elements of some dtypes; MLIR prints more than 100 elements
-    as the hexadecimal digits of their bytes.
-    """
-    found = tensor_type(str(operation.results[0].type))
-    dtype = _DTYPES[found.element].numpy
-    if (dtype.kind in "biuf" and dtype.itemsize > 1) or found.element in ("i1", "i8", "ui8"):
-        return np.asarray(operation.attributes["value"])
-    digits = re.search(r'dense<"0x([0-9A-F]*)">', operation.get_asm())
-    assert digits is not None
-    return np.frombuffer(bytes.fromhex(digits[1]), dtype).reshape(found.shape)
 
 
 def key_of(value: np.ndarray[Any, Any]) -> str:

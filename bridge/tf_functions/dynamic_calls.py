@@ -15,6 +15,8 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
+from xla_call_module._jax import dense_elements
+from xla_call_module.elements import read_elements
 from xla_call_module.stablehlo import functions_of, walk
 
 __all__ = [
@@ -77,15 +79,15 @@ def write_custom_call(
     attributes: Mapping[str, Any],
 ) -> list[Any]:
     """The results of a custom call that takes the shapes of its results as operands, too."""
-    places = np.arange(len(operands), len(operands) + len(shapes))
+    places = np.arange(len(operands), len(operands) + len(shapes), dtype=np.int64)
+    indices = dense_elements(places, ir.IntegerType.get_signless(64))
     target = ir.StringAttr(attributes["call_target_name"]).value
     kept = {name: value for name, value in attributes.items() if name != "call_target_name"}
-    made: Any = ir.DenseElementsAttr  # whose stubs know no numpy arrays
     return _call(
         target,
         results,
         [*operands, *shapes],
-        {**kept, "indices_of_shape_operands": made.get(places.astype(np.int64))},
+        {**kept, "indices_of_shape_operands": indices},
     )
 
 
@@ -136,8 +138,19 @@ def attributes_of(operation: Any) -> dict[str, Any]:
     for item in list(operation.attributes):
         name = item if isinstance(item, str) else item.name  # as in JAX 0.9 and older
         if name not in _NOTES:
-            found[name] = operation.attributes[name]
+            found[name] = _attribute_of(operation, name)
     return found
+
+
+def _attribute_of(operation: Any, name: str) -> Any:
+    """An attribute; the elements of a constant, too, for whose type jaxlib has no class."""
+    try:
+        return operation.attributes[name]
+    except TypeError:
+        if (operation.name, name) != ("stablehlo.constant", "value"):
+            raise
+        element = ir.RankedTensorType(operation.results[0].type).element_type
+        return dense_elements(read_elements(operation), element)
 
 
 def reducer_of(operation: Any, module: Any) -> str | None:

@@ -25,12 +25,12 @@ from bridge.tf_functions.dynamic_calls import (
     write_window,
 )
 from bridge.tf_functions.sizes import Size, SizeSamples
+from xla_call_module._jax import dense_elements
+from xla_call_module.elements import read_elements
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo import functions_of
 
 __all__ = ["generalize"]
-
-_Elements: Any = ir.DenseElementsAttr  # whose stubs know no numpy arrays
 
 # Its results have shapes that do not follow from those of their operands.
 _SHAPED = frozenset({"rng"})
@@ -217,7 +217,7 @@ class _Generalizer:
 
     def constant(self, value: int) -> Any:
         array = np.asarray(value, np.int32)
-        return stablehlo.constant(_Elements.get(array, type=self._i32, shape=[]))
+        return stablehlo.constant(dense_elements(array, self._i32))
 
     def vector(self, sizes: Sequence[Size]) -> Any:
         """Several sizes as a vector in the program."""
@@ -225,7 +225,7 @@ class _Generalizer:
         parts = [stablehlo.reshape(one, self.scalar(size)) for size in sizes]
         if not parts:
             empty = np.zeros(0, np.int32)
-            return stablehlo.constant(_Elements.get(empty, type=self._i32, shape=[0]))
+            return stablehlo.constant(dense_elements(empty, self._i32))
         return stablehlo.concatenate(parts, _int64(0))
 
     def shape_of_result(self, operations: Sequence[Any]) -> Any:
@@ -253,8 +253,8 @@ class _Generalizer:
     def numbers(self, arrays: Sequence[Any], element: Any) -> Any:
         """A constant of a fixed shape, with few numbers that depend on the size."""
         first = arrays[0]
-        if all((array == first).all() for array in arrays):
-            return stablehlo.constant(_elements(first, element))
+        if all(_is_same(array, first) for array in arrays):
+            return stablehlo.constant(dense_elements(first, element))
         if first.size > _FEW:
             raise self.refusal("a constant depends on the size")
         one = ir.RankedTensorType.get([1], element)
@@ -266,21 +266,25 @@ class _Generalizer:
         return stablehlo.reshape(ir.RankedTensorType.get(first.shape, element), whole)
 
     def _number(self, values: Sequence[Any], element: Any) -> Any:
+        """One number of a constant: the same for every size, or an integer that depends on it."""
+        if all(_is_same(value, values[0]) for value in values):
+            return stablehlo.constant(dense_elements(np.asarray(values[0]), element))
         scalar = ir.RankedTensorType.get([], element)
-        if any(value != int(value) for value in values):
+        whole = [number for value in values if (number := _to_integer(value)) is not None]
+        if len(whole) < len(values):
             raise self.refusal(f"a constant is {', '.join(map(str, values))}")
-        return stablehlo.convert(scalar, self.scalar(self.size([int(value) for value in values])))
+        return stablehlo.convert(scalar, self.scalar(self.size(whole)))
 
     def range(self, arrays: Sequence[Any], size: Size, element: Any) -> Any:
         """Numbers that rise by the same step."""
-        start, step = arrays[0][0], arrays[0][1] - arrays[0][0]
+        start, step = _steps(max(arrays, key=len))
         if any((array != start + step * np.arange(array.size)).any() for array in arrays):
             raise self.refusal("a constant depends on the size")
         type_ = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], element)
         found = stablehlo.dynamic_iota(type_, self.vector([size]), _int64(0))
         none = ir.DenseI64ArrayAttr.get([])
         for combine, number in ((stablehlo.multiply, step), (stablehlo.add, start)):
-            scalar = stablehlo.constant(_elements(np.asarray(number), element))
+            scalar = stablehlo.constant(dense_elements(np.asarray(number), element))
             shape = self.vector([size])
             whole = stablehlo.dynamic_broadcast_in_dim(type_, scalar, shape, none)
             found = combine(found, whole)
@@ -300,23 +304,26 @@ def _int64(value: int) -> Any:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
-def _elements(array: Any, element: Any) -> Any:
-    """The numbers as an attribute; numpy has no bits, and signs where StableHLO has none."""
-    type_ = ir.RankedTensorType.get(array.shape, element)
-    if array.size == 1 or (array == array.flat[0]).all():
-        value = array.flat[0]
-        is_integer = isinstance(element, ir.IntegerType)
-        attribute = (
-            ir.IntegerAttr.get(element, int(value))
-            if is_integer
-            else ir.FloatAttr.get(element, float(value))
-        )
-        return _Elements.get_splat(type_, attribute)
-    return _Elements.get(np.ascontiguousarray(array), type=element, shape=array.shape)
-
-
 def _differ(operations: Sequence[Any]) -> bool:
     return len({operation.name for operation in operations}) > 1
+
+
+def _to_integer(value: Any) -> int | None:
+    """The integer that a number of any dtype is; None of others."""
+    if np.imag(value) or not np.isfinite(np.real(value).astype(np.float64)):
+        return None
+    whole = int(np.real(value))
+    return whole if whole == value else None
+
+
+def _steps(array: Any) -> tuple[Any, Any]:
+    """The first number, and what to add for the next; without a step where there is none.
+
+    Of booleans there is none: they are added otherwise.
+    """
+    if array.size < 2 or array.dtype == np.bool_:
+        return array[0], np.zeros((), array.dtype)
+    return array[0], array[1] - array[0]
 
 
 def _node_of(operation: Any) -> str:
@@ -406,8 +413,8 @@ def _write_gather(
 
 def _write_constant(self: _Generalizer, operations: Sequence[Any], _: list[Any], type_: Any) -> Any:
     """Along dimensions that depend on the size, it must be the same or rise by a step."""
-    arrays = [_to_array(operation) for operation in operations]
-    if any(array is None or not array.size for array in arrays):
+    arrays = [read_elements(operation) for operation in operations]
+    if not all(array.size for array in arrays):
         raise self.refusal("a constant depends on the size")
     element = ir.RankedTensorType(type_).element_type
     if not _is_dynamic(type_):
@@ -428,19 +435,12 @@ def _write_constant(self: _Generalizer, operations: Sequence[Any], _: list[Any],
 
 
 def _is_same_along(array: Any, axis: int) -> bool:
-    return bool((array == np.take(array, [0], axis)).all())
+    return _is_same(array, np.broadcast_to(np.take(array, [0], axis), array.shape))
 
 
-def _to_array(operation: Any) -> Any:
-    """The numbers of a constant; None of a dtype that numpy does not have."""
-    attribute = _Elements(operation.attributes["value"])
-    shape = list(ir.RankedTensorType(operation.results[0].type).shape)
-    try:
-        if attribute.is_splat:
-            return np.full(shape, attribute.get_splat_value().value)
-        return np.array(attribute).reshape(shape)
-    except (AttributeError, TypeError, ValueError):
-        return None
+def _is_same(array: Any, other: Any) -> bool:
+    """Whether all bits are; NaN is the same as itself, and the zeros are two."""
+    return bool(array.dtype == other.dtype and array.tobytes() == other.tobytes())
 
 
 def _call_window(

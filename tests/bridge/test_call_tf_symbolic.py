@@ -172,6 +172,48 @@ def test_constants_of_64_bits_are_kept():
         np.testing.assert_array_equal(exported(called, "b, 3").call(X), function(X))
 
 
+NUMBERS = {
+    "bool": [True, False, True],
+    "int8": [1, -128, 0],
+    "uint8": [1, 255, 0],
+    "int32": [1, -5, 0],
+    "uint64": [1, 2**64 - 1, 0],
+    "float16": [0.5, np.nan, -0.0],
+    "bfloat16": [0.5, np.inf, -0.0],
+    "float32": [0.1, np.nan, -0.0],
+    "float64": [0.1, -np.inf, -0.0],
+    "complex64": [0.1 + 2j, complex(0, np.nan), -0.0],
+    "complex128": [0.1 + 2j, complex(np.inf, 1), -0.0],
+}
+
+
+def test_constants_of_every_dtype_are_kept():
+    """One number that is repeated as often as the size says, several that are, and many."""
+
+    def function(x):
+        count = tf.shape(x)[0]
+        filled, tiled, signs = {}, {}, {}
+        for name, numbers in NUMBERS.items():
+            constant = tf.constant(np.array(numbers, jnp.dtype(name)))
+            filled[name] = [tf.fill([count], constant[i]) for i in range(3)]
+            tiled[name] = tf.tile(constant[None], [count, 1])
+        for name in ("float32", "complex64"):
+            signs[name] = tf.stack([tf.cast(count, name), tf.constant(np.array(-0.0, name))])
+        return filled, tiled, signs, tf.tile(tf.constant(MANY)[None], [count, 1])
+
+    with enable_x64():
+        found = exported(bridge.call_tf(function), "b, 3")
+        for count in SIZES:
+            expected = function(tf.constant(rows(count)))
+            for a, b in zip(
+                *map(jax.tree.leaves, (found.call(rows(count)), expected)), strict=True
+            ):
+                assert (a.dtype, np.asarray(a).tobytes()) == (b.dtype.name, b.numpy().tobytes())
+
+
+MANY = np.arange(400, dtype=np.float32).view(np.complex64)
+
+
 def test_shapes_that_are_not_linear_are_declared():
     shape = "floordiv(b + 1, 2), 3"
     found = exported(bridge.call_tf(lambda x: tf.sin(x[::2]), shapes=shape), "b, 3")
