@@ -10,6 +10,7 @@ from typing import Any
 from jax import tree_util
 
 from savedmodel.structures import NONE, Branch, Leaf, Structure
+from savedmodel.unique_names import UniqueNames
 from xla_call_module.errors import StructureError
 
 __all__ = [
@@ -81,16 +82,8 @@ def key_names(tree: tree_util.PyTreeDef) -> list[tuple[str, ...]]:
 
 def unique_names(names: Iterable[str], *, ignore_case: bool = False) -> list[str]:
     """The names, with `_1`, `_2`, … after those that were there before."""
-    taken: set[str] = set()
-    unique = []
-    for name in names:
-        candidate, count = name, 0
-        while (candidate.lower() if ignore_case else candidate) in taken:
-            count += 1
-            candidate = f"{name}_{count}"
-        taken.add(candidate.lower() if ignore_case else candidate)
-        unique.append(candidate)
-    return unique
+    unique = UniqueNames(ignore_case=ignore_case)
+    return [unique.take(name) for name in names]
 
 
 def _key_name(entry: Any) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from savedmodel.model import Variable
 from savedmodel.schema import FunctionDef, Proto
 from savedmodel.structures import fill_shape
+from savedmodel.unique_names import UniqueNames
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
@@ -80,15 +81,17 @@ class Library:
 
     proto: Proto
     concrete: list[ConcreteFunction] = field(default_factory=list)
+    _added: dict[str, Proto] = field(default_factory=dict)
 
-    def new_name(self, base: str) -> str:
-        """A name that TensorFlow recognizes as a traced function's, unique in the file."""
+    def new_function(self, base: str) -> Proto:
+        """An empty one, by a name that TensorFlow recognizes as a traced function's, and unique."""
         text = re.sub(r"[^A-Za-z0-9_]", "_", base)
-        taken = {function.signature.name for function in self.proto.function}
         numbers = itertools.count(len(self.proto.function))
-        return next(
-            name for name in map(f"__inference_{text}_{{}}".format, numbers) if name not in taken
-        )
+        names = map(f"__inference_{text}_{{}}".format, numbers)
+        name = next(name for name in names if name not in self._added)
+        self._added[name] = self.proto.function.add()
+        self._added[name].signature.name = name
+        return self._added[name]
 
     def add_functions(self, definitions: Sequence[bytes]) -> None:
         """Functions that somebody else wrote, and that modules call by their names.
@@ -96,14 +99,13 @@ class Library:
         Raises:
             StructureError: another function has the name of one.
         """
-        known = {function.signature.name: function for function in self.proto.function}
         for definition in definitions:
             function = FunctionDef.FromString(definition)
             name = function.signature.name
-            if name not in known:
-                known[name] = function
+            if name not in self._added:
                 self.proto.function.append(function)
-            elif known[name] != function:
+                self._added[name] = function
+            elif self._added[name] != function:
                 raise StructureError(
                     f"Two TensorFlow functions have the name {name}; they come from different "
                     "processes, or have the name of one that is written here. To do: export them "
@@ -117,12 +119,11 @@ class Body:
     def __init__(self, library: Library, base: str) -> None:
         self.library = library
         self.base = base
-        self.name = library.new_name(base)
-        self._proto = library.proto.function.add()
-        self._proto.signature.name = self.name
+        self._proto = library.new_function(base)
+        self.name: str = self._proto.signature.name
         self._proto.signature.is_stateful = True
         self._inputs: list[Sequence[int | None] | None] = []
-        self._names: set[str] = set()
+        self._names = UniqueNames(ignore_case=True)
         self._captures: list[Capture] = []
         self._made: dict[str, Tensor] = {}
 
@@ -291,13 +292,7 @@ class Body:
     def reserve(self, name: str) -> str:
         """A name for a node or an argument; both share one namespace once this is a graph."""
         base = re.sub(r"[^A-Za-z0-9_]", "_", name).lstrip("_") or "arg"
-        base = base if base[0].isalpha() else f"arg_{base}"
-        unique, count = base, 0
-        while unique.lower() in self._names:
-            count += 1
-            unique = f"{base}_{count}"
-        self._names.add(unique.lower())
-        return unique
+        return self._names.take(base if base[0].isalpha() else f"arg_{base}")
 
 
 def set_function_call(

@@ -18,6 +18,7 @@ from savedmodel.model import Variable
 from savedmodel.schema import GraphDef, Proto, SaverDef, SignatureDef
 from savedmodel.structures import fill_shape
 from savedmodel.tensor_values import fill_tensor
+from savedmodel.unique_names import UniqueNames
 
 __all__ = ["INIT_OP", "SessionGraph", "write_graph"]
 
@@ -44,7 +45,7 @@ class SessionGraph:
         self.proto = GraphDef()
         self.proto.versions.producer, self.proto.versions.min_consumer = _PRODUCER, _MIN_CONSUMER
         self.signatures: dict[str, Proto] = {}
-        self._names: set[str] = set()
+        self._names = UniqueNames(ignore_case=True)
         self._variables = variables
         # These have fixed names, so they come before the variables, which take what is left.
         self._node("NoOp", INIT_OP)
@@ -164,11 +165,7 @@ class SessionGraph:
 
     def _node(self, op: str, name: str, inputs: Iterable[str] = (), *, device: str = "") -> Proto:
         base = re.sub(r"[^A-Za-z0-9_./-]", "_", name).lstrip("_./-") or op
-        unique, count = base, 0
-        while unique.lower() in self._names:
-            count += 1
-            unique = f"{base}_{count}"
-        self._names.add(unique.lower())
+        unique = self._names.take(base)
         return self.proto.node.add(name=unique, op=op, input=inputs, device=device)  # type: ignore[no-any-return]
 
 

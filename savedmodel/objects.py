@@ -22,6 +22,7 @@ from savedmodel.schema import (
     TrackableObjectGraph,
 )
 from savedmodel.structures import Branch, Leaf, Structure, fill_shape
+from savedmodel.unique_names import UniqueNames
 
 __all__ = ["OBJECT_GRAPH_KEY", "ObjectGraph", "write_objects"]
 
@@ -187,16 +188,12 @@ def _scope_names(variables: Sequence[Variable]) -> list[str]:
 
     There each becomes a name scope (`_VALID_OP_NAME_REGEX` in tensorflow/python/framework/ops.py).
     """
-    names: dict[str, None] = {}
+    names = UniqueNames()
+    scopes = []
     for variable in variables:
         base = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", variable.name)
-        base = base if re.match(r"[A-Za-z0-9.]", base) else f"variable{base}"
-        name, count = base, 0
-        while name in names:
-            count += 1
-            name = f"{base}_{count}"
-        names[name] = None
-    return list(names)
+        scopes.append(names.take(base if re.match(r"[A-Za-z0-9.]", base) else f"variable{base}"))
+    return scopes
 
 
 def _escape(name: str) -> str:

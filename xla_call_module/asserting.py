@@ -209,8 +209,8 @@ def _compares_with_one(operation: Any) -> bool:
 
 
 def _direction(comparison: Any) -> str:
-    found = re.search(r"comparison_direction<(\w+)>|compare\s+(\w+)", str(comparison))
-    return (found[1] or found[2]) if found else ""
+    found = re.search(r"(\w+)>$", str(comparison.attributes["comparison_direction"]))
+    return found[1] if found else ""
 
 
 def _asserting(main: Any) -> list[Any] | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
-from xla_call_module.stablehlo import splat, tensor_type
+from xla_call_module.stablehlo import print_constant, splat, tensor_type
 
 __all__ = ["element_dtype", "read_elements", "read_splat"]
 
@@ -69,7 +69,7 @@ def read_elements(constant: Any) -> Array:
         return np.broadcast_to(repeated, shape)
     if dtype.isbuiltin == 1 and dtype.kind != "c":  # 1: not of ml_dtypes
         return np.asarray(constant.attributes["value"]).reshape(shape)
-    return _parse_elements(constant.get_asm(), dtype).reshape(shape)
+    return _parse_elements(print_constant(constant), dtype).reshape(shape)
 
 
 def read_splat(constant: Any) -> Array | None:

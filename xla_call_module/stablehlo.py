@@ -29,6 +29,7 @@ __all__ = [
     "is_shape_assertion",
     "open_module",
     "parse_module",
+    "print_constant",
     "read_main",
     "result_number",
     "serialize_module",
@@ -260,9 +261,18 @@ def splat(constant: Any) -> str | None:
 
     It is taken from the printed operation, since jaxlib has no Python class for complex elements.
     """
-    text = constant.get_asm(large_elements_limit=8)
+    text = print_constant(constant, large_elements_limit=8)
     element = re.search(r"dense<([^\[\"<>]*)>", text)
     return element[1] if element is not None and element[1] != "__elided__" else None
+
+
+def print_constant(constant: Any, **options: Any) -> str:
+    """The text of a `stablehlo.constant`, with options of MLIR's `get_asm`.
+
+    A copy outside the module is printed: MLIR numbers all values of the function around what it
+    prints, which takes far longer where that is large.
+    """
+    return str(constant.operation.clone(ip=False).get_asm(**options))
 
 
 def _is_zero_splat(constant: Any) -> bool:

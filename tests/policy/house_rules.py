@@ -84,6 +84,18 @@ def environment_reads(module: Module) -> Iterator[str]:
             yield f"{where}: {name}"
 
 
+def printed_operations(module: Module) -> Iterator[str]:
+    """MLIR prints a whole module, or a copy outside of one.
+
+    Before it prints an operation where that is, it numbers all values around it.
+    """
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr == "get_asm":
+            printed = ast.unparse(node.value)
+            if not re.search(r"\.clone\(.*\)$|^module\.operation$", printed):
+                yield f"{module.at(node)}: {printed}.get_asm"
+
+
 def mutable_state(module: Module) -> Iterator[str]:
     """A module keeps no state.
 

@@ -17,6 +17,7 @@ RULES = (
     house_rules.missing_docstrings,
     house_rules.missing_return_annotations,
     house_rules.mutable_state,
+    house_rules.printed_operations,
     house_rules.unfinished_work,
     house_rules.vague_names,
 )
@@ -52,6 +53,7 @@ BROKEN = [
     (house_rules.environment_reads, "import os\nx = os.environ['A']\n"),
     (house_rules.environment_reads, "import os as o\ndef f():\n    return o.getenv('A')\n"),
     (house_rules.environment_reads, "from os import environ\n"),
+    (house_rules.printed_operations, "text = operation.get_asm(use_local_scope=True)\n"),
     (house_rules.mutable_state, "cache = {}\n"),
     (house_rules.mutable_state, "_CACHE = {}\n"),
     (house_rules.mutable_state, "_CACHE: dict[str, int] = dict()\n"),
