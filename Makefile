@@ -41,7 +41,7 @@ bench: $(READY)test  ## Run the benchmarks
 matrix: $(READY)test  ## Run against older TensorFlow versions
 	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
 
-fuzz: $(READY)test  ## Read damaged and hostile files for ten minutes; FUZZ_ARGS="--seconds 60"
+fuzz: $(READY)test  ## Random programs and damaged files for ten minutes; FUZZ_ARGS="programs --seconds 60"
 	@$(MAKE) --no-print-directory $(READY)fuzz || echo 'atheris cannot be installed here.'
 	$(BIN)/python -m tests.fuzzing $(FUZZ_ARGS)
 

@@ -18,7 +18,7 @@ from bridge.trees import to_structure
 from savedmodel.structures import Leaf, Structure
 from xla_call_module.call import TensorSpec
 
-__all__ = ["Modes", "Prepared", "to_tensor_spec"]
+__all__ = ["Modes", "Prepared", "fill_structure", "read_structure", "to_tensor_spec"]
 
 Flat = Callable[[Sequence[Any]], list[Any]]
 
@@ -118,9 +118,9 @@ class Modes:
         out_structure = to_structure(self._exported.out_tree)
 
         def call(leaves: Sequence[Any]) -> list[Any]:
-            args, kwargs = _fill(in_structure, leaves)
+            args, kwargs = fill_structure(in_structure, leaves)
             found = loaded(*(args if self._params is None else args[1:]), **kwargs)
-            by_index = dict(_read(out_structure, found))
+            by_index = dict(read_structure(out_structure, found))
             return [by_index[index] for index in range(len(by_index))]
 
         return Prepared(call, [] if self._params is None else loaded.variables, _as_it_is)
@@ -158,11 +158,11 @@ def _in_function(*, compiled: bool) -> Callable[..., Any]:
     ).get_concrete_function()
 
 
-def _fill(structure: Structure, leaves: Sequence[Any]) -> Any:
+def fill_structure(structure: Structure, leaves: Sequence[Any]) -> Any:
     """The leaves in the containers in which a loaded function takes them."""
     if isinstance(structure, Leaf):
         return leaves[structure.index]
-    children = {key: _fill(child, leaves) for key, child in structure.children}
+    children = {key: fill_structure(child, leaves) for key, child in structure.children}
     match structure.kind:
         case "none":
             return None
@@ -176,10 +176,10 @@ def _fill(structure: Structure, leaves: Sequence[Any]) -> Any:
             return namedtuple(structure.name, children)(**children)
 
 
-def _read(structure: Structure, found: Any) -> Iterator[tuple[int, Any]]:
+def read_structure(structure: Structure, found: Any) -> Iterator[tuple[int, Any]]:
     """The leaves of what a loaded function returned, with their indices."""
     if isinstance(structure, Leaf):
         yield structure.index, found
         return
     for position, (key, child) in enumerate(structure.children):
-        yield from _read(child, found[key if structure.kind == "dict" else position])
+        yield from read_structure(child, found[key if structure.kind == "dict" else position])

@@ -1,9 +1,14 @@
-"""`make fuzz`: coverage-guided where atheris is installed, otherwise many more seeded mutations.
+"""`make fuzz`: random programs through the bridge, and mutated files.
 
-    python -m tests.fuzzing [--seconds N] [--seed N]
+    python -m tests.fuzzing [SUITE] [--seconds N] [--seed N] [--count N]
+    python -m tests.fuzzing summary [SUITE] [--file FILE]
 
-What ends in anything but a value or an `InteropError` is left behind in the folder `.fuzz`, next to
-the inputs that were found to reach something new.
+A suite is `programs` (JAX programs), `call_tf` (TensorFlow functions in JAX), `files` (mutations of
+SavedModels), or `all`, which is the default and shares the time out. Programs that are wrong are
+reduced to a few lines and printed; all that was run is in `.fuzz/SUITE.jsonl`, where the next run
+goes on. The mutations are coverage-guided where atheris is installed, and seeded otherwise; what
+ends in anything but a value or an `InteropError` is left behind in the folder `.fuzz`, next to the
+inputs that were found to reach something new.
 """
 
 from __future__ import annotations
@@ -16,6 +21,8 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+
+from tests.fuzzing.programs.campaign import SUITES, campaign, read, summary
 
 FOLDER = Path(".fuzz")
 CHUNK = 1000
@@ -53,13 +60,32 @@ def _guided(seconds: float, seed: int) -> None:
     atheris.Fuzz()
 
 
+def _files(seconds: float, seed: int) -> None:
+    guided = importlib.util.find_spec("atheris") is not None
+    (_guided if guided else _seeded)(seconds, seed)
+
+
 def _main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzzing")
+    parser.add_argument("suite", nargs="*", default=["all"], help="all, files, programs, call_tf")
     parser.add_argument("--seconds", type=float, default=600, help="how long")
-    parser.add_argument("--seed", type=int, default=1_000_000, help="of the first mutation")
+    parser.add_argument("--seed", type=int, help="the first one; by default the next one")
+    parser.add_argument("--count", type=int, help="how many programs")
+    parser.add_argument("--file", type=Path, help="instead of .fuzz/SUITE.jsonl")
     options = parser.parse_args()
-    guided = importlib.util.find_spec("atheris") is not None
-    (_guided if guided else _seeded)(options.seconds, options.seed)
+    names = [*SUITES] if options.suite[-1] in ("all", "summary") else [options.suite[-1]]
+    if options.suite[0] == "summary":
+        for name in names:
+            print(name, summary(read(options.file or FOLDER / f"{name}.jsonl")))
+        return
+    share = options.seconds / (len(names) + 1) if options.suite == ["all"] else options.seconds
+    for name in names:
+        if name in SUITES:
+            file = options.file or FOLDER / f"{name}.jsonl"
+            limits = {"seconds": share, "count": options.count, "first": options.seed}
+            campaign(name, file, **limits, tell=lambda text: print(text, flush=True))
+    if options.suite[-1] in ("all", "files"):
+        _files(share, options.seed or 1_000_000)
 
 
 if __name__ == "__main__":

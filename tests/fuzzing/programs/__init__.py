@@ -1,0 +1,1 @@
+"""Random programs, computed on both sides of the bridge."""

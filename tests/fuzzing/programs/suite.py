@@ -1,0 +1,126 @@
+"""The suite of JAX programs: a program is generated, sent on its ways, and compared."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+
+from tests.fuzzing.programs import accuracy
+from tests.fuzzing.programs.case import Case
+from tests.fuzzing.programs.checks import RUNNERS, Found
+from tests.fuzzing.programs.generating import generate
+from tests.fuzzing.programs.outcomes import Outcome, of_exception
+from tests.fuzzing.programs.program import Program
+
+__all__ = ["clear", "generate", "run"]
+
+
+def clear() -> None:
+    """Forget what was compiled."""
+    jax.clear_caches()
+    tf.keras.backend.clear_session()
+
+
+def run(program: Program) -> list[Outcome]:
+    """What comes of each check of a program."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        case = Case(program, Path(folder))
+        reason = _prepare(case)
+        if reason:
+            return [Outcome("export", "inapplicable", reason)]
+        return [_check(case, name) for name in program.checks]
+
+
+def _prepare(case: Case) -> str:
+    """Why JAX has nothing to compare with, if so; a lower order where it has no gradient."""
+    try:
+        case.exported.mlir_module_serialized  # noqa: B018 - JAX exports it
+        case.reference(case.batches[0], 0)
+        for sizes in case.batches:
+            _shapes_agree(case, sizes)
+    except Exception as error:  # noqa: BLE001 - whatever JAX raises
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    if not case.inputs or not case.results:
+        case.order = 0
+    while case.order:
+        try:
+            case.reference(case.batches[0], case.order)
+            case.exported.vjp()
+        except Exception:  # noqa: BLE001 - whatever JAX raises
+            case.order -= 1
+        else:
+            break
+    return ""
+
+
+def _shapes_agree(case: Case, sizes: Any) -> None:
+    """The export must fit the sizes, in JAX's own eyes."""
+    args, kwargs = case.arguments(sizes)
+    found = jax.eval_shape(case.exported.call, *args, **kwargs)
+    wanted = jax.eval_shape(case.function, *args, **kwargs)
+    shapes = [
+        [(leaf.shape, leaf.dtype) for leaf in jax.tree_util.tree_leaves(tree)]
+        for tree in (found, wanted)
+    ]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"JAX exports {shapes[0]} for {shapes[1]}")
+
+
+def _check(case: Case, name: str) -> Outcome:
+    compared = skipped = 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            for found in RUNNERS[name](case):
+                difference = compare(case, found)
+                compared += difference.size
+                skipped += difference.skipped
+                if difference.text:
+                    return Outcome(name, "wrong", difference.text, compared, skipped)
+        except Exception as error:  # noqa: BLE001 - sorted into refusals and crashes
+            return of_exception(name, error, compared=compared, skipped=skipped)
+    warned = tuple(dict.fromkeys(str(w.message)[:100] for w in caught if _is_ours(w)))
+    return Outcome(name, "right", "", compared, skipped, warned)
+
+
+def _is_ours(warning: warnings.WarningMessage) -> bool:
+    return "bridge" in warning.filename or issubclass(warning.category, UserWarning)
+
+
+def compare(case: Case, found: Found) -> accuracy.Difference:
+    """The first difference; a tolerance is computed only where numbers differ at all."""
+    order = len(found.orders) - 1
+    expected = case.reference(found.sizes, order)
+    spreads: Any = None
+    size = skipped = 0
+    for level, (values, wanted) in enumerate(zip(found.orders, expected, strict=True)):
+        if len(values) != len(wanted):
+            text = f"{found.label}: {len(values)} results for {len(wanted)}"
+            return accuracy.Difference(text, 0, 0)
+        for index, (one, other) in enumerate(zip(values, wanted, strict=True)):
+            value = np.zeros_like(other) if one is None and level else one
+            difference = accuracy.difference(value, other)
+            if difference.text:
+                spreads = spreads or case.spreads(found.sizes, order)
+                difference = accuracy.difference(value, other, spreads[level][index])
+            size += difference.size
+            skipped += difference.skipped
+            if difference.text:
+                where = f"{found.label} {dict(found.sizes)} order {level} index {index}"
+                none = " (None)" if one is None else ""
+                text = f"{where}{none}: {difference.text}"
+                return accuracy.Difference(text, skipped, size)
+    return accuracy.Difference("", skipped, size)
+
+
+def simpler(program: Program) -> Iterator[Program]:
+    """No more than what the reducer knows by itself."""
+    yield from ()
