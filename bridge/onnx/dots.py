@@ -120,6 +120,8 @@ def _product(graph: Graph, left: _Side, right: _Side) -> Value:
     """Batch dimensions, then the rows of the left operand and the columns of the right one."""
     batch, rows = left.sizes(left.batch), left.sizes(left.free)
     columns, inner = right.sizes(right.free), product(left.sizes(left.contracted))
+    if inner == 0:
+        return nodes.number_like(left.value, 0).seen_as((*batch, *rows, *columns))
     if _is_turned(left, right) or _is_by_weights(graph, left, right):
         product_ = _product(graph, right, left)
         count = len(batch)
@@ -128,7 +130,9 @@ def _product(graph: Graph, left: _Side, right: _Side) -> Value:
     flat_rows = rows if is_layer else [product(rows)]
     a = nodes.transpose(graph, left.value, [*left.batch, *left.free, *left.contracted])
     a = nodes.reshape(graph, a, [*batch, *flat_rows, inner])
-    is_vector = not columns and not batch and not _is_turned_node(graph, a)
+    # By a vector of no elements the runtime's product leaves its result as the memory was.
+    may_be_vector = isinstance(inner, int) and not _is_turned_node(graph, a)
+    is_vector = not columns and not batch and may_be_vector
     flat_columns = columns if is_vector else [product(columns)]
     b = nodes.transpose(graph, right.value, [*right.batch, *right.contracted, *right.free])
     b = nodes.reshape(graph, b, [*batch, inner, *flat_columns])

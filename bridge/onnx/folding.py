@@ -1,6 +1,7 @@
 """ONNX operations of constants, computed at once.
 
-Only those whose results are the same in every runtime, and no larger than what they are made of.
+Only those whose results are the same in every runtime, and no larger than what they are made of;
+and functions of one number, so that no quotient of 1 is left to the runtime (`Graph.nodes_of`).
 """
 
 from __future__ import annotations
@@ -55,6 +56,29 @@ def _of_integers(function: Callable[..., Any]) -> Callable[[list[Array], _Attrib
     return compute
 
 
+def _of_numbers(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes], Any]:
+    """A function of single numbers, which runtimes may round in another way; in float64."""
+
+    def compute(arrays: list[Array], _: _Attributes) -> Any:
+        if any(array.size != 1 for array in arrays):
+            return None
+        return function(*(array.astype(np.float64) for array in arrays)).astype(arrays[0].dtype)
+
+    return compute
+
+
+def _divide(arrays: list[Array], _: _Attributes) -> Any:
+    """Integers round towards zero; by 0 a processor would trap."""
+    dividend, divisor = arrays
+    if dividend.dtype.kind not in "iu":
+        return np.divide(dividend, divisor)
+    if (divisor == 0).any():
+        return None
+    quotient = np.floor_divide(dividend, divisor)
+    is_below = (np.remainder(dividend, divisor) != 0) & ((dividend < 0) != (divisor < 0))
+    return quotient + is_below.astype(quotient.dtype)
+
+
 def _slice(arrays: list[Array], _: _Attributes) -> Any:
     data, starts, ends, axes = arrays[:4]
     steps = arrays[4] if len(arrays) > 4 else np.ones_like(starts)
@@ -93,11 +117,16 @@ _FOLDS: Mapping[str, Callable[[list[Array], _Attributes], Any]] = {
     "BitwiseOr": _elementwise(np.bitwise_or),
     "BitwiseXor": _elementwise(np.bitwise_xor),
     "Cast": _cast,
+    "Ceil": _elementwise(np.ceil),
     "Concat": lambda arrays, attributes: np.concatenate(arrays, attributes["axis"]),
+    "Cos": _of_numbers(np.cos),
+    "Div": _divide,
     "Equal": _elementwise(np.equal),
     "Expand": lambda arrays, _: np.broadcast_to(
         arrays[0], np.broadcast_shapes(arrays[0].shape, tuple(arrays[1]))
     ),
+    "Exp": _of_numbers(np.exp),
+    "Floor": _elementwise(np.floor),
     "Gather": lambda arrays, attributes: arrays[0].take(arrays[1], attributes.get("axis", 0)),
     "Greater": _elementwise(np.greater),
     "GreaterOrEqual": _elementwise(np.greater_equal),
@@ -105,18 +134,23 @@ _FOLDS: Mapping[str, Callable[[list[Array], _Attributes], Any]] = {
     "IsNaN": _elementwise(np.isnan),
     "Less": _elementwise(np.less),
     "LessOrEqual": _elementwise(np.less_equal),
+    "Log": _of_numbers(np.log),
     "Max": _of_integers(np.maximum),
     "Min": _of_integers(np.minimum),
     "Mul": _elementwise(np.multiply),
     "Neg": _elementwise(np.negative),
     "Not": _elementwise(np.logical_not),
     "Or": _elementwise(np.logical_or),
+    "Pow": _of_numbers(np.power),
     "Reciprocal": _elementwise(np.reciprocal),
     "Reshape": _reshape,
     "Sign": _elementwise(np.sign),
+    "Sin": _of_numbers(np.sin),
     "Slice": _slice,
+    "Sqrt": _elementwise(np.sqrt),
     "Squeeze": _of_axes(np.squeeze),
     "Sub": _elementwise(np.subtract),
+    "Tanh": _of_numbers(np.tanh),
     "Transpose": lambda arrays, attributes: np.transpose(arrays[0], attributes["perm"]),
     "Unsqueeze": _of_axes(np.expand_dims),
     "Where": _elementwise(np.where),

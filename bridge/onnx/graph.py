@@ -7,6 +7,7 @@ is left out when it is written (`bridge.onnx.protos`).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -406,11 +407,37 @@ class Graph:
             if folded is not None:
                 array = folded.astype(results[0][1], copy=False)
                 return [Value(array.dtype, array.shape, array.shape, array=array)]
+        if op_type == "Div":
+            dividend, divisor = inputs
+            if (quotient := self._reciprocal(dividend, divisor, results[0])) is not None:
+                return [quotient]
         references = tuple("" if value is None else self.reference(value) for value in inputs)
         names = self._outputs(op_type, references, len(results), attributes)
         made = [_made(name, *result) for name, result in zip(names, results, strict=True)]
         self._shared.shapes.update((value.name, value.shape) for value in made)
         return made
+
+    def _reciprocal(
+        self,
+        dividend: Value | None,
+        divisor: Value | None,
+        result: tuple[Sequence[Dim | None], np.dtype[Any]],
+    ) -> Value | None:
+        """1 by a value, without a Div of 1; None for other quotients.
+
+        Of such a Div and a Mul behind it ONNX Runtime makes one Div (`DivMulFusion`): another
+        number where they are integers, and without minding that the other factor has to be
+        computed before. Of 8 and 16 bits, and unsigned, it leaves integers alone.
+        """
+        shape, dtype = result
+        if dividend is None or divisor is None or dividend.array is None or dividend.scalar != 1:
+            return None
+        if dtype.name not in ("float16", "float32", "float64", "int32", "int64"):
+            return None
+        if dtype.kind == "f" and len(dividend.held) <= len(divisor.held):
+            return self.node("Reciprocal", [divisor], shape=shape)
+        minus = dataclasses.replace(dividend, array=np.negative(dividend.array))
+        return self.node("Neg", [self.node("Div", [minus, divisor], shape=shape)], shape=shape)
 
     def _outputs(
         self, op_type: str, inputs: tuple[str, ...], count: int, attributes: Mapping[str, Any]

@@ -37,6 +37,7 @@ __all__ = [
 
 _NARROW = frozenset({"bool", "int8", "int16", "int32", "uint8", "uint16"})
 _EXTREMES = {"Max": "Greater", "Min": "Less"}
+_NEUTRAL = {"Add": 0, "Div": 1, "Mul": 1, "Sub": 0}
 
 
 def constant(number: Any, dtype: Any) -> Value:
@@ -89,7 +90,31 @@ def elementwise(
     kind = values[0].dtype if dtype is None else np.dtype(dtype)
     if op_type in _EXTREMES and kind == np.int64:
         return _extreme_of_wide(graph, op_type, *values)
+    if (kept := _unchanged(op_type, values)) is not None:
+        return kept.seen_as(broadcast([value.shape for value in values]))
     return _elementwise(graph, op_type, values, kind, attributes)
+
+
+def _unchanged(op_type: str, values: Sequence[Value]) -> Value | None:
+    """The operand that an operation leaves as it is, -0 and NaN too; None where there is none."""
+    if op_type not in _NEUTRAL:
+        return None
+    left, right = values
+    if _is_neutral(op_type, right):
+        return left
+    return right if op_type in ("Add", "Mul") and _is_neutral(op_type, left) else None
+
+
+def _is_neutral(op_type: str, value: Value) -> bool:
+    """Whether it is a constant of which a sum, difference, product or quotient does not depend.
+
+    A sum with 0 makes 0 of -0, and so does a difference of -0: these are no floats' neutral ones.
+    """
+    number = value.scalar
+    if number is None or number != _NEUTRAL[op_type]:
+        return False
+    is_signed_zero = value.is_float and op_type in ("Add", "Sub")
+    return not is_signed_zero or bool(np.signbit(np.float64(number))) == (op_type == "Add")
 
 
 def _extreme_of_wide(graph: Graph, op_type: str, left: Value, right: Value) -> Value:

@@ -10,10 +10,16 @@ from bridge.onnx import layouts, nodes
 from bridge.onnx.fusions import Reduction
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation, Region
-from bridge.onnx.reducers import depends_on_order, is_identity, orders_first, reducer_of
+from bridge.onnx.reducers import (
+    depends_on_order,
+    identity_of,
+    is_identity,
+    orders_first,
+    reducer_of,
+)
 from bridge.onnx.rules import Rule
-from bridge.onnx.sizes import Shape, product
-from bridge.onnx.values import Value, of_sizes
+from bridge.onnx.sizes import Shape, lower_bound, product
+from bridge.onnx.values import Value, of_array, of_sizes
 
 __all__ = ["RULES", "reduce_along"]
 
@@ -46,12 +52,18 @@ def _reduce(graph: Graph, op: Operation) -> Sequence[Value]:
     if reducer in _OPERATIONS and _has_operation(reducer, values[0]):
         return [_reduce_simply(graph, reducer, values[0], starts[0], axes)]
     orderly = count == 2 and len(axes) == 1 and values[0].dtype != np.uint64
+    orderly = orderly and not _may_be_empty(values[0], axes)
     if orderly and _is_counting(graph, values[1], axes[0]):
         order = orders_first(region, graph)
         least = "maximum" if order == "max" else "minimum"
         if order and is_identity(least, starts[0]) and starts[1].scalar == 0:
             return _extreme_and_index(graph, order, values, axes[0])
     return _reduce_by_halves(graph, op, values, starts, axes)
+
+
+def _may_be_empty(value: Value, axes: Sequence[int]) -> bool:
+    """Whether it may have nothing along some dimensions, of which ArgMax then finds no index."""
+    return any((lower_bound(value.shape[axis]) or 0) < 1 for axis in axes)
 
 
 def _without(shape: Shape, axes: Sequence[int]) -> Shape:
@@ -75,7 +87,7 @@ def _reduce_simply(
 
 
 def reduce_along(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) -> Value:
-    """The reduction along some dimensions, none of which is empty.
+    """The reduction along some dimensions.
 
     ONNX Runtime finds NaN among the least and greatest of numbers only in some places, so it is
     looked for apart.
@@ -125,7 +137,11 @@ def _extreme_of_integers(graph: Graph, reducer: str, value: Value, axes: Sequenc
     if bits == 32:
         found = _node(graph, _OPERATIONS[reducer], signed, axes)
     else:
-        lines = graph.whole(_in_lines(graph, signed, axes))
+        lines = _in_lines(graph, signed, axes)
+        if _may_be_empty(value, axes):
+            least = of_array(identity_of(reducer, signed.dtype)).seen_as((*lines.shape[:-1], 1))
+            lines = nodes.concat(graph, [lines, least], lines.rank - 1)
+        lines = graph.whole(lines)
         name = "ArgMax" if reducer == "maximum" else "ArgMin"
         where = _arg(graph, name, lines, lines.rank - 1)
         found = _take(graph, lines, where, lines.rank - 1)
@@ -146,6 +162,9 @@ def _with_flipped_sign(graph: Graph, value: Value, dtype: str) -> Value:
 
 
 def _node(graph: Graph, op_type: str, value: Value, axes: Sequence[int]) -> Value:
+    if value.dtype == bool and _may_be_empty(value, axes):  # which the runtime takes of numbers
+        of_numbers = _node(graph, op_type, nodes.cast(graph, value, np.uint8), axes)
+        return nodes.cast(graph, of_numbers, bool)
     value = graph.whole(value)
     shape = _without(value.shape, axes)
     return graph.node(op_type, [value, nodes.integers(axes)], shape=shape, keepdims=0)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
+from pathlib import Path
 
 import jax
 import ml_dtypes
@@ -18,6 +21,7 @@ from bridge._jax import enable_x64
 # ONNX Runtime takes no arrays of these from Python, so they are carried as float32.
 _CARRIED = {np.dtype(name): np.dtype("float32") for name in
             (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)}  # fmt: skip
+FOLDER = "ONNX_MODELS_FOLDER"
 _WIDE = ("int64", "uint64", "float64")
 
 
@@ -94,15 +98,39 @@ def _specs(arrays, shapes):
     return specs
 
 
-def run(model, arrays):
-    """What ONNX Runtime computes, on one thread."""
+def run(model, arrays, *, level="ALL", disabled=()):
+    """What ONNX Runtime computes, on one thread.
+
+    Args:
+        model: any.
+        arrays: what its inputs are.
+        level: up to which its optimizers are on, as in `GraphOptimizationLevel`.
+        disabled: the names of optimizers that are off all the same.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
+    options.graph_optimization_level = getattr(
+        onnxruntime.GraphOptimizationLevel, f"ORT_{'DISABLE' if level == 'NONE' else 'ENABLE'}_"
+        f"{'ALL' if level == 'NONE' else level}"
+    )  # fmt: skip
     session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        model.SerializeToString(),
+        options,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=list(disabled),
     )
+    _record(model, arrays)
     return session.run(None, feed(model, arrays))
+
+
+def _record(model, arrays):
+    """Keep a model and its inputs in the folder that `tests.onnx.optimizers` asks for, if any."""
+    if folder := os.environ.get(FOLDER):
+        serialized = model.SerializeToString(deterministic=True)
+        path = Path(folder, hashlib.sha256(serialized).hexdigest()[:16])
+        path.with_suffix(".onnx").write_bytes(serialized)
+        np.savez(path.with_suffix(".npz"), *arrays)
 
 
 def evaluate(model, arrays):

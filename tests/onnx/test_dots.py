@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
 from jax import export, lax
 
@@ -83,6 +84,24 @@ def test_an_algorithm_that_rounds_is_refused():
     a = np.ones((2, 2), np.float32)
     with pytest.raises(InteropError, match="rounds operands of float32 to bf16"):
         check(lambda a: lax.dot(a, a, precision=algorithm), a)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32"])
+def test_sums_of_no_products(dtype):
+    """They are 0, which ONNX Runtime's product by a vector of no elements does not write."""
+    y = np.full(3, 7).astype(jnp.dtype(dtype))
+    check(lambda y, u: y + jnp.zeros((3, 0), y.dtype) @ u, y, y[:0])
+    check(lambda y, u: y + jnp.zeros((2, 3, 0), y.dtype) @ u, y, y[:0])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_sums_of_as_many_products_as_a_run_knows(size):
+    x = np.arange(3 * size, dtype=np.float32).reshape(3, size)
+    model = check(lambda x: x[:, 0] + x[:, 1:] @ x[0, 1:], x, shapes=["3, n"])
+    inferred = onnx.shape_inference.infer_shapes(model).graph.value_info
+    (product,) = [node for node in model.graph.node if node.op_type == "MatMul"]
+    (column,) = [value for value in inferred if value.name == product.input[1]]
+    assert len(column.type.tensor_type.shape.dim) == 2  # of a vector it may be as memory was
 
 
 def test_a_vector_behind_what_is_turned():

@@ -135,6 +135,41 @@ def test_a_rectifier_is_one_node():
     assert operations(model) == ["Relu"]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_a_quotient_of_one_that_is_multiplied(dtype):
+    """ONNX Runtime would make one Div of both, of integers too."""
+    numbers = np.array([1, 2, 3, 5, 100]).astype(dtype)
+    one = numbers[0]
+    check(lambda x, y: lax.div(one, x) * (y + 3), numbers, numbers)
+    check(lambda y: lax.div(one, jnp.array(numbers)) * y, numbers)
+    check(lambda x: lax.rem(one, x), numbers)
+
+
+def test_a_computed_quotient_of_one_that_is_multiplied():
+    check(lambda x: (x + 3) * (jnp.exp(jnp.zeros((1, 1))) / x), np.array([1.5, -2], np.float32))
+
+
+def test_a_quotient_of_one_behind_what_is_left_out():
+    x = edges("float32")
+    check(lambda x: (jnp.sin(x) / 1.0) * (1 / jnp.sqrt(jnp.abs(x) + 1.5)), x)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_changes_nothing_is_left_out(dtype):
+    model = check(lambda x: -((1 * (x / 1) * 1 - 0.0) + -0.0), edges(dtype))
+    assert set(operations(model)) <= {"Cast", "Neg"}
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_what_changes_no_integers_is_left_out(dtype):
+    assert operations(check(lambda x: (0 + x) * 1 - 0 + 0, edges(dtype))) == ["Identity"]
+
+
+def test_a_sum_with_zero_makes_zero_of_minus_zero():
+    model = check(lambda x: lax.add(x, np.float32(0)), np.array([-0.0, 1], np.float32))
+    assert operations(model) == ["Add"]
+
+
 def test_broadcasts_stay_implicit():
     model = check(lambda x, y: x[:, None] * y + 1.0, np.float32([1, 2]), np.float32([[1, 2, 3]]))
     assert operations(model) == ["Unsqueeze", "Mul", "Add"]

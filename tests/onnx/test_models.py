@@ -10,6 +10,7 @@ from jax import export
 import bridge
 from tests.onnx import models
 from tests.onnx.checking import check, check_whole, evaluate, run
+from tests.onnx.optimizers import differences
 
 _MODELS = {
     "mlp": models.mlp,
@@ -55,6 +56,7 @@ def test_a_model_computes_what_jax_does(case):
     model, exported = case
     proto = bridge.to_onnx(exported, params=model.params)
     check_whole(proto)
+    assert differences(proto, model.inputs(2)) == []
     for batch in _BATCHES:
         inputs = model.inputs(batch)
         expected = jax.jit(model.function)(model.params, *inputs)
@@ -66,6 +68,7 @@ def test_the_gradients_of_a_model(case):
     model, exported = case
     proto = bridge.to_onnx(exported.vjp())
     check_whole(proto)
+    assert differences(proto, _pulled_back(model, 2)[0]) == []
     for batch in _BATCHES:
         given, expected = _pulled_back(model, batch)
         _assert_near(run(proto, given), expected, 1e-4)

@@ -126,6 +126,35 @@ def test_nothing_to_reduce():
     check(lambda x: [x.sum(0), x.sum(1), jnp.max(x, 1)], np.zeros((0, 2), np.int32))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int32", "int64", "uint32"])
+def test_nothing_to_reduce_in_a_run(dtype):
+    """Sizes of which only a run knows that they are 0."""
+
+    def function(x):
+        rest = x[:, 1:]
+        shape = rest.shape
+        pair = lax.reduce(
+            (rest, lax.broadcasted_iota(np.int32, shape, 1)),
+            (_least(x.dtype), np.int32(0)),
+            lambda one, other: jax.tree.map(
+                lambda a, b: jnp.where((one[0] > other[0]) | (one[0] != one[0]), a, b), one, other
+            ),
+            (1,),
+        )
+        found = [jnp.max(rest, 1, initial=0), jnp.min(rest, 1, initial=9), jnp.sum(rest, 1), *pair]
+        return [*found, jnp.prod(rest, 1), jnp.any(rest > 1, 1), jnp.all(rest > 1, 1)]
+
+    for size in (1, 3):
+        x = np.arange(2 * size).reshape(2, size).astype(jnp.dtype(dtype))
+        check(function, x, shapes=["2, n"])
+
+
+def _least(dtype):
+    kind = jnp.finfo if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo
+    least = -np.inf if kind is jnp.finfo else kind(dtype).min
+    return np.array(least).astype(dtype)
+
+
 def test_symbolic_sizes():
     x = _cube("float32")
     check(lambda x: [x.sum((0, 2)), x.max(1), jnp.mean(x, 0), x.var(2)], x, shapes=["b, t, 5"],
