@@ -25,6 +25,7 @@ __all__ = [
     "devices_of_lowering",
     "dlpack_exporter",
     "enable_x64",
+    "is_certain",
     "is_for_export",
     "is_staging",
     "lower_for_export",
@@ -410,6 +411,20 @@ def is_for_export(context: Any) -> bool:
     """
     parameters = getattr(context.module_context, "lowering_parameters", None)
     return bool(getattr(parameters, "for_export", True))
+
+
+def is_certain(comparison: Callable[[], bool]) -> bool:
+    """Whether a comparison of symbolic dimensions holds for all sizes that they may have.
+
+    JAX raises where that depends on the sizes; the error is in `jax.errors` in newer versions, and
+    in `jax.core` before. The gate can go with JAX 0.9.
+    """
+    try:
+        return comparison()
+    except Exception as error:
+        if type(error).__name__ != "InconclusiveDimensionOperation":
+            raise
+        return False
 
 
 def vary_together(values: Sequence[Any], like: Sequence[Any] = ()) -> list[Any]:

@@ -30,12 +30,16 @@ from xla_call_module.elements import read_elements
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo import functions_of
 
-__all__ = ["generalize"]
+__all__ = ["NumberError", "generalize"]
 
 # Its results have shapes that do not follow from those of their operands.
 _SHAPED = frozenset({"rng"})
 # As many numbers are computed one by one where they depend on sizes.
 _FEW = 16
+
+
+class NumberError(StructureError):
+    """A number in what is compiled does not follow from the sizes as at other sizes."""
 
 
 def generalize(modules: Sequence[Any], samples: SizeSamples, *, name: str) -> tuple[Any, list[str]]:
@@ -48,6 +52,7 @@ def generalize(modules: Sequence[Any], samples: SizeSamples, *, name: str) -> tu
 
     Raises:
         StructureError: the modules differ in a way that does not follow from the sizes.
+        NumberError: they do so in a number only.
     """
     return _Generalizer(samples, name).run(modules)
 
@@ -198,8 +203,10 @@ class _Generalizer:
         """What has these values at the sizes."""
         if (found := self._samples.fit(values)) is None:
             sizes = "; ".join(map(_text, self._samples.sizes))
-            raise self.refusal(
-                f"a size is {', '.join(map(str, values))} with {sizes}, which is not linear"
+            raise NumberError(
+                self._explain(
+                    f"a size is {', '.join(map(str, values))} with {sizes}, which is not linear"
+                )
             )
         return found
 
@@ -272,7 +279,7 @@ class _Generalizer:
         scalar = ir.RankedTensorType.get([], element)
         whole = [number for value in values if (number := _to_integer(value)) is not None]
         if len(whole) < len(values):
-            raise self.refusal(f"a constant is {', '.join(map(str, values))}")
+            raise NumberError(self._explain(f"a constant is {', '.join(map(str, values))}"))
         return stablehlo.convert(scalar, self.scalar(self.size(whole)))
 
     def range(self, arrays: Sequence[Any], size: Size, element: Any) -> Any:
@@ -292,11 +299,15 @@ class _Generalizer:
 
     def refusal(self, what: str) -> StructureError:
         """The error for what depends on the size in another way."""
+        return StructureError(self._explain(what))
+
+    def _explain(self, what: str) -> str:
         where = _node_of(self._at)
-        return StructureError(
+        return (
             f"{self._name} is not compiled for symbolic sizes: {where}{what}. To do: pass "
             "graph=True, which leaves compiling it to the TensorFlow that runs what is exported; "
-            "or export it once for each size."
+            "or constrain the symbols to sizes that it treats alike, as in symbolic_shape('b, 3', "
+            "constraints=['b >= 16']); or export it once for each size."
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +26,13 @@ __all__ = [
     "result_specs",
     "returning",
     "trace_at",
+    "trace_at_sizes",
 ]
+
+_INDICES = frozenset({tf.int32.as_datatype_enum, tf.int64.as_datatype_enum})
+# A constant with more numbers is no size, and greater ones are not compared with one.
+_MOST_INDICES = 8
+_MAX_COMPARED = 4096
 
 
 class DynamicShapeError(StructureError):
@@ -153,21 +161,78 @@ def infer_results(
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
     """The symbolic shapes of the results, linear in the symbols of the arguments.
 
-    The function is traced with numbers for the symbols: one set of numbers, each of them changed by
-    itself, and an odd one, at which what was found is checked.
-
     Raises:
         StructureError: the shapes are not linear; or they depend on values.
     """
-    samples = SizeSamples(tuple(specs))
-    at = [
-        result_specs(trace_at(flat, samples, sizes, name=name, compiled=False))
-        for sizes in samples.sizes
-    ]
+    samples, traces = trace_at_sizes(flat, SizeSamples(tuple(specs)), name=name, compiled=False)
+    at = list(map(result_specs, traces))
     return tuple(
         jax.ShapeDtypeStruct(_fit_shape(index, shapes, samples, name), shapes[0].dtype)
         for index, shapes in enumerate(zip(*at, strict=True))
     )
+
+
+def trace_at_sizes(
+    flat: FlatFunction, samples: SizeSamples, *, name: str, compiled: bool = True
+) -> tuple[SizeSamples, list[Traced]]:
+    """The function, traced with numbers for the symbols, and those numbers.
+
+    These are one set, each of them changed by itself, and two at which what was found is checked: a
+    small set, and one with larger numbers than the function has constants, with which it may
+    compare a size. A large one that TensorFlow refuses is left out.
+
+    Raises:
+        StructureError: TensorFlow refuses other sizes.
+    """
+    traces = [
+        trace_at(flat, samples, sizes, name=name, compiled=compiled) for sizes in samples.sizes
+    ]
+    checks: list[Mapping[str, int]] = []
+    greatest, fixed = _greatest_constant(traces[0]), _fixed_sizes(traces[0])
+    groups = (samples.small(fixed), samples.large(greatest))
+    for group, is_needed in zip(groups, (True, False), strict=True):
+        for sizes in group:
+            try:
+                traces.append(trace_at(flat, samples, sizes, name=name, compiled=compiled))
+            except StructureError:
+                if is_needed and sizes is group[-1]:
+                    raise
+                continue
+            checks.append(sizes)
+            break
+    return dataclasses.replace(samples, checks=tuple(checks)), traces
+
+
+def _greatest_constant(traced: Traced) -> int:
+    """The greatest integer in a function that a size may be compared with."""
+    constants = [
+        tf.make_ndarray(node.attr["value"].tensor).ravel().tolist()
+        for node in _nodes_of(traced)
+        if node.op == "Const"
+        and node.attr["dtype"].type in _INDICES
+        and math.prod(_shape_of_constant(node)) <= _MOST_INDICES
+    ]
+    numbers = (number for constant in constants for number in constant)
+    return max((number for number in numbers if number <= _MAX_COMPARED), default=0)
+
+
+def _fixed_sizes(traced: Traced) -> frozenset[int]:
+    """Sizes of what is computed, some of which are the same whatever the symbols are."""
+    outputs = (out for op in traced.concrete.graph.get_operations() for out in op.outputs)
+    shapes = [*(out.shape for out in outputs), *(found.shape for found in traced.captures)]
+    found = {size for shape in shapes if shape.rank is not None for size in shape if size}
+    constants = (node for node in _nodes_of(traced) if node.op == "Const")
+    return frozenset(found.union(*map(_shape_of_constant, constants)))
+
+
+def _nodes_of(traced: Traced) -> list[Any]:
+    """The nodes of a function, and of those that it calls."""
+    graph = traced.concrete.graph.as_graph_def()
+    return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+
+
+def _shape_of_constant(node: Any) -> list[int]:
+    return [dim.size for dim in node.attr["value"].tensor.tensor_shape.dim]
 
 
 def trace_at(

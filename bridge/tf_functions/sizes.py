@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,13 +12,19 @@ from typing import Any
 import jax
 from jax import export
 
+from bridge._jax import is_certain
 from xla_call_module.dimensions import evaluate, evaluate_shape, symbols
 
 __all__ = ["Size", "SizeSamples", "is_static", "scope_of"]
 
-# Sizes at which functions are traced: whole numbers of what shapes are usually divided by, and one
-# odd size.
+# Sizes at which functions are traced: whole numbers of what shapes are usually divided by.
 _BASE, _STEP = 24, 48
+# Odd sizes at which what was found is checked: one below those, or the first that a function takes,
+# and one above what a function is likely to compare a size with.
+_SMALL = (3, 5, 7, 9, 13, 17, 73)
+_LARGE = 301
+# Where the bounds of a symbol are looked for.
+_MAX_BOUND = 1 << 20
 # A flattened tensor has the product of as many symbols at most.
 _DEGREE = 3
 
@@ -42,10 +49,12 @@ class SizeSamples:
     Attributes:
         specs: the arguments.
         declared: expressions that sizes are known to be, besides those that are linear.
+        checks: sets of numbers at which what was found is checked.
     """
 
     specs: tuple[jax.ShapeDtypeStruct, ...]
     declared: tuple[str, ...] = ()
+    checks: tuple[Mapping[str, int], ...] = ()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -55,10 +64,46 @@ class SizeSamples:
 
     @cached_property
     def sizes(self) -> tuple[Mapping[str, int], ...]:
-        """One set of numbers, the same with each of them changed by itself, and an odd one."""
+        """One set of numbers, the same with each of them changed by itself, and the checks."""
         base = {name: _BASE + index for index, name in enumerate(self.names)}
         moved = [{**base, name: base[name] + _STEP} for name in self.names]
-        return (base, *moved, {name: 3 * size + 1 for name, size in base.items()})
+        return (base, *moved, *self.checks)
+
+    def small(self, taken: Container[int]) -> list[Mapping[str, int]]:
+        """Sets of small numbers, or of the least that the symbols may have.
+
+        Those come last in which a number is a size that there is besides, since TensorFlow compiles
+        otherwise where sizes happen to be the same.
+        """
+        sets = self._distinct([self._near(size) for size in _SMALL])
+        return sorted(sets, key=lambda sizes: any(size in taken for size in sizes.values()))
+
+    @property
+    def ones(self) -> Mapping[str, int] | None:
+        """Each symbol as 1; None where not all may be."""
+        if any(least > 1 for least, _ in self._bounds.values()):
+            return None
+        return dict.fromkeys(self.names, 1)
+
+    def large(self, greatest: int) -> list[Mapping[str, int]]:
+        """Sets of numbers above a number, or of the greatest that the symbols may have."""
+        return self._distinct([self._near(max(greatest + 2, _LARGE)), self._near(_LARGE)])
+
+    def _distinct(self, sets: Sequence[Mapping[str, int]]) -> list[Mapping[str, int]]:
+        return [sizes for index, sizes in enumerate(sets) if sizes not in sets[:index]]
+
+    def _near(self, size: int) -> Mapping[str, int]:
+        """A number for each symbol that its constraints allow, each another where they do."""
+        wanted = ((name, size + 2 * index) for index, name in enumerate(self.names))
+        return {
+            name: min(max(number, self._bounds[name][0]), self._bounds[name][1])
+            for name, number in wanted
+        }
+
+    @cached_property
+    def _bounds(self) -> Mapping[str, tuple[int, int]]:
+        """The least and the greatest number of each symbol."""
+        return {name: _bounds(self.dimension(name)) for name in self.names}
 
     def specs_at(self, sizes: Mapping[str, int]) -> list[jax.ShapeDtypeStruct]:
         """The arguments, with numbers for the symbols."""
@@ -74,14 +119,16 @@ class SizeSamples:
         return self._fit_linear(values) or self._fit_multiple(values)
 
     def _fit_linear(self, values: Sequence[int]) -> Size | None:
-        base, *_, check = self.sizes
-        rises = [value - values[0] for value in values[1:-1]]
+        base, *others = self.sizes
+        count = len(self.names)
+        rises = [value - values[0] for value in values[1 : 1 + count]]
         if any(rise % _STEP for rise in rises):
             return None
         slopes = {name: rise // _STEP for name, rise in zip(self.names, rises, strict=True)}
         constant = values[0] - sum(slope * base[name] for name, slope in slopes.items())
-        if constant + sum(slope * check[name] for name, slope in slopes.items()) != values[-1]:
-            return None
+        for check, value in zip(others[count:], values[1 + count :], strict=True):
+            if constant + sum(slope * check[name] for name, slope in slopes.items()) != value:
+                return None
         return Size(constant, tuple((name, slope) for name, slope in slopes.items() if slope))
 
     def _fit_multiple(self, values: Sequence[int]) -> Size | None:
@@ -111,6 +158,17 @@ class SizeSamples:
     def to_dimension(self, size: Size) -> Any:
         """A size as a dimension of JAX."""
         return sum((n * self.dimension(term) for term, n in size.terms), size.constant)
+
+
+def _bounds(dimension: Any) -> tuple[int, int]:
+    """The least and the greatest number that a dimension may be, by bisection."""
+    least = bisect.bisect_left(
+        range(1, _MAX_BOUND), True, key=lambda size: not is_certain(lambda: dimension >= size + 1)
+    )
+    greatest = bisect.bisect_left(
+        range(1, _MAX_BOUND), True, key=lambda size: is_certain(lambda: dimension <= size)
+    )
+    return least + 1, greatest + 1
 
 
 def _texts(spec: jax.ShapeDtypeStruct) -> tuple[int | str, ...]:

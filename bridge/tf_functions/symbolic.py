@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,9 +16,9 @@ from jax.interpreters.mlir import make_ir_context
 
 from bridge._jax import outside_meshes
 from bridge.tf_functions.dynamic_calls import split_tuples
-from bridge.tf_functions.generalizing import generalize
+from bridge.tf_functions.generalizing import NumberError, generalize
 from bridge.tf_functions.lowering import compile_function, finish, platforms_for, remove_copies
-from bridge.tf_functions.results import trace_at
+from bridge.tf_functions.results import trace_at, trace_at_sizes
 from bridge.tf_functions.sizes import SizeSamples
 from bridge.tf_functions.tracing import Traced
 from bridge.tf_functions.variables import to_spec
@@ -52,17 +53,21 @@ def lower_symbolic(traced: Traced, results: Sequence[jax.ShapeDtypeStruct]) -> e
     Raises:
         StructureError: XLA cannot compile it, or not in the same way for all sizes.
     """
-    samples = SizeSamples(traced.arguments, _expressions([*traced.arguments, *results]))
-    compiled = [compile_function(_at(traced, samples, sizes)) for sizes in samples.sizes]
+    samples, traces = trace_at_sizes(
+        traced.function.python_function,
+        SizeSamples(traced.arguments, _expressions([*traced.arguments, *results])),
+        name=traced.name,
+    )
+    _check_captures(traced, traces)
+    compiled = list(map(compile_function, traces))
+    ones = _compile_at_ones(traced, samples)
     with make_ir_context(), outside_meshes():
-        modules = [ir.Module.parse(module) for module in compiled]
+        modules = [_parse(module) for module in compiled]
         for module, sizes in zip(modules, samples.sizes, strict=True):
-            remove_copies(module)
-            to_custom_calls(module)
-            expand_custom_calls(module, NO_RELEASE)
-            split_tuples(module)
             _check_results(module, results, sizes, traced.name)
         inner, terms = generalize(modules, samples, name=traced.name)
+        if ones is not None:
+            _check_ones([*modules, _parse(ones)], samples, traced.name)
         dimensions = [samples.dimension(term) for term in terms]
         outside = _export(traced, results, dimensions, platforms_for(traced, inner))
         module = parse_module(outside.mlir_module_serialized)
@@ -71,21 +76,54 @@ def lower_symbolic(traced: Traced, results: Sequence[jax.ShapeDtypeStruct]) -> e
         return finish(outside, serialize_module(module, version))
 
 
+def _parse(compiled: bytes) -> Any:
+    module = ir.Module.parse(compiled)
+    remove_copies(module)
+    to_custom_calls(module)
+    expand_custom_calls(module, NO_RELEASE)
+    split_tuples(module)
+    return module
+
+
+def _compile_at_ones(traced: Traced, samples: SizeSamples) -> bytes | None:
+    """The function with 1 for each symbol; None where TensorFlow refuses that."""
+    if samples.ones is None:
+        return None
+    function = traced.function.python_function
+    try:
+        return compile_function(trace_at(function, samples, samples.ones, name=traced.name))
+    except StructureError:
+        return None
+
+
+def _check_ones(modules: Sequence[Any], samples: SizeSamples, name: str) -> None:
+    """Refuse a function in which a number is another one where each symbol is 1.
+
+    There TensorFlow compiles otherwise what it broadcasts elsewhere, which is no other function.
+    """
+    assert samples.ones is not None
+    checks = (*samples.checks, samples.ones)
+    try:
+        generalize(modules, dataclasses.replace(samples, checks=checks), name=name)
+    except NumberError:
+        raise
+    except StructureError:
+        return
+
+
 def _expressions(specs: Sequence[jax.ShapeDtypeStruct]) -> tuple[str, ...]:
     """The dimensions that are more than a symbol."""
     texts = {str(dim) for spec in specs for dim in spec.shape if not isinstance(dim, int)}
     return tuple(sorted(text for text in texts if not text.isidentifier()))
 
 
-def _at(traced: Traced, samples: SizeSamples, sizes: Any) -> Traced:
-    function = traced.function.python_function
-    found = trace_at(function, samples, sizes, name=traced.name)
-    if [*map(id, found.captures)] != [*map(id, traced.captures)]:
+def _check_captures(traced: Traced, traces: Sequence[Traced]) -> None:
+    expected = [*map(id, traced.captures)]
+    if any([*map(id, found.captures)] != expected for found in traces):
         raise StructureError(
             f"{traced.name} captures other variables or constants with other sizes. To do: have it "
             "capture the same ones always; or export it once for each size."
         )
-    return found
 
 
 def _check_results(

@@ -251,7 +251,7 @@ REFUSED = {
     "a constant depends on the size.*graph=True": lambda x: tf.random.stateless_uniform(
         tf.shape(x), [1, 2], alg="philox"
     ),
-    "cannot be traced with b=73": lambda x: tf.reshape(x, [-1, 2, 3]) if x.shape[0] else x,
+    r"cannot be traced with b=\d+": lambda x: tf.reshape(x, [-1, 2, 3]) if x.shape[0] else x,
     "in Pad the number of its operations depends on the size": lambda x: (
         tf.pad(x, [[0, 1], [0, 0]])[: x.shape[0]] if x.shape[0] in (24, 72) else x
     ),
@@ -262,6 +262,41 @@ REFUSED = {
 def test_what_is_not_the_same_for_all_sizes_is_refused(why):
     with pytest.raises(StructureError, match=why):
         exported(bridge.call_tf(REFUSED[why], shapes="b, 3"), "b, 3")
+
+
+def count_of(x):
+    return tf.cast(tf.shape(x)[0], tf.float32)
+
+
+# Each with a size below and one above which it is another function.
+COMPARED = {
+    "the smaller": (lambda x: x * tf.minimum(count_of(x), 10.0), 10, None),
+    "the larger": (lambda x: x * tf.maximum(count_of(x), 100.0), None, 100),
+    "larger constants": (
+        lambda x: x * tf.cast(tf.maximum(tf.shape(x)[0], 1000), tf.float32), None, 1000
+    ),
+    "a branch": (
+        lambda x: tf.cond(tf.shape(x)[0] > 8, lambda: x * 2.0, lambda: x * 3.0), 9, None
+    ),
+    "of Python": (lambda x: x * 2.0 if x.shape[0] is None or x.shape[0] > 8 else x, 9, None),
+    "one": (lambda x: x / tf.maximum(count_of(x) - 1.0, 1.0), 2, None),
+    "the first": (lambda x: tf.reduce_sum(x[:10], 0), 10, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", COMPARED)
+def test_a_comparison_with_a_size_is_refused_where_it_may_turn_out_otherwise(how):
+    function, least, greatest = COMPARED[how]
+    called = bridge.call_tf(function)
+    with pytest.raises(StructureError, match=r"symbolic sizes: .*constraints=|pass shapes="):
+        exported(called, "b, 3")
+    constraints = [f"b >= {least}"] if least else [f"b <= {greatest}"]
+    shape = export.symbolic_shape("b, 3", constraints=constraints)
+    found = export.export(jax.jit(called))(jax.ShapeDtypeStruct(shape, np.float32))
+    for count in (least, 30) if least else (1, greatest):
+        np.testing.assert_allclose(
+            found.call(rows(count)), function(tf.constant(rows(count))), rtol=1e-5
+        )
 
 
 def test_a_callback_has_no_symbolic_shapes():
