@@ -222,7 +222,7 @@ class BatchedModel:
     ) -> None:
         """Read it; see `ModelHandler`."""
         self._folder = folder
-        # It is kept, since the values of variables are mapped from its files.
+        # It is kept, since the values of variables are read from its files.
         self._local = _Copy(folder) if is_remote(folder) else None
         model = load(self._local.folder if self._local else folder)
         if signature is not None and signature not in model.signatures:
@@ -246,16 +246,30 @@ class _Copy:
         temporary = tempfile.mkdtemp(prefix="jax-tf-bridge-")
         weakref.finalize(self, shutil.rmtree, temporary)
         self.folder = Path(temporary) / "model"
-        (matched,) = FileSystems.match([f"{address}/**"])
-        for found in matched.metadata_list:
-            target = self.folder / found.path.removeprefix(f"{address}/")
+        before = _remote_identity(address)
+        for path, _, _ in before:
+            target = self.folder / path.removeprefix(f"{address}/")
             target.parent.mkdir(parents=True, exist_ok=True)
             plain = CompressionTypes.UNCOMPRESSED
             with (
-                FileSystems.open(found.path, compression_type=plain) as source,
+                FileSystems.open(path, compression_type=plain) as source,
                 target.open("wb") as destination,
             ):
                 shutil.copyfileobj(source, destination)
+        if _remote_identity(address) != before:
+            raise FormatError(
+                f"{address} was changed while it was copied. To do: try again once whoever writes "
+                "it has finished, or name a version that stays."
+            )
+
+
+def _remote_identity(address: str) -> list[tuple[str, int, float]]:
+    """The files below an address, with what tells that one was written again."""
+    (matched,) = FileSystems.match([f"{address}/**"])
+    return sorted(
+        (found.path, found.size_in_bytes, found.last_updated_in_seconds)
+        for found in matched.metadata_list
+    )
 
 
 def _find_model(path: str) -> str:

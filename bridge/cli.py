@@ -21,6 +21,7 @@ from bridge.commands.onnx import add_onnx, run_onnx
 from bridge.commands.publish import add_publish, add_rollback, run_publish, run_rollback
 from bridge.inspect import inspect
 from bridge.verify import verify
+from savedmodel.model_folder import ModelFolder, read_one_version
 from xla_call_module.errors import InteropError
 from xla_call_module.linalg_option import LINALG
 
@@ -129,7 +130,9 @@ def _run_inspect(options: argparse.Namespace) -> int:
 
         print(module_text(options.path, signature=options.mlir, order=options.order or 0))
         return 0
-    report, costs = inspect(options.path), _costs(options)
+    report, costs = read_one_version(
+        options.path, lambda folder: (inspect(folder), _costs(options, folder))
+    )
     console = Console(highlight=False)
     if options.json:
         printed = report.to_json() | ({"costs": list(map(asdict, costs))} if options.cost else {})
@@ -163,14 +166,14 @@ def _check_inspect(options: argparse.Namespace) -> None:
         options.parser.error(f"--batch is at least 1, not {options.batch}")
 
 
-def _costs(options: argparse.Namespace) -> tuple[CostReport, ...]:
+def _costs(options: argparse.Namespace, folder: ModelFolder) -> tuple[CostReport, ...]:
     if not options.cost:
         return ()
     from bridge.reports.cost import costs_of_model, parse_sizes
     from savedmodel.read import read
 
     return costs_of_model(
-        read(options.path),
+        read(folder),
         order=options.order or 0,
         platform=options.platform,
         batch=options.batch,

@@ -8,13 +8,13 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from bridge.loading.signature_calls import calls_of, names_of
 from bridge.reports.diff_weights import WeightDifference, diff_weights
 from bridge.reports.report import FileReport, OrderReport, SignatureReport, TensorReport, report_of
-from savedmodel.model import SavedModel
+from savedmodel.model import SavedModel, Variable
+from savedmodel.model_folder import ModelFolder, read_one_version
 from savedmodel.read import read
 from xla_call_module._jax import PassManager
 from xla_call_module.call import CallModule
@@ -90,13 +90,11 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffR
         >>> [(weight.name, weight.greatest) for weight in diff("a", "b").weights]
         [('params', 0.5)]
     """
-    models = read(first), read(second)
-    ours, theirs = (
-        _facts(report_of(model, Path(path)), model)
-        for model, path in zip(models, (first, second), strict=True)
+    (ours, of_ours), (theirs, of_theirs) = (
+        read_one_version(path, _read_facts) for path in (first, second)
     )
     weights = diff_weights(
-        *(dict(zip(names_of(m.variables), m.variables, strict=True)) for m in models)
+        *(dict(zip(names_of(found), found, strict=True)) for found in (of_ours, of_theirs))
     )
     differences = sorted(_differences(ours, theirs), key=lambda found: KINDS.index(found.kind))
     return DiffReport(str(first), str(second), tuple(differences), tuple(weights))
@@ -129,6 +127,11 @@ def _differences(ours: Mapping[str, _Part], theirs: Mapping[str, _Part]) -> Iter
             if values[0] != values[1]:
                 kind, where = key
                 yield Difference(kind, f"{name}: {where}" if name else where, *values)
+
+
+def _read_facts(folder: ModelFolder) -> tuple[dict[str, _Part], tuple[Variable, ...]]:
+    model = read(folder)
+    return _facts(report_of(model, folder), model), model.variables
 
 
 def _facts(report: FileReport, model: SavedModel) -> dict[str, _Part]:

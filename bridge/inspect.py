@@ -6,18 +6,18 @@ What reading needs is imported when it is needed, so that `import bridge` stays 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xla_call_module.errors import refusing_damage
 
 if TYPE_CHECKING:
     from bridge.reports.report import FileReport
+    from savedmodel.model_folder import ModelFolder
 
 __all__ = ["inspect"]
 
 
-def inspect(path: str | os.PathLike[str]) -> FileReport:
+def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
     """What is in a SavedModel.
 
     Variables are not read. The safety checks are those that apply to this process: the file's and
@@ -36,9 +36,14 @@ def inspect(path: str | os.PathLike[str]) -> FileReport:
         >>> bridge.inspect("my_model").signatures[0].platforms
         ('cpu', 'tpu')
     """
+    from savedmodel.model_folder import read_one_version
+
+    return read_one_version(path, _inspect)
+
+
+def _inspect(folder: ModelFolder) -> FileReport:
     from bridge.reports.report import report_of
     from savedmodel.read import read
 
-    folder = Path(path)
-    with refusing_damage(str(path)):
+    with refusing_damage(str(folder.path)):
         return report_of(read(folder), folder)

@@ -19,8 +19,9 @@ __all__ = ["load"]
 def load(path: str | os.PathLike[str], *, mesh: Mesh | None = None) -> LoadedModel:
     """The functions of a SavedModel as JAX functions, with everything that was exported.
 
-    Nothing of the file is run, and no value of a variable is read before it is needed; then it is
-    mapped from the disk, and its checksum is verified.
+    Nothing of the file is run, and no value of a variable is read before it is needed; then its
+    checksum is verified. Where another process replaces the folder meanwhile, or later, everything
+    is of the one version that was there; while it is loaded, that is tried again.
 
     Args:
         path: the folder of a SavedModel whose signatures are calls of StableHLO modules: one that

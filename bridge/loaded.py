@@ -323,7 +323,7 @@ class LoadedSignature:
 
 
 class _Values:
-    """The values of a file's variables, each of them mapped once."""
+    """The values of a file's variables, each of them read once."""
 
     def __init__(self, variables: Sequence[Variable]) -> None:
         self._variables = variables
@@ -332,7 +332,7 @@ class _Values:
 
     def host(self, index: int) -> np.ndarray[Any, Any]:
         """A read-only array."""
-        return self._variables[index].mapped()
+        return self._variables[index].shared()
 
     def device(self, index: int) -> jax.Array:
         """The same on JAX's default device; on a CPU it is the same memory."""

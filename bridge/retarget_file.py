@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from savedmodel.model_folder import ModelFolder, read_one_version
 from savedmodel.rewriting import rewrite_nodes
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
@@ -67,16 +68,18 @@ def retarget_file(
         StructureError, FormatError, OSError: as for `savedmodel.rewriting.rewrite_nodes`; or a
             check is unknown.
     """
-    change = _Change(
-        tensorflow=None if tensorflow is None else parse_release(tensorflow),
-        platforms=platforms,
-        checks=None if disabled_checks is None else parse_checks(disabled_checks),
-        portable_linalg=parse_linalg(linalg),
-    )
-    nodes = rewrite_nodes(
-        source, target, change.apply, metadata=change.metadata, overwrite=overwrite
-    )
-    return RetargetReport(nodes, change.modules, change.metadata().get("tensorflow", ""))
+    release = None if tensorflow is None else parse_release(tensorflow)
+    checks = None if disabled_checks is None else parse_checks(disabled_checks)
+    portable_linalg = parse_linalg(linalg)
+
+    def rewrite(folder: ModelFolder) -> RetargetReport:
+        change = _Change(release, platforms, checks, portable_linalg)
+        nodes = rewrite_nodes(
+            folder, target, change.apply, metadata=change.metadata, overwrite=overwrite
+        )
+        return RetargetReport(nodes, change.modules, change.metadata().get("tensorflow", ""))
+
+    return read_one_version(source, rewrite)
 
 
 @dataclass(slots=True)

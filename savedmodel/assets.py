@@ -7,9 +7,10 @@ and are listed nowhere (tensorflow/cc/saved_model/constants.h).
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import stat
+from collections.abc import Iterator
 
-from savedmodel.regular_file import check_inside
+from savedmodel.model_folder import ModelFolder, read_one_version
 from savedmodel.schema import Proto
 from xla_call_module.errors import FormatError
 
@@ -17,10 +18,9 @@ __all__ = ["asset_files"]
 
 _ASSETS = "assets"
 _EXTRA = "assets.extra"
-_MAX_DEPTH = 32
 
 
-def asset_files(folder: str | os.PathLike[str], meta_graph: Proto) -> tuple[str, ...]:
+def asset_files(folder: str | os.PathLike[str] | ModelFolder, meta_graph: Proto) -> tuple[str, ...]:
     """The paths of all assets below a SavedModel's folder, with slashes, sorted.
 
     None of them is opened. Every one is a regular file inside of the folder, so that a copy of it
@@ -34,38 +34,38 @@ def asset_files(folder: str | os.PathLike[str], meta_graph: Proto) -> tuple[str,
         FormatError: an asset is absolute, has `..`, leads out of the folder by a link, is no
             regular file, or is listed and not there.
     """
-    folder = Path(folder)
-    found = {*_files_below(folder, _ASSETS), *_files_below(folder, _EXTRA)}
+    return read_one_version(folder, lambda opened: _asset_files(opened, meta_graph))
+
+
+def _asset_files(folder: ModelFolder, meta_graph: Proto) -> tuple[str, ...]:
+    found = set(_files(folder))
     for asset in meta_graph.asset_file_def:
         name = f"{_ASSETS}/{asset.filename}"
         if asset.filename.startswith("/"):
-            raise FormatError(f"{folder} has an asset with the absolute path {asset.filename!r}.")
-        check_inside(folder, name)
+            raise FormatError(
+                f"{folder.path} has an asset with the absolute path {asset.filename!r}."
+            )
+        folder.find(name)
         if name not in found:
-            raise FormatError(f"{folder} lists an asset {asset.filename!r}, and has no {name}.")
+            raise FormatError(
+                f"{folder.path} lists an asset {asset.filename!r}, and has no {name}."
+            )
     return tuple(sorted(found))
 
 
-def _files_below(folder: Path, name: str, depth: int = 0) -> list[str]:
-    path = folder / name
-    if path.is_symlink():
-        raise FormatError(f"{path} is a link. To do: copy the folder with what its links point to.")
-    if not path.exists():
-        return []
-    if not path.is_dir() or depth > _MAX_DEPTH:
-        raise FormatError(f"{path} is no folder, or one more than {_MAX_DEPTH} deep.")
-    files: list[str] = []
-    with os.scandir(path) as scanned:
-        entries = list(scanned)
-    for entry in entries:
-        below = f"{name}/{entry.name}"
-        if entry.is_dir(follow_symlinks=False):
-            files += _files_below(folder, below, depth + 1)
-        elif entry.is_symlink():
+def _files(folder: ModelFolder) -> Iterator[str]:
+    for name, status in folder.walk():
+        top = name.partition("/")[0]
+        if top not in (_ASSETS, _EXTRA):
+            continue
+        path = folder.path / name
+        if stat.S_ISLNK(status.st_mode):
             raise FormatError(
-                f"{folder / below} is a link. To do: copy the folder with what its links point to."
+                f"{path} is a link. To do: copy the folder with what its links point to."
             )
-        else:
-            check_inside(folder, below)
-            files.append(below)
-    return files
+        if stat.S_ISDIR(status.st_mode):
+            continue
+        if name == top:
+            raise FormatError(f"{path} is no folder. To do: copy the model again.")
+        folder.find(name)
+        yield name

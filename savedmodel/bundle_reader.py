@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import io
+import collections
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from savedmodel.piece_checksums import PIECE_SIZE, pieces_of
+from savedmodel.data_files import align, aligned_empty
+from savedmodel.piece_checksums import PIECE_SIZE
 from savedmodel.sstable import Cursor, damage, unmask_crc
 from savedmodel.tensor_bundle import (
     BOOL,
@@ -35,9 +37,8 @@ from savedmodel.tensor_slices import (
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
 __all__ = [
-    "assemble_slices",
+    "SharedTensor",
     "check_slices",
-    "check_tensor",
     "read_strings",
     "read_tensor",
     "stream_tensor",
@@ -62,9 +63,11 @@ def read_tensor(index: BundleIndex, key: str) -> _Bytes:
     """
     entry, _ = find_tensor(index, key)
     if entry.slices:
-        return assemble_slices(index, key, partial(read_tensor, index))
-    data = _read_data(index, entry)
-    check_tensor(index, key, data)
+        return _assemble_slices(index, key)
+    check_bounds(index, entry)
+    data = aligned_empty(entry.size)
+    pieces = (data[start : start + PIECE_SIZE] for start in range(0, data.size, PIECE_SIZE))
+    collections.deque(_read_pieces(index, key, pieces), maxlen=0)
     return data
 
 
@@ -82,64 +85,75 @@ def stream_tensor(index: BundleIndex, key: str) -> Iterator[_Bytes]:
         yield read_tensor(index, key)
         return
     check_bounds(index, entry)
-    crc, largest = 0, 0
-    with open(index.shard_path(entry.shard_id), "rb", buffering=0) as file:
-        file.seek(entry.offset)
-        for start in range(0, entry.size, PIECE_SIZE):
-            piece = np.empty(min(PIECE_SIZE, entry.size - start), np.uint8)
-            _fill(index, entry, file, piece, start)
-            crc = google_crc32c.extend(crc, piece)
-            largest = max(largest, int(piece.max())) if entry.dtype == BOOL else 0
-            yield piece
-    _check_crc(index, key, crc)
-    _check_bool(index, key, largest)
+    sizes = (min(PIECE_SIZE, entry.size - i) for i in range(0, entry.size, PIECE_SIZE))
+    yield from _read_pieces(index, key, (np.empty(size, np.uint8) for size in sizes))
 
 
-def check_tensor(index: BundleIndex, key: str, data: _Bytes) -> None:
-    """Refuse bytes that are not those that were written.
-
-    Args:
-        index: what `read_index` gave.
-        key: a tensor that is not stored in slices.
-        data: what its data file has at its place. The bytes are not copied.
-
-    Raises:
-        FormatError: the checksum differs, or a bool is neither 0 nor 1.
-    """
-    crc, largest = 0, 0
-    is_bool = index.entries[key].dtype == BOOL
-    for piece in pieces_of(data):
+def _read_pieces(index: BundleIndex, key: str, pieces: Iterable[_Bytes]) -> Iterator[_Bytes]:
+    """Fill arrays with the bytes of a tensor that is in one place, and then check them."""
+    entry = index.entries[key]
+    crc, largest, offset = 0, 0, entry.offset
+    for piece in pieces:
+        index.files.read(entry.shard_id, offset, piece)
         crc = google_crc32c.extend(crc, piece)
-        largest = max(largest, int(piece.max())) if is_bool else 0
+        largest = max(largest, int(piece.max())) if entry.dtype == BOOL else 0
+        offset += piece.nbytes
+        yield piece
     _check_crc(index, key, crc)
     _check_bool(index, key, largest)
 
 
-def _check_bool(index: BundleIndex, key: str, largest: int) -> None:
-    if largest > 1:
-        entry = index.entries[key]
-        path = index.shard_path(entry.shard_id)
-        raise damage(path, entry.offset, f"{show_key(key)} is bool, and has a byte {largest}")
+class SharedTensor:
+    """The bytes of one tensor, read-only; all who hold what a call gives have the same array."""
+
+    __slots__ = ("_buffer", "_index", "_key", "_lock")
+
+    def __init__(self, index: BundleIndex, key: str) -> None:
+        """Read nothing yet.
+
+        Args:
+            index: what `read_index` gave.
+            key: the tensor's.
+
+        Raises:
+            DtypeError: it holds strings or another dtype that JAX has not.
+            FormatError: the data file is not there, or is too short.
+            StructureError: the bundle has no such tensor.
+        """
+        entry, _ = find_tensor(index, key)
+        if not entry.slices:
+            check_bounds(index, entry)
+        self._index = index
+        self._key = key
+        self._lock = threading.Lock()
+        # What owns the memory: every array that is made of it refers to that.
+        self._buffer: Callable[[], _Bytes | None] = lambda: None
+
+    def __call__(self) -> _Bytes:
+        """The bytes, read again where nobody holds them any more.
+
+        Raises:
+            FormatError: they are not those that were written.
+        """
+        with self._lock:
+            buffer = self._buffer()
+            data = read_tensor(self._index, self._key) if buffer is None else align(buffer)
+            data.flags.writeable = False
+            assert data.base is not None
+            self._buffer = weakref.ref(data.base)
+            return data
 
 
-def assemble_slices(index: BundleIndex, key: str, read: Callable[[str], _Bytes]) -> _Bytes:
-    """The bytes of a tensor that is stored in slices, in a new array.
-
-    Args:
-        index: what `read_index` gave.
-        key: a tensor whose entry has slices.
-        read: gives the bytes of a slice by its key.
-
-    Raises:
-        FormatError: the slices are not all there, or are not what the tensor is made of.
-    """
+def _assemble_slices(index: BundleIndex, key: str) -> _Bytes:
+    """The bytes of a tensor that is stored in slices, in a new array."""
     entry, dtype = find_tensor(index, key)
     check_slices(index, key)
-    whole = np.empty(entry.shape, f"V{dtype.itemsize}")
+    data = aligned_empty(math.prod(entry.shape) * dtype.itemsize)
+    whole = data.view(f"V{dtype.itemsize}").reshape(entry.shape)
     for part in entry.slices:
-        data = read(slice_key(key, part)).view(whole.dtype)
-        whole[extents(part, entry.shape)] = data.reshape(shape_of_slice(part, entry.shape))
-    return whole.reshape(-1).view(np.uint8)
+        found = read_tensor(index, slice_key(key, part)).view(whole.dtype)
+        whole[extents(part, entry.shape)] = found.reshape(shape_of_slice(part, entry.shape))
+    return data
 
 
 def check_slices(index: BundleIndex, key: str) -> None:
@@ -190,8 +204,11 @@ def read_strings(index: BundleIndex, key: str) -> tuple[bytes, ...]:
         raise DtypeError(f"Tensor {key} of {index.path} holds no strings. To do: use read_tensor.")
     if not entry.size:
         return ()
-    data = _read_data(index, entry).tobytes()
-    cursor = Cursor(index.shard_path(entry.shard_id), data, origin=entry.offset)
+    check_bounds(index, entry)
+    buffer = np.empty(entry.size, np.uint8)
+    index.files.read(entry.shard_id, entry.offset, buffer)
+    path = index.shard_path(entry.shard_id)
+    cursor = Cursor(path, buffer.tobytes(), origin=entry.offset)
     lengths = [cursor.read_varint() for _ in range(math.prod(entry.shape))]
     crc = google_crc32c.value(encode_lengths(lengths))
     checksum = cursor.take(LENGTHS_CRC_SIZE)
@@ -204,29 +221,6 @@ def read_strings(index: BundleIndex, key: str) -> tuple[bytes, ...]:
     return values
 
 
-def _read_data(index: BundleIndex, entry: BundleEntry) -> _Bytes:
-    check_bounds(index, entry)
-    path = index.shard_path(entry.shard_id)
-    with open(path, "rb", buffering=0) as file:
-        data = np.empty(entry.size, np.uint8)
-        file.seek(entry.offset)
-        _fill(index, entry, file, data, 0)
-    return data
-
-
-def _fill(
-    index: BundleIndex, entry: BundleEntry, file: io.FileIO, data: _Bytes, start: int
-) -> None:
-    """Read what comes next in a data file, which is at byte `start` of a tensor."""
-    rest = data.data
-    while rest.nbytes and (count := file.readinto(rest)):
-        rest = rest[count:]
-    if rest.nbytes:
-        end = entry.offset + start + data.nbytes - rest.nbytes
-        path = index.shard_path(entry.shard_id)
-        raise damage(path, end, "the file became shorter while it was read")
-
-
 def _check_crc(index: BundleIndex, key: str, computed: int) -> None:
     entry = index.entries[key]
     if computed != entry.crc32c:
@@ -236,3 +230,10 @@ def _check_crc(index: BundleIndex, key: str, computed: int) -> None:
             f"the checksum of the {entry.size} bytes of {show_key(key)} is {computed:#010x}, "
             f"where {index.path} has {entry.crc32c:#010x}",
         )
+
+
+def _check_bool(index: BundleIndex, key: str, largest: int) -> None:
+    if largest > 1:
+        entry = index.entries[key]
+        path = index.shard_path(entry.shard_id)
+        raise damage(path, entry.offset, f"{show_key(key)} is bool, and has a byte {largest}")

@@ -10,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from savedmodel.copying import check_sizes
 from savedmodel.folder import write_text
+from savedmodel.model_folder import ModelFolder, read_one_version
 from savedmodel.serving_files import SERVING_FILES
 from xla_call_module.errors import FormatError, StructureError
 
@@ -77,10 +80,9 @@ def write_manifest(
     Raises:
         OSError: a file cannot be read or written.
     """
-    paths = sorted(_paths(folder))
-    manifest = Manifest(
-        {path: hash_file(folder / path) for path in paths}, versions, source, request
-    )
+    opened = ModelFolder(folder)
+    files = {path: _hash(opened, path) for path in sorted(_paths(opened))}
+    manifest = Manifest(files, versions, source, request)
     text = json.dumps({"format": _FORMAT, **manifest.to_json()}, indent=1, sort_keys=True)
     target = folder / MANIFEST_FILE
     target.parent.mkdir(exist_ok=True)
@@ -90,20 +92,23 @@ def write_manifest(
     return manifest
 
 
-def read_manifest(folder: Path) -> Manifest | None:
+def read_manifest(folder: str | os.PathLike[str] | ModelFolder) -> Manifest | None:
     """The manifest of a SavedModel; None where it has none.
 
     Raises:
         FormatError: it is damaged, or of a later format.
         OSError: it cannot be read.
     """
-    path = folder / MANIFEST_FILE
-    if not path.is_file():
+    return read_one_version(folder, _read_manifest)
+
+
+def _read_manifest(folder: ModelFolder) -> Manifest | None:
+    if folder.find(MANIFEST_FILE) is None:
         return None
-    if (size := path.stat().st_size) > _MOST_BYTES:
-        raise FormatError(f"{path} has {size:,} bytes; a manifest has {_MOST_BYTES:,} at most.")
+    path = folder.path / MANIFEST_FILE
+    text = folder.read(MANIFEST_FILE, limit=_MOST_BYTES)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(text)
         if found["format"] != _FORMAT:
             raise FormatError(
                 f"{path} is of format {found['format']!r:.40}; known is {_FORMAT}. To do: use the "
@@ -116,7 +121,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         versions = {str(name): str(version) for name, version in dict(found["versions"]).items()}
         source = found["source"] and dict(found["source"])
         return Manifest(files, versions, source, dict(found["request"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(
@@ -125,19 +130,24 @@ def read_manifest(folder: Path) -> Manifest | None:
         ) from error
 
 
-def compare_manifest(folder: Path) -> tuple[str, ...]:
+def compare_manifest(folder: str | os.PathLike[str] | ModelFolder) -> tuple[str, ...]:
     """In what a SavedModel differs from its manifest; nothing where it is as it was written.
 
     Raises:
         StructureError: it has no manifest.
         FormatError, OSError: as `read_manifest`, or a file cannot be read.
     """
+    return read_one_version(folder, _compare_manifest)
+
+
+def _compare_manifest(folder: ModelFolder) -> tuple[str, ...]:
     manifest = read_manifest(folder)
     if manifest is None:
         raise StructureError(
-            f"{folder} has no manifest ({MANIFEST_FILE}). To do: write it with `jax-tf-bridge "
+            f"{folder.path} has no manifest ({MANIFEST_FILE}). To do: write it with `jax-tf-bridge "
             "export`, or bridge.save(…, manifest=True)."
         )
+    check_sizes(folder)
     found = _paths(folder)
     missing = [f"{path} is missing" for path in sorted(manifest.files.keys() - found)]
     unknown = found - manifest.files.keys() - SERVING_FILES
@@ -145,35 +155,39 @@ def compare_manifest(folder: Path) -> tuple[str, ...]:
     changed = [
         difference
         for path in sorted(found & manifest.files.keys())
-        if (difference := _difference(folder / path, path, manifest.files[path]))
+        if (difference := _difference(folder, path, manifest.files[path]))
     ]
     return (*missing, *added, *changed)
 
 
-def hash_file(path: Path) -> HashedFile:
-    """The size and the hash of a file."""
+def hash_file(file: BinaryIO) -> HashedFile:
+    """The size and the hash of an open file."""
     digest = hashlib.sha256()
     size = 0
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE_BYTES):
-            digest.update(piece)
-            size += len(piece)
+    while piece := file.read(_PIECE_BYTES):
+        digest.update(piece)
+        size += len(piece)
     return HashedFile(size, digest.hexdigest())
 
 
-def _difference(path: Path, name: str, expected: HashedFile) -> str:
-    if (size := path.stat().st_size) != expected.bytes:
-        return f"{name} has {size:,} bytes, in the manifest {expected.bytes:,}"
-    if (found := hash_file(path)) != expected:
+def _hash(folder: ModelFolder, name: str) -> HashedFile:
+    with folder.open(name) as file:
+        return hash_file(file)
+
+
+def _difference(folder: ModelFolder, name: str, expected: HashedFile) -> str:
+    status = folder.find(name, links=True)
+    if status is not None and status.st_size != expected.bytes:
+        return f"{name} has {status.st_size:,} bytes, in the manifest {expected.bytes:,}"
+    if (found := _hash(folder, name)) != expected:
         return f"{name} has the SHA-256 {found.sha256}, in the manifest {expected.sha256}"
     return ""
 
 
-def _paths(folder: Path) -> set[str]:
+def _paths(folder: ModelFolder) -> set[str]:
     """All files below a folder but for the manifest; links to folders are not followed."""
     return {
-        path
-        for root, _, names in os.walk(folder)
-        for name in names
-        if (path := (Path(root) / name).relative_to(folder).as_posix()) != MANIFEST_FILE
+        name
+        for name, status in folder.walk()
+        if not stat.S_ISDIR(status.st_mode) and name != MANIFEST_FILE
     }

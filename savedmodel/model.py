@@ -55,8 +55,8 @@ class Variable:
         constant: whether it is a constant of the computation, and no parameter of the model.
         key: its path in the object graph of the file that it was read from, such as `params/w`.
         chunks: a function that yields its bytes in C order, in contiguous buffers of any size.
-        source: a function that gives its bytes where they are in a file, after a check of their
-            checksum; None for a variable that was not read from one.
+        source: a function that gives its bytes, read-only and shared by all who hold them; None
+            for a variable that was not read from a file.
         spread: of a value that is spread over devices the parts, which make up the whole; it is
             written in slices. Empty for any other.
         holder: the process that writes the value where it is not spread.
@@ -105,12 +105,11 @@ class Variable:
             start += piece.size
         return value.view(self.dtype.numpy).reshape(self.shape)
 
-    def mapped(self) -> np.ndarray[Any, Any]:
-        """The value, read-only and where it is: of a file, mapped into memory and not read.
+    def shared(self) -> np.ndarray[Any, Any]:
+        """The value, read-only; as long as somebody holds it, all who ask have the same memory.
 
-        The first call checks the checksum. Other programs' files do not align their tensors, so
-        `flags.aligned` may be false. A tensor that the file has in slices is put together, and a
-        value that comes from no file is copied.
+        A tensor that the file has in slices is put together, and a value that comes from no file is
+        copied.
 
         Raises:
             StructureError: it has none.
@@ -121,7 +120,7 @@ class Variable:
             >>> exported = jax.export.export(jax.jit(lambda p, x: p["w"] * x))(
             ...     {"w": np.arange(3.0, dtype="float32")}, 1.0)
             >>> bridge.save(exported, "my_model", params={"w": np.arange(3.0, dtype="float32")})
-            >>> savedmodel.read("my_model").variables[0].mapped()
+            >>> savedmodel.read("my_model").variables[0].shared()
             array([0., 1., 2.], dtype=float32)
         """
         if self.source is None:

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -24,9 +23,8 @@ from savedmodel.dataflow import (
 )
 from savedmodel.folder import PROTO_FILE
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
+from savedmodel.model_folder import ModelFolder, read_one_version
 from savedmodel.read_wiring import Described, Source, read_wiring
-from savedmodel.regular_file import read_file
-from savedmodel.remote import is_remote
 from savedmodel.schema import Proto
 from savedmodel.schema import SavedModel as SavedModelProto
 from savedmodel.session import read_session
@@ -54,13 +52,15 @@ _CHUNKED_FILE = "saved_model.cpb"
 _SERVE_TAG = "serve"
 _MAX_DEPTH = 200
 _MAX_METADATA_BYTES = 2**22
+_MAX_PROTO_BYTES = 2**31 - 1  # protobuf's own limit
 
 
-def read(path: str | os.PathLike[str]) -> SavedModel:
+def read(path: str | os.PathLike[str] | ModelFolder) -> SavedModel:
     """The SavedModel in a folder: its signatures, their calls and gradients, its variables.
 
     Variables are not read, but that their files reach as far as they should; `Variable.to_numpy`
-    reads one and `Variable.mapped` maps one, and both check its checksum.
+    and `Variable.shared` read one, and both check its checksum. What is read is of one version,
+    also later and where another folder takes the place of this one.
 
     Args:
         path: the folder of a SavedModel whose signatures are calls of StableHLO modules: one of
@@ -79,17 +79,15 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
         >>> savedmodel.read("my_model").default.inputs
         {'x': 0}
     """
-    if is_remote(path):
-        raise StructureError(
-            f"{os.fspath(path)} is an address, and files are mapped from a disk. To do: copy the "
-            "folder to one, with etils or the tools of the store, and pass the copy."
-        )
-    folder = Path(path)
-    with refusing_damage(str(folder / PROTO_FILE)):
-        return _read(folder)
+    return read_one_version(path, _read)
 
 
-def _read(folder: Path) -> SavedModel:
+def _read(folder: ModelFolder) -> SavedModel:
+    with refusing_damage(str(folder.path / PROTO_FILE)):
+        return _read_model(folder)
+
+
+def _read_model(folder: ModelFolder) -> SavedModel:
     meta_graph = _read_meta_graph(folder)
     if not meta_graph.HasField("object_graph_def"):
         return _from_session(folder, meta_graph)
@@ -98,7 +96,7 @@ def _read(folder: Path) -> SavedModel:
     functions = _Functions.of(meta_graph)
     entries = [*objects.signatures(functions)] or [*objects.functions(functions)]
     if not entries:
-        raise FormatError(f"{folder / PROTO_FILE} has no signatures and no functions.")
+        raise FormatError(f"{folder.path / PROTO_FILE} has no signatures and no functions.")
     found: list[Signature] = []
     refused: dict[str, InteropError] = {}
     for entry in entries:
@@ -125,17 +123,21 @@ def _read_defaults(entry: _Entry, meta_graph: Proto) -> dict[str, np.ndarray[Any
     }
 
 
-def read_proto(folder: Path) -> Proto:
+def read_proto(folder: str | os.PathLike[str] | ModelFolder) -> Proto:
     """The message in a folder's saved_model.pb, without the checksum that may be in front of it.
 
     Raises:
         FormatError: there is no such file, or it is damaged.
         OSError: it cannot be read.
     """
-    file = folder / PROTO_FILE
-    if not file.is_file():
+    return read_one_version(folder, _read_proto)
+
+
+def _read_proto(folder: ModelFolder) -> Proto:
+    file = folder.path / PROTO_FILE
+    if folder.find(PROTO_FILE, links=True) is None:
         raise FormatError(_without_proto(folder))
-    data = read_file(folder, PROTO_FILE)
+    data = folder.read(PROTO_FILE, limit=_MAX_PROTO_BYTES)
     check_wire(file, data)
     checked = checksum.check(file, data)
     proto: Any = SavedModelProto()
@@ -152,29 +154,29 @@ def read_proto(folder: Path) -> Proto:
     return proto  # type: ignore[no-any-return]  # it was made as Any to reach its fields
 
 
-def _without_proto(folder: Path) -> str:
-    if (folder / _CHUNKED_FILE).exists():
+def _without_proto(folder: ModelFolder) -> str:
+    if folder.find(_CHUNKED_FILE, links=True) is not None:
         return (
-            f"{folder / _CHUNKED_FILE} is a message in parts, which is not understood. To do: save "
-            "it without experimental_image_format."
+            f"{folder.path / _CHUNKED_FILE} is a message in parts, which is not understood. To do: "
+            "save it without experimental_image_format."
         )
     return (
-        f"{folder} has no {PROTO_FILE}, so it is no SavedModel. To do: pass the folder that "
+        f"{folder.path} has no {PROTO_FILE}, so it is no SavedModel. To do: pass the folder that "
         "holds that file; TensorFlow Serving's versions are folders below the model's."
     )
 
 
-def _read_meta_graph(folder: Path) -> Proto:
+def _read_meta_graph(folder: ModelFolder) -> Proto:
     for meta_graph in read_proto(folder).meta_graphs:
         if _SERVE_TAG in meta_graph.meta_info_def.tags:
             return meta_graph  # type: ignore[no-any-return]
-    raise FormatError(f"{folder / PROTO_FILE} has no graph with the tag {_SERVE_TAG!r}.")
+    raise FormatError(f"{folder.path / PROTO_FILE} has no graph with the tag {_SERVE_TAG!r}.")
 
 
-def _from_session(folder: Path, meta_graph: Proto) -> SavedModel:
+def _from_session(folder: ModelFolder, meta_graph: Proto) -> SavedModel:
     file = read_session(folder, VARIABLES, meta_graph)
     if not file.signatures:
-        raise FormatError(f"{folder / PROTO_FILE} has no signatures and no object graph.")
+        raise FormatError(f"{folder.path / PROTO_FILE} has no signatures and no object graph.")
     signatures = tuple(_to_signature(key, wiring, {}) for key, wiring in file.signatures.items())
     return SavedModel(signatures, file.variables)
 
@@ -344,7 +346,7 @@ class _Objects:
     _constants: dict[str, Proto]
     _visits: Allowance
 
-    def __init__(self, folder: Path, meta_graph: Proto) -> None:
+    def __init__(self, folder: ModelFolder, meta_graph: Proto) -> None:
         self._graph = meta_graph.object_graph_def
         self._constants = {
             node.name: node.attr["value"].tensor

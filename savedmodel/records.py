@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
+from savedmodel.model_folder import ModelFolder, locate
 from savedmodel.sstable import damage, mask_crc, unmask_crc
 
 __all__ = ["record_sizes", "write_records"]
@@ -48,18 +49,24 @@ def _masked(data: bytes) -> bytes:
     return _FOOTER.pack(mask_crc(google_crc32c.value(data)))
 
 
-def record_sizes(path: Path) -> Iterator[int]:
+def record_sizes(
+    path: str | os.PathLike[str], *, within: ModelFolder | None = None
+) -> Iterator[int]:
     """The number of bytes of each record of a TFRecord file, every checksum of which is checked.
 
     No more than a megabyte of it is in memory at a time.
+
+    Args:
+        path: the file.
+        within: the folder that the path begins at; by default the one that the file is in.
 
     Raises:
         FormatError: a record is cut off or damaged; those before it have been given already.
         OSError: the file cannot be read.
     """
-    if path.exists() and not path.is_file():
-        raise damage(path, 0, "it is no regular file")
-    with open(path, "rb") as file:
+    folder, name = locate(path, within)
+    path = folder.path / name
+    with folder.open(name) as file:
         end = os.fstat(file.fileno()).st_size
         while (start := file.tell()) < end:
             size = _read_size(path, file, start)

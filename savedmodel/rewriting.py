@@ -18,6 +18,7 @@ from savedmodel.assets import asset_files
 from savedmodel.copying import copy_files
 from savedmodel.folder import PROTO_FILE
 from savedmodel.manifest import MANIFEST_FILE
+from savedmodel.model_folder import ModelFolder, read_one_version
 from savedmodel.read import read_proto
 from savedmodel.remote import is_remote
 from savedmodel.schema import Proto
@@ -43,7 +44,7 @@ _ABSENT = b"CustomGradient-not-in-this-file"
 
 
 def rewrite_nodes(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | ModelFolder,
     target: str | os.PathLike[str],
     change: Callable[[CallModule], CallModule],
     *,
@@ -58,7 +59,8 @@ def rewrite_nodes(
     file system can, else copied. A fingerprint.pb, which describes the old bytes, is left out.
 
     Args:
-        source: the folder of a SavedModel of any writer.
+        source: the folder of a SavedModel of any writer. Where another one takes its place
+            meanwhile, all is done again.
         target: the new folder, or an address as for `write`; `source` itself with `overwrite`.
         change: makes the new call, of the same operands and results.
         metadata: what is to be different in the metadata of a file that `write` has written; asked
@@ -82,13 +84,27 @@ def rewrite_nodes(
         >>> rewrite_nodes("my_model", "for_2_16", lambda call: retarget(call, "2.16"))
         2
     """
-    _check_places(source, target)
-    folder = Path(source)
-    with refusing_damage(str(folder / PROTO_FILE)):
+
+    def rewrite(folder: ModelFolder) -> int:
+        _check_places(folder.path, target)
+        return _rewrite(folder, target, change, metadata, overwrite=overwrite)
+
+    return read_one_version(source, rewrite)
+
+
+def _rewrite(
+    folder: ModelFolder,
+    target: str | os.PathLike[str],
+    change: Callable[[CallModule], CallModule],
+    metadata: Callable[[], Mapping[str, Any]],
+    *,
+    overwrite: bool,
+) -> int:
+    with refusing_damage(str(folder.path / PROTO_FILE)):
         proto = read_proto(folder)
         for meta_graph in proto.meta_graphs:
             asset_files(folder, meta_graph)
-        count = _change_nodes(folder / PROTO_FILE, proto, change)
+        count = _change_nodes(folder.path / PROTO_FILE, proto, change)
         _name_absent_gradients(proto)
         _change_metadata(proto, metadata)
     data = serialize_proto(proto)
@@ -99,10 +115,8 @@ def rewrite_nodes(
     return count
 
 
-def _check_places(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    if is_remote(source):
-        raise StructureError(f"{source} is an address. To do: copy the SavedModel to a folder.")
-    if not is_remote(target) and Path(source).resolve() in Path(target).resolve().parents:
+def _check_places(source: Path, target: str | os.PathLike[str]) -> None:
+    if not is_remote(target) and source.resolve() in Path(target).resolve().parents:
         raise StructureError(
             f"{target} is inside of {source}, which is to be copied. To do: take another path."
         )

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from savedmodel.bundle_reader import read_tensor
+from savedmodel.bundle_reader import SharedTensor, read_tensor
 from savedmodel.dataflow import Call, index_functions, steps_allowance, trace
 from savedmodel.model import Variable
+from savedmodel.model_folder import ModelFolder
 from savedmodel.read_wiring import Described, Source, read_wiring
 from savedmodel.schema import Proto
 from savedmodel.stored_variables import open_checkpoint
-from savedmodel.tensor_bundle import find_tensor
-from savedmodel.tensor_map import TensorMap
+from savedmodel.tensor_bundle import BundleIndex, find_tensor
 from savedmodel.tensor_parts import TensorParts
 from savedmodel.wiring import Parameter, Wiring
 from xla_call_module.allowance import Allowance
@@ -83,7 +82,7 @@ class _Session:
         return (decode_node(call.node, allowance=self.descriptions),)
 
 
-def read_session(folder: Path, name: str, meta_graph: Proto) -> SessionFile:
+def read_session(folder: ModelFolder, name: str, meta_graph: Proto) -> SessionFile:
     """The signatures and variables of a MetaGraphDef.
 
     Args:
@@ -153,27 +152,27 @@ def _input_spec(name: str, info: Proto) -> TensorSpec:
     return TensorSpec(shape, dtype, name)
 
 
-def _read_variables(folder: Path, name: str, handles: Sequence[Proto]) -> Iterator[Variable]:
+def _read_variables(folder: ModelFolder, name: str, handles: Sequence[Proto]) -> Iterator[Variable]:
     if not handles:
         return
-    tensors = TensorMap(open_checkpoint(folder, name))
+    index = open_checkpoint(folder, name)
     for node in handles:
         shared = node.attr["shared_name"].s.decode("utf-8", "replace")
-        key = shared if shared in tensors.index.entries else str(node.name)
-        entry, dtype = find_tensor(tensors.index, key)
+        key = shared if shared in index.entries else str(node.name)
+        entry, dtype = find_tensor(index, key)
         yield Variable(
             name=str(node.name),
             dtype=dtype,
             shape=entry.shape,
             key=key,
-            chunks=_chunks(tensors, key),
-            source=tensors.tensor(key),
-            parts=TensorParts(tensors, key),
+            chunks=_chunks(index, key),
+            source=SharedTensor(index, key),
+            parts=TensorParts(index, key),
         )
 
 
-def _chunks(tensors: TensorMap, key: str) -> Callable[[], Iterator[object]]:
+def _chunks(index: BundleIndex, key: str) -> Callable[[], Iterator[object]]:
     def chunks() -> Iterator[object]:
-        yield read_tensor(tensors.index, key)
+        yield read_tensor(index, key)
 
     return chunks

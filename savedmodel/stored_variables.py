@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from savedmodel.bundle_reader import read_strings, stream_tensor
+from savedmodel.bundle_reader import SharedTensor, read_strings, stream_tensor
 from savedmodel.model import Variable
+from savedmodel.model_folder import ModelFolder
 from savedmodel.objects import OBJECT_GRAPH_KEY
-from savedmodel.regular_file import check_inside
 from savedmodel.schema import Proto, TrackableObjectGraph
 from savedmodel.tensor_bundle import (
     MAX_RANK,
@@ -19,7 +18,6 @@ from savedmodel.tensor_bundle import (
     find_tensor,
     read_index,
 )
-from savedmodel.tensor_map import TensorMap
 from savedmodel.tensor_parts import TensorParts
 from savedmodel.wire import check_wire
 from xla_call_module.dtypes import DType, dtype_from_tensorflow
@@ -30,33 +28,34 @@ __all__ = ["StoredVariables", "open_checkpoint"]
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-def open_checkpoint(folder: Path, name: str) -> BundleIndex:
-    """The table of contents of a model's checkpoint, whose files are all inside of its folder.
+def open_checkpoint(folder: ModelFolder, name: str) -> BundleIndex:
+    """The table of contents of a model's checkpoint, and its data files, which are opened.
 
     Args:
         folder: where the model is.
         name: the path of the checkpoint's files below it, up to `.index` and `.data-…`.
 
     Raises:
-        FormatError: the table is not there or damaged; a file is no file.
+        FormatError: the table is not there or damaged; a data file is not there, or is no file.
+        OSError: a file cannot be opened.
     """
-    if not check_inside(folder, f"{name}.index", links=True).exists():
+    if folder.find(f"{name}.index", links=True) is None:
         raise FormatError(
-            f"{folder} has no {name}.index, where the values of its variables would be. To do: "
-            "copy the folder again, as a whole."
+            f"{folder.path} has no {name}.index, where the values of its variables would be. To "
+            "do: copy the folder again, as a whole."
         )
-    index = read_index(folder / name)
+    index = read_index(name, within=folder)
     for shard_id in {entry.shard_id for entry in index.entries.values()}:
-        check_inside(folder, f"{Path(name).parent}/{index.shard_path(shard_id).name}", links=True)
+        index.files.stamp(shard_id)
     return index
 
 
 class StoredVariables:
     """A checkpoint, read as far as its table of contents."""
 
-    __slots__ = ("_graph", "_keys", "_tensors")
+    __slots__ = ("_graph", "_index", "_keys")
 
-    def __init__(self, folder: Path, name: str, graph: Proto) -> None:
+    def __init__(self, folder: ModelFolder, name: str, graph: Proto) -> None:
         """Read the table of contents.
 
         Args:
@@ -70,7 +69,7 @@ class StoredVariables:
         index = open_checkpoint(folder, name)
         self._graph = graph
         self._keys = _checkpoint_keys(index, graph)
-        self._tensors = TensorMap(index)
+        self._index = index
 
     def variable(self, node: int, *, constant: bool) -> Variable:
         """The variable that an object is.
@@ -88,10 +87,10 @@ class StoredVariables:
         shape = tuple(dim.size for dim in proto.shape.dim)
         if proto.shape.unknown_rank or min(shape, default=0) < 0 or len(shape) > MAX_RANK:
             raise FormatError(f"The variable {proto.name} has no static shape.")
-        index, key, name = self._tensors.index, self._keys.get(node), str(proto.name)
+        index, key, name = self._index, self._keys.get(node), str(proto.name)
         if key is not None:
             _check_entry(index, key, name, dtype, shape)
-        source = None if key is None else self._tensors.tensor(key)
+        source = None if key is None else SharedTensor(index, key)
 
         def chunks() -> Iterator[Any]:
             if key is None:
@@ -107,7 +106,7 @@ class StoredVariables:
             key=(key or "").removesuffix(_VALUE),
             chunks=chunks,
             source=source,
-            parts=None if key is None else TensorParts(self._tensors, key),
+            parts=None if key is None else TensorParts(index, key),
         )
 
 

@@ -17,7 +17,7 @@ import math
 import os
 import reprlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from savedmodel.data_files import DataFiles, shard_name
+from savedmodel.model_folder import ModelFolder, locate
 from savedmodel.piece_checksums import (
     PieceChecksums,
     decode_pieces,
@@ -100,11 +102,13 @@ class BundleIndex:
         num_shards: the number of its data files.
         entries: where each tensor is, in the order of their keys. Keys that are not UTF-8, as those
             of slices, have surrogate escapes.
+        files: the data files.
     """
 
     prefix: Path
     num_shards: int
     entries: Mapping[str, BundleEntry]
+    files: DataFiles = field(compare=False, repr=False)
 
     @property
     def path(self) -> Path:
@@ -123,7 +127,7 @@ def index_path(prefix: Path) -> Path:
 
 def shard_path(prefix: Path, shard_id: int, num_shards: int) -> Path:
     """A data file."""
-    return prefix.with_name(f"{prefix.name}.data-{shard_id:05}-of-{num_shards:05}")
+    return prefix.with_name(shard_name(prefix.name, shard_id, num_shards))
 
 
 def encode_lengths(lengths: Iterable[int]) -> bytes:
@@ -162,21 +166,22 @@ def _encode_entry(entry: BundleEntry) -> bytes:
     return bytes(proto.SerializeToString()) + encode_pieces(entry.pieces)
 
 
-def read_index(prefix: str | os.PathLike[str]) -> BundleIndex:
+def read_index(prefix: str | os.PathLike[str], *, within: ModelFolder | None = None) -> BundleIndex:
     """The table of contents of a bundle that any program wrote.
 
     Every checksum and every bound of the index file is checked; the data files are not opened.
 
     Args:
         prefix: the path of the files up to `.index` and `.data-…`.
+        within: the folder that the path begins at; by default the one that the files are in.
 
     Raises:
         FormatError: the index file is damaged, or of a kind that cannot be read here.
         OSError: it is not there, or cannot be read.
     """
-    prefix = Path(prefix)
-    path = index_path(prefix)
-    data = _read_index_file(path)
+    folder, name = locate(prefix, within)
+    path = index_path(folder.path / name)
+    data = folder.read(f"{name}.index", limit=_MAX_INDEX_SIZE)
     records = decode_table(path, data)
     num_shards = _decode_header(path, next(records, None))
     entries: dict[str, BundleEntry] = {}
@@ -187,17 +192,8 @@ def read_index(prefix: str | os.PathLike[str]) -> BundleIndex:
         if len(entries) > most:
             raise damage(path, record.offset, f"over {most} tensors are listed")
     _check_overlaps(path, entries)
-    return BundleIndex(prefix, num_shards, MappingProxyType(entries))
-
-
-def _read_index_file(path: Path) -> bytes:
-    if path.exists() and not path.is_file():
-        raise damage(path, 0, "it is no regular file")
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > _MAX_INDEX_SIZE:
-            raise damage(path, 0, f"{size} bytes are more than any index has")
-        return file.read(size)  # a larger number would be allocated
+    files = DataFiles(folder, name, num_shards)
+    return BundleIndex(folder.path / name, num_shards, MappingProxyType(entries), files)
 
 
 def _decode_header(path: Path, record: Record | None) -> int:
@@ -325,9 +321,7 @@ def check_bounds(index: BundleIndex, entry: BundleEntry) -> None:
     Raises:
         FormatError: it is so.
     """
-    path = index.shard_path(entry.shard_id)
-    if not path.is_file():
-        raise damage(path, 0, f"no file is there, but {index.path} refers to one")
-    size, end = path.stat().st_size, entry.offset + entry.size
+    size, end = index.files.stamp(entry.shard_id)[0], entry.offset + entry.size
     if end > size:
+        path = index.shard_path(entry.shard_id)
         raise damage(path, size, f"the file ends, where a tensor reaches to byte {end}")

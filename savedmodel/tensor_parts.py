@@ -24,31 +24,32 @@ from savedmodel.extents import (
     strides_of,
     within,
 )
-from savedmodel.piece_checksums import PIECE_SIZE, PieceChecksums, pieces_of, whole_checksum
+from savedmodel.piece_checksums import PIECE_SIZE, PieceChecksums, whole_checksum
 from savedmodel.sstable import damage
-from savedmodel.tensor_bundle import BOOL, BundleEntry, find_tensor
-from savedmodel.tensor_map import TensorMap
+from savedmodel.tensor_bundle import BOOL, BundleEntry, BundleIndex, check_bounds, find_tensor
 from savedmodel.tensor_slices import Slice, extents, show_key, slice_key
 from xla_call_module.errors import FormatError
 
 __all__ = ["TensorParts"]
 
 _Bytes = npt.NDArray[np.uint8]
+# A file that another program is writing to does not stay as it is when it is read again.
+_ATTEMPTS = 3
 
 
 class TensorParts:
     """One tensor of a bundle; calling it with an extent gives the bytes of that part."""
 
-    __slots__ = ("_key", "_lock", "_map", "_slices", "_whole")
+    __slots__ = ("_index", "_key", "_lock", "_slices", "_whole")
 
-    def __init__(self, tensors: TensorMap, key: str) -> None:
+    def __init__(self, index: BundleIndex, key: str) -> None:
         """Read nothing yet.
 
         Args:
-            tensors: the bundle.
+            index: what `read_index` gave.
             key: the tensor's.
         """
-        self._map = tensors
+        self._index = index
         self._key = key
         self._lock = threading.Lock()
         self._slices: dict[Slice, TensorParts] | None = None
@@ -60,25 +61,25 @@ class TensorParts:
         Raises:
             FormatError: the tensor is damaged where it was read.
         """
-        _, dtype = find_tensor(self._map.index, self._key)
+        _, dtype = find_tensor(self._index, self._key)
         part = np.empty([stop - start for start, stop in extent], f"V{dtype.itemsize}")
         if part.size:
             self._copy(extent, part)
         return part.reshape(-1).view(np.uint8)
 
     def _copy(self, extent: Extent, out: npt.NDArray[Any]) -> None:
-        entry, _ = find_tensor(self._map.index, self._key)
+        entry, _ = find_tensor(self._index, self._key)
         if not entry.slices:
             with self._lock:
                 if self._whole is None:
-                    self._whole = _CheckedTensor(self._map, self._key, entry)
+                    self._whole = _CheckedTensor(self._index, self._key, entry)
             self._whole.copy(extent, out)
             return
         with self._lock:
             if self._slices is None:
-                check_slices(self._map.index, self._key)
+                check_slices(self._index, self._key)
                 self._slices = {
-                    part: TensorParts(self._map, slice_key(self._key, part))
+                    part: TensorParts(self._index, slice_key(self._key, part))
                     for part in entry.slices
                 }
         for part, tensor in self._slices.items():
@@ -90,62 +91,79 @@ class TensorParts:
 class _CheckedTensor:
     """A tensor that is in one place, each of its pieces checked once, when it is needed."""
 
-    __slots__ = ("_checked", "_data", "_entry", "_key", "_lock", "_map", "_pieces", "_whole")
+    __slots__ = ("_checked", "_dtype", "_entry", "_index", "_key", "_lock", "_pieces", "_stamp")
 
-    def __init__(self, tensors: TensorMap, key: str, entry: BundleEntry) -> None:
-        _, dtype = find_tensor(tensors.index, key)
-        self._map = tensors
+    def __init__(self, index: BundleIndex, key: str, entry: BundleEntry) -> None:
+        _, dtype = find_tensor(index, key)
+        check_bounds(index, entry)
+        self._index = index
         self._key = key
         self._entry = entry
-        self._data = tensors.place(entry)
-        self._whole = self._data.view(f"V{dtype.itemsize}").reshape(entry.shape)
+        self._dtype = np.dtype(f"V{dtype.itemsize}")
         self._pieces = entry.pieces or PieceChecksums(max(1, entry.size), (entry.crc32c,))
         self._checked: set[int] = set()
+        self._stamp: tuple[int, int] | None = None
         self._lock = threading.Lock()
         if whole_checksum(self._pieces, entry.size) != entry.crc32c:
             raise FormatError(
-                f"{tensors.index.path}: the checksums of the pieces of {show_key(key)} are not "
+                f"{index.path}: the checksums of the pieces of {show_key(key)} are not "
                 "those of the whole. The file is damaged. To do: copy it again, or write it again."
             )
 
     def copy(self, extent: Extent, out: npt.NDArray[Any]) -> None:
         """Copy a part, a few megabytes at a time, out of pieces that are checked."""
-        itemsize = self._whole.itemsize
-        for box in boxes_of(extent, strides_of(self._entry.shape, itemsize)):
-            start, stop = span_of(box, strides_of(self._entry.shape, itemsize), itemsize)
-            self._check(start, stop)
-            out[slices_of(within(box, extent))] = self._whole[slices_of(box)]
-            self._map.release(self._entry, start, stop)
+        strides = strides_of(self._entry.shape, self._dtype.itemsize)
+        for box in boxes_of(extent, strides):
+            start, stop = span_of(box, strides, self._dtype.itemsize)
+            data = self._read(start, stop)
+            sizes = [end - begin for begin, end in box]
+            found: npt.NDArray[Any] = np.ndarray(sizes, self._dtype, data, strides=strides)
+            out[slices_of(within(box, extent))] = found
+
+    def _read(self, start: int, stop: int) -> _Bytes:
+        """These bytes, out of a file that nobody has written to since they were checked."""
+        data = np.empty(stop - start, np.uint8)
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                stamp = self._index.files.stamp(self._entry.shard_id)
+                if stamp != self._stamp:
+                    self._checked.clear()
+                    self._stamp = stamp
+                self._check(start, stop)
+                self._index.files.read(self._entry.shard_id, self._entry.offset + start, data)
+                if self._index.files.stamp(self._entry.shard_id) == stamp:
+                    return data
+        path = self._index.shard_path(self._entry.shard_id)
+        raise damage(path, self._entry.offset + start, "the file is written to while it is read")
 
     def _check(self, start: int, stop: int) -> None:
         """Refuse the pieces that have these bytes if they are not those that were written."""
         size = self._pieces.piece
-        with self._lock:
-            for number in range(start // size, -(-stop // size)):
-                if number not in self._checked:
-                    self._check_piece(number)
-                    self._checked.add(number)
+        for number in range(start // size, -(-stop // size)):
+            if number not in self._checked:
+                self._check_piece(number)
+                self._checked.add(number)
 
     def _check_piece(self, number: int) -> None:
         start = number * self._pieces.piece
         stop = min(start + self._pieces.piece, self._entry.size)
-        crc, largest, position = 0, 0, start
-        for data in pieces_of(self._data[start:stop]):
+        shard_id, offset = self._entry.shard_id, self._entry.offset
+        crc, largest = 0, 0
+        for position in range(start, stop, PIECE_SIZE):
+            data = np.empty(min(PIECE_SIZE, stop - position), np.uint8)
+            self._index.files.read(shard_id, offset + position, data)
             crc = google_crc32c.extend(crc, data)
             if self._entry.dtype == BOOL:
                 largest = max(largest, int(data.max()))
-            if stop - start > PIECE_SIZE:
-                self._map.release(self._entry, position, position + data.nbytes)
-            position += data.nbytes
-        path = self._map.index.shard_path(self._entry.shard_id)
+        path = self._index.shard_path(shard_id)
         if crc != (stored := self._pieces.crcs[number]):
             raise damage(
                 path,
-                self._entry.offset + start,
+                offset + start,
                 f"the checksum of the {stop - start} bytes from {start} on of "
-                f"{show_key(self._key)} is {crc:#010x}, where {self._map.index.path} has "
+                f"{show_key(self._key)} is {crc:#010x}, where {self._index.path} has "
                 f"{stored:#010x}",
             )
         if largest > 1:
             found = f"{show_key(self._key)} is bool, and has a byte {largest}"
-            raise damage(path, self._entry.offset + start, found)
+            raise damage(path, offset + start, found)

@@ -116,7 +116,7 @@ def _read(where: str, operation: Any) -> tuple[str, list[bytes]] | None:
         packed = json.loads(text)
         definitions = [base64.b64decode(part, validate=True) for part in packed["definitions"]]
         return str(packed["tensorflow_function"]), definitions
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(
             f"{where} holds a TensorFlow function that cannot be read ({error}). To do: export it "
             "again."

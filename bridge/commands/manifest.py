@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from savedmodel.manifest import compare_manifest, read_manifest
+from savedmodel.model_folder import read_one_version
 from xla_call_module.errors import StructureError
 
 __all__ = ["add_manifest", "run_manifest"]
@@ -23,8 +24,9 @@ def run_manifest(options: argparse.Namespace) -> int:
     folder = Path(options.path)
     if not folder.is_dir():
         raise StructureError(f"{folder} is no folder. To do: name the folder of a SavedModel.")
-    differences = compare_manifest(folder)
-    manifest = read_manifest(folder)
+    differences, manifest = read_one_version(
+        folder, lambda opened: (compare_manifest(opened), read_manifest(opened))
+    )
     assert manifest is not None
     if options.json:
         found = {"path": options.path, "differences": list(differences), **manifest.to_json()}

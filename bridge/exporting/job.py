@@ -239,7 +239,12 @@ def _describe(request: ExportRequest, target: Target, folder: Path) -> dict[str,
         **request.options,
     }
     if target.file is not None:
-        described["source_sha256"] = hash_file(target.file).sha256
+        described["source_sha256"] = _sha256(target.file)
     if request.params is not None and (folder / request.params).is_file():
-        described["params_sha256"] = hash_file(folder / request.params).sha256
+        described["params_sha256"] = _sha256(folder / request.params)
     return {name: value for name, value in described.items() if value not in (None, [], False)}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hash_file(file).sha256

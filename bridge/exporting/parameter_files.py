@@ -6,7 +6,6 @@ None of them can run code when it is read; pickles can, and are refused.
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from bridge.npz_file import NPZ_ERRORS, open_npz
+from savedmodel.model_folder import locate
 from xla_call_module.errors import (
     DtypeError,
     FormatError,
+    InteropError,
     MissingDependencyError,
     StructureError,
     refusing_damage,
@@ -130,10 +132,11 @@ def _with_lists(nested: Any) -> Any:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        # numpy reads a single array or a pickle under this name, too.
-        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
+        with open_npz(path) as file:
             arrays = {key: file[key] for key in file.files}
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except InteropError:
+        raise
+    except NPZ_ERRORS as error:
         pickled = "pickle" in str(error)
         raise FormatError(
             f"{path} {'holds pickled objects' if pickled else 'is no .npz file'}: "
@@ -155,6 +158,8 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise _missing(path, "safetensors") from error
+    folder, name = locate(path)
+    folder.open(name).close()  # it maps whatever is there
     try:
         # JAX's arrays, since numpy's own dtypes lack bfloat16.
         with safe_open(path, framework="flax") as file:

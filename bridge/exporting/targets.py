@@ -12,6 +12,7 @@ from typing import Any
 
 from jax import export
 
+from savedmodel.model_folder import read_file
 from xla_call_module.errors import FormatError, InteropError, StructureError
 
 __all__ = ["CodeError", "Target", "find_target"]
@@ -19,6 +20,9 @@ __all__ = ["CodeError", "Target", "find_target"]
 
 class CodeError(StructureError):
     """The user's own code raised something, which is the cause: mend it."""
+
+
+_MAX_EXPORTED_BYTES = 1 << 31  # flatbuffers' own limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,8 @@ def _broken(name: str, error: Exception) -> CodeError:
 
 def _read_exported(path: Path) -> export.Exported:
     try:
-        return export.deserialize(bytearray(path.read_bytes()))
-    except OSError:
+        return export.deserialize(bytearray(read_file(path, limit=_MAX_EXPORTED_BYTES)))
+    except (OSError, InteropError):
         raise
     except Exception as error:
         # flatbuffers has no error of its own for what is no message of JAX.

@@ -140,7 +140,7 @@ def export_wiring(
     """
 
     def constant(variable: int) -> np.ndarray[Any, Any]:
-        return variables[variable].mapped()
+        return variables[variable].shared()
 
     functions = _with_own_symbols(
         {

@@ -65,7 +65,7 @@ def bind(
     function = signature.function
     exported = restore(
         function.chain,
-        lambda key: model.variables[function.constants[key]].mapped(),
+        lambda key: model.variables[function.constants[key]].shared(),
         disabled_checks,
     )
     params = _params_tree(exported, signature, model)

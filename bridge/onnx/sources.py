@@ -21,6 +21,7 @@ from bridge.onnx.table import CUSTOM_CALLS
 from bridge.onnx.values import Array
 from bridge.trees import key_names, to_identifier, unique_names
 from bridge.vjp import vjp_of
+from savedmodel.model_folder import read_file
 from savedmodel.read import read
 from xla_call_module.call import CallModule
 from xla_call_module.errors import PlatformError, ShardingError, StructureError, refusing_damage
@@ -32,6 +33,7 @@ __all__ = ["Program", "Source", "program_of"]
 
 # What JAX calls the argument of a VJP (jax/_src/export/_export.py); without it names are plainer.
 _OF_VJP = "args_and_out_cts_flat_jax["
+_MAX_ARTIFACT_BYTES = 1 << 32
 
 Source = export.Exported | CallModule | LoadedModel | LoadedSignature | str | os.PathLike[str]
 
@@ -206,7 +208,7 @@ def _read(source: Source, params: Any) -> _Found:
 
 
 def _read_artifact(path: Path) -> export.Exported:
-    found = path.read_bytes()
+    found = read_file(path, limit=_MAX_ARTIFACT_BYTES)
     if is_module(found):
         return exported_of_file(path, found)
     with refusing_damage(f"{path}, as a serialized Exported"):

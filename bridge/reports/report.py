@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from bridge.loading.signature_calls import calls_of, inputs_of, names_of, outputs_of
@@ -15,6 +13,7 @@ from bridge.reports.sharding import ShardingReport, read_shardings
 from savedmodel.folder import PROTO_FILE
 from savedmodel.manifest import Manifest, read_manifest
 from savedmodel.model import SavedModel, Signature, Variable
+from savedmodel.model_folder import ModelFolder
 from savedmodel.provenance import tensorflow_writer
 from savedmodel.records import record_sizes
 from savedmodel.serving_files import WARMUP_FILE
@@ -293,7 +292,7 @@ class FileReport:
         return asdict(self)
 
 
-def report_of(model: SavedModel, folder: Path) -> FileReport:
+def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
     """What is in a SavedModel that has been read.
 
     Args:
@@ -310,7 +309,7 @@ def report_of(model: SavedModel, folder: Path) -> FileReport:
     writer, saved_again = _writer(folder, model)
     flags = read_flags()
     return FileReport(
-        path=str(folder),
+        path=str(folder.path),
         bytes=sum(file.bytes for file in files),
         tensorflow=newest([report.tensorflow for report in reports]),
         signatures=reports,
@@ -459,9 +458,9 @@ def _metadata(model: SavedModel) -> dict[str, Any]:
     return {key: value for key, value in model.metadata.items() if key != "signatures"}
 
 
-def _writer(folder: Path, model: SavedModel) -> tuple[str, bool]:
+def _writer(folder: ModelFolder, model: SavedModel) -> tuple[str, bool]:
     """What wrote the file, and whether that was TensorFlow with what is ours."""
-    version = tensorflow_writer(folder / PROTO_FILE)
+    version = tensorflow_writer(PROTO_FILE, within=folder)
     calls = [call for signature in model.signatures for call in signature.function.chain]
     ours = any(call.exported for call in calls)
     if version:
@@ -469,22 +468,20 @@ def _writer(folder: Path, model: SavedModel) -> tuple[str, bool]:
     return str(model.metadata.get("writer", "another program")), False
 
 
-def _files(folder: Path) -> tuple[StoredFile, ...]:
+def _files(folder: ModelFolder) -> tuple[StoredFile, ...]:
     """The regular files below a folder; links are not followed."""
-    found = []
-    for root, _, names in os.walk(folder):
-        for name in names:
-            status = os.lstat(os.path.join(root, name))
-            if stat.S_ISREG(status.st_mode):
-                path = Path(root, name).relative_to(folder)
-                found.append(StoredFile(path.as_posix(), status.st_size))
+    found = [
+        StoredFile(name, status.st_size)
+        for name, status in folder.walk()
+        if stat.S_ISREG(status.st_mode)
+    ]
     return tuple(sorted(found, key=lambda file: file.path))
 
 
-def _report_warmup(folder: Path) -> WarmupReport | None:
-    if not (folder / WARMUP_FILE).is_file():
+def _report_warmup(folder: ModelFolder) -> WarmupReport | None:
+    if folder.find(WARMUP_FILE) is None:
         return None
     records, total = 0, 0
-    for size in record_sizes(folder / WARMUP_FILE):
+    for size in record_sizes(WARMUP_FILE, within=folder):
         records, total = records + 1, total + size
     return WarmupReport(WARMUP_FILE, records, total)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 
 from savedmodel.copying import copy_files
 from savedmodel.folder import PROTO_FILE, hidden_folder, move_new, write_text
+from savedmodel.model_folder import ModelFolder, read_file
 from savedmodel.remote import address, is_remote, upload
 from xla_call_module.errors import FormatError, StructureError
 
@@ -28,6 +30,8 @@ __all__ = ["MOST", "BasePath", "open_base_path", "parse_version"]
 _HIDDEN = "publish"
 # Serving's numbers have 64 bits.
 MOST = 2**63 - 1
+_MAX_TEXT_BYTES = 1 << 24
+_PIECE_BYTES = 8 << 20
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+[ \t\n\v\f\r]*")
 
 
@@ -127,12 +131,17 @@ class _Folder:
     def copy(self, name: str, folder: Path) -> None:
         source = self._path / name
         folder.mkdir()
-        copy_files(source, folder)
-        # A version that goes is moved away first, so one that is still there was there all along.
-        if not (source / PROTO_FILE).exists():
+        try:
+            opened = ModelFolder(source)
+            copy_files(opened, folder)
+            # One that goes is moved away first, so one that is still there was there all along.
+            opened.check_current()
+        except (OSError, FormatError) as error:
+            if (source / PROTO_FILE).exists():
+                raise
             raise StructureError(
                 f"{source} was removed while it was copied. To do: take a version that is there."
-            )
+            ) from error
 
     def remove(self, name: str) -> None:
         with hidden_folder(self._path, _HIDDEN) as aside:
@@ -143,11 +152,10 @@ class _Folder:
 
     def read_text(self, name: str) -> str | None:
         try:
-            return (self._path / name).read_text(encoding="utf-8")
+            data = read_file(self._path / name, limit=_MAX_TEXT_BYTES)
         except FileNotFoundError:
             return None
-        except UnicodeDecodeError as error:
-            raise FormatError(f"{self._path / name} is no text: {error}.") from error
+        return _to_text(data, f"{self._path / name}")
 
     def write_text(self, name: str, text: str) -> str:
         with hidden_folder(self._path, _HIDDEN) as aside:
@@ -188,7 +196,13 @@ class _Store:
 
     def copy(self, name: str, folder: Path) -> None:
         folder.mkdir()
-        _download(self._address / name, folder)
+        source = self._address / name
+        found = _identity(source)
+        _download(source, folder)
+        if _identity(source) != found:
+            raise StructureError(
+                f"{source} was changed while it was copied. To do: take a version that stays."
+            )
 
     def remove(self, name: str) -> None:
         target = self._address / name
@@ -198,7 +212,13 @@ class _Store:
 
     def read_text(self, name: str) -> str | None:
         file = self._address / name
-        return str(file.read_text()) if file.exists() else None
+        if not file.exists():
+            return None
+        with file.open("rb") as opened:
+            data = opened.read(_MAX_TEXT_BYTES + 1)
+        if len(data) > _MAX_TEXT_BYTES:
+            raise FormatError(f"{file} has over {_MAX_TEXT_BYTES:,} bytes. To do: remove it.")
+        return _to_text(data, str(file))
 
     def write_text(self, name: str, text: str) -> str:
         self._address.mkdir(parents=True, exist_ok=True)
@@ -218,4 +238,24 @@ def _download(source: Any, target: Path) -> None:
             place.mkdir()
             _download(child, place)
         else:
-            place.write_bytes(child.read_bytes())
+            with child.open("rb") as opened, place.open("wb") as copy:
+                shutil.copyfileobj(opened, copy, _PIECE_BYTES)
+
+
+def _identity(folder: Any) -> list[tuple[str, int, Any]]:
+    """The files below an address, with what tells that one was written again."""
+    found = []
+    for child in folder.iterdir():
+        if child.is_dir():
+            found += _identity(child)
+        else:
+            status = child.stat()
+            found.append((str(child), status.length, status.mtime))
+    return sorted(found)
+
+
+def _to_text(data: bytes, where: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{where} is no text: {error}.") from error

@@ -10,6 +10,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -22,6 +23,7 @@ from bridge.serving.resources import resources_of
 from savedmodel.folder import new_folder
 from savedmodel.manifest import write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE
+from savedmodel.model_folder import ModelFolder, read_one_version
 from savedmodel.read import read, read_proto
 from savedmodel.remote import is_remote
 from savedmodel.schema import Proto, TensorProto
@@ -32,6 +34,7 @@ __all__ = ["compose"]
 
 _SERVE_TAG = "serve"
 _FINGERPRINT = "fingerprint.pb"
+_ATTEMPTS = 3
 
 
 def compose(
@@ -116,19 +119,23 @@ def compose(
             f"{os.fspath(path)} is an address, and TensorFlow writes to a folder here. To do: "
             "compose to a folder, and publish that."
         )
-    with _as_folder(model, options) as folder:
-        loaded, called = _load(folder, signature, bare)
+    with _as_folder(model, options) as source:
+        loaded, called, earlier = read_one_version(
+            source, lambda folder: _load(folder, signature, bare), attempts=_ATTEMPTS
+        )
         inputs = dict(sorted(called.structured_input_signature[1].items()))
         asked = read_request(inputs, preprocess, request, examples, one_name=kind.input)
         kind.check_request(asked.specs)
         composed = _compose(called, asked, postprocess, kind, classes)
-        given = _parse_defaults(asked.specs, _own_defaults(folder), defaults, signature, bare)
+        given = _parse_defaults(asked.specs, earlier.values, defaults, signature, bare)
         loaded.composed_resources = resources_of([preprocess, postprocess])
         signatures = {**loaded.signatures, bare: called, signature: composed}
         with new_folder(Path(path), overwrite=overwrite) as place:
             _write(loaded, place, signatures)
-            methods, own = _earlier(folder, signature)
-            _finish(place, methods | {signature: kind.name}, own | given)
+            # TensorFlow has copied the assets from where the path leads to by now.
+            earlier.folder.check_current()
+            methods = {**earlier.methods, signature: kind.name}
+            _finish(place, methods, {**earlier.defaults, **given})
             if manifest:
                 write_manifest(place, **describe_environment(source_file(model)), request={})
     return os.fspath(path)
@@ -150,21 +157,50 @@ def _as_folder(model: Any, options: SaveOptions) -> Iterator[Path]:
         yield Path(temporary) / "model"
 
 
-def _load(folder: Path, signature: str, bare: str) -> tuple[Any, Any]:
-    """What TensorFlow loads, and the signature in it that is to be called."""
-    found = [found.key for found in read(folder).signatures]
-    if signature not in found:
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """What TensorFlow does not save again of a file.
+
+    Attributes:
+        folder: that it is in.
+        values: for each signature that is a JAX function the defaults of its inputs.
+        methods: for each signature but the one that is composed its method.
+        defaults: for the same the protos of the defaults.
+    """
+
+    folder: ModelFolder
+    values: Mapping[str, Mapping[str, Any]]
+    methods: Mapping[str, str]
+    defaults: Mapping[str, Mapping[str, Proto]]
+
+
+def _load(folder: ModelFolder, signature: str, bare: str) -> tuple[Any, Any, _Earlier]:
+    """What TensorFlow loads, the signature in it that is to be called, and what it leaves out."""
+    values = {found.key: dict(found.defaults) for found in read(folder).signatures}
+    if signature not in values:
         raise StructureError(
-            f"{folder} has no signature {signature!r} that is a JAX function, only "
-            f"{', '.join(map(repr, found))}. To do: pass signature=."
+            f"{folder.path} has no signature {signature!r} that is a JAX function, only "
+            f"{', '.join(map(repr, values))}. To do: pass signature=."
         )
-    loaded = tf.saved_model.load(folder)
+    earlier = _Earlier(folder, values, *_earlier(folder, signature))
+    loaded = _load_in_tensorflow(folder)
     if bare in loaded.signatures or bare == signature or not bare.isidentifier():
         raise StructureError(
             f"The signature {signature} cannot stay under the key {bare!r}, which is taken or no "
             "name. To do: pass another one as bare=."
         )
-    return loaded, loaded.signatures[signature]
+    return loaded, loaded.signatures[signature], earlier
+
+
+def _load_in_tensorflow(folder: ModelFolder) -> Any:
+    """What TensorFlow loads, which finds the files by their paths."""
+    try:
+        loaded = tf.saved_model.load(folder.path)
+    except Exception:
+        folder.check_current()
+        raise
+    folder.check_current()
+    return loaded
 
 
 def _compose(
@@ -188,11 +224,6 @@ def _compose(
         raise StructureError(
             f"TensorFlow cannot trace the functions around the call: {error}"
         ) from error
-
-
-def _own_defaults(folder: Path) -> dict[str, dict[str, Any]]:
-    """The defaults that the signatures of a file have."""
-    return {signature.key: dict(signature.defaults) for signature in read(folder).signatures}
 
 
 def _parse_defaults(
@@ -242,7 +273,9 @@ def _write(loaded: Any, place: Path, signatures: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _earlier(folder: Path, signature: str) -> tuple[dict[str, str], dict[str, dict[str, Proto]]]:
+def _earlier(
+    folder: ModelFolder, signature: str
+) -> tuple[dict[str, str], dict[str, dict[str, Proto]]]:
     """Methods and defaults of the other signatures, which TensorFlow does not save again."""
     methods, defaults = {}, {}
     for meta_graph in read_proto(folder).meta_graphs:

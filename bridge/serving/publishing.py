@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from savedmodel.manifest import (
     read_manifest,
     write_manifest,
 )
+from savedmodel.model_folder import ModelFolder, read_one_version
 from savedmodel.read import read_proto
 from savedmodel.records import record_sizes
 from savedmodel.remote import is_remote
@@ -138,13 +140,13 @@ def publish(
     _check_numbers(version, keep)
     if version is not None and version in base.taken():
         raise _taken(base_path, version)
-    sizes = parse_sizes(warmup)
-    if sizes is None and batching is not None:
-        sizes = _bucket_sizes(model, options.get("batch_buckets"))
-    wanted = parse_batching(batching, sizes=sizes or ())
     own_name = name if name is not None else _name_of(base_path)
     with base.new_version() as folder:
         _fill(model, folder, base_path, options)
+        sizes = parse_sizes(warmup)
+        if sizes is None and batching is not None:
+            sizes = _bucket_sizes(folder)
+        wanted = parse_batching(batching, sizes=sizes or ())
         if warmup is not None or wanted is not None:
             _prepare(folder, warmup, wanted, name=own_name, seed=seed)
             _renew_manifest(folder)
@@ -204,14 +206,9 @@ def rollback(
     return Published(path, number, records, removed, copy_of=origin)
 
 
-def _bucket_sizes(model: Any, batch_buckets: Any) -> tuple[int, ...]:
+def _bucket_sizes(folder: Path) -> tuple[int, ...]:
     """The sizes that batches are padded to, in any of the signatures."""
-    if isinstance(model, str | os.PathLike) and not is_remote(model):
-        found = [signature.buckets for signature in read_signatures(Path(model))]
-    elif isinstance(batch_buckets, Mapping):
-        found = [parse_sizes(sizes) or () for sizes in batch_buckets.values()]
-    else:
-        found = [parse_sizes(batch_buckets) or ()]
+    found = [signature.buckets for signature in read_signatures(folder)]
     return tuple(sorted({size for sizes in found for size in sizes}))
 
 
@@ -240,8 +237,11 @@ def _origin(base: BasePath, name: str, number: int) -> int:
     if text is None:
         return number
     try:
-        return int(json.loads(text)["copy_of"])
-    except (ValueError, TypeError, KeyError) as error:
+        origin = json.loads(text)["copy_of"]
+        if type(origin) is not int or not 1 <= origin <= MOST:
+            raise ValueError(f"copy_of is {origin!r:.40}")
+        return origin
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise FormatError(
             f"{PUBLICATION_FILE} of version {number} is damaged: {error!r}. To do: remove it, or "
             "say which version to go back to by to=."
@@ -281,22 +281,28 @@ def _fill(
     if is_remote(model):
         raise StructureError(f"{model} is an address. To do: copy the SavedModel to a folder.")
     source = Path(os.path.abspath(model))
-    read_proto(source)
-    _check_manifest(source)
     if source in Path(os.path.abspath(base_path)).parents:
         raise StructureError(
             f"{os.fspath(base_path)} is inside of {source}, which is to be copied. To do: take "
             "another base_path."
         )
+    read_one_version(source, lambda opened: _copy_model(opened, folder))
+
+
+def _copy_model(source: ModelFolder, folder: Path) -> None:
+    read_proto(source)
+    _check_manifest(source)
+    # An earlier attempt, in which the source was replaced, may have left a part.
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     copy_files(source, folder, without=(PUBLICATION_FILE,), linked=False)
 
 
-def _check_manifest(folder: Path) -> None:
+def _check_manifest(folder: ModelFolder) -> None:
     if read_manifest(folder) is not None and (differences := compare_manifest(folder)):
         raise FormatError(
-            f"{folder} is not what its manifest says: {'; '.join(differences[:3])}. To do: copy it "
-            f"again, write it again, or remove {MANIFEST_FILE}."
+            f"{folder.path} is not what its manifest says: {'; '.join(differences[:3])}. To do: "
+            f"copy it again, write it again, or remove {MANIFEST_FILE}."
         )
 
 

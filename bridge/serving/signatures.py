@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bridge.loading.signature_calls import calls_of, inputs_of, outputs_of
 from bridge.serving.example_features import ExampleFeature, features_of
 from savedmodel.model import SavedModel
+from savedmodel.model_folder import ModelFolder, read_one_version
 from savedmodel.read import read, read_proto
 from savedmodel.schema import Proto
 from xla_call_module.call import TensorSpec
@@ -218,13 +219,19 @@ def _not_drawn(key: str, tensor: ServedTensor, reason: str) -> str:
     )
 
 
-def read_signatures(folder: Path) -> tuple[ServedSignature, ...]:
+def read_signatures(
+    folder: str | os.PathLike[str] | ModelFolder,
+) -> tuple[ServedSignature, ...]:
     """The signatures of a SavedModel of any writer, sorted by their keys.
 
     Raises:
         FormatError: the file is damaged, or has no signature that Serving could call.
         OSError: it cannot be read.
     """
+    return read_one_version(folder, _read_signatures)
+
+
+def _read_signatures(folder: ModelFolder) -> tuple[ServedSignature, ...]:
     proto = read_proto(folder)
     graphs = [g for g in proto.meta_graphs if _SERVE_TAG in g.meta_info_def.tags]
     definitions = {
@@ -235,8 +242,8 @@ def read_signatures(folder: Path) -> tuple[ServedSignature, ...]:
     }
     if not definitions:
         raise FormatError(
-            f"{folder} has no signature under the tag {_SERVE_TAG!r}, which is what TensorFlow "
-            "Serving calls. To do: save it with signatures=."
+            f"{folder.path} has no signature under the tag {_SERVE_TAG!r}, which is what "
+            "TensorFlow Serving calls. To do: save it with signatures=."
         )
     features = {
         (key, name): features_of(graphs[0].graph_def, info.name)
@@ -249,6 +256,8 @@ def read_signatures(folder: Path) -> tuple[ServedSignature, ...]:
     # What computes more than calls of modules is served all the same; its sizes are unknown then.
     with contextlib.suppress(InteropError):
         model = read(folder)
+    if model is None:
+        folder.check_current()
     found = (_signature(key, definition, model) for key, definition in definitions.items())
     return tuple(_with_features(signature, features) for signature in found)
 

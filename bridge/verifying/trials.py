@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from bridge.npz_file import NPZ_ERRORS, open_npz
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import FormatError, InteropError, quote
 
@@ -26,6 +26,7 @@ __all__ = ["Array", "Trial", "read_results", "read_trials", "write_trials"]
 Array = np.ndarray[Any, Any]
 
 _FORMAT = 1
+_MAX_COMPRESSED = 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,12 @@ def write_trials(path: str | os.PathLike[str], trials: Sequence[Trial]) -> None:
         for key, array in arrays.items()
     }
     text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    # What is compressed is read only up to a size (`open_npz`).
+    large = sum(array.nbytes for array in plain.values()) > _MAX_COMPRESSED
+    write = np.savez if large else np.savez_compressed
     # Given a file, numpy does not add a suffix to its name.
     with Path(path).open("wb") as file:
-        np.savez_compressed(file, header=text, **plain)  # type: ignore[arg-type]  # no options
+        write(file, header=text, **plain)  # type: ignore[arg-type]  # no options
 
 
 def read_trials(path: str | os.PathLike[str]) -> tuple[Trial, ...]:
@@ -107,7 +111,9 @@ def read_trials(path: str | os.PathLike[str]) -> tuple[Trial, ...]:
         return tuple(
             _to_trial(fields, number, arrays) for number, fields in enumerate(header["trials"])
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except InteropError:
+        raise
+    except NPZ_ERRORS as error:
         raise _damaged(path, error) from error
 
 
@@ -174,8 +180,7 @@ def _to_trial(fields: Mapping[str, Any], number: int, arrays: Mapping[str, Array
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
     try:
-        # Given a name, numpy does not close what is no archive.
-        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as entries:
+        with open_npz(path) as entries:
             header = json.loads(entries["header"].tobytes())
             arrays = {
                 str(key): entries[key].view(dtype_from_name(name, where=str(path)).numpy)
@@ -183,10 +188,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array
             }
     except (OSError, InteropError):
         raise
-    except (
-        ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError,
-        zipfile.BadZipFile,
-    ) as error:  # fmt: skip
+    except NPZ_ERRORS as error:
         raise _damaged(path, error) from error
     return header, arrays
 

@@ -108,7 +108,7 @@ def test_a_session_loads_it_whole(two):
 def test_it_is_loaded_here(two):
     _check_values(bridge.load(two).params)
     np.testing.assert_allclose(bridge.load(two)(X), _result(), 1e-5)
-    _check_values({variable.name: variable.mapped() for variable in savedmodel.read(two).variables})
+    _check_values({variable.name: variable.shared() for variable in savedmodel.read(two).variables})
 
 
 def test_tensorflow_saves_it_again(two, tmp_path):

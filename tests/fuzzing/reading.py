@@ -40,7 +40,7 @@ def read_all(folder: Path) -> Any:
     """Every number, name and module of a SavedModel."""
     model = savedmodel.read(folder)
     variables = tuple(
-        (v.name, v.dtype.name, v.shape, v.trainable, v.constant, v.mapped().tobytes())
+        (v.name, v.dtype.name, v.shape, v.trainable, v.constant, v.shared().tobytes())
         for v in model.variables
     )
     signatures = tuple(

@@ -196,7 +196,7 @@ def test_save_takes_a_number_of_files(tmp_path):
     assert names == [*(f"variables.data-{n:05}-of-00003" for n in range(3)), "variables.index"]
     loaded = tf.saved_model.load(tmp_path / "m")
     for variable in savedmodel.read(tmp_path / "m").variables:
-        assert np.array_equal(variable.mapped(), params[variable.name])
+        assert np.array_equal(variable.shared(), params[variable.name])
         assert np.array_equal(loaded.params[variable.name], params[variable.name])
     for wrong in (0, -1, 1.5, "3", True):
         with pytest.raises(StructureError, match=f"num_shards is {wrong!r}"):

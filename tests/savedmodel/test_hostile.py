@@ -73,7 +73,7 @@ def _refused(folder, match):
 
 
 def _read(folder):
-    return [variable.mapped() for variable in savedmodel.read(folder).variables]
+    return [variable.shared() for variable in savedmodel.read(folder).variables]
 
 
 def _wrapper(graph):
@@ -125,7 +125,7 @@ class TestFiles:
         shutil.rmtree(target) if target.is_dir() else target.unlink()
         os.symlink(original / name, target)
         for variable in savedmodel.read(folder).variables:
-            assert variable.mapped().shape == variable.shape
+            assert variable.shared().shape == variable.shape
 
     def test_links_that_stay_inside(self, folder, tmp_path):
         (folder / DATA).rename(folder / "variables/blob")
@@ -136,7 +136,7 @@ class TestFiles:
     def test_a_data_file_with_no_end(self, folder):
         os.truncate(folder / DATA, 1 << 40)
         for variable in savedmodel.read(folder).variables:
-            assert variable.mapped().shape == variable.shape
+            assert variable.shared().shape == variable.shape
 
     def test_a_proto_with_no_end(self, folder):
         with (folder / PB).open("ab") as file:

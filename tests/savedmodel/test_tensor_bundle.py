@@ -339,30 +339,21 @@ class TestDamage:
 
     def test_a_pipe_for_an_index(self, tmp_path):
         os.mkfifo(tmp_path / "v.index")
-        with pytest.raises(FormatError, match=r"v\.index, byte 0: it is no regular file"):
+        with pytest.raises(FormatError, match=r"v\.index is no regular file"):
             read_index(tmp_path / "v")
 
     def test_an_index_without_bounds(self, tmp_path):
         with open(tmp_path / "v.index", "wb") as file:
             file.truncate(1 << 40)
-        with pytest.raises(FormatError, match=r"byte 0: 1099511627776 bytes are more than"):
+        with pytest.raises(FormatError, match=r"v\.index has 1,099,511,627,776 bytes; such a"):
             read_index(tmp_path / "v")
 
     def test_a_data_file_that_shrinks_while_it_is_read(self, bundle, monkeypatch):
         index = read_index(bundle)
-        monkeypatch.setattr(bundle_reader, "open", _Empty, raising=False)
+        monkeypatch.setattr(bundle_reader, "check_bounds", lambda index, entry: None)
+        os.truncate(bundle.with_name(SHARD), 64)
         with pytest.raises(FormatError, match=f"{SHARD}, byte 64: the file became shorter"):
             read_strings(index, "text")
-
-
-class _Empty(io.FileIO):
-    """A file that ends at once, whatever its size is."""
-
-    def __init__(self, path, mode, buffering):
-        super().__init__(path, mode)
-
-    def readinto(self, buffer):
-        return 0
 
 
 HEADER = {"num_shards": 1, "version": {"producer": 1}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import savedmodel
-from savedmodel import bundle_writer, extents, piece_checksums, tensor_map, tensor_parts
+from savedmodel import bundle_writer, extents, piece_checksums, tensor_parts
 from savedmodel.bundle_layout import BundleTensor
 from savedmodel.bundle_writer import write_bundle
+from savedmodel.data_files import DataFiles
 from savedmodel.piece_checksums import PieceChecksums, encode_pieces, whole_checksum
 from savedmodel.schema import BundleEntryProto
 from savedmodel.sstable import decode_table, encode_table
 from savedmodel.tensor_bundle import read_index
-from savedmodel.tensor_map import TensorMap
 from savedmodel.tensor_parts import TensorParts
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import FormatError, StructureError
@@ -97,13 +98,13 @@ EXTENTS = st.tuples(
 
 @pytest.mark.parametrize("bundle", ["ours", "whole", "sliced"])
 def test_any_part(bundle, request):
-    tensors = TensorMap(read_index(request.getfixturevalue(bundle)))
+    index = read_index(request.getfixturevalue(bundle))
 
     @given(extent=EXTENTS)
     @settings(deadline=None, max_examples=60)
     def check(extent):
         expected = ARRAY[tuple(slice(*bounds) for bounds in extent)]
-        np.testing.assert_array_equal(_part(TensorParts(tensors, "w"), extent), expected)
+        np.testing.assert_array_equal(_part(TensorParts(index, "w"), extent), expected)
 
     check()
 
@@ -139,7 +140,7 @@ def test_tensorflow_reads_past_them(ours, tmp_path):
     entry = read_index(tmp_path / "again").entries["w"]
     assert entry == dataclasses.replace(read_index(ours).entries["w"], pieces=entry.pieces)
     np.testing.assert_array_equal(
-        _part(TensorParts(TensorMap(read_index(tmp_path / "again")), "w"), ((1, 2),) * 3),
+        _part(TensorParts(read_index(tmp_path / "again"), "w"), ((1, 2),) * 3),
         ARRAY[1:2, 1:2, 1:2],
     )
 
@@ -160,7 +161,7 @@ class _Counting:
 
 def test_only_the_pieces_of_a_part_are_checked_and_only_once(ours, monkeypatch):
     counting = _Counting(monkeypatch)
-    tensor = TensorParts(TensorMap(read_index(ours)), "w")
+    tensor = TensorParts(read_index(ours), "w")
     row = 70 * 500 * 4
     first = ((1, 2), (0, 70), (0, 500))
     pieces = -(-2 * row // 4096) - row // 4096
@@ -176,7 +177,7 @@ def test_only_the_pieces_of_a_part_are_checked_and_only_once(ours, monkeypatch):
 
 def test_of_slices_only_those_that_meet_the_part_are_read(sliced, monkeypatch):
     counting = _Counting(monkeypatch)
-    tensor = TensorParts(TensorMap(read_index(sliced)), "w")
+    tensor = TensorParts(read_index(sliced), "w")
     np.testing.assert_array_equal(_part(tensor, ((3, 5), (40, 41), (0, 1))), ARRAY[3:5, 40:41, :1])
     assert sum(counting.sizes) == 4 * 40 * 4
     np.testing.assert_array_equal(_part(tensor, ((1, 3), (0, 1), (0, 1))), ARRAY[1:3, :1, :1])
@@ -185,7 +186,7 @@ def test_of_slices_only_those_that_meet_the_part_are_read(sliced, monkeypatch):
 
 def test_a_whole_tensor_of_another_program_is_checked_once(whole, monkeypatch):
     counting = _Counting(monkeypatch)
-    tensor = TensorParts(TensorMap(read_index(whole)), "w")
+    tensor = TensorParts(read_index(whole), "w")
     for start in range(3):
         extent = ((start, start + 1), (0, 2), (0, 2))
         np.testing.assert_array_equal(_part(tensor, extent), ARRAY[start : start + 1, :2, :2])
@@ -200,7 +201,7 @@ def test_a_damaged_byte(bundle, request, tmp_path):
     data = bytearray((tmp_path / SHARD).read_bytes())
     data[-500 * 4 - 2] ^= 4
     (tmp_path / SHARD).write_bytes(data)
-    tensor = TensorParts(TensorMap(read_index(tmp_path / "v")), "w")
+    tensor = TensorParts(read_index(tmp_path / "v"), "w")
     first, last = ((0, 1), (0, 70), (0, 500)), ((5, 6), (68, 69), (499, 500))
     message = (
         rf"{SHARD}, byte \d+: the checksum of the \d+ bytes from \d+ on of (a slice of )?'w' is"
@@ -251,7 +252,7 @@ def test_checksums_that_are_not_those_of_the_whole(ours, tmp_path):
     crcs[3] ^= 1
     encoded = encode_pieces(PieceChecksums(4096, tuple(crcs)))
     prefix = _with_pieces(ours, tmp_path / "v", encoded)
-    tensor = TensorParts(TensorMap(read_index(prefix)), "w")
+    tensor = TensorParts(read_index(prefix), "w")
     with pytest.raises(FormatError, match="the checksums of the pieces of 'w' are not those of"):
         tensor(((0, 1), (0, 1), (0, 1)))
 
@@ -268,27 +269,44 @@ def test_a_bool_that_is_neither(tmp_path):
     data = np.array([0, 1, 2], np.uint8)
     write_bundle(tmp_path / "v", [BundleTensor("b", BOOL, (3,), lambda: [data])])
     with pytest.raises(FormatError, match="'b' is bool, and has a byte 2"):
-        TensorParts(TensorMap(read_index(tmp_path / "v")), "b")(((0, 1),))
+        TensorParts(read_index(tmp_path / "v"), "b")(((0, 1),))
 
 
-def test_pages_are_given_back(tmp_path, monkeypatch):
-    released = []
-    release = tensor_map.TensorMap.release
+def test_no_more_than_a_few_megabytes_are_read_at_a_time(tmp_path, monkeypatch):
+    sizes = []
+    read = DataFiles.read
     monkeypatch.setattr(
-        tensor_map.TensorMap,
-        "release",
-        lambda self, entry, start, stop: (
-            released.append((start, stop)),
-            release(self, entry, start, stop),
+        DataFiles,
+        "read",
+        lambda self, shard_id, offset, out: (
+            sizes.append(out.nbytes),
+            read(self, shard_id, offset, out),
         ),
     )
     array = np.arange(20 << 20, dtype=np.uint8).reshape(20, 1 << 20)
     write_bundle(tmp_path / "v", [BundleTensor("k", 4, array.shape, lambda: [array])])
-    tensor = TensorParts(TensorMap(read_index(tmp_path / "v")), "k")
+    tensor = TensorParts(read_index(tmp_path / "v"), "k")
     extent = ((3, 17), (5, 1 << 20))
     assert np.array_equal(tensor(extent).reshape(14, -1), array[3:17, 5:])
-    assert max(stop - start for start, stop in released) <= tensor_parts.PIECE_SIZE
-    assert sum(stop - start for start, stop in released) >= 14 * ((1 << 20) - 5)
+    assert max(sizes) <= tensor_parts.PIECE_SIZE
+
+
+def test_a_file_that_is_written_to_meanwhile(ours, tmp_path):
+    for file in (ours.with_name("v.index"), ours.with_name(SHARD)):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tensor = TensorParts(read_index(tmp_path / "v"), "w")
+    first = ((0, 1), (0, 70), (0, 500))
+    np.testing.assert_array_equal(_part(tensor, first), ARRAY[:1])
+    data = (tmp_path / SHARD).read_bytes()
+    (tmp_path / SHARD).write_bytes(bytes(len(data)))
+    os.utime(tmp_path / SHARD, (1, 1))
+    with pytest.raises(FormatError, match=rf"{SHARD}, byte \d+: the checksum of the"):
+        tensor(first)
+    (tmp_path / SHARD).write_bytes(data)
+    np.testing.assert_array_equal(_part(tensor, first), ARRAY[:1])
+    os.truncate(tmp_path / SHARD, 100)
+    with pytest.raises(FormatError, match=rf"{SHARD}, byte \d+: the file became shorter"):
+        tensor(first)
 
 
 class TestVariable:

@@ -10,11 +10,10 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from savedmodel.bundle_reader import read_tensor
+from savedmodel.bundle_reader import SharedTensor, read_tensor
 from savedmodel.schema import BundleEntryProto
 from savedmodel.sstable import decode_table, encode_table
 from savedmodel.tensor_bundle import read_index
-from savedmodel.tensor_map import TensorMap
 from savedmodel.tensor_slices import flaw_of_slices, slice_key
 from xla_call_module.errors import FormatError
 
@@ -64,9 +63,9 @@ def test_slices_are_put_together(bundle, request):
     np.testing.assert_array_equal(
         read_tensor(index, "w").view(np.float32).reshape(WHOLE.shape), WHOLE
     )
-    mapped = TensorMap(index).tensor("w")
-    assert not mapped().flags.writeable
-    np.testing.assert_array_equal(mapped().view(np.float32).reshape(WHOLE.shape), WHOLE)
+    shared = SharedTensor(index, "w")
+    assert not shared().flags.writeable
+    np.testing.assert_array_equal(shared().view(np.float32).reshape(WHOLE.shape), WHOLE)
 
 
 @pytest.mark.parametrize("key", ["a/b", "null\0byte", "ÿþ", "a\0\0b\0", "x" * 300])
@@ -162,7 +161,7 @@ def test_a_damaged_slice(merged):
     data[1000] ^= 1
     path.write_bytes(data)
     index = read_index(merged)
-    for read in (lambda: read_tensor(index, "w"), TensorMap(index).tensor("w")):
+    for read in (lambda: read_tensor(index, "w"), SharedTensor(index, "w")):
         with pytest.raises(FormatError, match=re.escape(path.name) + ".* bytes of a slice of '"):
             read()
 

@@ -1,7 +1,8 @@
-"""Variables that are mapped and not read, and whose checksums are checked once."""
+"""Variables that are read once for all who hold them, and whose checksums are checked."""
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import subprocess
@@ -17,12 +18,12 @@ import tensorflow as tf
 
 import bridge
 import savedmodel
-from savedmodel import tensor_map
+from savedmodel import bundle_reader
 from savedmodel.bundle_layout import BundleTensor
+from savedmodel.bundle_reader import SharedTensor
 from savedmodel.bundle_writer import write_bundle
 from savedmodel.schema import SavedModel
 from savedmodel.tensor_bundle import read_index
-from savedmodel.tensor_map import TensorMap
 from xla_call_module.dtypes import DTYPES, WIDE
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
@@ -64,7 +65,7 @@ def test_every_dtype_and_shape(folder):
     variables = savedmodel.read(folder).variables
     assert {variable.name for variable in variables} == PARAMS.keys()
     for variable in variables:
-        value = variable.mapped()
+        value = variable.shared()
         _same(value, PARAMS[variable.name])
         _same(value, variable.to_numpy())
         assert type(value) is np.ndarray
@@ -75,23 +76,22 @@ def test_every_dtype_and_shape(folder):
 def test_after_tensorflow_saved_it_again(folder, tmp_path):
     loaded = tf.saved_model.load(folder)
     tf.saved_model.save(loaded, tmp_path / "again", signatures=loaded.signatures)
-    variables = savedmodel.read(tmp_path / "again").variables
-    # TensorFlow puts tensors next to each other, which leaves most of them unaligned.
-    assert not all(variable.mapped().flags.aligned for variable in variables)
-    for variable in variables:
-        _same(variable.mapped(), PARAMS[variable.name])
+    # TensorFlow puts tensors next to each other in the file.
+    for variable in savedmodel.read(tmp_path / "again").variables:
+        assert variable.shared().flags.aligned
+        _same(variable.shared(), PARAMS[variable.name])
         if variable.dtype.name != "bool":
-            _same(np.asarray(jnp.asarray(variable.mapped())), PARAMS[variable.name])
+            _same(np.asarray(jnp.asarray(variable.shared())), PARAMS[variable.name])
 
 
 def test_a_value_that_comes_from_no_file():
     dtype = next(dtype for dtype in DTYPES if dtype.name == "bfloat16")
     value = _values(dtype, (2, 3))
     variable = savedmodel.Variable("w", dtype, (2, 3), chunks=lambda: iter([value]))
-    _same(variable.mapped(), value)
-    assert not variable.mapped().flags.writeable
+    _same(variable.shared(), value)
+    assert not variable.shared().flags.writeable
     with pytest.raises(StructureError, match="The variable w has no value"):
-        savedmodel.Variable("w", dtype, (2, 3)).mapped()
+        savedmodel.Variable("w", dtype, (2, 3)).shared()
 
 
 def _flip(path, offset):
@@ -106,11 +106,11 @@ def test_a_damaged_tensor_and_its_neighbours(folder):
     _flip(folder / DATA, index.entries[key].offset + 5)
     for variable in savedmodel.read(folder).variables:
         if variable.name != "float32_1_3":
-            _same(variable.mapped(), PARAMS[variable.name])
+            _same(variable.shared(), PARAMS[variable.name])
             continue
         for _ in range(2):
             with pytest.raises(FormatError, match=r"data-00000-of-00001, byte \d+: the checksum"):
-                variable.mapped()
+                variable.shared()
         with pytest.raises(FormatError, match="the checksum"):
             variable.to_numpy()
 
@@ -119,21 +119,32 @@ def test_a_bool_that_is_neither(tmp_path):
     data = np.array([0, 1, 2], np.uint8)
     write_bundle(tmp_path / "v", [BundleTensor("b", 10, (3,), lambda: [data])])
     with pytest.raises(FormatError, match="'b' is bool, and has a byte 2"):
-        TensorMap(read_index(tmp_path / "v")).tensor("b")()
+        SharedTensor(read_index(tmp_path / "v"), "b")()
 
 
-def test_the_checksum_is_computed_once_whatever_the_threads(folder, monkeypatch):
-    checked = []
-    check = tensor_map.check_tensor
+def test_it_is_read_once_while_it_is_held_whatever_the_threads(folder, monkeypatch):
+    read = []
+    reads = bundle_reader.read_tensor
     monkeypatch.setattr(
-        tensor_map, "check_tensor", lambda *args: (checked.append(args[1]), check(*args))
+        bundle_reader, "read_tensor", lambda *args: (read.append(args[1]), reads(*args))[1]
     )
     variables = savedmodel.read(folder).variables
-    assert checked == []
+    assert read == []
     with ThreadPoolExecutor(8) as pool:
-        values = list(pool.map(lambda variable: variable.mapped(), [*variables] * 8))
+        values = list(pool.map(lambda variable: variable.shared(), [*variables] * 8))
     assert len(values) == 8 * len(variables)
-    assert len(checked) == len(set(checked)) == len(variables)
+    assert len(read) == len(set(read)) == len(variables)
+    arrays = [jax.device_put(value) for value in values[: len(variables)]]
+    del values
+    for variable, array in zip(variables, arrays, strict=True):
+        # JAX holds the same memory on a CPU.
+        if variable.size and variable.dtype.name == "float32":
+            address = array.unsafe_buffer_pointer()
+            assert variable.shared().ctypes.data == address
+    arrays.clear()
+    gc.collect()
+    _same(variables[0].shared(), PARAMS[variables[0].name])
+    assert len(read) > len(variables)
 
 
 def test_the_index_and_the_data_file_are_opened_once(folder, monkeypatch):
@@ -142,14 +153,14 @@ def test_the_index_and_the_data_file_are_opened_once(folder, monkeypatch):
     monkeypatch.setattr(
         savedmodel.stored_variables,
         "read_index",
-        lambda prefix: (opened.append(prefix), reads(prefix))[1],
+        lambda prefix, within: (opened.append(prefix), reads(prefix, within=within))[1],
     )
     files = len(os.listdir("/proc/self/fd"))
     variables = savedmodel.read(folder).variables
     for variable in variables:
-        variable.mapped()
+        variable.shared()
     assert len(opened) == 1
-    assert len(os.listdir("/proc/self/fd")) == files + 1
+    assert len(os.listdir("/proc/self/fd")) == files + 2  # and the folder
 
 
 def test_a_model_outlives_its_folder(folder, exported):
@@ -157,7 +168,7 @@ def test_a_model_outlives_its_folder(folder, exported):
     other = {name: value + value.dtype.type(1) for name, value in PARAMS.items()}
     bridge.save(exported, folder, params=other, overwrite=True)
     for variable in variables:
-        _same(variable.mapped(), PARAMS[variable.name])
+        _same(variable.shared(), PARAMS[variable.name])
 
 
 @pytest.mark.parametrize(("size", "message"), [(0, "the file ends"), (4096, "the file ends")])
@@ -210,7 +221,7 @@ def test_tensors_in_one_place(tmp_path):
         read_index(tmp_path / "v")
 
 
-def test_a_large_variable_takes_no_memory(tmp_path):
+def test_a_large_variable_takes_its_own_memory(tmp_path):
     size = 300 << 20
     chunk = np.ones(1 << 20, np.uint8)
     write_bundle(
@@ -218,18 +229,24 @@ def test_a_large_variable_takes_no_memory(tmp_path):
     )
     code = (
         "import re, pathlib\n"
+        "import numpy as np\n"
         "from savedmodel.tensor_bundle import read_index\n"
-        "from savedmodel.tensor_map import TensorMap\n"
+        "from savedmodel.bundle_reader import SharedTensor\n"
         "def anonymous():\n"
         "    status = pathlib.Path('/proc/self/status').read_text()\n"
         "    return int(re.search(r'RssAnon:\\s+(\\d+) kB', status)[1]) >> 10\n"
         "before = anonymous()\n"
-        f"tensor = TensorMap(read_index({str(tmp_path / 'v')!r})).tensor('k')\n"
+        f"tensor = SharedTensor(read_index({str(tmp_path / 'v')!r}), 'k')\n"
+        "print(anonymous() - before)\n"
         "data = tensor()\n"
-        "print(anonymous() - before, data.nbytes)\n"
+        "assert tensor() is not data and np.shares_memory(tensor(), data)\n"
+        "print(anonymous() - before)\n"
+        "del data\n"
+        "print(anonymous() - before)\n"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    grown, mapped = map(int, done.stdout.split())
-    assert grown < 20
-    assert mapped == size
+    before, held, after = map(int, done.stdout.split())
+    assert before < 20
+    assert size >> 20 <= held < (size >> 20) + 20
+    assert after < 20
