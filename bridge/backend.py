@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["platform_of"]
+from xla_call_module._jax import is_runtime_inherited
+from xla_call_module.errors import InteropError
+
+__all__ = ["platform_of", "require_own_runtime"]
 
 
 def platform_of(device: Any) -> str:
@@ -16,3 +19,20 @@ def platform_of(device: Any) -> str:
     if device.platform != "gpu":
         return str(device.platform)
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
+
+
+def require_own_runtime(what: str) -> None:
+    """Refuse to have JAX compute something for which it would wait for ever.
+
+    Args:
+        what: for the message.
+
+    Raises:
+        InteropError: this process was forked from one that had used JAX.
+    """
+    if is_runtime_inherited():
+        raise InteropError(
+            f"JAX cannot compute {what} here: this process was forked from one that had used JAX, "
+            "and the threads that compute were not. To do: start it by spawn or forkserver, as "
+            "with multiprocessing.get_context('spawn'); or compute it in the other process."
+        )

@@ -13,6 +13,8 @@ import numpy as np
 from jax import export, tree_util
 from jax.sharding import Mesh, NamedSharding
 
+from bridge._jax import transformation_query
+from bridge.backend import require_own_runtime
 from bridge.keys import to_logical
 from bridge.loading.adopting import adopt
 from bridge.loading.arguments import Arguments, Sizes
@@ -32,6 +34,7 @@ __all__ = ["LoadedModel", "LoadedSignature"]
 
 # For how many kinds of shapes that it was not exported for a function is kept.
 _REFINED = 16
+_is_free = transformation_query()
 
 
 class LoadedModel:
@@ -216,6 +219,8 @@ class LoadedSignature:
             ShardingError: it was exported for several devices and loaded without a mesh; the mesh
                 does not divide a dimension that is split along it.
         """
+        if _is_free():
+            require_own_runtime(f"what {self.key} returns")
         if not args and self._signature.defaults and kwargs.keys() <= self._signature.inputs.keys():
             kwargs = {**self._signature.defaults, **kwargs}
         leaves = self._arguments.flatten(args, kwargs)

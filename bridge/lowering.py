@@ -10,6 +10,7 @@ import jax
 from jax import export, tree_util
 
 from bridge.direct_export import export_directly
+from xla_call_module._jax import survive_forks
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import InteropError, LoweringError, StructureError, UnsupportedError
 from xla_call_module.exported import from_exported, to_jax_checks
@@ -52,6 +53,7 @@ def export_for(
         UnsupportedError: it calls back to Python.
         Exception: what tracing the function raises.
     """
+    survive_forks()
     checks = to_jax_checks(disabled_checks)
 
     def export_on(names: Sequence[str]) -> export.Exported:

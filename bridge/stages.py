@@ -17,6 +17,7 @@ from jax.extend import core
 from bridge._jax import cut_vjp, enable_x64, shardings_of_trace
 from bridge.backend import platform_of
 from bridge.lowering import export_for
+from xla_call_module._jax import survive_forks
 from xla_call_module.call import TensorSpec, read_artifact_version
 from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.custom_calls import check_custom_calls
@@ -201,7 +202,9 @@ def _from_lowered(
     def like(*_: Any, **__: Any) -> Any:
         return tree_util.tree_map(lambda spec: jnp.zeros(spec.shape, spec.dtype), results)
 
+    survive_forks()
     module: Any = lowered.compiler_ir("stablehlo")
+    module.context.enable_multithreading(False)  # a stage may be of before a fork
     chosen = parse_platforms([platform_of(jax.devices()[0])] if platforms is None else platforms)
     like.__name__ = str(module.operation.attributes["sym_name"]).strip('"').removeprefix("jit_")
     made = export.export(

@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import export, tree_util
 
+from bridge.backend import require_own_runtime
 from bridge.verifying.comparison import Tolerance
+from xla_call_module._jax import survive_forks
 from xla_call_module.errors import MissingDependencyError, StructureError
 from xla_call_module.exported import argument_paths
 
@@ -81,6 +83,8 @@ def assert_gradients_match(
     """
     _check_options(order, modes)
     _import_tensorflow()
+    survive_forks()
+    require_own_runtime("gradients to compare with")
     from bridge.verifying.gradient_check import Check, state
     from bridge.verifying.modes import Modes
 

@@ -9,7 +9,10 @@ done to portable artifacts, come from jaxlib as they do there. The gate can go w
 
 from __future__ import annotations
 
+import functools
 import io
+import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ __all__ = [
     "func",
     "hlo_proto_of",
     "ir",
+    "is_runtime_inherited",
     "logical_device_ids",
     "make_gspmd_sharding",
     "make_ir_context",
@@ -32,6 +36,7 @@ __all__ = [
     "refine_module",
     "register_stablehlo_passes",
     "serialize_artifact",
+    "survive_forks",
 ]
 
 
@@ -47,6 +52,53 @@ def make_ir_context() -> Any:
         from jax.interpreters import mlir
 
         return mlir.make_ir_context()
+
+
+def survive_forks() -> None:
+    """Have MLIR contexts of JAX's use threads of their own process, here and in forked children.
+
+    All of them share one pool of threads (jax/_src/interpreters/mlir.py, `global_thread_pool`),
+    which a forked child has without the threads, and waits for ever for these. So the pool is
+    replaced when a process is forked; and once now, since this may be such a child. Without the
+    gate nothing is replaced. It can go when JAX does this.
+    """
+    _forks()
+
+
+def is_runtime_inherited() -> bool:
+    """Whether this process was forked from one that had used JAX's runtime.
+
+    The threads with which XLA compiles and computes are in that process only.
+    """
+    return _forks().inherited
+
+
+class _Forks:
+    """What is left of the threads of the process that this one was forked from."""
+
+    def __init__(self) -> None:
+        self.inherited = False
+        self._old: list[Any] = []  # contexts may refer to them, and their threads cannot be joined
+        self._renew_pool()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        self._renew_pool()
+        bridge = sys.modules.get("jax._src.xla_bridge")
+        is_used = getattr(bridge, "backends_are_initialized", lambda: False)
+        self.inherited = self.inherited or is_used()
+
+    def _renew_pool(self) -> None:
+        mlir: Any = sys.modules.get("jax._src.interpreters.mlir")
+        pool = getattr(mlir, "global_thread_pool", None)
+        if pool is not None:
+            self._old.append(pool)
+            mlir.global_thread_pool = type(pool)()
+
+
+@functools.cache
+def _forks() -> _Forks:
+    return _Forks()
 
 
 class _Context(ir.Context):

@@ -10,7 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from xla_call_module._jax import ir, make_ir_context, parse_artifact, serialize_artifact
+from xla_call_module._jax import (
+    ir,
+    make_ir_context,
+    parse_artifact,
+    serialize_artifact,
+    survive_forks,
+)
 from xla_call_module.call import read_artifact_version
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.versions import StablehloVersion
@@ -94,6 +100,7 @@ def open_module(artifact: bytes) -> Iterator[Any]:
     Raises:
         FormatError: the bytes are damaged, or newer than this jaxlib reads.
     """
+    survive_forks()
     with _contexts().take(len(artifact)):
         yield parse_module(artifact)
 

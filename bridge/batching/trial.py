@@ -18,7 +18,7 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge._jax import enable_x64
-from bridge.backend import platform_of
+from bridge.backend import platform_of, require_own_runtime
 from bridge.keys import to_logical, to_physical
 from bridge.loading.calling import call_flat
 from bridge.saving.processes import is_spread
@@ -148,6 +148,7 @@ class _Trial:
         self._exported = exported
         self._params = tree_util.tree_leaves(params)
         self._avals = exported.in_avals
+        require_own_runtime("whether batch_buckets may pad the function")
         self._function = jax.jit(call_flat(exported))
         self._batches = [i for i, spec in enumerate(call.args) if buckets.lead(spec)]
 

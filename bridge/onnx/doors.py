@@ -13,7 +13,7 @@ from typing import Any
 from jax import export
 
 from bridge.onnx.held import HELD, holder_of
-from xla_call_module._jax import func, ir, make_ir_context
+from xla_call_module._jax import func, ir, make_ir_context, survive_forks
 from xla_call_module.call import read_artifact_version
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.stablehlo import (
@@ -36,6 +36,7 @@ def with_doors(exported: export.Exported) -> export.Exported:
     if all(holder_of(aval.dtype) is None for aval in avals):
         return exported
     artifact = bytes(exported.mlir_module_serialized)
+    survive_forks()
     with make_ir_context():
         module = parse_module(artifact)
         convert_at_doors(module)

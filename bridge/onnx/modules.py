@@ -14,7 +14,7 @@ from jax import export
 from bridge.loading.adopting import adopt
 from bridge.onnx.doors import convert_at_doors
 from bridge.onnx.held import HELD
-from xla_call_module._jax import ir, make_ir_context, refine_module
+from xla_call_module._jax import ir, make_ir_context, refine_module, survive_forks
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.chlo import define_chlo
 from xla_call_module.describing import describe_arguments
@@ -64,6 +64,7 @@ def exported_of_file(path: Path, content: bytes) -> export.Exported:
         StructureError: it has several such functions, and none is `main`.
         DtypeError: an argument or result has elements that JAX does not have.
     """
+    survive_forks()
     with make_ir_context():
         module = _parse(path, content)
         _name_main(path, module)

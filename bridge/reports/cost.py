@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from bridge._jax import enable_x64
-from bridge.backend import platform_of
+from bridge.backend import platform_of, require_own_runtime
 from bridge.loading.adopting import adopt
 from bridge.loading.signature_calls import call_of_order, calls_of
 from savedmodel.model import SavedModel
@@ -154,6 +154,7 @@ def cost_of(
             f"{call.name} was exported for {', '.join(call.platforms)}, not for {chosen}. To do: "
             f"ask for one of these with --platform."
         )
+    require_own_runtime(f"what {call.name} costs")
     with enable_x64():
         lowered = _lower(call if devices else _static(call, sizes), sizes, chosen, devices)
         compiled = lowered.compile() if devices else None

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
+from bridge.backend import require_own_runtime
 from bridge.narrowing import narrow_dtype
 from bridge.saving.array_parts import ArrayPart, is_in_host_memory, join_parts, parts_of
 from bridge.trees import check_flags, key_names, unique_names
@@ -144,6 +145,7 @@ def _to_array(leaf: Any, name: str) -> Any:
                 "it. To do: save what the function returned, or leave out donate_argnums."
             )
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            require_own_runtime(f"the key data of the parameter {name}")
             return jax.random.key_data(leaf)
         return leaf
     if isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)):

@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 from jax import tree_util
 
-from bridge._jax import is_staging
+from bridge._jax import is_staging, transformation_query
+from bridge.backend import require_own_runtime
 from bridge.narrowing import narrow_array
 from bridge.tf_functions.callables import (
     call_with_tensors,
@@ -39,6 +40,7 @@ from bridge.tf_functions.variables import (
 )
 from bridge.trees import unique_names
 from xla_call_module._autograph import exempt_from_autograph
+from xla_call_module._jax import survive_forks
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError, StructureError
 from xla_call_module.exported import argument_paths
@@ -85,6 +87,9 @@ class _Bound:
     specs: tuple[jax.ShapeDtypeStruct, ...]
 
 
+_is_free = transformation_query()
+
+
 @exempt_from_autograph
 class CalledFunction:
     """A TensorFlow function as a JAX function; `bridge.call_tf` makes it."""
@@ -106,6 +111,8 @@ class CalledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The results of the TensorFlow function as JAX arrays."""
+        if _is_free():
+            require_own_runtime(f"what {self.__name__} returns")
         given: Mapping[str, Any] = {}
         if self._mode == "argument":
             given, args = self._split_variables(args)
@@ -196,6 +203,7 @@ class CalledFunction:
     def _trace(self, tree: tree_util.PyTreeDef, leaves: Sequence[Any]) -> _Bound:
         function, name = self._function, self.__name__
         out_tree = tree
+        survive_forks()
 
         def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
             nonlocal out_tree

@@ -13,6 +13,7 @@ import numpy as np
 from jax import tree_util
 
 from bridge._jax import enable_x64
+from bridge.backend import require_own_runtime
 from bridge.keys import to_logical, to_physical
 from bridge.loaded import LoadedModel, LoadedSignature
 from bridge.loading.calling import call_flat
@@ -47,6 +48,7 @@ def make_trials(
     Raises:
         InteropError: JAX cannot run it here, or no sizes meet its constraints.
     """
+    require_own_runtime("what to compare with")
     with enable_x64():
         references = [_Reference(signature) for signature in model.signatures.values()]
         count = sum(len(reference.kinds) for reference in references)
