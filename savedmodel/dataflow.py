@@ -29,6 +29,7 @@ __all__ = [
     "find_gradient",
     "gradient_nodes",
     "index_functions",
+    "index_gradients",
     "shown_by",
     "steps_allowance",
     "trace",
@@ -130,6 +131,14 @@ def index_functions(library: Proto) -> dict[str, Proto]:
     return functions
 
 
+def index_gradients(library: Proto) -> dict[str, str]:
+    """The gradient functions of a FunctionDefLibrary by the types that nodes name them by."""
+    return {
+        gradient.registered_op_type: gradient.gradient_func
+        for gradient in library.registered_gradients
+    }
+
+
 def trace(
     function: str | Proto, library: Mapping[str, Proto], *, allowance: Allowance | None = None
 ) -> list[Origin]:
@@ -168,52 +177,45 @@ class GradientFunction:
     identity: Proto
 
 
-def find_gradient(call: Call, library: Proto) -> GradientFunction | None:
+def find_gradient(call: Call, gradients: Mapping[str, str]) -> GradientFunction | None:
     """The gradient function of a call; None where the file has none.
 
     Args:
         call: the traced call.
-        library: the FunctionDefLibrary.
+        gradients: what `index_gradients` made of the file.
     """
     identity = _gradient_identity(call.node, call.function)
     if identity is None:
         return None
     op_type = identity.attr["_gradient_op_type"].s.decode("utf-8", "replace")
-    for gradient in library.registered_gradients:
-        if gradient.registered_op_type == op_type:
-            return GradientFunction(gradient.gradient_func, identity)
-    return None
+    return GradientFunction(gradients[op_type], identity) if op_type in gradients else None
 
 
 def gradient_nodes(
     call: Call,
-    library: Proto,
-    functions: Mapping[str, Proto] | None = None,
+    functions: Mapping[str, Proto],
+    gradients: Mapping[str, str],
     *,
-    allowance: Allowance | None = None,
+    allowance: Allowance,
 ) -> list[Proto]:
     """The XlaCallModule nodes of a call's gradients, order after order.
 
     Args:
         call: the traced call.
-        library: the FunctionDefLibrary.
-        functions: what `index_functions` made of it.
-        allowance: what `steps_allowance` gave for the file.
+        functions: what `index_functions` made of the file.
+        gradients: what `index_gradients` made of it.
+        allowance: what `steps_allowance` gave for it.
 
     Raises:
         FormatError: a gradient leads nowhere, or there are more orders than any writer makes.
     """
-    functions = index_functions(library) if functions is None else functions
-    allowance = allowance or steps_allowance()
-    allowance.spend(len(library.registered_gradients) + len(call.function.node_def))
-    gradients = {
-        gradient.registered_op_type: gradient.gradient_func
-        for gradient in library.registered_gradients
-    }
+    allowance.spend(len(call.function.node_def))
     nodes: list[Proto] = []
+    seen: set[str] = set()
     node, function = call.node, call.function
-    while (name := gradients.pop(_gradient_op_type(node, function), None)) is not None:
-        found = _first_call(_find(functions, name), functions, set(), allowance)
+    while (op_type := _gradient_op_type(node, function)) in gradients and op_type not in seen:
+        seen.add(op_type)
+        found = _first_call(_find(functions, gradients[op_type]), functions, set(), allowance)
         if found is None:
             break
         node, function = found
@@ -287,12 +289,25 @@ def _twice(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """A function with the origins of its arguments, and of the tensors that were asked for."""
+    """A function with the origins of its arguments, and what is known of its nodes.
+
+    Attributes:
+        function: the FunctionDef.
+        arguments: by their names.
+        nodes: by their names.
+        known: the origins of the tensors that were asked for.
+        data: for nodes that were asked for what they take, but for what only runs before them.
+        calls: those of XlaCallModule nodes that were asked for.
+        results: what the functions return that nodes call which were asked for.
+    """
 
     function: Proto
     arguments: Mapping[str, Origin]
     nodes: Mapping[str, Proto]
     known: dict[str, Origin] = field(default_factory=dict)
+    data: dict[str, list[str]] = field(default_factory=dict)
+    calls: dict[str, Call] = field(default_factory=dict)
+    results: dict[str, list[Origin]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -349,16 +364,14 @@ class _Tracer:
         return self._node_origin(frame, frame.nodes[name], int(number))
 
     def _node_origin(self, frame: _Frame, node: Proto, position: int) -> Origin:
-        data = [reference for reference in node.input if not reference.startswith("^")]
+        data = self._data(frame, node)
         if node.op in _PASS_THROUGH or node.op == "IdentityN":
             chosen = position if node.op == "IdentityN" else 0
             return self._origin(frame, _pick(data, chosen, node))
         if node.op == OP:
             return Result(self._call(frame, node, data), position)
         if (callee := _callee(node)) in self.library:
-            inner = _find(self.library, callee)
-            passed = [self._origin(frame, reference) for reference in data]
-            return _pick(self.outputs(inner, passed), position, node)
+            return _pick(self._results(frame, node, self.library[callee]), position, node)
         if node.op == "Const":
             return self._constant(frame, node)
         sources = tuple(self._origin(frame, reference) for reference in data)
@@ -367,6 +380,18 @@ class _Tracer:
         if node.op == "Reshape":
             return Reshape(_pick(sources, 0, node), _pick(sources, 1, node))
         return Unknown(node.op, node.name, sources, node)
+
+    def _data(self, frame: _Frame, node: Proto) -> list[str]:
+        if node.name not in frame.data:
+            frame.data[node.name] = [name for name in node.input if not name.startswith("^")]
+        return frame.data[node.name]
+
+    def _results(self, frame: _Frame, node: Proto, function: Proto) -> list[Origin]:
+        """What a function returns that a node calls."""
+        if node.name not in frame.results:
+            passed = [self._origin(frame, reference) for reference in self._data(frame, node)]
+            frame.results[node.name] = self.outputs(function, passed)
+        return frame.results[node.name]
 
     def _constant(self, frame: _Frame, node: Proto) -> Constant:
         """The value of a node; the same object whenever it is asked for."""
@@ -377,11 +402,13 @@ class _Tracer:
 
     def _call(self, frame: _Frame, node: Proto, data: Sequence[str]) -> Call:
         """The call of a node; the same object for each of its results."""
-        operands = tuple(self._origin(frame, reference) for reference in data)
-        key = (frame.function.signature.name, node.name, operands)
-        if key not in self._calls:
-            self._calls[key] = Call(node, frame.function, operands)
-        return self._calls[key]
+        if node.name not in frame.calls:
+            operands = tuple(self._origin(frame, reference) for reference in data)
+            key = (frame.function.signature.name, node.name, operands)
+            if key not in self._calls:
+                self._calls[key] = Call(node, frame.function, operands)
+            frame.calls[node.name] = self._calls[key]
+        return frame.calls[node.name]
 
 
 def _pick(values: Sequence[_T], position: int, node: Proto) -> _T:

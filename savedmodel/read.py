@@ -18,6 +18,7 @@ from savedmodel.dataflow import (
     Constant,
     gradient_nodes,
     index_functions,
+    index_gradients,
     steps_allowance,
     trace,
 )
@@ -216,8 +217,8 @@ class _Entry:
 class _Functions:
     """The functions of a file, and how far they may still be followed."""
 
-    library: Proto
     by_name: Mapping[str, Proto]
+    gradients: Mapping[str, str]
     concrete: Mapping[str, Proto]
     steps: Allowance
     descriptions: Allowance
@@ -226,8 +227,13 @@ class _Functions:
     def of(cls, meta_graph: Proto) -> _Functions:
         library = meta_graph.graph_def.library
         concrete = dict(meta_graph.object_graph_def.concrete_functions)
-        by_name = index_functions(library)
-        return cls(library, by_name, concrete, steps_allowance(), description_allowance())
+        return cls(
+            by_name=index_functions(library),
+            gradients=index_gradients(library),
+            concrete=concrete,
+            steps=steps_allowance(),
+            descriptions=description_allowance(),
+        )
 
     def find(self, name: str) -> Proto:
         """What the object graph says of a function."""
@@ -237,7 +243,7 @@ class _Functions:
 
     def chain(self, call: Call) -> tuple[CallModule, ...]:
         """A call and its gradients."""
-        gradients = gradient_nodes(call, self.library, self.by_name, allowance=self.steps)
+        gradients = gradient_nodes(call, self.by_name, self.gradients, allowance=self.steps)
         nodes = [call.node, *gradients]
         return tuple(decode_node(node, allowance=self.descriptions) for node in nodes)
 
@@ -253,8 +259,8 @@ def _read_signature(
             inputs=_input_specs(entry.inputs, functions.by_name[entry.function]),
             outputs=dict(zip(entry.outputs, origins, strict=True)),
             capture=lambda position: objects.capture(captures[position]),
-            library=functions.library,
             functions=functions.by_name,
+            gradients=functions.gradients,
             described=lambda name: objects.describe_gradient(functions.concrete[name]),
             chain=functions.chain,
             steps=functions.steps,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -66,8 +67,8 @@ class Source:
             its function.
         outputs: for each output name where it comes from.
         capture: what a further argument of the function is.
-        library: the FunctionDefLibrary.
-        functions: what `index_functions` made of it.
+        functions: what `index_functions` made of the file.
+        gradients: what `index_gradients` made of it.
         described: what the object graph says of a gradient function, by its name.
         chain: decodes a call and those of its gradients that describe themselves.
         steps: how far functions may still be followed.
@@ -77,8 +78,8 @@ class Source:
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, Origin]
     capture: Callable[[int], Parameter | dataflow.Constant]
-    library: Proto
     functions: Mapping[str, Proto]
+    gradients: Mapping[str, str]
     described: Callable[[str], Described]
     chain: Callable[[Call], tuple[CallModule, ...]]
     steps: Allowance
@@ -92,7 +93,8 @@ def read_wiring(source: Source) -> Wiring:
         StructureError: it computes something besides calls of StableHLO modules; the message lists
             the operations.
     """
-    unknown = {op: None for origin in source.outputs.values() for op in _unknown(origin, set())}
+    seen: set[int] = set()
+    unknown = {op: None for origin in source.outputs.values() for op in _unknown(origin, seen)}
     if unknown:
         listed = ", ".join(list(unknown)[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
         raise StructureError(
@@ -124,7 +126,9 @@ def _unknown(origin: Origin, seen: set[int]) -> Iterator[str]:
             if not isinstance(origin.shape, dataflow.Constant):
                 yield "Reshape to a computed shape"
         case Result():
-            below = origin.call.operands
+            # All results of a call lead to the same operands.
+            below = () if id(origin.call) in seen else origin.call.operands
+            seen.add(id(origin.call))
         case _:
             below = ()
     for source in below:
@@ -188,25 +192,53 @@ class _Reader:
 
 def _read_gradient(call: Call, primal: CallModule, source: Source) -> Gradient | None:
     """The gradient of a call that does not describe itself; None where it is anything else."""
-    source.steps.spend(len(call.function.node_def) + len(source.library.registered_gradients))
-    function = find_gradient(call, source.library)
+    source.steps.spend(len(call.function.node_def))
+    function = find_gradient(call, source.gradients)
     if function is None or function.name not in source.functions:
         return None
     try:
         origins = trace(function.name, source.functions, allowance=source.steps)
-        return _Pullback(call, primal, source, function).read(origins)
-    except (InteropError, IndexError, ValueError):
+        return _Pullback.of(call, primal, source, function).read(origins)
+    except (InteropError, LookupError, ValueError):
         return None  # it is of another form
 
 
 @dataclass(frozen=True, slots=True)
 class _Pullback:
-    """A gradient function, which takes a gradient for each input of an IdentityN."""
+    """A gradient function, which takes a gradient for each input of an IdentityN.
+
+    Attributes:
+        call: whose gradient it is.
+        primal: what is called.
+        passed: what the IdentityN takes.
+        described: what the object graph says of the function.
+        shown: what nodes that only show a sharding pass on.
+        places: for each tensor that the call takes its first place there.
+    """
 
     call: Call
     primal: CallModule
-    source: Source
-    function: dataflow.GradientFunction
+    passed: tuple[str, ...]
+    described: Described
+    shown: Mapping[str, str]
+    places: Mapping[tuple[str, int], int]
+
+    @classmethod
+    def of(
+        cls, call: Call, primal: CallModule, source: Source, function: dataflow.GradientFunction
+    ) -> _Pullback:
+        shown = shown_by(call.function)
+        places: dict[tuple[str, int], int] = {}
+        for position, reference in enumerate(_data(call.node)):
+            places.setdefault(_split(shown.get(_split(reference)[0], reference)), position)
+        return cls(
+            call=call,
+            primal=primal,
+            passed=_data(function.identity),
+            described=source.described(function.name),
+            shown=shown,
+            places=places,
+        )
 
     def read(self, origins: Sequence[Origin]) -> Gradient | None:
         results = [origin for origin in origins if isinstance(origin, Result)]
@@ -216,11 +248,12 @@ class _Pullback:
         (vjp,) = calls.values()
         gradient = decode_node(vjp.node)
         operands: list[tuple[str, int]] = []
+        zeros = itertools.count()
         for origin, spec in zip(vjp.operands, gradient.operands, strict=True):
             found = self._operand(origin)
             if found is None and spec.dtype.name == "bool" and _is_zero(origin):
                 # The cotangent of an integer, which is made on the spot.
-                found = ("zero", sum(kind == "zero" for kind, _ in operands))
+                found = ("zero", next(zeros))
             if found is None:
                 return None
             operands.append(found)
@@ -229,31 +262,24 @@ class _Pullback:
 
     def _operand(self, origin: Origin) -> tuple[str, int] | None:
         """What an operand of the VJP is in terms of the call."""
-        passed = [reference for reference in self.function.identity.input if reference[0] != "^"]
-        if isinstance(origin, Argument) and origin.index < len(passed):
-            return self._place(passed[origin.index])
+        if isinstance(origin, Argument) and origin.index < len(self.passed):
+            return self._place(self.passed[origin.index])
         if isinstance(origin, Argument):
-            captured = self.source.described(self.function.name).captured
-            found = self._place(captured[origin.index - len(passed)])
+            found = self._place(self.described.captured[origin.index - len(self.passed)])
             return found if found and found[0] == "operand" else None
         return None
 
     def _place(self, reference: str) -> tuple[str, int] | None:
         """Which result or operand of the call a tensor is."""
-        shown = shown_by(self.call.function)
-        node, index = _split(shown.get(_split(reference)[0], reference))
+        node, index = _split(self.shown.get(_split(reference)[0], reference))
         if node == self.call.node.name:
             return ("result", index)
-        data = [r for r in self.call.node.input if not r.startswith("^")]
-        data = [shown.get(_split(r)[0], r) for r in data]
-        places = [position for position, r in enumerate(data) if _split(r) == (node, index)]
-        return ("operand", places[0]) if places else None
+        place = self.places.get((node, index))
+        return None if place is None else ("operand", place)
 
     def _returned(self, indices: Sequence[int]) -> tuple[int | None, ...]:
         """For each operand of the call which result of the VJP is its cotangent."""
-        passed = [reference for reference in self.function.identity.input if reference[0] != "^"]
-        described = self.source.described(self.function.name)
-        present = zip(passed, described.returned, strict=True)
+        present = zip(self.passed, self.described.returned, strict=True)
         tensors = [reference for reference, is_tensor in present if is_tensor]
         found: list[int | None] = [None] * len(self.primal.operands)
         for reference, index in zip(tensors, indices, strict=True):
@@ -273,6 +299,11 @@ def _is_zero(origin: Origin) -> bool:
     return origin.op == "ZerosLike" or (
         place is not None and len(origin.sources) == 2 and _is_zero(origin.sources[place])
     )
+
+
+def _data(node: Proto) -> tuple[str, ...]:
+    """What a node takes, but for what only runs before it."""
+    return tuple(reference for reference in node.input if not reference.startswith("^"))
 
 
 def _split(reference: str) -> tuple[str, int]:

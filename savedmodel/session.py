@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from savedmodel.bundle_reader import SharedTensor, read_tensor
-from savedmodel.dataflow import Call, index_functions, steps_allowance, trace
+from savedmodel.dataflow import Call, index_functions, index_gradients, steps_allowance, trace
 from savedmodel.model import Variable
 from savedmodel.model_folder import ModelFolder
 from savedmodel.read_wiring import Described, Source, read_wiring
@@ -74,6 +74,7 @@ class _Session:
     graph: Proto
     handles: Sequence[Proto]
     functions: Mapping[str, Proto]
+    gradients: Mapping[str, str]
     steps: Allowance
     descriptions: Allowance
 
@@ -96,8 +97,14 @@ def read_session(folder: ModelFolder, name: str, meta_graph: Proto) -> SessionFi
     """
     graph = meta_graph.graph_def
     handles = [node for node in graph.node if node.op in _VARIABLES]
-    functions = index_functions(graph.library)
-    session = _Session(graph, handles, functions, steps_allowance(), description_allowance())
+    session = _Session(
+        graph=graph,
+        handles=handles,
+        functions=index_functions(graph.library),
+        gradients=index_gradients(graph.library),
+        steps=steps_allowance(),
+        descriptions=description_allowance(),
+    )
     return SessionFile(
         signatures={
             key: _read_signature(key, definition, session)
@@ -126,8 +133,8 @@ def _read_signature(key: str, definition: Proto, session: _Session) -> Wiring:
             inputs={name: _input_spec(name, definition.inputs[name]) for name in inputs},
             outputs=dict(zip(outputs, origins, strict=True)),
             capture=Parameter,
-            library=session.graph.library,
             functions=session.functions,
+            gradients=session.gradients,
             described=_nothing_described,
             chain=session.chain,
             steps=session.steps,

@@ -76,18 +76,20 @@ def largest_constants(artifact: bytes, count: int) -> list[Constant]:
         FormatError: it is no portable artifact.
     """
     with open_module(artifact) as module:
-        return constants_of(module)[:count]
+        return constants_of(module, count)[0]
 
 
-def constants_of(module: Any) -> list[Constant]:
-    """Every constant that a parsed module stores in full, the largest first."""
-    constants = [
-        Constant(str(operation.results[0].type), _bytes_of(operation), where)
-        for operation in walk(module)
-        if _is_stored_in_full(operation)
-        for where in [describe_location(operation)]
-    ]
-    return sorted(constants, key=lambda constant: -constant.size)
+def constants_of(module: Any, count: int) -> tuple[list[Constant], int]:
+    """The largest constants that a parsed module stores in full, and the bytes of all of them.
+
+    Args:
+        module: the parsed module.
+        count: how many at most; finding the source line of one may take a look at the whole module.
+    """
+    stored = [(_bytes_of(op), op) for op in walk(module) if _is_stored_in_full(op)]
+    largest = sorted(stored, key=lambda found: -found[0])[:count]
+    constants = [Constant(str(op.results[0].type), n, describe_location(op)) for n, op in largest]
+    return constants, sum(size for size, _ in stored)
 
 
 def hoist_constants(

@@ -20,7 +20,12 @@ from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.lapack import is_portable
 from xla_call_module.platforms import PLATFORMS
-from xla_call_module.stablehlo import CustomCall, custom_calls, custom_calls_among
+from xla_call_module.stablehlo import (
+    custom_call_target,
+    describe_location,
+    describe_primitive,
+    walk,
+)
 
 __all__ = ["TARGETS", "Provider", "Target", "check_custom_calls", "classify", "refuse_callbacks"]
 
@@ -172,12 +177,13 @@ def check_custom_calls(
         return
     for index, platform in enumerate(platforms):
         operations = operations_on(module, index if len(platforms) > 1 else None)
-        for call in custom_calls_among(operations):
+        for operation in operations:
+            target = custom_call_target(operation)
             # What is portable is replaced by `lower_linalg`, unless the user wants the library.
-            if call.target in allowed or is_portable(call.target):
+            if not target or target in allowed or is_portable(target):
                 continue
-            if platform not in classify(call.target).platforms:
-                raise _absent(where, call, platform)
+            if platform not in classify(target).platforms:
+                raise _absent(where, operation, platform)
 
 
 def refuse_callbacks(where: str, module: Any) -> None:
@@ -192,18 +198,21 @@ def refuse_callbacks(where: str, module: Any) -> None:
     Raises:
         StructureError: it calls back to Python, with the place.
     """
-    for call in custom_calls(module):
-        if classify(call.target).provider is Provider.CALLBACK:
+    for operation in walk(module):
+        target = custom_call_target(operation)
+        if target and classify(target).provider is Provider.CALLBACK:
+            place = describe_location(operation)
             raise StructureError(
-                f"{where} calls back to Python at {call.location} (custom call {call.target}); the "
-                "function lives in the process that exported. To do: leave pure_callback, "
+                f"{where} calls back to Python at {place} (custom call {target}); the function "
+                " lives in the process that exported. To do: leave pure_callback, "
                 "io_callback and debug.print out of what is exported."
             )
 
 
-def _absent(where: str, call: CustomCall, platform: str) -> InteropError:
-    target = classify(call.target)
-    who = f" for the primitive {call.primitive}" if call.primitive else ""
+def _absent(where: str, operation: Any, platform: str) -> InteropError:
+    name, primitive = custom_call_target(operation), describe_primitive(operation)
+    target = classify(name)
+    who = f" for the primitive {primitive}" if primitive else ""
     if target.provider is Provider.XLA:
         what = f"which XLA has on {' and '.join(target.platforms)} only"
     elif target.stable:
@@ -211,8 +220,8 @@ def _absent(where: str, call: CustomCall, platform: str) -> InteropError:
     else:
         what = "which neither XLA nor TensorFlow is known to have"
     return InteropError(
-        f"{where} calls {call.target} at {call.location}, {what},{who} on {platform}: the call "
-        "would fail when it runs. To do: compute this part outside the exported function, or, if "
-        "the TensorFlow that will run it has the target, export with disabled_checks=["
-        f"jax.export.DisabledSafetyCheck.custom_call({call.target!r})]."
+        f"{where} calls {name} at {describe_location(operation)}, {what},{who} on {platform}: the "
+        "call would fail when it runs. To do: compute this part outside the exported function, or, "
+        "if the TensorFlow that will run it has the target, export with disabled_checks=["
+        f"jax.export.DisabledSafetyCheck.custom_call({name!r})]."
     )

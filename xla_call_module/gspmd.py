@@ -14,7 +14,13 @@ import numpy as np
 
 from xla_call_module._jax import dense_elements, ir
 from xla_call_module.call import read_artifact_version
-from xla_call_module.stablehlo import open_module, serialize_module, uses_shardy, walk
+from xla_call_module.stablehlo import (
+    custom_call_target,
+    open_module,
+    serialize_module,
+    uses_shardy,
+    walk,
+)
 
 __all__ = ["is_only_shardy", "to_gspmd"]
 
@@ -28,7 +34,7 @@ _SHAPES = "indices_of_shape_operands"
 
 def is_only_shardy(operation: Any) -> bool:
     """Whether an operation, or its sharding, has no meaning for GSPMD, such as a `shard_map`."""
-    target = _target(operation)
+    target = custom_call_target(operation)
     if target.startswith(_SHARDY):
         return target != _OF_RESULTS
     attributes = operation.attributes
@@ -52,7 +58,7 @@ def to_gspmd(artifact: bytes) -> bytes:
         doubled = serialize_module(module, version)
     with open_module(doubled) as module:
         for operation in list(walk(module)):
-            target = _target(operation)
+            target = custom_call_target(operation)
             if target == _OF_RESULTS:
                 # The results of the function have their shardings as attributes of GSPMD.
                 operation.results[0].replace_all_uses_with(operation.operands[0])
@@ -116,12 +122,6 @@ def _make(
 def _named(operation: Any) -> list[Any]:
     attributes = operation.attributes
     return [attributes[index] for index in range(len(attributes))]
-
-
-def _target(operation: Any) -> str:
-    if operation.name != "stablehlo.custom_call":
-        return ""
-    return str(operation.attributes["call_target_name"]).strip('"')
 
 
 def _strip(operation: Any) -> None:

@@ -20,6 +20,7 @@ from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.lapack import MARKS, OPERATIONS, parse_target
 from xla_call_module.replacements import LibraryForm, replacement
 from xla_call_module.stablehlo import (
+    custom_call_target,
     describe_location,
     open_module,
     parse_module,
@@ -78,26 +79,31 @@ def lower_linalg(call: CallModule, *, operations: bool = False) -> CallModule:
 
 def _read_form(name: str, operation: Any) -> LibraryForm | None:
     is_call = operation.name in _CUSTOM_CALL
-    target = str(operation.attributes["call_target_name"]).strip('"') if is_call else operation.name
+    target = custom_call_target(operation) if is_call else operation.name
     if (routine := parse_target(target)) is None:
         return None
-    where = f"{name} calls {target} at {describe_location(operation)}"
     types = tuple(tensor_type(str(operand.type)) for operand in _array_operands(operation))
     if len(types) != len(routine.ranks):
         raise InteropError(
-            f"{where} with {len(types)} operands; expected {len(routine.ranks)}, as JAX 0.7.1 and "
-            "newer have it. To do: export it again with such a JAX."
+            f"{_place(name, operation)} with {len(types)} operands; expected "
+            f"{len(routine.ranks)}, as JAX 0.7.1 and newer have it. To do: export it again "
+            "with such a JAX."
         )
     for rank, type_ in zip(routine.ranks, types, strict=True):
         if None in type_.shape[len(type_.shape) - rank :]:
             raise StructureError(
-                f"{where}, on a matrix of type {type_}: its own shape is symbolic, and only "
-                "batch dimensions can be. To do: export it with the sizes of the matrix, or with "
-                "linalg='lapack' for a TensorFlow that has the library."
+                f"{_place(name, operation)}, on a matrix of type {type_}: its own shape "
+                "is symbolic, and only batch dimensions can be. To do: export it with the sizes of "
+                "the matrix, or with linalg='lapack' for a TensorFlow that has the library."
             )
     settings = _backend_config(operation) if is_call else _attributes_of(operation)
     attributes = {**settings, **_result_sizes(operation)}
     return LibraryForm(target, tuple(sorted(attributes.items())), types)
+
+
+def _place(name: str, operation: Any) -> str:
+    target = custom_call_target(operation) or operation.name
+    return f"{name} calls {target} at {describe_location(operation)}"
 
 
 def _attributes_of(operation: Any) -> dict[str, int]:

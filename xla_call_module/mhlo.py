@@ -14,7 +14,7 @@ from typing import Any
 from xla_call_module._jax import func, ir
 from xla_call_module.chlo import define_chlo
 from xla_call_module.composites import COMPOSITE
-from xla_call_module.stablehlo import walk
+from xla_call_module.stablehlo import custom_call_target, walk
 from xla_call_module.versions import RELEASES
 
 __all__ = [
@@ -47,7 +47,7 @@ def first_release_with(operation: Any) -> tuple[int, int] | None:
     """The oldest TensorFlow that runs a custom call of MHLO; None for any other operation."""
     if operation.name != "stablehlo.custom_call":
         return None
-    target = str(operation.attributes["call_target_name"]).strip('"')
+    target = custom_call_target(operation)
     if not target.startswith(_PREFIX):
         return None
     return _FIRST.get(target, RELEASES[-1].tensorflow)
@@ -105,7 +105,7 @@ def _define(module: Any, calls: Sequence[Any]) -> None:
 
 
 def _is_known(call: Any) -> bool:
-    target = str(call.attributes["call_target_name"]).strip('"')
+    target = custom_call_target(call)
     if "mhlo.attributes" not in call.attributes:
         return target in _FIRST
     smallest = "largest = false" in str(call.attributes["mhlo.attributes"])
@@ -147,7 +147,7 @@ def _to_chlo(call: Any, operands: Sequence[Any]) -> Any:
 
 def _named(call: Any) -> tuple[str, dict[str, Any]]:
     """The operation of CHLO that stands for a call, and its attributes."""
-    name = str(call.attributes["call_target_name"]).strip('"').removeprefix(_PREFIX)
+    name = custom_call_target(call).removeprefix(_PREFIX)
     if name == "topk":
         return "chlo.top_k", {"k": ir.DictAttr(call.attributes["mhlo.attributes"])["k"]}
     return f"chlo.{name}", {}

@@ -21,6 +21,7 @@ from xla_call_module.gspmd import is_only_shardy, to_gspmd
 from xla_call_module.mhlo import expand_custom_calls, first_release_with
 from xla_call_module.readable import is_read_as_written
 from xla_call_module.stablehlo import (
+    custom_call_target,
     describe_location,
     first_line,
     open_module,
@@ -329,10 +330,22 @@ def _relabel(call: CallModule, release: Release, artifact: bytes) -> CallModule:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """An operation that some releases read and cannot run, whatever its version."""
+    """An operation that some releases read and cannot run, whatever its version.
+
+    Attributes:
+        release: the first that runs it.
+        what: its name, and what of it others do not run.
+        operation: it, while its module lives.
+    """
 
     release: tuple[int, int]
-    reason: str
+    what: str
+    operation: Any
+
+    @property
+    def reason(self) -> str:
+        """What it is, and its source line, which is looked for in the whole module."""
+        return f"{self.what} at {describe_location(self.operation)}"
 
 
 def _needs(module: Any) -> list[_Need]:
@@ -348,8 +361,8 @@ def _need(operation: Any) -> _Need | None:
     elif is_only_shardy(operation):
         first, what = _FIRST_WITH_SHARDY, f"{what} with a sharding that only Shardy has"
     elif first is not None:
-        what = str(operation.attributes["call_target_name"]).strip('"')
-    return None if first is None else _Need(first, f"{what} at {describe_location(operation)}")
+        what = custom_call_target(operation)
+    return None if first is None else _Need(first, what, operation)
 
 
 def _unexpressible(module: Any, error: Exception) -> str:

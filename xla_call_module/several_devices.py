@@ -16,7 +16,7 @@ from typing import Any
 
 from xla_call_module.call import CallModule
 from xla_call_module.errors import ShardingError
-from xla_call_module.stablehlo import describe_location, open_module, walk
+from xla_call_module.stablehlo import custom_call_target, describe_location, open_module, walk
 
 __all__ = ["check_one_device", "name_of_several_devices", "operation_of_several_devices"]
 
@@ -80,7 +80,4 @@ def name_of_several_devices(operation: Any) -> str | None:
         return "jax.shard_map"
     if operation.name in _COLLECTIVES:
         return str(operation.name)
-    if operation.name == "stablehlo.custom_call":
-        target = str(operation.attributes["call_target_name"]).strip('"')
-        return "jax.shard_map" if target in _MANUAL_CALLS else None
-    return None
+    return "jax.shard_map" if custom_call_target(operation) in _MANUAL_CALLS else None

@@ -22,11 +22,10 @@ from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.versions import StablehloVersion
 
 __all__ = [
-    "CustomCall",
     "Main",
     "TensorType",
-    "custom_calls",
-    "custom_calls_among",
+    "custom_call_target",
+    "custom_call_targets",
     "describe_location",
     "describe_primitive",
     "find_main",
@@ -76,21 +75,6 @@ class Main:
     results: tuple[TensorType, ...]
     zeros: tuple[bool, ...]
     has_platform_index: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CustomCall:
-    """One `stablehlo.custom_call`.
-
-    Attributes:
-        target: what it calls.
-        location: where in the Python source it comes from.
-        primitive: the JAX primitive that was lowered to it; empty where unknown.
-    """
-
-    target: str
-    location: str
-    primitive: str
 
 
 @contextmanager
@@ -179,6 +163,7 @@ def read_main(module: Any) -> Main:
         StructureError: there is no `main`, or it takes something that is no tensor.
     """
     functions, main = functions_of(module), find_main(module)
+    returned: dict[str, list[Any]] = {}
     arguments = list(main.regions[0].blocks[0].arguments)
     attributes = list(main.attributes["arg_attrs"]) if "arg_attrs" in main.attributes else []
     has_platform_index = bool(attributes) and "_platform_index" in str(attributes[0])
@@ -187,7 +172,7 @@ def read_main(module: Any) -> Main:
         args=tuple(tensor_type(str(argument.type)) for argument in arguments),
         names=tuple(_argument_name(argument, functions) for argument in arguments),
         results=tuple(tensor_type(str(result)) for result in main.type.results),
-        zeros=tuple(_is_zero(value, functions) for value in _returned(main)),
+        zeros=tuple(_is_zero(value, functions, returned) for value in _returned(main)),
         has_platform_index=has_platform_index,
     )
 
@@ -206,28 +191,19 @@ def find_main(module: Any) -> Any:
 
 def is_shape_assertion(operation: Any) -> bool:
     """Whether an operation is a call by which JAX asserts something of sizes."""
-    return (
-        operation.name == "stablehlo.custom_call"
-        and str(operation.attributes["call_target_name"]).strip('"') == "shape_assertion"
-    )
+    return custom_call_target(operation) == "shape_assertion"
 
 
-def custom_calls(module: Any) -> tuple[CustomCall, ...]:
-    """Every custom call of a parsed module, in its order, nested regions included."""
-    return custom_calls_among(walk(module))
+def custom_call_target(operation: Any) -> str:
+    """The target of a `stablehlo.custom_call`; empty for any other operation."""
+    if operation.name != "stablehlo.custom_call":
+        return ""
+    return str(operation.attributes["call_target_name"]).strip('"')
 
 
-def custom_calls_among(operations: Iterable[Any]) -> tuple[CustomCall, ...]:
-    """The custom calls among operations, in their order."""
-    return tuple(
-        CustomCall(
-            str(op.attributes["call_target_name"]).strip('"'),
-            describe_location(op),
-            describe_primitive(op),
-        )
-        for op in operations
-        if op.name == "stablehlo.custom_call"
-    )
+def custom_call_targets(operations: Iterable[Any]) -> list[str]:
+    """The targets of the custom calls among operations, in their order."""
+    return [target for op in operations if (target := custom_call_target(op))]
 
 
 def describe_primitive(operation: Any) -> str:
@@ -249,14 +225,17 @@ _KEEP_ZERO = frozenset({
 })  # fmt: skip
 
 
-def _is_zero(value: Any, functions: dict[str, Any]) -> bool:
+def _is_zero(value: Any, functions: dict[str, Any], returned: dict[str, list[Any]]) -> bool:
+    """Whether a value is a constant zero; what functions return is kept in `returned`."""
     while True:
         owner = value.owner
         if not hasattr(owner, "name"):  # the block of which it is an argument
             return False
         if owner.name == "func.call":
-            callee = functions[str(owner.attributes["callee"]).strip('@"')]
-            value = _returned(callee)[result_number(value)]
+            name = str(owner.attributes["callee"]).strip('@"')
+            if name not in returned:
+                returned[name] = _returned(functions[name])
+            value = returned[name][result_number(value)]
         elif owner.name in _KEEP_ZERO:
             value = owner.operands[0]
         else:
@@ -290,12 +269,13 @@ def _is_zero_splat(constant: Any) -> bool:
 
 def result_number(value: Any) -> int:
     """Which of its operation's results a value is."""
-    return next(i for i, result in enumerate(value.owner.results) if result == value)
+    number: int = ir.OpResult(value).result_number
+    return number
 
 
 def _returned(function: Any) -> list[Any]:
     blocks = list(function.regions[0].blocks)
-    return list(list(blocks[0].operations)[-1].operands)
+    return list(blocks[0].operations[len(blocks[0].operations) - 1].operands)
 
 
 def functions_of(module: Any) -> dict[str, Any]:
@@ -346,6 +326,8 @@ def _first_call(function: Any, seen: set[str]) -> Any:
     if name in seen:
         return None
     seen.add(name)
+    if name == "main":  # which nothing in the module calls
+        return None
     calls = (op for op in walk(function.parent) if op.name == "func.call")
     return next((op for op in calls if str(op.attributes["callee"]) == f"@{name}"), None)
 

@@ -46,7 +46,7 @@ from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import InteropError, PlatformError, StructureError, quote
 from xla_call_module.exported import to_jax_checks
 from xla_call_module.several_devices import check_one_device
-from xla_call_module.stablehlo import custom_calls, open_module
+from xla_call_module.stablehlo import custom_call_targets, open_module, walk
 from xla_call_module.tensorflow_functions import refuse_functions
 
 __all__ = ["adopt", "export_wiring", "input_order", "is_real", "to_results"]
@@ -276,7 +276,7 @@ def _checks_for(exporteds: Sequence[export.Exported]) -> list[export.DisabledSaf
     checks = [check for exported in exporteds for check in exported.disabled_safety_checks]
     for exported in exporteds:
         with open_module(exported.mlir_module_serialized) as module:
-            targets = {call.target for call in custom_calls(module)}
+            targets = set(custom_call_targets(walk(module)))
         checks += [
             export.DisabledSafetyCheck.custom_call(target)
             for target in sorted(targets)

@@ -25,7 +25,7 @@ from xla_call_module.dimensions import Shape
 from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.retargeting import Obstacle, find_obstacles
 from xla_call_module.several_devices import operation_of_several_devices
-from xla_call_module.stablehlo import custom_calls, open_module, walk
+from xla_call_module.stablehlo import custom_call_targets, open_module, walk
 from xla_call_module.versions import RELEASES
 
 __all__ = [
@@ -361,9 +361,9 @@ def _report_signature(signature: Signature, variables: Sequence[Variable]) -> Si
 
 def _report_order(number: int, order: int, call: CallModule) -> OrderReport:
     with open_module(call.module) as module:
-        targets = {custom_call.target for custom_call in custom_calls(module)}
+        targets = set(custom_call_targets(walk(module)))
         names = Counter(operation.name for operation in walk(module))
-        constants = constants_of(module)
+        constants, constant_bytes = constants_of(module, _CONSTANTS_SHOWN)
         obstacles = tuple(map(_report_obstacle, find_obstacles(call, module)))
         sharding = read_shardings(call, module)
         needs_devices = operation_of_several_devices(call, module)
@@ -378,8 +378,8 @@ def _report_order(number: int, order: int, call: CallModule) -> OrderReport:
         obstacles=obstacles,
         operations=_most_frequent(names),
         custom_calls=tuple(sorted(targets)),
-        constants=tuple(map(_report_constant, constants[:_CONSTANTS_SHOWN])),
-        constant_bytes=sum(constant.size for constant in constants),
+        constants=tuple(map(_report_constant, constants)),
+        constant_bytes=constant_bytes,
         sharding=sharding,
         needs_devices=needs_devices,
     )

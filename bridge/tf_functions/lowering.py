@@ -28,7 +28,7 @@ from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.mhlo import compose_custom_calls, to_custom_calls
 from xla_call_module.platforms import PLATFORMS
 from xla_call_module.stablehlo import (
-    custom_calls,
+    custom_call_targets,
     find_main,
     first_line,
     functions_of,
@@ -174,7 +174,7 @@ def _refusal(name: str, error: Exception) -> StructureError:
 def platforms_for(traced: Traced, module: Any) -> tuple[str, ...]:
     """Where JAX's XLA can run a module: everywhere, but for what it calls."""
     allowed = tuple(PLATFORMS)
-    for target in sorted({call.target for call in custom_calls(module)}):
+    for target in sorted(set(custom_call_targets(walk(module)))):
         known = classify(target)
         allowed = tuple(platform for platform in allowed if platform in known.platforms)
         if not allowed:

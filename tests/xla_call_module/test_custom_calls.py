@@ -34,8 +34,7 @@ def _export(function, *specs, platforms=("cpu",), checks=()):
 def _targets(exported, index):
     """The custom calls of a module, on the platform at a position."""
     with stablehlo.open_module(exported.mlir_module_serialized) as module:
-        calls = stablehlo.custom_calls_among(operations_on(module, index))
-        return sorted({call.target for call in calls})
+        return sorted(set(stablehlo.custom_call_targets(operations_on(module, index))))
 
 
 def _call(target):

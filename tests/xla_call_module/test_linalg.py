@@ -23,7 +23,7 @@ from xla_call_module.lapack import is_portable
 from xla_call_module.linalg import lower_linalg
 from xla_call_module.linalg_option import parse_linalg
 from xla_call_module.op import Op
-from xla_call_module.stablehlo import custom_calls, open_module
+from xla_call_module.stablehlo import custom_call_targets, open_module, walk
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,7 +53,7 @@ def _call(function, *args, platforms=("cpu",), allowed=(), **kwargs):
 
 def _targets(call):
     with open_module(call.module) as module:
-        return [found.target for found in custom_calls(module)]
+        return custom_call_targets(walk(module))
 
 
 def _run(call, *args):

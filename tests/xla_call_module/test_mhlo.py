@@ -20,7 +20,7 @@ from xla_call_module.errors import VersionError
 from xla_call_module.mhlo import compose_custom_calls
 from xla_call_module.op import Op
 from xla_call_module.retargeting import oldest_release
-from xla_call_module.stablehlo import custom_calls, open_module, serialize_module, walk
+from xla_call_module.stablehlo import custom_call_targets, open_module, serialize_module, walk
 
 X = np.linspace(-0.9, 0.9, 10, dtype=np.float32).reshape(2, 5)
 FUNCTIONS = {
@@ -45,7 +45,7 @@ def _old(function, spec=X):
 
 def _targets(call):
     with open_module(call.module) as module:
-        return [found.target for found in custom_calls(module)]
+        return custom_call_targets(walk(module))
 
 
 @pytest.mark.parametrize("shapes", ["2, 5", "b, 5"])
