@@ -22,15 +22,12 @@ __all__ = [
     "Cast",
     "Constant",
     "GradientFunction",
+    "Gradients",
     "Origin",
     "Reshape",
     "Result",
     "Unknown",
-    "find_gradient",
-    "gradient_nodes",
     "index_functions",
-    "index_gradients",
-    "shown_by",
     "steps_allowance",
     "trace",
 ]
@@ -131,14 +128,6 @@ def index_functions(library: Proto) -> dict[str, Proto]:
     return functions
 
 
-def index_gradients(library: Proto) -> dict[str, str]:
-    """The gradient functions of a FunctionDefLibrary by the types that nodes name them by."""
-    return {
-        gradient.registered_op_type: gradient.gradient_func
-        for gradient in library.registered_gradients
-    }
-
-
 def trace(
     function: str | Proto, library: Mapping[str, Proto], *, allowance: Allowance | None = None
 ) -> list[Origin]:
@@ -177,52 +166,99 @@ class GradientFunction:
     identity: Proto
 
 
-def find_gradient(call: Call, gradients: Mapping[str, str]) -> GradientFunction | None:
-    """The gradient function of a call; None where the file has none.
+@dataclass(slots=True)
+class Gradients:
+    """The gradient functions of a file, and which call each of them is of.
 
-    Args:
-        call: the traced call.
-        gradients: what `index_gradients` made of the file.
+    Each function of the file is looked through once, however many calls are in it.
     """
-    identity = _gradient_identity(call.node, call.function)
+
+    functions: Mapping[str, Proto]
+    allowance: Allowance
+    _by_type: dict[str, str]
+    _identities: dict[str, dict[str, Proto]] = field(default_factory=dict)
+    _shown: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, library: Proto, functions: Mapping[str, Proto], *, allowance: Allowance
+    ) -> Gradients:
+        """Those of a FunctionDefLibrary.
+
+        Args:
+            library: the FunctionDefLibrary.
+            functions: what `index_functions` made of it.
+            allowance: what `steps_allowance` gave for the file.
+        """
+        by_type = {g.registered_op_type: g.gradient_func for g in library.registered_gradients}
+        return cls(functions, allowance, by_type)
+
+    def find(self, call: Call) -> GradientFunction | None:
+        """The gradient function of a call; None where the file has none.
+
+        Raises:
+            FormatError: functions of the file take more steps than are allowed.
+        """
+        identity = self._identity(call.node, call.function)
+        name = self._by_type.get(_gradient_op_type(identity))
+        return None if name is None or identity is None else GradientFunction(name, identity)
+
+    def nodes(self, call: Call) -> list[Proto]:
+        """The XlaCallModule nodes of a call's gradients, order after order.
+
+        Raises:
+            FormatError: a gradient leads nowhere, or there are more orders than any writer makes.
+        """
+        nodes: list[Proto] = []
+        seen: set[str] = set()
+        op_type = _gradient_op_type(self._identity(call.node, call.function))
+        while op_type in self._by_type and op_type not in seen:
+            seen.add(op_type)
+            gradient = _find(self.functions, self._by_type[op_type])
+            found = _first_call(gradient, self.functions, set(), self.allowance)
+            if found is None:
+                break
+            nodes.append(found[0])
+            op_type = _gradient_op_type(self._identity(*found))
+            if len(nodes) > _MAX_ORDER:
+                raise FormatError(
+                    f"Node {call.node.name} has gradients of over {_MAX_ORDER} orders."
+                )
+        return nodes
+
+    def _identity(self, node: Proto, function: Proto) -> Proto | None:
+        """The IdentityN with a gradient that a node's first result goes through."""
+        name = function.signature.name
+        if name not in self._identities:
+            self._identities[name] = _gradient_identities(function, self.shown(function))
+        return self._identities[name].get(node.name)
+
+    def shown(self, function: Proto) -> Mapping[str, str]:
+        """What the nodes of a FunctionDef that only show a sharding pass on, by their names."""
+        name = function.signature.name
+        if name not in self._shown:
+            self.allowance.spend(len(function.node_def))
+            nodes = (node for node in function.node_def if node.op == SHARDING_OP and node.input)
+            self._shown[name] = {node.name: node.input[0] for node in nodes}
+        return self._shown[name]
+
+
+def _gradient_identities(function: Proto, shown: Mapping[str, str]) -> dict[str, Proto]:
+    """For each node whose result goes through an IdentityN with a gradient the first of those."""
+    found: dict[str, Proto] = {}
+    for user in function.node_def:
+        if user.op == "IdentityN" and "_gradient_op_type" in user.attr and user.input:
+            first = user.input[0].split(":")[0]
+            found.setdefault(first, user)
+            found.setdefault(shown.get(first, first).split(":")[0], user)
+    return found
+
+
+def _gradient_op_type(identity: Proto | None) -> str:
+    """The name by which an IdentityN leads to its gradient, or nothing."""
     if identity is None:
-        return None
-    op_type = identity.attr["_gradient_op_type"].s.decode("utf-8", "replace")
-    return GradientFunction(gradients[op_type], identity) if op_type in gradients else None
-
-
-def gradient_nodes(
-    call: Call,
-    functions: Mapping[str, Proto],
-    gradients: Mapping[str, str],
-    *,
-    allowance: Allowance,
-) -> list[Proto]:
-    """The XlaCallModule nodes of a call's gradients, order after order.
-
-    Args:
-        call: the traced call.
-        functions: what `index_functions` made of the file.
-        gradients: what `index_gradients` made of it.
-        allowance: what `steps_allowance` gave for it.
-
-    Raises:
-        FormatError: a gradient leads nowhere, or there are more orders than any writer makes.
-    """
-    allowance.spend(len(call.function.node_def))
-    nodes: list[Proto] = []
-    seen: set[str] = set()
-    node, function = call.node, call.function
-    while (op_type := _gradient_op_type(node, function)) in gradients and op_type not in seen:
-        seen.add(op_type)
-        found = _first_call(_find(functions, gradients[op_type]), functions, set(), allowance)
-        if found is None:
-            break
-        node, function = found
-        nodes.append(node)
-        if len(nodes) > _MAX_ORDER:
-            raise FormatError(f"Node {call.node.name} has gradients of over {_MAX_ORDER} orders.")
-    return nodes
+        return ""
+    return str(identity.attr["_gradient_op_type"].s.decode("utf-8", "replace"))
 
 
 def _first_call(
@@ -246,33 +282,6 @@ def _first_call(
 def _callee(node: Proto) -> str:
     """The function that a node calls: by its attribute, or by the name of its op."""
     return str(node.attr["f"].func.name if node.op in _CALLS else node.op)
-
-
-def _gradient_op_type(node: Proto, function: Proto) -> str:
-    """The gradient of the IdentityN that a node's first result goes through, or nothing."""
-    identity = _gradient_identity(node, function)
-    if identity is None:
-        return ""
-    return str(identity.attr["_gradient_op_type"].s.decode("utf-8", "replace"))
-
-
-def _gradient_identity(node: Proto, function: Proto) -> Proto | None:
-    shown = shown_by(function).items()
-    results = {node.name, *(name for name, tensor in shown if tensor.split(":")[0] == node.name)}
-    for user in function.node_def:
-        if (
-            user.op == "IdentityN"
-            and "_gradient_op_type" in user.attr
-            and user.input
-            and user.input[0].split(":")[0] in results
-        ):
-            return user  # type: ignore[no-any-return]
-    return None
-
-
-def shown_by(function: Proto) -> dict[str, str]:
-    """What the nodes of a FunctionDef that only show a sharding pass on, by their names."""
-    return {n.name: n.input[0] for n in function.node_def if n.op == SHARDING_OP and n.input}
 
 
 def _find(library: Mapping[str, Proto], name: str) -> Proto:

@@ -84,11 +84,11 @@ def write_objects(
                 container, str(position), writer.variable_node(index, (name, str(position)))
             )
         writer.link(root, name, container)
-    signature_map = writer.add_user_object("signature_map")
+    signature_map, default = writer.add_user_object("signature_map"), model.default
     for written in signatures:
         function = writer.add_function(written.structured, written.signature.function)
         writer.link(root, written.signature.key, function)
-        if written.signature is model.default:
+        if written.signature is default:
             writer.link(root, "__call__", function)
         writer.link(signature_map, written.signature.key, writer.add_wrapper(written))
     writer.link(root, "signatures", signature_map)

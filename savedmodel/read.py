@@ -16,9 +16,8 @@ from savedmodel import checksum
 from savedmodel.dataflow import (
     Call,
     Constant,
-    gradient_nodes,
+    Gradients,
     index_functions,
-    index_gradients,
     steps_allowance,
     trace,
 )
@@ -218,7 +217,7 @@ class _Functions:
     """The functions of a file, and how far they may still be followed."""
 
     by_name: Mapping[str, Proto]
-    gradients: Mapping[str, str]
+    gradients: Gradients
     concrete: Mapping[str, Proto]
     steps: Allowance
     descriptions: Allowance
@@ -227,11 +226,12 @@ class _Functions:
     def of(cls, meta_graph: Proto) -> _Functions:
         library = meta_graph.graph_def.library
         concrete = dict(meta_graph.object_graph_def.concrete_functions)
+        by_name, steps = index_functions(library), steps_allowance()
         return cls(
-            by_name=index_functions(library),
-            gradients=index_gradients(library),
+            by_name=by_name,
+            gradients=Gradients.of(library, by_name, allowance=steps),
             concrete=concrete,
-            steps=steps_allowance(),
+            steps=steps,
             descriptions=description_allowance(),
         )
 
@@ -243,8 +243,7 @@ class _Functions:
 
     def chain(self, call: Call) -> tuple[CallModule, ...]:
         """A call and its gradients."""
-        gradients = gradient_nodes(call, self.by_name, self.gradients, allowance=self.steps)
-        nodes = [call.node, *gradients]
+        nodes = [call.node, *self.gradients.nodes(call)]
         return tuple(decode_node(node, allowance=self.descriptions) for node in nodes)
 
 

@@ -10,11 +10,10 @@ from savedmodel import dataflow
 from savedmodel.dataflow import (
     Argument,
     Call,
+    Gradients,
     Origin,
     Result,
     Unknown,
-    find_gradient,
-    shown_by,
     trace,
 )
 from savedmodel.read_padding import check_cut, read_buckets, read_cut, read_padded
@@ -68,7 +67,7 @@ class Source:
         outputs: for each output name where it comes from.
         capture: what a further argument of the function is.
         functions: what `index_functions` made of the file.
-        gradients: what `index_gradients` made of it.
+        gradients: those of the file.
         described: what the object graph says of a gradient function, by its name.
         chain: decodes a call and those of its gradients that describe themselves.
         steps: how far functions may still be followed.
@@ -79,7 +78,7 @@ class Source:
     outputs: Mapping[str, Origin]
     capture: Callable[[int], Parameter | dataflow.Constant]
     functions: Mapping[str, Proto]
-    gradients: Mapping[str, str]
+    gradients: Gradients
     described: Callable[[str], Described]
     chain: Callable[[Call], tuple[CallModule, ...]]
     steps: Allowance
@@ -192,8 +191,7 @@ class _Reader:
 
 def _read_gradient(call: Call, primal: CallModule, source: Source) -> Gradient | None:
     """The gradient of a call that does not describe itself; None where it is anything else."""
-    source.steps.spend(len(call.function.node_def))
-    function = find_gradient(call, source.gradients)
+    function = source.gradients.find(call)
     if function is None or function.name not in source.functions:
         return None
     try:
@@ -227,7 +225,8 @@ class _Pullback:
     def of(
         cls, call: Call, primal: CallModule, source: Source, function: dataflow.GradientFunction
     ) -> _Pullback:
-        shown = shown_by(call.function)
+        shown, described = source.gradients.shown(call.function), source.described(function.name)
+        source.steps.spend(len(described.captured) + len(described.returned))
         places: dict[tuple[str, int], int] = {}
         for position, reference in enumerate(_data(call.node)):
             places.setdefault(_split(shown.get(_split(reference)[0], reference)), position)
@@ -235,7 +234,7 @@ class _Pullback:
             call=call,
             primal=primal,
             passed=_data(function.identity),
-            described=source.described(function.name),
+            described=described,
             shown=shown,
             places=places,
         )

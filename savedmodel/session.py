@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from savedmodel.bundle_reader import SharedTensor, read_tensor
-from savedmodel.dataflow import Call, index_functions, index_gradients, steps_allowance, trace
+from savedmodel.dataflow import Call, Gradients, index_functions, steps_allowance, trace
 from savedmodel.model import Variable
 from savedmodel.model_folder import ModelFolder
 from savedmodel.read_wiring import Described, Source, read_wiring
@@ -74,7 +74,7 @@ class _Session:
     graph: Proto
     handles: Sequence[Proto]
     functions: Mapping[str, Proto]
-    gradients: Mapping[str, str]
+    gradients: Gradients
     steps: Allowance
     descriptions: Allowance
 
@@ -97,12 +97,13 @@ def read_session(folder: ModelFolder, name: str, meta_graph: Proto) -> SessionFi
     """
     graph = meta_graph.graph_def
     handles = [node for node in graph.node if node.op in _VARIABLES]
+    functions, steps = index_functions(graph.library), steps_allowance()
     session = _Session(
         graph=graph,
         handles=handles,
-        functions=index_functions(graph.library),
-        gradients=index_gradients(graph.library),
-        steps=steps_allowance(),
+        functions=functions,
+        gradients=Gradients.of(graph.library, functions, allowance=steps),
+        steps=steps,
         descriptions=description_allowance(),
     )
     return SessionFile(

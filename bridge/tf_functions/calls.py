@@ -213,7 +213,8 @@ class CalledFunction:
             )
             return results
 
-        specs = [_to_spec(leaf, tree, index) for index, leaf in enumerate(leaves)]
+        paths = argument_paths(tree)
+        specs = [_to_spec(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
         if not self._options.compiled:
             _refuse_symbols(specs, tree)
         traced = trace(flat, specs, name=name, compiled=self._spliced)
@@ -289,12 +290,12 @@ def _to_array(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> Any:
     return narrow_array(array)
 
 
-def _to_spec(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> jax.ShapeDtypeStruct:
+def _to_spec(leaf: Any, path: str) -> jax.ShapeDtypeStruct:
     """The shape and dtype of the tensor that the TensorFlow function gets."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         data = jax.eval_shape(jax.random.key_data, leaf)
         return jax.ShapeDtypeStruct(data.shape, data.dtype)
-    dtype_from_name(str(leaf.dtype), where=argument_paths(tree)[index])
+    dtype_from_name(str(leaf.dtype), where=path)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
