@@ -42,8 +42,8 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
     inputs by their names in the signature. What comes out for it is Beam's `PredictionResult`: the
     element, the result as a pytree of numpy arrays, and the folder of the model.
 
-    Every element of a batch must be computed for itself, since batches are filled up; that is tried
-    with the first batch, and a function for which it is not so is refused. Inputs that are the same
+    Every element of a batch must be computed for itself, since batches are filled up: a function of
+    which the operations do not show it is refused, but with `batch_buckets=(1,)`. Inputs that are the same
     for all elements, without a batch dimension, are `RunInference(...,
     inference_args={"temperature": 0.5})`, by their names in the signature.
 

@@ -15,12 +15,14 @@ import jax
 import numpy as np
 from jax import tree_util
 
+from bridge.batching.rowwise.analysis import results_in_batches
 from bridge.batching.sizes import parse_buckets
 from bridge.keys import to_physical
 from bridge.loaded import LoadedSignature
 from bridge.trees import with_text_keys
 from xla_call_module.dimensions import evaluate, symbols
 from xla_call_module.errors import StructureError
+from xla_call_module.exported import from_exported
 
 __all__ = ["BatchedSignature"]
 
@@ -40,8 +42,9 @@ _Kind = tuple[Any, ...]
 class BatchedSignature:
     """A function of one element, called for many of them at once.
 
-    Every row of a batch must be computed for itself, which is tried with the first batch that shows
-    it: a batch is filled up with copies of its last element, whose results are dropped.
+    Every row of a batch must be computed for itself, which the operations of the module must show,
+    and which is tried with the first batch: a batch is filled up with copies of its last element,
+    whose results are dropped.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class BatchedSignature:
         self._largest = largest
         self._refused: dict[_Kind, str] = {}
         self._is_tried = False
+        self._shown: set[frozenset[str]] = set()
 
     def __call__(
         self, elements: Sequence[Any], shared: Mapping[str, Any] | None = None
@@ -81,11 +85,14 @@ class BatchedSignature:
 
         Raises:
             StructureError, DtypeError: they are not what the function takes; some input or result
-                has no batch dimension; no allowed size holds them.
+                has no batch dimension; no allowed size holds them; a row of a result may depend on
+                other rows.
         """
         shared = dict(shared or {})
         batch = self._batch_dimension(shared)
         sizes = self._candidates(batch)
+        if sizes != (1,):
+            self._check_rows(batch, frozenset(shared))
         groups: dict[_Kind, list[int]] = {}
         arguments = []
         for index, element in enumerate(elements):
@@ -138,6 +145,31 @@ class BatchedSignature:
                     "element. To do: export a function that returns a row for each row."
                 )
         return batch[0]
+
+    def _check_rows(self, batch: Any, shared: frozenset[str]) -> None:
+        """Once, see that the operations of the module treat each row for itself.
+
+        Raises:
+            StructureError: they do not, or nobody knows.
+        """
+        if shared in self._shown:
+            return
+        signature, key = self._signature, self._signature.key
+        inputs = signature.binding.inputs
+        own = [index for name, index in inputs.items() if name not in shared]
+        call = from_exported(signature.exported, allow_flat_trees=True)
+        size = batch if isinstance(batch, int) else str(batch)
+        found = results_in_batches(call, size, own)
+        for name, index in signature.binding.outputs.items():
+            if (mixing := found[index].mixing) is not None:
+                raise StructureError(
+                    f"A row of the output {name} of {key} {mixing.consequence}: {mixing.text}. So "
+                    "results would depend on which elements happen to come together. To do: export "
+                    "a function that computes each row for itself, such as a network that does not "
+                    "normalize over the batch, or jax.vmap of a function of one row; or have it "
+                    "called for one element at a time, with batch_buckets=(1,)."
+                )
+        self._shown.add(shared)
 
     def _candidates(self, batch: Any) -> tuple[int, ...]:
         """The sizes that batches may have, in order."""

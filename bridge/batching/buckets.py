@@ -9,13 +9,13 @@ from typing import Any
 
 from jax import export
 
+from bridge.batching.rowwise.analysis import results_in_batches
 from bridge.batching.sizes import parse_buckets
 from bridge.batching.trial import try_padding
 from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.model import Signature
 from xla_call_module.asserting import to_shape_check
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.dependence import dependencies
 from xla_call_module.dimensions import symbols
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
@@ -80,7 +80,7 @@ def _with_buckets(
         _check_dimensions(f"The input {inputs.get(index, spec.path)} of {key}", spec, buckets)
     for index, spec in enumerate(call.results):
         _check_dimensions(f"The output {outputs[index]} of {key}", spec, buckets)
-    _check_dependence(signature, call, buckets)
+    _check_rows(signature, call, buckets)
     reason = try_padding(signature, exported, call, buckets, params)
     if reason:
         warnings.warn(
@@ -134,15 +134,28 @@ def _check_dimensions(what: str, spec: TensorSpec, buckets: BatchBuckets) -> Non
         )
 
 
-def _check_dependence(signature: Signature, call: CallModule, buckets: BatchBuckets) -> None:
-    """Refuse a result without the batch to which all of its rows may contribute."""
-    batches = {index for index in signature.inputs.values() if buckets.lead(call.args[index])}
-    for index, (spec, found) in enumerate(zip(call.results, dependencies(call), strict=True)):
-        if not buckets.lead(spec) and found & batches:
-            name = next(name for name, i in signature.outputs.items() if i == index)
+def _check_rows(signature: Signature, call: CallModule, buckets: BatchBuckets) -> None:
+    """Refuse a result of which the operations do not tell that each row is computed for itself.
+
+    Raises:
+        StructureError: there is one.
+    """
+    batches = [index for index, spec in enumerate(call.args) if buckets.lead(spec)]
+    found = results_in_batches(call, buckets.symbol, batches)
+    names = {index: name for name, index in signature.outputs.items()}
+    for index, (spec, value) in enumerate(zip(call.results, found, strict=True)):
+        if (mixing := value.mixing) is None:
+            continue
+        what = f"The output {names[index]} of {signature.key}"
+        if not buckets.lead(spec):
             raise StructureError(
-                f"The output {name} of {signature.key} is {spec}, without the batch "
-                f"{buckets.symbol}, and depends on it: rows that are added to the batch would "
-                "count in it. To do: return it for each row, or leave it out, or leave "
-                "batch_buckets out."
+                f"{what} is {spec}, without the batch {buckets.symbol}, and depends on it: rows "
+                f"that are added to the batch would count in it, since {mixing.text}. To do: "
+                "return it for each row, or leave it out, or leave batch_buckets out."
             )
+        raise StructureError(
+            f"{what} {mixing.consequence}: {mixing.text}. So padded batches could have wrong "
+            "results. To do: compute each row for itself, such as by jax.vmap of a function of one "
+            "row; where it normalizes over the batch, export the function as it is used after "
+            "training; or leave batch_buckets out."
+        )

@@ -1,8 +1,9 @@
 """A function tried in JAX: whether padding its batches leaves the results as they are.
 
-Shapes do not tell whether a row of a result depends on other rows, as after a normalization over
-the batch, or on the number of rows. Two things are compared: one program with different rows added,
-which must give the same bits; and the rows alone, which must give the same numbers but for the
+That no row depends on others, or on their number, is decided from the operations of the module
+(`rowwise`); here is a second look at what comes out. Two things are compared: one program with
+different rows added, which must give the same bits, for values at the edges of their dtypes too;
+and the rows alone, an odd and an even number of them, which must give the same numbers but for the
 rounding of another program.
 """
 
@@ -19,16 +20,18 @@ from jax import export, tree_util
 
 from bridge._jax import enable_x64
 from bridge.backend import platform_of, require_own_runtime
+from bridge.batching.rowwise.loops import read_loop
 from bridge.keys import to_logical, to_physical
 from bridge.loading.calling import call_flat
 from bridge.saving.processes import is_spread
-from bridge.verifying.probes import RANDOM, choose_sizes, draw
+from bridge.verifying.probes import HUGE, RANDOM, choose_sizes, draw
 from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.model import Signature
 from xla_call_module.call import CallModule
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.stablehlo import open_module, walk
 
 __all__ = ["try_padding"]
 
@@ -70,7 +73,7 @@ def try_padding(
     if (platform := platform_of(jax.devices()[0])) not in call.platforms:
         return f"it was exported for {', '.join(call.platforms)}, and this is {platform}."
     size = next((s for s in buckets.sizes if s >= _ROWS), buckets.sizes[-1])
-    if size == 1:
+    if size == 1 or _may_not_end(call):
         return ""
     wide = any(spec.dtype.name in WIDE for spec in (*call.args, *call.results))
     with enable_x64() if wide else contextlib.nullcontext():
@@ -133,6 +136,15 @@ def _spec(aval: Any, sizes: Mapping[str, int]) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(evaluate_shape(shape, sizes), aval.dtype)
 
 
+def _may_not_end(call: CallModule) -> bool:
+    """Whether there is a loop that nobody knows to end, as for values that it is not made for."""
+    if b"while" not in call.module:  # names of operations are plain text in MLIR bytecode
+        return False
+    with open_module(call.module) as module:
+        loops = (op for op in walk(module) if op.name == "stablehlo.while")
+        return any(read_loop(loop, "").counter is None for loop in loops)
+
+
 class _Trial:
     """A function with random inputs."""
 
@@ -159,27 +171,38 @@ class _Trial:
             StructureError: they are not the same.
         """
         random = np.random.default_rng(_SEED)
-        size = sizes[self._buckets.symbol]
-        leaves = [draw(spec, RANDOM, sizes, random) for spec in self._call.args]
         rows = self._fewer(sizes)
-        repeated, drawn = list(leaves), list(leaves)
+        for kind in (RANDOM, HUGE, "nan"):
+            leaves = [draw(spec, kind, sizes, random) for spec in self._call.args]
+            padded = self._results(self._repeated(leaves, rows[0]))
+            self._compare(padded, self._results(leaves), rows[0], exact=True)
+            if kind != RANDOM:
+                continue
+            for count in rows:
+                if _accepts(self._exported, {**sizes, self._buckets.symbol: count}):
+                    some = [x[:count] if i in self._batches else x for i, x in enumerate(leaves)]
+                    whole = self._results(self._repeated(leaves, count))
+                    self._compare(whole, self._results(some), count, exact=False)
+
+    def _repeated(self, leaves: Sequence[Any], rows: int) -> list[Any]:
+        """The inputs with the last of some rows in place of all that come after it."""
+        found = list(leaves)
         for index in self._batches:
             batch = leaves[index]
-            last = np.repeat(batch[rows - 1 : rows], size - rows, axis=0)
-            repeated[index] = np.concatenate([batch[:rows], last])
-        padded = self._results(repeated)
-        self._compare(padded, self._results(drawn), rows, exact=True)
-        if _accepts(self._exported, {**sizes, self._buckets.symbol: rows}):
-            for index in self._batches:
-                leaves[index] = leaves[index][:rows]
-            self._compare(padded, self._results(leaves), rows, exact=False)
+            last = np.repeat(batch[rows - 1 : rows], len(batch) - rows, axis=0)
+            found[index] = np.concatenate([batch[:rows], last])
+        return found
 
-    def _fewer(self, sizes: Mapping[str, int]) -> int:
-        """A number of rows that the function takes, if there is one, about half of the bucket."""
+    def _fewer(self, sizes: Mapping[str, int]) -> list[int]:
+        """Numbers of rows, an odd and an even one of about half of the bucket.
+
+        They are some that the function takes, if there are any.
+        """
         size = sizes[self._buckets.symbol]
         near = sorted(range(1, min(size, _MOST_ROWS)), key=lambda rows: abs(rows - (size + 1) // 2))
-        taken = (n for n in near if _accepts(self._exported, {**sizes, self._buckets.symbol: n}))
-        return next(taken, near[0])
+        taken = [n for n in near if _accepts(self._exported, {**sizes, self._buckets.symbol: n})]
+        first = [next((n for n in taken if n % 2 == odd), None) for odd in (1, 0)]
+        return [n for n in first if n is not None] or near[:1]
 
     def _results(self, leaves: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         first = len(self._params)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -16,6 +15,7 @@ from bridge.onnx.held import HELD, Held
 from bridge.onnx.kernels import dtype_of
 from bridge.onnx.sizes import Dim, Element, is_static, numbers_of, of_atom
 from bridge.onnx.values import Array, Value, contents_of
+from xla_call_module.attributes import Attributes
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo import describe_location, tensor_type
 
@@ -68,7 +68,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Attributes):
     """An operation whose operands have been walked.
 
     Attributes:
@@ -76,14 +76,12 @@ class Operation:
         operands: its operands.
         results: the types of its results.
         regions: its regions.
-        raw: what MLIR has.
     """
 
     name: str
     operands: tuple[Value, ...]
     results: tuple[ResultType, ...]
     regions: tuple[Region, ...]
-    raw: Any
 
     @property
     def result(self) -> ResultType:
@@ -102,38 +100,6 @@ class Operation:
             pairs = zip(shape, candidate, strict=True)
             shape = [new if old is None else old for old, new in pairs]
         return tuple(shape)
-
-    def has(self, name: str) -> bool:
-        """Whether there is an attribute of this name."""
-        return name in self.raw.attributes
-
-    def text(self, name: str) -> str:
-        """An attribute as MLIR prints it, a string without its quotes; empty if it is missing."""
-        return str(self.raw.attributes[name]).strip('"') if self.has(name) else ""
-
-    def integer(self, name: str, default: int = 0) -> int:
-        """An attribute such as `1 : i64`."""
-        return int(self.raw.attributes[name].value) if self.has(name) else default
-
-    def flag(self, name: str) -> bool:
-        """An attribute `true` or `false`; false if it is missing."""
-        return self.text(name).startswith("true")
-
-    def integers(self, name: str) -> tuple[int, ...]:
-        """An attribute such as `array<i64: 0, 1>`; empty if it is missing."""
-        return tuple(map(int, self.raw.attributes[name])) if self.has(name) else ()
-
-    def matrix(self, name: str) -> Array | None:
-        """An attribute of dense integers, such as a convolution's padding; None if missing."""
-        return np.asarray(self.raw.attributes[name]) if self.has(name) else None
-
-    def fields(self, name: str) -> dict[str, tuple[int, ...]]:
-        """The numbers in an attribute such as `#stablehlo.dot<lhs_batching_dimensions = [0]>`."""
-        found = re.findall(r"(\w+) = (?:\[([-\d, ]*)\]|(-?\d+))", self.text(name))
-        return {
-            key: tuple(map(int, re.findall(r"-?\d+", several or one)))
-            for key, several, one in found
-        }
 
     def constant(self, index: int) -> Array:
         """An operand that must be known.

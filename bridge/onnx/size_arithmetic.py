@@ -16,11 +16,12 @@ from bridge.onnx.sizes import (
     Size,
     atoms_of,
     broadcast,
-    floordiv,
+    compare,
+    divide,
     lower_bound,
     maximum,
     minimum,
-    mod,
+    remainder,
 )
 from bridge.onnx.values import Value, contents_of, of_array, of_sizes
 
@@ -50,7 +51,7 @@ def compare_sizes(direction: str, operands: Sequence[Value]) -> Value | None:
     pairs = _pairs(operands)
     if pairs is None or _may_wrap(operands, pairs):
         return None
-    answers = [_compare(direction, left, right) for left, right in pairs]
+    answers = [compare(direction, left, right) for left, right in pairs]
     if None in answers:
         return None
     shape = _shape(operands)
@@ -105,50 +106,15 @@ def _shape(operands: Sequence[Value]) -> tuple[Dim, ...]:
     return broadcast([value.shape for value in operands])
 
 
-def _divide(left: Dim, right: Dim) -> Dim | None:
-    """Rounded towards zero, which is down for sizes that are known not to be negative."""
-    return floordiv(left, right) if _are_natural(left, right) else None
-
-
-def _remainder(left: Dim, right: Dim) -> Dim | None:
-    return mod(left, right) if _are_natural(left, right) else None
-
-
-def _are_natural(left: Dim, right: Dim) -> bool:
-    least, divisor = lower_bound(left), lower_bound(right)
-    return least is not None and least >= 0 and divisor is not None and divisor > 0
-
-
 # These give the same low bits of numbers that have the same low bits.
 _MODULAR = frozenset({"add", "multiply", "subtract"})
 
 _ARITHMETIC: Mapping[str, Callable[[Dim, Dim], Dim | None]] = {
     "add": lambda left, right: left + right,
-    "divide": _divide,
+    "divide": divide,
     "maximum": maximum,
     "minimum": minimum,
     "multiply": lambda left, right: left * right,
-    "remainder": _remainder,
+    "remainder": remainder,
     "subtract": lambda left, right: left - right,
 }
-
-
-def _compare(direction: str, left: Dim, right: Dim) -> bool | None:
-    if direction in ("EQ", "NE"):
-        equal = _equal(left, right)
-        return equal if equal is None else equal == (direction == "EQ")
-    if direction in ("LT", "LE"):
-        left, right, direction = right, left, {"LT": "GT", "LE": "GE"}[direction]
-    margin = 1 if direction == "GT" else 0
-    above = lower_bound(left - right)
-    below = lower_bound(right - left)
-    if above is not None and above >= margin:
-        return True
-    return False if below is not None and below >= 1 - margin else None
-
-
-def _equal(left: Dim, right: Dim) -> bool | None:
-    if left == right:
-        return True
-    apart = [lower_bound(left - right), lower_bound(right - left)]
-    return False if any(bound is not None and bound > 0 for bound in apart) else None

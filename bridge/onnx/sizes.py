@@ -26,6 +26,8 @@ __all__ = [
     "Symbol",
     "atoms_of",
     "broadcast",
+    "compare",
+    "divide",
     "floordiv",
     "is_static",
     "lower_bound",
@@ -36,6 +38,7 @@ __all__ = [
     "of_atom",
     "parse_size",
     "product",
+    "remainder",
     "symbol",
 ]
 
@@ -314,6 +317,50 @@ def _least_of_atom(atom: Atom) -> int | None:
         case Function(_, left, right):
             above, below = lower_bound(left), lower_bound(right)
             return 0 if (above or 0) >= 0 and above is not None and (below or 0) > 0 else None
+
+
+def divide(left: Dim, right: Dim) -> Dim | None:
+    """The quotient, rounded towards zero; None where a size may be negative.
+
+    That is down for sizes that are known not to be.
+    """
+    return floordiv(left, right) if _are_natural(left, right) else None
+
+
+def remainder(left: Dim, right: Dim) -> Dim | None:
+    """The remainder of `divide`; None where a size may be negative."""
+    return mod(left, right) if _are_natural(left, right) else None
+
+
+def _are_natural(left: Dim, right: Dim) -> bool:
+    least, divisor = lower_bound(left), lower_bound(right)
+    return least is not None and least >= 0 and divisor is not None and divisor > 0
+
+
+def compare(direction: str, left: Dim, right: Dim) -> bool | None:
+    """Whether one size is before another one; None where that is not so or so for all sizes.
+
+    Args:
+        direction: as StableHLO has it, such as `LT`.
+    """
+    if direction in ("EQ", "NE"):
+        equal = _equal(left, right)
+        return equal if equal is None else equal == (direction == "EQ")
+    if direction in ("LT", "LE"):
+        left, right, direction = right, left, {"LT": "GT", "LE": "GE"}[direction]
+    margin = 1 if direction == "GT" else 0
+    above = lower_bound(left - right)
+    below = lower_bound(right - left)
+    if above is not None and above >= margin:
+        return True
+    return False if below is not None and below >= 1 - margin else None
+
+
+def _equal(left: Dim, right: Dim) -> bool | None:
+    if left == right:
+        return True
+    apart = [lower_bound(left - right), lower_bound(right - left)]
+    return False if any(bound is not None and bound > 0 for bound in apart) else None
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -324,11 +325,19 @@ class TestRefused:
             (lambda x: x[::-1], "the other rows of the batch"),
             (lambda x: x / x.shape[0], "the number of rows in the batch"),
             (lambda x: x + jax.random.normal(jax.random.key(0), x.shape[::-1]).T, "the number"),
+            (lambda x: x + x.shape[0] % 2, "the number of rows in the batch"),
+            (lambda x: jnp.where(x.max() > 50, x - x.mean(0), x), "the other rows of the batch"),
+            (lambda x: jnp.where(x > 90, jax.nn.softmax(x, 0), x), "the other rows of the batch"),
         ],
     )
     def test_a_row_that_depends_on_others(self, tmp_path, function, reason):
-        with pytest.raises(StructureError, match=f"The output output_0 .*depends on {reason}"):
+        with pytest.raises(
+            StructureError, match=f"The output output_0 .*depends on {reason}"
+        ) as error:
             bridge.save(exported_of(function, "b, 3"), tmp_path / "m", batch_buckets=(8,))
+        assert re.search(
+            r"stablehlo\.\w+ \(\w+\) at .*test_batch_buckets\.py:\d+", str(error.value)
+        )
 
     @pytest.mark.parametrize(
         ("function", "shapes", "message"),
@@ -393,6 +402,14 @@ def test_what_does_not_run_here_is_not_tried(tmp_path):
     exported = exported_of(jnp.sin, "b, 3", platforms=["tpu"])
     with pytest.warns(UserWarning, match="was not tried: it was exported for tpu"):
         bridge.save(exported, tmp_path / "m", batch_buckets=(4,))
+
+
+def test_a_loop_that_would_not_end_for_other_values(tmp_path):
+    """Its operations tell that each row is computed for itself, so that it is not run."""
+    double = jax.vmap(lambda r: jax.lax.while_loop(lambda v: v < 100, lambda v: v * 2, r))
+    bridge.save(exported_of(double, "b"), tmp_path / "m", batch_buckets=(4,), gradient_order=0)
+    got = tf.saved_model.load(tmp_path / "m")(np.array([3, 1, 200], "float32"))
+    np.testing.assert_array_equal(got, [192, 128, 200])
 
 
 def test_residuals_and_hoisted_constants(tmp_path):

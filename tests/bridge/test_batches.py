@@ -126,8 +126,9 @@ class TestSizes:
 
     def test_filling_up_reaches_no_loop_without_an_end(self, batched):
         def double(x):
-            return jax.lax.while_loop(lambda x: (x < 100).any(), lambda x: x * 2, x)
+            return jax.lax.while_loop(lambda x: x < 100, lambda x: x * 2, x)
 
+        double = jax.vmap(double)
         with pytest.warns(UserWarning, match="double is saved without a gradient"):
             call = batched(double, NUMBER, shapes=("b",), buckets=(4,))
         # It has no end for zeros.
@@ -228,6 +229,24 @@ class TestRefused:
         call = batched(function, NUMBER, shapes=("b",), buckets=(4,))
         with pytest.raises(StructureError, match=r"A row of the output \w+ of .*other rows"):
             call([np.float32(n) for n in (5, 9, 2, 1)[:count]])
+
+    @pytest.mark.parametrize(
+        "function",
+        [lambda x: jnp.where(x.max() > 90, x - x.mean(0), x), lambda x: x + x.shape[0] // 100],
+    )
+    def test_what_no_batch_has_shown(self, batched, function):
+        call = batched(function, NUMBER, shapes=("b",))
+        with pytest.raises(StructureError, match=r"depends on the .*test_batches.*_buckets=\(1,\)"):
+            call([np.float32(1)])
+
+    def test_one_element_at_a_time(self, batched):
+        call = batched(lambda x: x - x.mean(), NUMBER, shapes=("b",), buckets=(1,))
+        assert call([np.float32(n) for n in (5, 9)]) == [0, 0]
+
+    def test_a_fixed_batch_in_which_other_rows_count(self, batched):
+        call = batched(lambda x: jnp.where(x.max() > 90, x - x.mean(0), x), np.zeros(4, "float32"))
+        with pytest.raises(StructureError, match="depends on the other rows"):
+            call([np.float32(1)])
 
     def test_a_function_in_which_places_count(self, batched):
         call = batched(_draw, jax.random.key(0), NUMBER, shapes=(None, "b"))

@@ -1,0 +1,59 @@
+"""Which rule each operation has, and each target of a custom call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from bridge.batching.rowwise import elementwise, indexing, reducing, shaping
+from bridge.batching.rowwise.operation import RowOperation, Rule
+from bridge.batching.rowwise.value import BatchValue
+from xla_call_module.lapack import is_portable
+
+__all__ = ["rule_for"]
+
+
+def _nothing(op: RowOperation) -> Sequence[BatchValue]:
+    """An assertion, which has no results."""
+    return [] if not op.types else [op.value(()) for _ in op.types]
+
+
+def _random_bits(op: RowOperation) -> list[BatchValue]:
+    """A state and bits, of which those of a row depend on how many there are."""
+    op.plain(0)
+    state = op.value(op.operands[0].shape)
+    sizes = op.sizes(1)
+    if any(map(op.batch.is_in, sizes)):
+        raise op.mixed("draws as many numbers as the batch needs", is_size=True)
+    return [state, op.value(sizes, index=1)]
+
+
+_RULES: Mapping[str, Rule] = {
+    **elementwise.RULES,
+    **indexing.RULES,
+    **reducing.RULES,
+    **shaping.RULES,
+}
+# For targets of custom calls, as regular expressions that match them in full.
+_TARGETS: Sequence[tuple[str, Rule]] = (
+    ("shape_assertion", _nothing),
+    (r"Sharding|annotate_device_placement|xla\.sdy\.FuncResultSharding", elementwise.same),
+    (r"stablehlo\.dynamic_reduce_window", reducing.dynamic_reduce_window),
+    (r"stablehlo\.dynamic_rng_bit_generator", _random_bits),
+    (r"stablehlo\.dynamic_top_k|mhlo\.topk", reducing.along_last),
+    (
+        r"mhlo\.(acos|acosh|asin|asinh|atan|atanh|cosh|erf|erf_inv|sinh|tan)|cu_threefry2x32.*",
+        elementwise.several,
+    ),
+    ("Eigh|Qr|ProductOfElementaryHouseholderReflectors", reducing.linear_algebra),
+)
+
+
+def rule_for(op: RowOperation) -> Rule | None:
+    """The rule of an operation; None where nobody knows what it does."""
+    if op.name != "stablehlo.custom_call":
+        return _RULES.get(op.name)
+    target = op.text("call_target_name")
+    if is_portable(target):
+        return reducing.linear_algebra
+    return next((rule for name, rule in _TARGETS if re.fullmatch(name, target)), None)
