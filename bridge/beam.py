@@ -43,8 +43,8 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
     element, the result as a pytree of numpy arrays, and the folder of the model.
 
     Every element of a batch must be computed for itself, since batches are filled up: a function of
-    which the operations do not show it is refused, but with `batch_buckets=(1,)`. Inputs that are the same
-    for all elements, without a batch dimension, are `RunInference(...,
+    which the operations do not show it is refused, but with `batch_buckets=(1,)`. Inputs that are
+    the same for all elements, without a batch dimension, are `RunInference(...,
     inference_args={"temperature": 0.5})`, by their names in the signature.
 
     Elements with keys are for `KeyedModelHandler(ModelHandler(...))`, and another model takes over
