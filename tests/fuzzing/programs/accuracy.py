@@ -10,6 +10,7 @@ tie, have no tolerance and are left out.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["Difference", "Spread", "difference", "spread"]
+__all__ = ["QUICKLY", "Difference", "Spread", "difference", "spread"]
 
 RUNS = 6
 FACTOR = 4.0
@@ -60,7 +61,13 @@ _ULPS = {
 _USUAL_ULPS = 8
 # XLA's own Eigh, which stands in for LAPACK, iterates to this, in float64 too.
 _ITERATIVE = {"eigh": 2e-6, "svd": 2e-6}
-_INLINED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_CALLS = frozenset((
+    "pjit", "jit", "closed_call", "core_call", "core_closed_call", "call", "remat", "remat2",
+    "checkpoint", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "named_call",
+))  # fmt: skip
+_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+# What is compiled for the sake of its numbers alone need not be fast.
+QUICKLY = {"xla_backend_optimization_level": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +145,7 @@ def spread(
     closed = jax.make_jaxpr(function)(*arguments)
     leaves = [jnp.asarray(leaf) for leaf in jax.tree_util.tree_leaves(list(arguments))]
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=QUICKLY)
     def noisy(seed: Any, consts: list[Any], leaves: list[Any]) -> list[Any]:
         noise = _Noise(seed)
         leaves = [noise(leaf, 1) for leaf in leaves]
@@ -225,9 +232,8 @@ def _evaluate(eqn: Any, operands: list[Any], noise: _Noise) -> list[Any]:
     name = eqn.primitive.name
     if name in _CONTROL:
         return list(_CONTROL[name](eqn.params, operands, noise))
-    inner = next((eqn.params[key] for key in _INLINED if key in eqn.params), None)
-    if inner is not None and name != "custom_linear_solve":
-        return _run(inner, operands, noise)
+    if name in _CALLS:
+        return _run(next(eqn.params[key] for key in _BODIES if key in eqn.params), operands, noise)
     if name in _LINALG:
         size = max((max(x.shape, default=1) for x in operands if hasattr(x, "shape")), default=1)
         operands = [noise(x, 2, whole=_whole(name, x, size)) for x in operands]

@@ -43,7 +43,8 @@ class Outcome:
     def key(self) -> str:
         """What failures of one cause share, as far as one can tell."""
         if self.kind == "wrong":
-            return f"wrong {self.check}"
+            label = self.reason.partition("{")[0]
+            return f"wrong {self.check} {label}"
         return f"{self.kind} {self.check}: {_NUMBERS.sub('N', self.reason)[:60]}"
 
 
