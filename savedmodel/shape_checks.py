@@ -45,8 +45,11 @@ def write_shape_check(body: Body, check: ShapeCheck, argument: Callable[[int], T
     node.attr["output_shapes"].list.SetInParent()
     node.attr["then_branch"].func.name = _write_branch(body, check, "shapes_fit")
     node.attr["else_branch"].func.name = _write_branch(body, check, "shape_assertions")
-    # As TensorFlow marks the conditionals that it writes: the branches become part of the graph.
-    node.attr["_lower_using_switch_merge"].b = True
+    # As TensorFlow marks the conditionals that it writes: the branches become part of the graph,
+    # by operations without kernels for 8-bit floats, tensorflow/core/kernels/control_flow_ops.cc.
+    node.attr["_lower_using_switch_merge"].b = not any(
+        spec.dtype.name.startswith("float8") for spec in check.call.operands
+    )
     node.attr["_read_only_resource_inputs"].list.SetInParent()
     return str(node.name)
 

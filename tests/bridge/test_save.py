@@ -439,6 +439,19 @@ class TestDtypes:
                     bits_of(array) for array in expected
                 ]
 
+    @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+    def test_sizes_are_checked(self, tmp_path, dtype):
+        x = np.zeros(3, dtype.numpy)
+        with enable_x64(True):
+            (b,) = jax.export.symbolic_shape("b")
+            spec = jax.ShapeDtypeStruct((b,), dtype.numpy)
+            bridge.save(_export(lambda x, y: (y, x), spec, spec), tmp_path / "m")
+        loaded = tf.saved_model.load(tmp_path / "m")
+        for run in (loaded, loaded.signatures["serving_default"]):
+            assert len(run(x=tf.constant(x), y=tf.constant(x))) == 2
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r"args\[1\] is y"):
+                run(x=tf.constant(x), y=tf.constant(x[:2]))
+
     def test_extremes_of_64_bits(self, tmp_path):
         p = np.array([0, 1, 2**63, 2**64 - 1], np.uint64)
         x = np.array([-(2**63), -1, 0, 2**63 - 1], np.int64)

@@ -11,6 +11,7 @@ tie, have no tolerance and are left out.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from jax import lax
 __all__ = ["QUICKLY", "Difference", "Spread", "difference", "spread"]
 
 RUNS = 6
+_POOL = 20011
 FACTOR = 4.0
 # Units in the last place, of the element.
 TIGHT = 4.0
@@ -146,12 +148,15 @@ def spread(
     leaves = [jnp.asarray(leaf) for leaf in jax.tree_util.tree_leaves(list(arguments))]
 
     @functools.partial(jax.jit, compiler_options=QUICKLY)
-    def noisy(seed: Any, consts: list[Any], leaves: list[Any]) -> list[Any]:
-        noise = _Noise(seed)
+    def noisy(pool: Any, consts: list[Any], leaves: list[Any]) -> list[Any]:
+        noise = _Noise(pool)
         leaves = [noise(leaf, 1) for leaf in leaves]
         return _interpret(closed.jaxpr, consts, leaves, noise)
 
-    runs = [noisy(np.uint32(seed), closed.consts, leaves) for seed in range(1, RUNS + 1)]
+    runs = [
+        noisy(np.random.default_rng(seed).uniform(-1, 1, _POOL).astype("f"), closed.consts, leaves)
+        for seed in range(RUNS)
+    ]
     return [
         _to_spread([np.asarray(run[index]) for run in runs], np.asarray(wanted))
         for index, wanted in enumerate(expected)
@@ -179,16 +184,17 @@ def _to_spread(runs: list[Any], wanted: Any) -> Spread:
 class _Noise:
     """Random relative errors; each call has a number of its own."""
 
-    def __init__(self, seed: Any) -> None:
-        self._seed = seed
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
         self._count = 0
 
     def uniform(self, shape: tuple[int, ...]) -> Any:
-        """From -1 to 1."""
+        """From -1 to 1: another part of the pool each time, which compiles faster than a PRNG."""
+        size = math.prod(shape)
+        pool = jnp.tile(self._pool, -(-size // _POOL) + 1) if size >= _POOL else self._pool
         self._count += 1
-        key = jnp.stack([self._seed, self._seed * 7 + 1, jnp.uint32(self._count), jnp.uint32(5)])
-        _, bits = lax.rng_bit_generator(key, shape, jnp.uint32)
-        return bits.astype(jnp.float32) * jnp.float32(2**-31) - 1
+        start = self._count * 7919 % (pool.size - size)
+        return lax.slice(pool, [start], [start + size]).reshape(shape)
 
     def __call__(self, value: Any, ulps: float, *, whole: float = 0.0) -> Any:
         """A value with errors of some units in the last place, and of its largest element."""

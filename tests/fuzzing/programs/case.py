@@ -46,6 +46,7 @@ class Case:
         self.namespace = program.namespace()
         self.function = self.namespace["f"]
         _register_classes(self.namespace)
+        self._avals: dict[Sizes, list[Any]] = {}
         self._references: dict[Sizes, Orders] = {}
 
     @cached_property
@@ -129,13 +130,19 @@ class Case:
     @cached_property
     def results(self) -> tuple[int, ...]:
         """Which results are."""
-        avals = jax.eval_shape(self.flat, self.leaves(self.batches[0]))
+        avals = self.result_avals(self.batches[0])
         return tuple(i for i, aval in enumerate(avals) if differentiable(aval.dtype))
+
+    def result_avals(self, sizes: Sizes) -> list[Any]:
+        """Of the flat results."""
+        if sizes not in self._avals:
+            self._avals[sizes] = jax.eval_shape(self.flat, self.leaves(sizes))
+        return self._avals[sizes]
 
     def cotangents(self, sizes: Sizes, order: int) -> Orders:
         """Random ones for each order."""
         leaves = self.leaves(sizes)
-        avals = jax.eval_shape(self.flat, leaves)
+        avals = self.result_avals(sizes)
         rng = np.random.default_rng([self.program.seed, *(size for _, size in sizes)])
         sources = [leaves[i] for i in self.inputs]
         targets = [avals[i] for i in self.results]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ import savedmodel
 from bridge.trees import to_structure
 from bridge.verifying.modes import fill_structure, read_structure
 from bridge.verifying.pullbacks import tf_pullbacks
+from tests.fuzzing.programs.accuracy import QUICKLY
 from tests.fuzzing.programs.case import Case, Orders, Sizes, pullbacks
 
 __all__ = ["RUNNERS", "Found"]
@@ -163,36 +165,43 @@ def check_load(case: Case) -> Iterator[Found]:
     path = str(case.folder / "loaded")
     _save(case, path)
     model = bridge.load(path)
-    exported = model.default.exported
-    for number, sizes in enumerate(case.batches):
-        args, kwargs = case.arguments(sizes)
-        found = model(*(args[1:] if _params(case) is not None else args), **kwargs)
-        yield Found("load", sizes, [[np.asarray(x) for x in tree_util.tree_leaves(found)]])
-        if case.order and not number:
-            yield Found("load gradient", sizes, _exported_pullbacks(case, exported, sizes))
-
-
-def _exported_pullbacks(case: Case, exported: jax.export.Exported, sizes: Sizes) -> Orders:
-    def flat(leaves: Sequence[Any]) -> list[Any]:
-        args, kwargs = tree_util.tree_unflatten(case.in_tree, leaves)
-        return tree_util.tree_leaves(exported.call(*args, **kwargs))
-
-    def run(leaves: list[Any], cotangents: Orders) -> Orders:
-        return pullbacks(flat, case.inputs, case.results, leaves, cotangents)
-
-    found = jax.jit(run)(case.leaves(sizes), case.cotangents(sizes, case.order))
-    return tree_util.tree_map(np.asarray, found)
+    if not case.order:
+        yield from _called(case, "load", lambda *args, **kwargs: model(*args, **kwargs), bound=True)
+    else:
+        yield from _called(case, "load", model.default.exported.call)
 
 
 def check_retarget(case: Case) -> Iterator[Found]:
     """An `Exported` for an older TensorFlow, called in JAX."""
     exported = bridge.retarget(case.exported, case.program.option("tensorflow", "2.16"))
+    yield from _called(case, "retarget", exported.call)
+
+
+def _called(
+    case: Case, label: str, function: Callable[..., Any], *, bound: bool = False
+) -> Iterator[Found]:
+    """What a function gives in JAX: values for all sizes, and gradients for the first.
+
+    Args:
+        case: the case.
+        label: of the way.
+        function: takes what the program takes.
+        bound: whether it has the parameters.
+    """
+    first = int(bound and case.program.option("params", default=False))
+
+    def flat(leaves: Sequence[Any]) -> list[Any]:
+        args, kwargs = tree_util.tree_unflatten(case.in_tree, leaves)
+        return tree_util.tree_leaves(function(*args[first:], **kwargs))
+
+    @functools.partial(jax.jit, compiler_options=QUICKLY)
+    def run(leaves: list[Any], cotangents: Orders) -> Orders:
+        return pullbacks(flat, case.inputs, case.results, leaves, cotangents)
+
     for number, sizes in enumerate(case.batches):
-        args, kwargs = case.arguments(sizes)
-        found = tree_util.tree_leaves(exported.call(*args, **kwargs))
-        yield Found("retarget", sizes, [[np.asarray(x) for x in found]])
-        if case.order and not number:
-            yield Found("retarget gradient", sizes, _exported_pullbacks(case, exported, sizes))
+        order = 0 if number else case.order
+        found = run(case.leaves(sizes), case.cotangents(sizes, order))
+        yield Found(label, sizes, tree_util.tree_map(np.asarray, found))
 
 
 def check_convert(case: Case) -> Iterator[Found]:
@@ -234,7 +243,7 @@ def check_onnx(case: Case) -> Iterator[Found]:
     for sizes in case.batches:
         leaves = [_carry(leaf) for leaf in case.leaves(sizes)][count:]
         found = _run_onnx(session, leaves)
-        dtypes = [aval.dtype for aval in jax.eval_shape(case.flat, case.leaves(sizes))]
+        dtypes = [aval.dtype for aval in case.result_avals(sizes)]
         yield Found("onnx", sizes, [_cast(found, dtypes)])
     if case.order and case.inputs:
         yield from _onnx_gradient(case, exported)
@@ -244,7 +253,7 @@ def _onnx_gradient(case: Case, exported: jax.export.Exported) -> Iterator[Found]
     sizes = case.batches[0]
     session = _session(bridge.to_onnx(exported.vjp()))
     leaves = case.leaves(sizes)
-    results = jax.eval_shape(case.flat, leaves)
+    results = case.result_avals(sizes)
     drawn = dict(zip(case.results, case.cotangents(sizes, 1)[0], strict=True))
     cotangents = [
         drawn[i] if i in drawn else np.zeros(aval.shape, bool) for i, aval in enumerate(results)
@@ -259,7 +268,7 @@ def _onnx_gradient(case: Case, exported: jax.export.Exported) -> Iterator[Found]
 
 def _carried_export(case: Case) -> jax.export.Exported:
     """Of the function with float32 in the place of what Python cannot hand to ONNX Runtime."""
-    avals = jax.eval_shape(case.flat, case.leaves(case.batches[0]))
+    avals = case.result_avals(case.batches[0])
     every = [*case.leaves(case.batches[0]), *avals]
     if not any(x.dtype.name in _CARRIED for x in every):
         return case.exported

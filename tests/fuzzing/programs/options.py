@@ -14,7 +14,7 @@ _NOT_ONNX = ("complex", "float8")
 
 # The values of each option, and how often it is drawn.
 VALUES: dict[str, tuple[float, tuple[Any, ...]]] = {
-    "order": (0.6, (1, 1, 2)),
+    "order": (0.5, (1, 1, 1, 2)),
     "mode": (0.75, ("graph", "jit", "signature")),
     "function": (0.4, (True,)),
     "residuals": (0.3, (True,)),
@@ -26,8 +26,7 @@ VALUES: dict[str, tuple[float, tuple[Any, ...]]] = {
     "donate": (0.15, (True,)),
     "serialized": (0.2, (True,)),
     "unchecked": (0.1, (("platform",), ("shape_assertions",), ("platform", "shape_assertions"))),
-    "batches": (1.0, ((3,), (1,), (17,), (3, 1), (1, 17), (17, 3), (1, 3, 17))),
-    "wide_constants": (0.0, ()),
+    "batches": (1.0, ((3,), (1,), (17,), (3,), (1,), (17,), (1, 17), (3, 1), (1, 3, 17))),
 }
 
 
@@ -39,7 +38,7 @@ def draw_options(
     if any(a.dtype.startswith(_NOT_ONNX) for a in program.arguments):
         weights["onnx"] = 0.1
     checks: list[str] = []
-    for _ in range(rng.choice([1, 2, 2])):
+    for _ in range(rng.choice([1, 1, 1, 2])):
         name = rng.choices(list(weights), list(weights.values()))[0]
         if name not in checks:
             checks.append(name)

@@ -508,7 +508,7 @@ def _reductions(statement: _Add) -> None:
     )
     statement(
         "lax_reduce_region",
-        "lax.reduce({0}, np.array(1, {0}.dtype), lambda a, b: "
+        "lax.reduce({0}, np.array(0, {0}.dtype), lambda a, b: "
         "jnp.where(a * a < b * b, b, a), {lax_axes})",
         "fi",
         rank=1,

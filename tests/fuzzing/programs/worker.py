@@ -20,8 +20,8 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-_REDUCED_OF_A_KEY = 4
-_REDUCING_SECONDS = 90
+_REDUCED_OF_A_KEY = 2
+_REDUCING_SECONDS = 60
 _CLEARED_EVERY = 40
 
 
