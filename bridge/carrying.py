@@ -12,14 +12,15 @@ import functools
 from jax import export
 
 from bridge._jax import cut_vjp
-from xla_call_module.errors import StructureError
+from xla_call_module.call import Carried
+from xla_call_module.errors import UnsupportedError
 from xla_call_module.exported import strip_exported
 
 __all__ = ["carried_by"]
 
 
-def carried_by(exported: export.Exported) -> bytes:
-    """The serialized `Exported` without its module, with flat arguments where it has to be.
+def carried_by(exported: export.Exported) -> Carried:
+    """The `Exported` without its module, with flat arguments where it has to be.
 
     Args:
         exported: of which it is.
@@ -29,7 +30,7 @@ def carried_by(exported: export.Exported) -> bytes:
     if not any(export.is_symbolic_dim(dim) for aval in avals for dim in aval.shape):
         try:
             return _serialized(_Bare(exported))
-        except (TypeError, StructureError):  # it has no hash; its trees are not registered yet
+        except (TypeError, UnsupportedError):  # it has no hash, or is flat
             pass
     return strip_exported(exported, allow_flat_trees=True)
 
@@ -53,5 +54,5 @@ class _Bare:
 
 
 @functools.lru_cache(maxsize=64)
-def _serialized(bare: _Bare) -> bytes:
+def _serialized(bare: _Bare) -> Carried:
     return strip_exported(bare.exported, allow_flat_trees=False)

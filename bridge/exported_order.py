@@ -16,7 +16,7 @@ from bridge.eager import to_runner
 from bridge.lowering import explain_gradient
 from bridge.orders import Runner
 from bridge.vjp import vjp_of
-from xla_call_module.call import CallModule
+from xla_call_module.call import CallModule, Carried
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
@@ -79,7 +79,7 @@ class ExportedOrder:
         """None: they are in the module."""
         return {}
 
-    def carried(self) -> bytes:
+    def carried(self) -> Carried:
         """The `Exported` without its module."""
         return carried_by(self._exported)
 

@@ -368,7 +368,8 @@ class DifferentiableCall:
 
     def _prepare(self, call: CallModule, *, assert_shapes: bool) -> _Runnable:
         """A call as the imported TensorFlow runs it; its constants are shared by all orders."""
-        call = replace(call, exported=self._source.carried())
+        carried = self._source.carried()
+        call = replace(call, exported=carried.exported, trees=carried.trees)
         with tf.init_scope():
             # In a session's graph a constant would be one of that graph alone.
             if self._options.hoisted_from is not None and tf.executing_eagerly():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -29,6 +30,7 @@ from xla_call_module.errors import InteropError, ShardingError, StructureError, 
 from xla_call_module.exported import from_exported
 from xla_call_module.flags import read_flags
 from xla_call_module.refining import refine
+from xla_call_module.tree_restoring import missing_classes
 
 __all__ = ["LoadedModel", "LoadedSignature"]
 
@@ -140,8 +142,12 @@ class LoadedSignature:
         Raises:
             FormatError: it is damaged.
             ShardingError: it cannot run on the mesh.
-            StructureError: a pytree type is not registered for serialization in this process.
+            StructureError: a pytree type of an older file is not registered for serialization in
+                this process.
             VersionError: a newer JAX wrote it.
+
+        Warns:
+            UserWarning: a class of its arguments or results is not imported; it has a stand-in.
         """
         return MappableExported.of(self._binding.exported)
 
@@ -223,7 +229,7 @@ class LoadedSignature:
             require_own_runtime(f"what {self.key} returns")
         if not args and self._signature.defaults and kwargs.keys() <= self._signature.inputs.keys():
             kwargs = {**self._signature.defaults, **kwargs}
-        leaves = self._arguments.flatten(args, kwargs)
+        leaves, match = self._arguments.flatten(args, kwargs)
         if self._on_mesh is not None:
             leaves = self._on_mesh.inputs(leaves, len(self._binding.variables))
         sizes = self._arguments.unlike(leaves)
@@ -239,7 +245,7 @@ class LoadedSignature:
                 f"JAX cannot call {self.key} in this way: {quote(error)}. It can be differentiated "
                 "in reverse mode, by jax.grad, jax.vjp and jax.jacrev."
             ) from error
-        return tree_util.tree_unflatten(self.exported.out_tree, results)
+        return tree_util.tree_unflatten(match.results(self.exported.out_tree), results)
 
     def __repr__(self) -> str:
         """The key and what the module takes."""
@@ -252,6 +258,7 @@ class LoadedSignature:
     def _binding(self) -> Binding:
         mesh = None if self._mesh is None else self._mesh.abstract_mesh
         binding = bind(self._signature, self._model, self._flags, mesh)
+        self._values.warn_of_missing(binding.exported)
         return dataclasses.replace(binding, exported=remesh(binding.exported, self._mesh))
 
     @cached_property
@@ -328,12 +335,28 @@ class LoadedSignature:
 
 
 class _Values:
-    """The values of a file's variables, each of them read once."""
+    """What the signatures of a file share: its variables' values, each of them read once."""
 
     def __init__(self, variables: Sequence[Variable]) -> None:
         self._variables = variables
         self._device: dict[int, jax.Array] = {}
         self._placed: dict[tuple[int, NamedSharding], jax.Array] = {}
+        self._missing: set[str] = set()
+
+    def warn_of_missing(self, exported: export.Exported) -> None:
+        """Say once which classes are not here."""
+        trees = (exported.in_tree, exported.out_tree)
+        found = {path for tree in trees for path in missing_classes(tree)} - self._missing
+        if not found:
+            return
+        self._missing |= found
+        warnings.warn(
+            f"The pytrees of {exported.fun_name} have classes that this process has not imported, "
+            f"or has with other fields: {', '.join(sorted(found))}. What stands for them has their "
+            "fields. To do: import them before bridge.load.",
+            UserWarning,
+            stacklevel=2,
+        )
 
     def host(self, index: int) -> np.ndarray[Any, Any]:
         """A read-only array."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xla_call_module.call import CallModule
+from xla_call_module.call import CallModule, Carried
 from xla_call_module.errors import StructureError
 
 __all__ = ["Order", "Runner", "WrittenOrder"]
@@ -32,7 +32,7 @@ class Order(Protocol):
     def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
         """See above."""
 
-    def carried(self) -> bytes:
+    def carried(self) -> Carried:
         """What the node of the call says of itself; the call may not have it yet."""
 
     def vjp(self) -> Order:
@@ -77,9 +77,9 @@ class WrittenOrder:
         """The call of this order."""
         return self._chain[self._order]
 
-    def carried(self) -> bytes:
+    def carried(self) -> Carried:
         """What the file says of it."""
-        return self.call.exported
+        return Carried(self.call.exported, self.call.trees)
 
     def vjp(self) -> WrittenOrder:
         """The next order.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jax import tree_util
@@ -12,6 +13,8 @@ from jax import tree_util
 from savedmodel.structures import NONE, Branch, Leaf, Structure
 from savedmodel.unique_names import UniqueNames
 from xla_call_module.errors import StructureError
+from xla_call_module.tree_description import outline
+from xla_call_module.tree_nodes import TreeNode
 
 __all__ = [
     "check_flags",
@@ -28,26 +31,36 @@ def to_structure(tree: tree_util.PyTreeDef) -> Structure:
     """The structure of a pytree; its leaves are numbered in JAX's order.
 
     TensorFlow knows dicts with string keys, lists, tuples, named tuples and None. Other mappings
-    become dicts of their keys' text, and registered classes dicts of their fields' names.
+    become dicts of their keys' text, and classes dicts of their fields' names.
     """
-    return _convert(tree_util.tree_unflatten(tree, range(tree.num_leaves)))
+    return _convert(outline(tree), itertools.count())
 
 
-def _convert(node: Any) -> Structure:
-    """The structure of a pytree whose leaves are their own numbers."""
-    if node is None:
+def _convert(node: TreeNode, numbers: Iterator[int]) -> Structure:
+    """The structure of a node, whose leaves take the next numbers."""
+    if node.kind == "leaf":
+        return Leaf(next(numbers))
+    if node.kind == "none":
         return NONE
-    if isinstance(node, int):
-        return Leaf(node)
-    # One level: whatever is below is taken for a leaf, also what has none.
-    below = tree_util.tree_leaves_with_path(node, is_leaf=lambda child: child is not node)
-    names = unique_names(_key_name(path[0]) for path, _ in below)
-    children = tuple(zip(names, (_convert(child) for _, child in below), strict=True))
-    if type(node) in (list, tuple):
-        return Branch("list" if type(node) is list else "tuple", children)
-    if isinstance(node, tuple) and hasattr(node, "_fields"):
-        return Branch("namedtuple", children, type(node).__name__)
-    return Branch("dict", children)
+    texts = map(str, range(len(node.children))) if not node.names else map(_text, node.names)
+    children = [_convert(child, numbers) for child in node.children]
+    pairs = tuple(zip(unique_names(texts), children, strict=True))
+    if node.kind in ("list", "tuple"):
+        return Branch("list" if node.kind == "list" else "tuple", pairs)
+    if node.kind == "namedtuple":
+        return Branch("namedtuple", pairs, re.split(r"[:.]", node.path)[-1])
+    return Branch("dict", pairs)
+
+
+def _text(name: TreeNode) -> str:
+    """The text of a key, as Python has it."""
+    return str(_key(name))
+
+
+def _key(name: TreeNode) -> Any:
+    if name.kind == "tuple":
+        return tuple(map(_key, name.children))
+    return None if name.kind == "none" else name.value
 
 
 def with_text_keys(tree: tree_util.PyTreeDef) -> tree_util.PyTreeDef:
@@ -76,21 +89,21 @@ def _has_other_keys(node: Any) -> bool:
 
 def key_names(tree: tree_util.PyTreeDef) -> list[tuple[str, ...]]:
     """For each leaf the keys, indices and attributes that lead to it."""
-    filled = tree_util.tree_unflatten(tree, range(tree.num_leaves))
-    return [tuple(map(_key_name, path)) for path, _ in tree_util.tree_leaves_with_path(filled)]
+    return list(_paths(outline(tree), ()))
+
+
+def _paths(node: TreeNode, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if node.kind == "leaf":
+        yield path
+    names = map(_text, node.names) if node.names else map(str, range(len(node.children)))
+    for name, child in zip(names, node.children, strict=True):
+        yield from _paths(child, (*path, name))
 
 
 def unique_names(names: Iterable[str], *, ignore_case: bool = False) -> list[str]:
     """The names, with `_1`, `_2`, … after those that were there before."""
     unique = UniqueNames(ignore_case=ignore_case)
     return [unique.take(name) for name in names]
-
-
-def _key_name(entry: Any) -> str:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(entry, attribute):
-            return str(getattr(entry, attribute))
-    return re.sub(r"\W", "", str(entry))
 
 
 def to_identifier(text: str, *, fallback: str) -> str:

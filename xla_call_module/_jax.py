@@ -13,6 +13,7 @@ import functools
 import io
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,29 @@ __all__ = [
     "make_ir_context",
     "named_shardings",
     "parse_artifact",
+    "pytree_classes",
     "refine_module",
     "register_stablehlo_passes",
     "serialize_artifact",
     "survive_forks",
 ]
+
+
+def pytree_classes() -> Mapping[type, Any]:
+    """The classes that are registered as pytree nodes, each with what was registered.
+
+    `jax.tree_util` flattens a node of any class, and makes one only of a treedef, which there is no
+    way to have without a node; the function that makes one of static data and children,
+    `from_iter`, is in a private table (jax/_src/tree_util.py, `_registry`). Without the gate no
+    class is known, and nodes of a file become stand-ins. It can go when JAX makes a treedef of a
+    class, static data and children: `PyTreeDef.from_node_data_and_children` ends the process where
+    there are too few of them.
+    """
+    try:
+        from jax._src.tree_util import _registry
+    except ImportError:
+        return {}
+    return _registry
 
 
 def make_ir_context() -> Any:

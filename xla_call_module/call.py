@@ -13,9 +13,10 @@ from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import FormatError, PlatformError, StructureError, VersionError
 from xla_call_module.platforms import PLATFORMS
 from xla_call_module.shardings import Sharding
+from xla_call_module.tree_nodes import Trees
 from xla_call_module.versions import CONVENTIONS, StablehloVersion, parse_stablehlo_version
 
-__all__ = ["CallModule", "TensorSpec", "bind_symbols", "read_artifact_version"]
+__all__ = ["CallModule", "Carried", "TensorSpec", "bind_symbols", "read_artifact_version"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ class CallModule:
             where the file or the process has them.
         exported: the serialized `Exported` without its module, which `jax.export.deserialize`
             reads; empty where there is none.
+        trees: the structures of its own arguments and results, where the `Exported` has none
+            because JAX cannot write them down.
         residual_results: how many of the last results are kept for the backward pass of the same
             function, and are none of its own.
         residual_args: how many of the last arguments come from the forward pass in that way.
@@ -130,6 +133,7 @@ class CallModule:
     function_list: tuple[str, ...] = ()
     functions: tuple[bytes, ...] = ()
     exported: bytes = b""
+    trees: Trees | None = None
     residual_results: int = 0
     residual_args: int = 0
     hoisted: tuple[str, ...] = ()
@@ -201,6 +205,19 @@ class CallModule:
     def stablehlo_version(self) -> StablehloVersion:
         """The version of the portable artifact."""
         return read_artifact_version(self.module)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a node says of its `Exported` besides the module.
+
+    Attributes:
+        exported: as in `CallModule`.
+        trees: as in `CallModule`.
+    """
+
+    exported: bytes
+    trees: Trees | None
 
 
 def bind_symbols(

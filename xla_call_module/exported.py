@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax import export, tree_util
 
-from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.call import CallModule, Carried, TensorSpec
 from xla_call_module.checks import PLATFORM, DisabledCheck, parse_checks
 from xla_call_module.custom_calls import check_custom_calls, refuse_callbacks
 from xla_call_module.dimensions import Shape
@@ -22,6 +22,7 @@ from xla_call_module.errors import (
     FormatError,
     PlatformError,
     StructureError,
+    UnsupportedError,
     VersionError,
 )
 from xla_call_module.operations import check_operations
@@ -36,6 +37,9 @@ from xla_call_module.stablehlo import (
     uses_shardy,
 )
 from xla_call_module.tensorflow_functions import TARGET, refuse_functions, take_functions
+from xla_call_module.tree_description import describe_trees, is_plain_tree
+from xla_call_module.tree_nodes import TreeNode, Trees
+from xla_call_module.tree_restoring import restore_tree
 
 __all__ = [
     "Check",
@@ -69,8 +73,8 @@ def from_exported(
     Args:
         exported: the result of `jax.export.export(...)(...)`, of `jax.export.deserialize`, or of
             their `vjp()`.
-        allow_flat_trees: where a pytree node type is not registered for serialization, carry the
-            `Exported` with flat arguments and results instead of refusing it.
+        allow_flat_trees: where a pytree has static data that no file can hold, carry the `Exported`
+            with flat arguments and results instead of refusing it.
         disabled_checks: safety checks that the call leaves out besides those of the `Exported`.
             `shape_assertions`, which TensorFlow has and JAX not any more, can only be named here.
         carried: whether the call carries the `Exported`, which takes a while to serialize and is
@@ -81,7 +85,7 @@ def from_exported(
 
     Raises:
         StructureError: arity, shapes or kept arguments contradict the module; the function has
-            ordered effects or calls back to Python; a pytree type cannot be serialized.
+            ordered effects or calls back to Python; a pytree has static data that is no JSON.
         DtypeError: a dtype that TensorFlow cannot carry, with the argument's pytree path.
         PlatformError: it was lowered for a platform that TensorFlow does not know, or has an
             operation that does not run on one of them.
@@ -132,8 +136,10 @@ def from_exported(
         disabled_checks=checks,
         uses_shardy=shardy,
         nr_devices=exported.nr_devices,
-        exported=strip_exported(exported, allow_flat_trees=allow_flat_trees) if carried else b"",
     )
+    if carried:
+        said = strip_exported(exported, allow_flat_trees=allow_flat_trees)
+        call = dataclasses.replace(call, exported=said.exported, trees=said.trees)
     if main is not None:
         _check_main(call, main)
     return take_functions(call)
@@ -185,25 +191,29 @@ def to_jax_checks(checks: Sequence[DisabledCheck]) -> tuple[export.DisabledSafet
     return tuple(found)
 
 
-def strip_exported(exported: export.Exported, *, allow_flat_trees: bool) -> bytes:
-    """The serialized `Exported` without its module: about 1 KB of trees, avals and shardings.
+def strip_exported(exported: export.Exported, *, allow_flat_trees: bool) -> Carried:
+    """The `Exported` without its module: about 1 KB of trees, avals and shardings.
 
     Raises:
-        StructureError: a pytree node type is not registered for serialization.
+        UnsupportedError: static data of a class is no JSON, with its path; and the class is not
+            registered with JAX for serialization.
     """
     bare = dataclasses.replace(exported, mlir_module_serialized=b"")
+    if is_plain_tree(exported.in_tree, exported.out_tree):
+        return Carried(bytes(bare.serialize()), None)
+    trees = None
     try:
-        return bytes(bare.serialize())
-    except (TypeError, ValueError) as error:
-        if not allow_flat_trees:
-            raise StructureError(
-                f"{exported.fun_name}: a pytree type of its arguments or results cannot be "
-                f"written to a file: {error} To do: register the type with jax.export."
-                "register_pytree_node_serialization or register_namedtuple_serialization."
-            ) from error
+        trees = describe_trees(exported)
+    except UnsupportedError as error:
+        try:
+            return Carried(bytes(bare.serialize()), None)
+        except (TypeError, ValueError):  # not all of its classes are registered
+            if not allow_flat_trees:
+                raise error from None
     flat_in = tree_util.tree_structure((tuple(exported.in_avals), {}))
     flat_out = tree_util.tree_structure(tuple(exported.out_avals))
-    return bytes(dataclasses.replace(bare, in_tree=flat_in, out_tree=flat_out).serialize())
+    flat = dataclasses.replace(bare, in_tree=flat_in, out_tree=flat_out)
+    return Carried(bytes(flat.serialize()), trees)
 
 
 def to_exported(call: CallModule) -> export.Exported:
@@ -215,8 +225,8 @@ def to_exported(call: CallModule) -> export.Exported:
 
     Raises:
         FormatError: what it carries is damaged, or contradicts the call.
-        StructureError: a pytree type is not registered for serialization in this process; the
-            module calls back to Python.
+        StructureError: a pytree type of an older file is not registered for serialization in this
+            process; the module calls back to Python.
         VersionError: a newer JAX wrote it.
     """
     if (
@@ -226,14 +236,24 @@ def to_exported(call: CallModule) -> export.Exported:
             refuse_callbacks(call.name, module)
             refuse_functions(call.name, module)
     bare = _deserialize(call)
+    trees = {} if call.trees is None else _restored(call.trees)
     exported = dataclasses.replace(
         bare,
+        **trees,
         mlir_module_serialized=call.module,
         module_kept_var_idx=call.kept,
         # JAX 0.8 and older read none in what newer versions write.
         nr_devices=call.nr_devices,
         disabled_safety_checks=to_jax_checks(call.disabled_checks),
     )
+    both: Any = (exported.in_tree, exported.out_tree)  # the stub lacks `num_leaves`
+    counts = [tree.num_leaves for tree in both]
+    if counts != [len(exported.in_avals), len(exported.out_avals)]:
+        raise FormatError(
+            f"{call.name} has pytrees of {counts} leaves, and carries an Exported of "
+            f"{len(exported.in_avals)} arguments and {len(exported.out_avals)} results. To do: "
+            "write the file again."
+        )
     specs = (*_specs_of(exported.in_avals), *_specs_of(exported.out_avals))
     expected = tuple((spec.shape, spec.dtype) for spec in (*call.args, *call.results))
     if specs != expected or exported.platforms != call.platforms:
@@ -243,6 +263,13 @@ def to_exported(call: CallModule) -> export.Exported:
             "the file again."
         )
     return exported
+
+
+def _restored(trees: Trees) -> dict[str, tree_util.PyTreeDef]:
+    """The treedefs of both; together, since functions in their static data are the same."""
+    found: Any = restore_tree(TreeNode("tuple", children=(trees.arguments, trees.results)))
+    in_tree, out_tree = found.children()
+    return {"in_tree": in_tree, "out_tree": out_tree}
 
 
 def carried_kept(call: CallModule) -> tuple[int, ...]:

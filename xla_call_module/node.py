@@ -5,7 +5,8 @@ ignores attributes whose names begin with an underscore and keeps them when it s
 again, so a node carries its own description:
 
 - `_jax_call`: JSON, the flat arguments and results with their pytree paths and symbolic
-  dimensions, which can be read without JAX, and a checksum of the module;
+  dimensions, which can be read without JAX, their pytrees where JAX cannot write them down
+  (`tree_nodes.py`), and a checksum of the module;
 - `_jax_exported`: the `Exported` without its module, for JAX.
 
 Both are compressed with zlib; with many parameters they are most of a small model's file.
@@ -32,6 +33,7 @@ from xla_call_module.errors import FormatError, InteropError, StructureError, qu
 from xla_call_module.platforms import platform_from_tensorflow, platform_to_tensorflow
 from xla_call_module.sharding_json import decode_shardings, encode_shardings
 from xla_call_module.shardings import Sharding
+from xla_call_module.tree_nodes import Trees
 from xla_call_module.versions import CONVENTIONS
 
 __all__ = ["OP", "decode_node", "description_allowance", "encode_node", "update_node"]
@@ -239,6 +241,8 @@ def _describe(call: CallModule) -> bytes:
         description["residuals"] = [call.residual_results, call.residual_args]
     if call.hoisted:
         description["hoisted"] = list(call.hoisted)
+    if call.trees is not None:
+        description["trees"] = call.trees.to_json()
     if call.changes:
         description["changes"] = list(call.changes)
     shardings = encode_shardings(
@@ -270,6 +274,7 @@ def _read_description(node: Any, allowance: Allowance) -> dict[str, Any]:
             "residual_results": residual_results,
             "residual_args": residual_args,
             "hoisted": tuple(map(str, fields.get("hoisted", ()))),
+            "trees": Trees.from_json(fields["trees"], where=where) if "trees" in fields else None,
             "changes": tuple(map(str, fields.get("changes", ()))),
         }
     except InteropError:

@@ -20,10 +20,10 @@ from bridge.exporting.parametric import (
     in_collection,
     named,
     of_function,
-    of_parts,
     unwrapped,
 )
 from bridge.exporting.plain_parameters import PlainParameters
+from bridge.saving.trained import of_parts, trained_leaves
 from xla_call_module.errors import ArgumentError, StructureError
 
 __all__ = ["of_module", "to_parametric"]
@@ -137,9 +137,9 @@ def _of_equinox(equinox: ModuleType, model: Any, params: Any) -> Parametric | No
             f"{name} is not callable. To do: pass a function of it, as in bridge.save(lambda m, x: "
             "m.encode(x), path, params=module, args=…)."
         )
-    flags = of_parts(model, lambda part: isinstance(part, equinox.nn.State), trained=False)
     call = named(lambda p, *args, **kw: plain.rebuild(p)(*args, **kw), model)
-    return Parametric(call, name, plain.params, plain.select(flags))
+    flags = plain.select(trained_leaves(model))
+    return Parametric(call, name, plain.params, flags, given=model, arranged=plain)
 
 
 def _of_linen(linen: ModuleType, model: Any, params: Any) -> Parametric | None:

@@ -12,6 +12,7 @@ from typing import Any
 from jax import tree_util
 
 from bridge.exporting.plain_parameters import PlainParameters, is_plain
+from bridge.saving.trained import trained_leaves
 from bridge.trees import key_names
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "in_collection",
     "named",
     "of_function",
-    "of_parts",
     "unwrapped",
 ]
 
@@ -40,6 +40,8 @@ class Parametric:
         trainable: for each leaf of `params`, in JAX's order, whether it is trained.
         inputs: specs of the arguments where the object knows them.
         input_names: names of these where it knows them, too.
+        given: the parameters as the user passed them, where `params` are dicts of their arrays.
+        arranged: what made these.
     """
 
     call: Callable[..., Any]
@@ -48,6 +50,8 @@ class Parametric:
     trainable: tuple[bool, ...] = ()
     inputs: tuple[Any, ...] | None = None
     input_names: tuple[str, ...] | None = None
+    given: Any = None
+    arranged: PlainParameters | None = None
 
 
 def of_function(function: Callable[..., Any], params: Any) -> Parametric:
@@ -60,7 +64,8 @@ def of_function(function: Callable[..., Any], params: Any) -> Parametric:
         return Parametric(function, name, params, trained)
     plain = PlainParameters.of(params)
     call = named(lambda p, *args, **kw: function(plain.rebuild(p), *args, **kw), function, skip=1)
-    return Parametric(call, name, plain.params, plain.select(trained))
+    flags = plain.select(trained)
+    return Parametric(call, name, plain.params, flags, given=params, arranged=plain)
 
 
 def _trained_collections(function: Any, params: Any) -> tuple[bool, ...]:
@@ -69,10 +74,7 @@ def _trained_collections(function: Any, params: Any) -> tuple[bool, ...]:
     is_linen = linen is not None and isinstance(_owner(function), linen.Module)
     if is_linen and isinstance(params, Mapping):
         return in_collection(params, LINEN_TRAINED)
-    equinox = sys.modules.get("equinox")
-    if equinox is None:
-        return (True,) * len(tree_util.tree_leaves(params))
-    return of_parts(params, lambda part: isinstance(part, equinox.nn.State), trained=False)
+    return trained_leaves(params)
 
 
 def _owner(function: Any) -> Any:
@@ -89,14 +91,6 @@ def in_collection(variables: Mapping[str, Any], trained: str) -> tuple[bool, ...
     """For each leaf of Flax's variables whether it is in one collection."""
     paths = key_names(tree_util.tree_structure(variables))
     return tuple(path[0] == trained for path in paths)
-
-
-def of_parts(tree: Any, is_part: Callable[[Any], bool], *, trained: bool) -> tuple[bool, ...]:
-    """For each leaf `trained` if it is in such a part, and the opposite elsewhere."""
-    flags: list[bool] = []
-    for part in tree_util.tree_leaves(tree, is_leaf=is_part):
-        flags += [trained == is_part(part)] * len(tree_util.tree_leaves(part))
-    return tuple(flags)
 
 
 def _name_of(function: Any) -> str:

@@ -1,7 +1,7 @@
 """A pytree of any classes as dicts within dicts, which every program can read.
 
-`jax.export` writes down only those classes of pytrees that are registered with it, and TensorFlow
-knows none of them.
+Modules have leaves that are no arrays, and static data that no file holds; and TensorFlow knows
+none of their classes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import export, tree_util
+from jax import tree_util
 
 from bridge.trees import key_names
 from xla_call_module.errors import StructureError
+from xla_call_module.tree_description import StaticData, describe_tree
 
 __all__ = ["PlainParameters", "is_plain"]
 
@@ -104,14 +105,13 @@ def _nest(arrays: Sequence[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
 
 
 def is_plain(params: Any) -> bool:
-    """Whether all leaves are arrays, and JAX can write the pytree down."""
+    """Whether all leaves are arrays, and the classes of the pytree can be written down."""
     leaves, tree = tree_util.tree_flatten(params)
     if not all(map(_is_array, leaves)):
         return False
-    nothing: Any = tree_util.tree_unflatten(tree, [jax.ShapeDtypeStruct((), "int32")] * len(leaves))
     try:
-        export.export(jax.jit(lambda _: 0))(nothing).serialize()
-    except ValueError:  # a class that is not registered with jax.export
+        describe_tree(tree, StaticData())
+    except StructureError:  # static data that no file can hold
         return False
     return True
 

@@ -156,13 +156,19 @@ def trainable_of(function: Parametric, wanted: Any) -> Any:
 
     Args:
         function: with its parameters.
-        wanted: a bool, or a prefix of these with bools.
+        wanted: a bool, or a prefix of these, or of what was passed for them, with bools.
 
     Raises:
         StructureError: it is no such prefix.
     """
     if function.params is None:
         return True
-    flags = check_flags(wanted, function.params, what="trainable")
+    try:
+        flags = check_flags(wanted, function.params, what="trainable")
+    except StructureError:
+        if function.arranged is None:
+            raise
+        of_given = check_flags(wanted, function.given, what="trainable")
+        flags = list(function.arranged.select(of_given))
     both = [flag and own for flag, own in zip(flags, function.trainable, strict=True)]
     return tree_util.tree_unflatten(tree_util.tree_structure(function.params), both)

@@ -13,7 +13,7 @@ from jax import export, tree_util
 
 from bridge.backend import platform_of
 from bridge.loading.binding import Binding
-from bridge.trees import with_text_keys
+from bridge.tree_matching import Match, match_trees
 from xla_call_module.call import bind_symbols
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
 from xla_call_module.constraints import SizeConstraint, constraints_in
@@ -72,9 +72,11 @@ class Arguments:
             if spec.dtype.name in WIDE and spec.element != "float0"
         ]
         self._accepted: set[tuple[Any, ...]] = set()
+        # The structure of the arguments of the last call, and what was found of it.
+        self._last: tuple[Any, Match | None] = self._tree, Match()
 
-    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The leaves of the arguments.
+    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Match]:
+        """The leaves of the arguments, and how these are what the function takes.
 
         Args:
             args: as the function takes them, or none.
@@ -85,9 +87,8 @@ class Arguments:
             PlatformError: it was not exported for the platform at hand.
         """
         leaves, tree = self._flatten(args, kwargs)
-        # In the file the keys of dicts are text, in the order that they had.
-        if tree != self._tree and with_text_keys(tree) != self._tree:
-            leaves = self._by_name(args, kwargs, tree)
+        match = self._match(tree)
+        leaves = self._by_name(args, kwargs, tree) if match is None else match.leaves(leaves)
         leaves = [
             self._from_python(leaf, index)
             if isinstance(leaf, (bool, int, float, complex))
@@ -103,7 +104,15 @@ class Arguments:
             self._accepted.add(kinds)
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             self._check_platform()
-        return leaves
+        return leaves, match or Match()
+
+    def _match(self, tree: Any) -> Match | None:
+        """How arguments of a structure are what the function takes; None if they are not."""
+        known, match = self._last
+        if known != tree:
+            match = match_trees(tree, self._tree)
+            self._last = tree, match
+        return match
 
     def _flatten(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -234,6 +243,7 @@ class Arguments:
 
 def _without_params(exported: export.Exported, *, has_params: bool) -> tree_util.PyTreeDef:
     """The structure of (args, kwargs), without the first of the args if that is the parameters."""
-    leaves = range(len(exported.in_avals))
-    args, kwargs = tree_util.tree_unflatten(exported.in_tree, leaves)
-    return tree_util.tree_structure((args[int(has_params) :], kwargs))
+    in_tree: Any = exported.in_tree  # the stub of its class lacks `children`
+    args, kwargs = in_tree.children()
+    rest = tree_util.treedef_tuple(args.children()[int(has_params) :])
+    return tree_util.treedef_tuple((rest, kwargs))

@@ -17,6 +17,7 @@ from jax import custom_batching, export, lax, tree_util
 
 from bridge._jax import vary_together
 from bridge.loading.needed_devices import needed_devices, require_devices
+from bridge.tree_matching import match_trees
 from xla_call_module.errors import StructureError
 
 __all__ = ["Flat", "MappableExported", "call_flat", "is_float0"]
@@ -87,11 +88,17 @@ class MappableExported(export.Exported):
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """What the exported function returns; see `jax.export.Exported.call`."""
         leaves, structure = tree_util.tree_flatten((args, kwargs))
-        given: Any = structure  # the stub of its class lacks `==`
-        if given == self.in_tree and self._is_mappable:
-            return tree_util.tree_unflatten(self.out_tree, self._flat(*leaves))
+        match = match_trees(structure, self.in_tree)
         plain: Any = super()
-        return plain.call(*args, **kwargs)
+        if match is None:
+            return plain.call(*args, **kwargs)
+        out_tree = match.results(self.out_tree)
+        if self._is_mappable:
+            return tree_util.tree_unflatten(out_tree, self._flat(*match.leaves(leaves)))
+        args, kwargs = tree_util.tree_unflatten(self.in_tree, match.leaves(leaves))
+        return tree_util.tree_unflatten(
+            out_tree, tree_util.tree_leaves(plain.call(*args, **kwargs))
+        )
 
     @property
     def _is_mappable(self) -> bool:

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from jax import export
 
-from bridge.trees import with_text_keys
 from bridge.vjp import vjp_of
-from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.constants import hoist_constants
 from xla_call_module.errors import ShardingError, StructureError, VersionError
-from xla_call_module.exported import argument_paths, from_exported, result_paths
+from xla_call_module.exported import from_exported
 from xla_call_module.linalg import lower_linalg
 from xla_call_module.locations import strip_locations
 from xla_call_module.residuals import split_residuals
@@ -125,28 +124,13 @@ def _warn_of_missing_gradient(name: str, order: int, reason: str) -> None:
 
 
 def _to_call(exported: export.Exported, checks: Sequence[DisabledCheck]) -> CallModule:
-    """The call; the `Exported` in it has pytrees that JAX can serialize."""
+    """The call of an `Exported`."""
     if not isinstance(exported, export.Exported):
         raise StructureError(
             f"Expected a jax.export.Exported, got {type(exported).__name__}. To do: call "
             "jax.export.export(jax.jit(f))(*specs) first."
         )
-    portable = dataclasses.replace(
-        exported,
-        in_tree=with_text_keys(exported.in_tree),
-        out_tree=with_text_keys(exported.out_tree),
-    )
-    call = from_exported(portable, disabled_checks=checks)
-    return dataclasses.replace(
-        call,
-        args=_with_paths(call.args, argument_paths(exported.in_tree)),
-        results=_with_paths(call.results, result_paths(exported.out_tree)),
-    )
-
-
-def _with_paths(specs: Sequence[TensorSpec], paths: Sequence[str]) -> tuple[TensorSpec, ...]:
-    pairs = zip(specs, paths, strict=True)
-    return tuple(dataclasses.replace(spec, path=path) for spec, path in pairs)
+    return from_exported(exported, disabled_checks=checks)
 
 
 def _warn_of_devices(call: CallModule) -> None:

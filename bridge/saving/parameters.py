@@ -13,6 +13,7 @@ from jax import tree_util
 from bridge.backend import require_own_runtime
 from bridge.narrowing import narrow_dtype
 from bridge.saving.array_parts import ArrayPart, is_in_host_memory, join_parts, parts_of
+from bridge.saving.trained import trained_leaves
 from bridge.trees import check_flags, key_names, unique_names
 from savedmodel.extents import boxes_of, slices_of, strides_of
 from savedmodel.model import Variable, VariablePart
@@ -30,8 +31,8 @@ def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tu
     Args:
         params: a pytree of JAX arrays, numpy arrays and Python numbers. None of them is copied as
             a whole, but for those on an accelerator, which are fetched in pieces.
-        trainable: a bool, or a prefix of `params` with bools. Integers and booleans are never
-            trainable.
+        trainable: a bool, or a prefix of `params` with bools. Integers, booleans, and what a
+            framework does not train, are never trainable.
         specs: what a function was exported for, one for each leaf. A numpy array or a number
             takes the dtype that JAX gave it there; any other difference is kept, and refused by
             `check_parameters`.
@@ -42,7 +43,8 @@ def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tu
         StructureError: a leaf is no array or a deleted one, or `trainable` is no prefix.
     """
     leaves, tree = tree_util.tree_flatten(params)
-    flags = check_flags(trainable, params, what="trainable")
+    wanted = check_flags(trainable, params, what="trainable")
+    flags = [flag and own for flag, own in zip(wanted, trained_leaves(params), strict=True)]
     names = unique_names("/".join(path) or "params" for path in key_names(tree))
     variables = []
     for name, leaf, flag, spec in zip(names, leaves, flags, specs, strict=True):

@@ -184,12 +184,13 @@ def test_a_tree_that_is_registered_later_is_carried():
     def total(pair):
         return pair.parts[0] + pair.parts[1]
 
-    jax.tree_util.register_pytree_node(Pair, lambda pair: (pair.parts, None), lambda _, p: Pair(*p))
+    kind = object()  # which no file holds
+    jax.tree_util.register_pytree_node(Pair, lambda pair: (pair.parts, kind), lambda _, p: Pair(*p))
     before = _carried(total, Pair(X, X))
     export.register_pytree_node_serialization(
         Pair,
         serialized_name="tests.fresh_exports.Pair",
         serialize_auxdata=lambda _: b"",
-        deserialize_auxdata=lambda _: None,
+        deserialize_auxdata=lambda _: kind,
     )
     assert _carried(total, Pair(X, X)) != before

@@ -431,3 +431,61 @@ class TestSeveralFunctions:
         model = {key: nnx.Linear(3, 2, rngs=nnx.Rngs(0)) for key in ("one", "two")}
         with pytest.raises(StructureError, match="two has other parameters than the function"):
             bridge.save(model, tmp_path / "m", args="f32[b,3]")
+
+
+def _normalizing(nnx):
+    class Network(nnx.Module):
+        def __init__(self):
+            rngs = nnx.Rngs(0)
+            self.layers = nnx.List([nnx.Linear(3, 2, rngs=rngs), nnx.BatchNorm(2, rngs=rngs)])
+
+        def __call__(self, x):
+            return self.layers[1](self.layers[0](x))
+
+    network = Network()
+    network.eval()
+    return network
+
+
+@pytest.mark.parametrize("trainable", [True, (True, False), {"0": True, "1": False}])
+def test_parts_of_an_nnx_module(tmp_path, trainable):
+    nnx = pytest.importorskip("flax.nnx")
+    definition, *parts = nnx.split(_normalizing(nnx), nnx.Param, ...)
+
+    def predict(parts, x):
+        return nnx.merge(definition, *parts)(x)
+
+    wanted = {f"0/layers/{path}/value" for path in ("0/bias", "0/kernel", "1/bias", "1/scale")}
+    if not isinstance(trainable, dict):
+        bridge.save(predict, tmp_path / "m", params=(*parts,), args="f32[b,3]", trainable=trainable)
+        _, names, found = _load(tmp_path / "m")
+        assert found == wanted
+        assert names.keys() - found == {"1/layers/1/mean/value", "1/layers/1/var/value"}
+        model = bridge.load(tmp_path / "m")
+        assert isinstance(model.params[0], nnx.State)
+        np.testing.assert_allclose(model(X), predict(parts, X), rtol=1e-6)
+    # Static data that no file holds: the parameters are dicts.
+    held = (*parts, nnx.split(nnx.Dropout(0.5))[0])
+    bridge.save(
+        lambda held, x: predict(held[:2], x),
+        tmp_path / "d",
+        params=held,
+        args="f32[b,3]",
+        trainable=(*trainable, True) if isinstance(trainable, tuple) else trainable,
+    )
+    assert _load(tmp_path / "d")[2] == wanted
+
+
+def test_an_exported_of_what_is_not_trained(tmp_path):
+    nnx = pytest.importorskip("flax.nnx")
+    state = nnx.split(_normalizing(nnx))[1]
+    averages = {"params": {"w": X}, "batch_stats": {"w": X}}
+    for name, params in (("nnx", state), ("linen", averages)):
+        exported = jax.export.export(jax.jit(lambda params, x: (params, x)))(params, X)
+        bridge.save(exported, tmp_path / name, params=params)
+        _, names, trainable = _load(tmp_path / name)
+        untrained = {
+            path for path in names if "batch_stats" in path or "/mean" in path or "/var" in path
+        }
+        assert untrained
+        assert names.keys() - trainable == untrained

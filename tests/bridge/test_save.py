@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import shutil
 from importlib import import_module
@@ -507,15 +506,6 @@ class TestRefused:
     def test_no_results(self, tmp_path, nothing):
         with pytest.raises(StructureError, match="returns no array"):
             bridge.save(_export(lambda x: nothing, SPEC), tmp_path / "m")
-
-    def test_a_pytree_that_jax_does_not_serialize(self, tmp_path):
-        @functools.partial(jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=[])
-        class Box:
-            def __init__(self, x):
-                self.x = x
-
-        with pytest.raises(StructureError, match="register_pytree_node_serialization"):
-            bridge.save(_export(lambda box: box.x, Box(1.0)), tmp_path / "m")
 
     def test_a_tensorflow_that_is_too_old(self, tmp_path):
         x = np.eye(2, dtype=np.float32)

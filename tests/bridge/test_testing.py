@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import namedtuple
 
 import jax
 import jax.numpy as jnp
@@ -270,9 +269,16 @@ class TestMisuse:
             assert_gradients_match(fun, *args, **options)
 
     def test_errors_name_their_mode(self):
-        point = namedtuple("Unregistered", "x")(ROW)
-        with pytest.raises(StructureError, match="register_namedtuple_serialization") as caught:
-            assert_gradients_match(lambda point: point.x * 2, point, modes=["graph", "saved"])
+        class Point:
+            def __init__(self, x):
+                self.x = x
+
+        kind = object()
+        jax.tree_util.register_pytree_node(
+            Point, lambda point: ((point.x,), kind), lambda _, parts: Point(*parts)
+        )
+        with pytest.raises(StructureError, match=r"args\[0\] \(static data of Point\)") as caught:
+            assert_gradients_match(lambda point: point.x * 2, Point(ROW), modes=["graph", "saved"])
         assert caught.value.__notes__ == ["in the mode 'saved' of assert_gradients_match"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from xla_call_module.errors import (
     FormatError,
     PlatformError,
     StructureError,
+    UnsupportedError,
     VersionError,
 )
 from xla_call_module.stablehlo import open_module
@@ -194,20 +194,24 @@ class TestWhatCannotRun:
             b"lapack_spotrf_ffi" in from_exported(_export(jnp.linalg.cholesky, jnp.eye(2))).module
         )
 
-    def test_a_type_that_cannot_be_written(self):
-        class Pair(NamedTuple):
-            x: Any
-            y: Any
+    def test_static_data_that_cannot_be_written(self):
+        class Pair:
+            def __init__(self, x, y, kind):
+                self.x, self.y, self.kind = x, y, kind
 
-        exported = _export(lambda pair: pair.x + pair.y, Pair(X, X))
+        jax.tree_util.register_pytree_node(
+            Pair, lambda p: ((p.x, p.y), p.kind), lambda kind, parts: Pair(*parts, kind)
+        )
+        exported = _export(lambda pair: pair.x + pair.y, Pair(X, X, object()))
         with pytest.raises(
-            StructureError, match=r"lambda.*cannot be written to a file: .*Pair.*To"
+            UnsupportedError,
+            match=r"lambda>: the argument args\[0\] \(static data of Pair\).*To do",
         ):
             from_exported(exported)
         call = from_exported(exported, allow_flat_trees=True)
         flat = export.deserialize(bytearray(call.exported))
+        assert call.trees is None
         assert flat.in_tree == jax.tree.structure(((0, 0), {}))
-        assert [spec.path for spec in call.args] == ["args[0].x", "args[0].y"]
 
 
 def _allowing(target):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import zlib
 
@@ -15,6 +16,7 @@ from jax import export
 
 from savedmodel import schema
 from tests.xla_call_module.sharding_strategies import named_shardings, tilings
+from tests.xla_call_module.trees import tree_nodes
 from xla_call_module import CallModule, DisabledCheck, TensorSpec, decode_node, encode_node
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import (
@@ -28,6 +30,7 @@ from xla_call_module.errors import (
 from xla_call_module.exported import from_exported
 from xla_call_module.node import update_node
 from xla_call_module.sharding_jax import sharding_from_jax
+from xla_call_module.tree_nodes import Trees
 
 NODES = [tf.compat.v1.NodeDef, schema.NodeDef]
 ARTIFACT = b"ML\xefR\x0dStableHLO_v1.2.3\x00"
@@ -64,6 +67,7 @@ def calls(draw):
         nr_devices=draw(st.integers(1, 64)),
         function_list=tuple(draw(st.lists(st.text(max_size=8), max_size=2))),
         exported=draw(st.binary(max_size=20)),
+        trees=draw(st.none() | st.builds(Trees, tree_nodes, tree_nodes)),
     )
 
 
@@ -288,6 +292,19 @@ CHANGES = {
         _describe(shardings={"args": [3], "results": [0]}),
         FormatError,
         "is damaged",
+    ),
+    "one pytree": (_describe(trees={"args": "*"}), FormatError, "does not describe two pytrees"),
+    "a pytree that is none": (
+        _describe(trees={"args": {"class": "m:C", "fields": [["x"]]}, "results": "*"}),
+        FormatError,
+        "does not describe a pytree",
+    ),
+    "a deep pytree": (
+        _describe(
+            trees={"args": functools.reduce(lambda t, _: [t], range(300), "*"), "results": 0}
+        ),
+        FormatError,
+        "more than 200 levels deep",
     ),
     "no checksum": (_describe(module_crc32=None), FormatError, "another checksum than those"),
     "arguments that are none": (_describe(args=3), FormatError, "is damaged"),
