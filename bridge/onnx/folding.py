@@ -99,7 +99,8 @@ def _reshape(arrays: list[Array], attributes: _Attributes) -> Any:
 
 def _of_axes(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes], Any]:
     def compute(arrays: list[Array], _: _Attributes) -> Any:
-        return function(arrays[0], tuple(map(int, arrays[1])))
+        # Without them it is all axes, or for Squeeze all that have one element.
+        return function(arrays[0], tuple(map(int, arrays[1])) if len(arrays) > 1 else None)
 
     return compute
 

@@ -101,7 +101,7 @@ def reduce_along(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) 
         return _extreme_of_integers(graph, reducer, value, axes)
     value, axes = layouts.unturned_axes(graph, graph.whole(value), axes)
     result = _node(graph, _OPERATIONS[reducer], value, axes)
-    fact = Reduction(reducer, value.name, value.shape, tuple(axes))
+    fact = Reduction(reducer, graph.reference(value), value.shape, tuple(axes))
     if not is_order or not value.is_float:
         graph.remember(result, fact)
         return result

@@ -38,6 +38,11 @@ def test_mean_with_its_dimension():
     assert operations(model) == ["ReduceMean", "Sub"]
 
 
+def test_mean_of_a_constant():
+    check(lambda x: x + jnp.mean(jnp.full((2, 1), -3, x.dtype)), X)
+    check(lambda x: x + jnp.mean(jnp.full((2, 3), 2, x.dtype), axis=0).sum(), X)
+
+
 def test_what_is_not_softmax():
     def function(x):
         power = jnp.exp(x - x.max(1, keepdims=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from tests.fuzzing.programs.program import (
     numpy_dtype,
 )
 from tests.fuzzing.programs.reducing import needed
-from tests.fuzzing.programs.statements import STATEMENTS, Draw, Template, kind_of, write
+from tests.fuzzing.programs.statements import STATEMENTS, Draw, Template, kind_of, takes, write
 
 __all__ = ["generate"]
 
@@ -36,6 +36,7 @@ _NARROW = {
 }  # fmt: skip
 _WIDE = {"float64": 12, "complex128": 2, "int64": 3, "uint64": 0.7}
 _ATTEMPTS = 30
+_ATTEMPTS_OF_ONE = 8
 _LARGEST = 3000
 _HIGHEST_LEVEL = 11
 # Half precision ends at 65504.
@@ -52,19 +53,25 @@ class _Value:
 def generate(seed: int, *, x64: bool) -> Program:
     """The program of a seed. JAX must be in the mode that `x64` says."""
     rng = random.Random(f"{seed} {x64}")
-    arguments = _arguments(rng, x64=x64)
+    due = STATEMENTS[seed % len(STATEMENTS)]
+    arguments = _arguments(rng, due, x64=x64)
     scope = jax.export.SymbolicScope()
     values = [_Value(a.name, _aval(a, scope), 2.0) for a in arguments]
     count = min(rng.randint(3, 15), rng.randint(3, 15))
     statements: list[Statement] = []
     while len(statements) < count:
-        made = _statement(rng, values, f"v{len(statements)}", x64=x64)
+        target, placed = f"v{len(statements)}", {s.template for s in statements}
+        made = None
+        is_last = len(statements) == count - 1
+        if due.name not in placed and (is_last or rng.random() < 0.5):
+            made = _statement(rng, [due] * _ATTEMPTS_OF_ONE, values, target, x64=x64)
+        made = made or _statement(rng, _picked(rng), values, target, x64=x64)
         if made is None:
             break
         statement, value = made
         statements.append(statement)
         values.append(value)
-    kept, results = _results(rng, statements, values, len(arguments))
+    kept, results = _results(rng, statements, values, len(arguments), due.name)
     program = Program(
         seed=seed,
         x64=x64,
@@ -77,17 +84,20 @@ def generate(seed: int, *, x64: bool) -> Program:
     return dataclasses.replace(program, checks=checks, options=options)
 
 
-def _arguments(rng: random.Random, *, x64: bool) -> list[Argument]:
+def _arguments(rng: random.Random, due: Template, *, x64: bool) -> list[Argument]:
+    """Arguments, such that a template finds its operands among them."""
     weights = {**_NARROW, **_WIDE} if x64 else _NARROW
-    symbols = rng.choice([(), (), ("b",), ("b",), ("b",), ("b", "t")])
+    symbols = () if due.static else rng.choice([(), (), ("b",), ("b",), ("b",), ("b", "t")])
     sizes = [rng.randint(2, 5) for _ in range(3)]
-    main = rng.choices(list(weights), list(weights.values()))[0]
+    wanted = [_dtype_of(rng, kinds, weights) for kinds in due.kinds if kinds[0] not in "=~"]
+    main = wanted.pop(0)
     found = []
     for index in range(rng.choice([1, 2, 2, 3, 3, 4])):
         other = rng.choices(list(weights), list(weights.values()))[0]
-        dtype = main if rng.random() < 0.6 else other
+        dtype = main if rng.random() < 0.6 or not found else other
+        dtype = wanted.pop() if wanted and found else dtype
         weak = rng.random() < 0.06 and dtype in ("float32", "int32")
-        shape = () if weak else _shape(rng, sizes, symbols, first=index == 0)
+        shape = () if weak else _shape(rng, sizes, symbols, due.rank, first=index == 0)
         domain = rng.choice(["normal", "normal", "positive", "unit", "wide"])
         if kind_of(numpy_dtype(dtype)) in "iu":
             domain = rng.choice(["normal", "index"])
@@ -98,12 +108,13 @@ def _arguments(rng: random.Random, *, x64: bool) -> list[Argument]:
 
 
 def _shape(
-    rng: random.Random, sizes: Sequence[int], symbols: Sequence[str], *, first: bool
+    rng: random.Random, sizes: Sequence[int], symbols: Sequence[str], rank: int, *, first: bool
 ) -> tuple[int | str, ...]:
     a, b, c = sizes
-    shape = rng.choice(
-        [(), (a,), (b,), (a, b), (a, b), (b, a), (b, b), (1, b), (a, b, c), (a, b, b), (b, 1), (c,)]
-    )
+    shapes: list[tuple[int, ...]] = [
+        (), (a,), (b,), (a, b), (a, b), (b, a), (b, b), (1, b), (a, b, c), (a, b, b), (b, 1), (c,)
+    ]  # fmt: skip
+    shape = rng.choice([shape for shape in shapes if not first or len(shape) >= rank])
     if rng.random() < 0.03 and shape:
         shape = (*shape[:-1], 0)
     if symbols and (first or rng.random() < 0.6):
@@ -117,18 +128,31 @@ def _shape(
     return shape
 
 
+def _dtype_of(rng: random.Random, kinds: str, weights: Mapping[str, float]) -> str:
+    fit = {name: weight for name, weight in weights.items() if takes(kinds, numpy_dtype(name))}
+    return rng.choices(list(fit), list(fit.values()))[0]
+
+
 def _aval(argument: Argument, scope: jax.export.SymbolicScope) -> Any:
     text = ",".join(map(str, argument.shape))
     shape = jax.export.symbolic_shape(f"({text},)" if text else "()", scope=scope)
     return jax.ShapeDtypeStruct(shape, numpy_dtype(argument.dtype), weak_type=argument.weak)
 
 
+def _picked(rng: random.Random) -> list[Template]:
+    return rng.choices(STATEMENTS, [template.weight for template in STATEMENTS], k=_ATTEMPTS)
+
+
 def _statement(
-    rng: random.Random, values: list[_Value], target: str, *, x64: bool
+    rng: random.Random,
+    templates: Sequence[Template],
+    values: list[_Value],
+    target: str,
+    *,
+    x64: bool,
 ) -> tuple[Statement, _Value] | None:
-    weights = [template.weight for template in STATEMENTS]
-    for _ in range(_ATTEMPTS):
-        template = rng.choices(STATEMENTS, weights)[0]
+    """Of the first template that fits, with its result."""
+    for template in templates:
         operands = _operands(rng, template, values)
         if operands is None:
             continue
@@ -141,7 +165,8 @@ def _statement(
         except (IndexError, ValueError):  # such as no axis that is static
             continue
         aval = _trace(text, preamble, avals)
-        if aval is None or (level > _HALF_LEVEL and aval.dtype.itemsize == 2):
+        half = aval is not None and aval.dtype.itemsize == 2 and kind_of(aval.dtype) == "f"
+        if aval is None or (half and level > _HALF_LEVEL):
             continue
         names = tuple(value.name for value in operands)
         shape = ",".join(map(str, aval.shape))
@@ -175,7 +200,7 @@ def _operands(rng: random.Random, template: Template, values: list[_Value]) -> l
 
 def _fits(kinds: str, aval: Any, chosen: list[_Value]) -> bool:
     if kinds[0] not in "=~":
-        return kind_of(aval.dtype) in kinds.replace("n", "fciu")
+        return takes(kinds, aval.dtype)
     other = chosen[int(kinds[-1])].aval
     if aval.dtype != other.dtype:
         return False
@@ -215,7 +240,11 @@ def _trace(text: str, preamble: str, avals: list[Any]) -> Any:
 
 
 def _results(
-    rng: random.Random, statements: list[Statement], values: list[_Value], arguments: int
+    rng: random.Random,
+    statements: list[Statement],
+    values: list[_Value],
+    arguments: int,
+    due: str,
 ) -> tuple[tuple[Statement, ...], list[str]]:
     """The statements that results need, and the results: what nothing uses, and a few more."""
     used = {name for statement in statements for name in statement.operands}
@@ -223,6 +252,9 @@ def _results(
     if len(sinks) > 4:
         sinks = sorted(rng.sample(sinks, 4))
     results = list(sinks)
+    made = {statement.template: statement.target for statement in statements}
+    if due in made and due not in {s.template for s in needed(statements, results)}:
+        results.append(made[due])
     if statements and rng.random() < 0.25:
         results.append(rng.choice(statements).target)
     if not results or rng.random() < 0.08:

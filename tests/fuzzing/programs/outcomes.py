@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import traceback
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from xla_call_module.errors import InteropError
@@ -11,8 +13,11 @@ from xla_call_module.errors import InteropError
 __all__ = ["FAILURES", "Outcome", "of_exception"]
 
 FAILURES = ("wrong", "crashed", "killed", "hung")
-_REASON = 160
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+_LONGEST = 480
+# What differs between failures of one cause: numbers, names of nodes, what TensorFlow puts first.
+_VARYING = re.compile(
+    r"0x[0-9a-f]+|\d+|\{\{.*?\}\}|Graph execution error: Detected at.*?<stack traces unavailable>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +50,20 @@ class Outcome:
         if self.kind == "wrong":
             label = self.reason.partition("{")[0]
             return f"wrong {self.check} {label}"
-        return f"{self.kind} {self.check}: {_NUMBERS.sub('N', self.reason)[:60]}"
+        text = " ".join(_VARYING.sub("", self.reason).split())
+        return f"{self.kind} {self.check}: {text[:60]}"
 
 
 def of_exception(check: str, error: BaseException, **more: Any) -> Outcome:
     """A refusal, or a crash."""
     kind = "refused" if isinstance(error, InteropError) else "crashed"
-    text = " ".join(str(error).split())
-    return Outcome(check, kind, f"{type(error).__name__}: {text}"[: _REASON * 3], **more)
+    text = " ".join(str(error).split())[:_LONGEST]
+    where = "" if kind == "refused" else f" [{_where(error)}]"
+    return Outcome(check, kind, f"{type(error).__name__}: {text}{where}", **more)
+
+
+def _where(error: BaseException) -> str:
+    """The last lines of this project that the error came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if "site-packages" not in f.filename and "fuzzing" not in f.filename]
+    return ", ".join(f"{Path(f.filename).name}:{f.lineno}" for f in ours[-2:])

@@ -1,11 +1,11 @@
 """The table of statements that random programs consist of: one line for each.
 
 `statement(name, text, *kinds)` adds one. `{0}`, `{1}`, … in the text are operands; each has a word
-in `kinds` for what it may be: letters for dtypes (`f` floats, `c` complex, `i` and `u` integers,
-`b` booleans, `e` 8-bit floats, `n` for `fciu`), or `=0` for the dtype of operand 0 and a shape that
-broadcasts with its, `==0` for its dtype and shape, `~0` for its dtype. Other words in braces are
-drawn: see `Draw`. The result's dtype and shape are found by tracing; a line that JAX refuses is
-drawn again.
+in `kinds` for what it may be: letters for dtypes (`f` floats, `s` those of 32 and 64 bits, `c`
+complex, `i` and `u` integers, `b` booleans, `e` 8-bit floats, `n` for `fciu`), or `=0` for the
+dtype of operand 0 and a shape that broadcasts with its, `==0` for its dtype and shape, `~0` for its
+dtype. Other words in braces are drawn: see `Draw`. The result's dtype and shape are found by
+tracing; a line that JAX refuses is drawn again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from tests.fuzzing.programs.bodies import expression
 
-__all__ = ["STATEMENTS", "Draw", "Template", "kind_of"]
+__all__ = ["STATEMENTS", "Draw", "Template", "kind_of", "takes", "write"]
 
 _WORD = re.compile(r"\{([a-z]\w*)\}")
 
@@ -150,6 +150,13 @@ def write(template: Template, draw: Draw) -> tuple[str, str]:
         return tag if match[1] == "tag" else draw.word(match[1])
 
     return _WORD.sub(word, template.text), _WORD.sub(word, template.preamble)
+
+
+def takes(kinds: str, dtype: Any) -> bool:
+    """Whether a word for operands stands for a dtype."""
+    if kind_of(dtype) == "f" and np.dtype(dtype).itemsize > 2 and "s" in kinds:
+        return True
+    return kind_of(dtype) in kinds.replace("n", "fciu")
 
 
 def kind_of(dtype: Any) -> str:
@@ -293,7 +300,7 @@ def _networks(statement: _Add) -> None:
         statement(name, f"jax.nn.{name}({{0}}, axis={{axis}})", "f", rank=1, level="3")
     statement(
         "softmax_where",
-        "jax.nn.softmax({0}, axis={axis}, where={0} > -1, initial=-1)",
+        "jax.nn.softmax({0}, axis={axis}, where={0} > -1)",
         "f",
         rank=1,
         level="1",
@@ -343,7 +350,7 @@ def _binary(statement: _Add) -> None:
     statement("mixed", "{0} * {1}", "n", "n", level="sum", weight=1)
     statement("mixed_sum", "jnp.add({0}, {1})", "nb", "nb", level="max+1", weight=1)
     statement("divide", "{0} / (jnp.abs({1}) + 0.5)", "fc", "=0", level="max+1", weight=2)
-    statement("divide_raw", "{0} / {1}", "fc", "=0", level="12", weight=0.2)
+    statement("divide_raw", "{0} / {1}", "fc", "=0", level="10", weight=0.2)
     statement("true_divide", "{0} / ({1} | 1)", "iu", "=0", level="max")
     for name in ("maximum", "minimum", "fmax", "fmin"):
         statement(name, f"jnp.{name}({{0}}, {{1}})", "fiu", "=0", weight=0.8)
@@ -379,7 +386,7 @@ def _integers(statement: _Add) -> None:
         "lax.shift_right_logical({0}, {1} & 3)",
         "iu",
         "==0",
-        level="16",
+        level="10",
         weight=0.4,
     )
     statement("integer_divide", "{0} // ({1} | 1)", "iu", "=0", weight=0.7)
@@ -454,7 +461,7 @@ def _reductions(statement: _Add) -> None:
         )
     statement("raw_max", "jnp.max({0}, axis={axis})", "fiu", rank=1, weight=0.7)
     statement("product", "jnp.prod(jnp.tanh({0}), axis={axes})", "f", rank=1, level="0", weight=0.7)
-    statement("integer_product", "jnp.prod({0}, axis={axis})", "iu", rank=1, level="12", weight=0.4)
+    statement("integer_product", "jnp.prod({0}, axis={axis})", "iu", rank=1, level="10", weight=0.4)
     for name in ("var", "std"):
         statement(
             name,
@@ -814,31 +821,31 @@ def _square(text: str) -> str:
 
 
 def _linear_algebra(statement: _Add) -> None:
-    def linalg(name: str, text: str, kinds: str = "f", *, weight: float = 0.35, **options: Any):
+    def linalg(name: str, text: str, kinds: str = "s", *, weight: float = 0.35, **options: Any):
         statement(f"linalg_{name}", _square(text), kinds, rank=2, weight=weight, **options)
 
-    linalg("cholesky", "jnp.linalg.cholesky({spd})", "fc", level="max+3")
-    linalg("inv", "jnp.linalg.inv({spd})", "fc", level="0")
-    linalg("solve", "jnp.linalg.solve({spd}, {0}.mT)", "fc", level="max")
+    linalg("cholesky", "jnp.linalg.cholesky({spd})", "sc", level="max+3")
+    linalg("inv", "jnp.linalg.inv({spd})", "sc", level="0")
+    linalg("solve", "jnp.linalg.solve({spd}, {0}.mT)", "sc", level="max")
     linalg(
         "solve_vector", "jax.scipy.linalg.solve({spd}, {0}[..., 0, :], assume_a='pos')", level="max"
     )
-    linalg("det", "jnp.linalg.det({spd} / (1 + jnp.max(jnp.abs({spd}))))", "fc", level="2")
+    linalg("det", "jnp.linalg.det({spd} / (1 + jnp.max(jnp.abs({spd}))))", "sc", level="2")
     linalg("slogdet", "jnp.linalg.slogdet({spd})[1]", level="5")
     linalg(
         "qr",
         "jnp.abs(jnp.linalg.qr({0} + jnp.eye({0}.shape[-2], {0}.shape[-1]))[1])",
         level="max+3",
     )
-    linalg("svdvals", "jnp.linalg.svd({0}, compute_uv=False)", "fc", level="max+3")
+    linalg("svdvals", "jnp.linalg.svd({0}, compute_uv=False)", "sc", level="max+3")
     linalg(
         "svd",
         "(lambda u, s, v: (u * s[..., None, :]) @ v)(*jnp.linalg.svd({0}, full_matrices=False))",
-        "f",
+        "s",
         level="max+3",
         weight=0.25,
     )
-    linalg("eigvalsh", "jnp.linalg.eigvalsh({spd})", "fc", level="max+4")
+    linalg("eigvalsh", "jnp.linalg.eigvalsh({spd})", "sc", level="max+4")
     linalg(
         "eigh",
         "(lambda w, v: (v * jnp.sqrt(w)[..., None, :]) @ v.mT)(*jnp.linalg.eigh({spd}))",
@@ -848,7 +855,7 @@ def _linear_algebra(statement: _Add) -> None:
     linalg(
         "triangular",
         "lax.linalg.triangular_solve({spd}, {0}, lower={flag}, transpose_a={flag})",
-        "fc",
+        "sc",
         level="max",
     )
     linalg(
@@ -874,7 +881,7 @@ def _linear_algebra(statement: _Add) -> None:
     linalg(
         "multi_dot",
         "jnp.linalg.multi_dot([{0}, {0}.mT, {0}])",
-        level="max+12",
+        level="max+8",
         weight=0.2,
         static=True,
     )
@@ -1023,7 +1030,7 @@ def _random(statement: _Add) -> None:
         ("categorical", "jax.random.categorical(KEY, {0})", "f", "2"),
         ("truncated", "jax.random.truncated_normal(KEY, -1., 2., {0}.shape)", "f", "1"),
         ("laplace", "jax.random.laplace(KEY, {0}.shape)", "f", "3"),
-        ("bits", "jax.random.bits(KEY, {0}.shape, 'uint32') >> 20", "fi", "12"),
+        ("bits", "jax.random.bits(KEY, {0}.shape, 'uint32') >> 20", "fi", "10"),
         ("choice", "jax.random.choice(KEY, {0}.ravel(), (3,))", "fi", "max"),
         ("complex_normal", "jax.random.normal(KEY, {0}.shape, {0}.dtype)", "c", "2"),
     )
@@ -1080,11 +1087,11 @@ def _conversions(statement: _Add) -> None:
     statement("to_bool", "{0}.astype(bool)", "fiu", level="0", weight=0.6)
     statement("to_tiny", "jnp.clip({0}, -200, 200).astype('{tiny}')", "f", weight=0.5, level="max")
     statement("from_tiny", "{0}.astype('{float}')", "e", weight=3)
-    statement("bitcast", "lax.bitcast_convert_type({0}, jnp.int32)", "f", level="16", weight=0.3)
+    statement("bitcast", "lax.bitcast_convert_type({0}, jnp.int32)", "f", level="10", weight=0.3)
     statement(
         "bitcast_narrow", "lax.bitcast_convert_type({0}, jnp.uint8)", "fiu", level="8", weight=0.3
     )
-    statement("view", "{0}.view(jnp.int16)", "fi", rank=1, level="16", weight=0.2)
+    statement("view", "{0}.view(jnp.int16)", "fi", rank=1, level="10", weight=0.2)
     statement("int4", "{0}.astype(jnp.int4).astype(jnp.int8)", "i", level="3", weight=0.2)
     statement("weak_scalar", "jnp.asarray({number}) * {0}", "fc", level="max+2", weight=0.5)
     statement("lax_convert", "lax.convert_element_type({0}, np.float32)", "fiub", weight=0.5)
@@ -1434,7 +1441,7 @@ def _constants(statement: _Add) -> None:
         "large_constant",
         "{0} * jnp.asarray((np.arange(40 * 41) % 7).reshape(40, 41), {0}.dtype).sum()",
         "f",
-        level="12",
+        level="10",
         weight=0.3,
     )
     statement(
