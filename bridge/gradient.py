@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bridge.orders import Order, Runner
+from bridge.orders import Order, Runner, check_order
 from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module._tf import (
     flags_in_force,
@@ -26,9 +26,9 @@ from xla_call_module._tf import (
 )
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
-from xla_call_module.constants import HOISTED_FROM, hoist_constants
+from xla_call_module.constants import HOISTED_FROM, check_hoisting, hoist_constants
 from xla_call_module.dimensions import evaluate_shape, solve
-from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.errors import InteropError
 from xla_call_module.op import Op
 from xla_call_module.residuals import split_residuals
 from xla_call_module.retargeting import adapt
@@ -40,7 +40,7 @@ Tensors = list[tf.Tensor]
 Gradients = list[tf.Tensor | None]
 
 # What JAX raises for a loop without a known number of steps, and what this package raises.
-_NOT_DIFFERENTIABLE = (InteropError, ValueError, NotImplementedError, TypeError)
+_NOT_DIFFERENTIABLE = (InteropError, ValueError, NotImplementedError, TypeError, LookupError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,13 @@ class GradientOptions:
     no_gradient: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a file without gradients; it is asked for in another way."""
-        if self.order_in_file < 1:
-            raise StructureError(
-                f"gradient_order is {self.order_in_file}; expected 1 or more. To do: for a "
-                "function without gradients pass with_gradient=False."
-            )
+        """Refuse numbers that nothing can be made of.
+
+        A file without gradients is asked for in another way.
+        """
+        cure = "for a function without gradients pass with_gradient=False"
+        check_order(self.order_in_file, least=1, cure=cure)
+        check_hoisting(self.hoisted_from)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +330,7 @@ class DifferentiableCall:
             return self._function
 
     def _needed(self) -> tuple[int, ...]:
-        """The arguments of the call and of its gradient.
+        """The arguments of the call and of its gradient, and those that have one.
 
         Of any other the gradient is None, which TensorFlow takes for zeros where it goes through
         a function.
@@ -338,11 +339,13 @@ class DifferentiableCall:
         if self._options.unconnected_zeros:
             return tuple(every)
         needed = set(self.call.kept)
-        if self._is_differentiable():
+        if self.call.is_differentiable:
             try:
-                needed.update(self._order_above().call.kept)
+                vjp = self._order_above().call
             except _NOT_DIFFERENTIABLE:
                 return tuple(every)
+            needed.update(vjp.kept)
+            needed.update(i for i in every if self._has_gradient(i, vjp))
         return tuple(sorted(needed & set(every)))
 
     def _apply_forward(
@@ -452,14 +455,18 @@ class DifferentiableCall:
 
     def _to_tensorflow(self, gradients: Sequence[tf.Tensor]) -> Gradients:
         """TensorFlow's gradients: conjugated, and None where no result depends on the argument."""
-        pulled = self._order_above().call.results
-        may_be_none = not self._options.unconnected_zeros
+        vjp = self._order_above().call
         return [
-            None
-            if not spec.dtype.differentiable or (zero.is_zero and may_be_none)
-            else _conjugate(spec, gradient)
-            for spec, zero, gradient in zip(self.call.own_args, pulled, gradients, strict=True)
+            _conjugate(spec, gradient) if self._has_gradient(index, vjp) else None
+            for index, (spec, gradient) in enumerate(
+                zip(self.call.own_args, gradients, strict=True)
+            )
         ]
+
+    def _has_gradient(self, index: int, vjp: CallModule) -> bool:
+        """Whether the gradient of an argument is a tensor and not None."""
+        is_none = vjp.results[index].is_zero and not self._options.unconnected_zeros
+        return self.call.own_args[index].dtype.differentiable and not is_none
 
     def _check_cotangent(
         self, index: int, cotangent: tf.Tensor, result: tf.Tensor, error: Exception
@@ -481,22 +488,16 @@ class DifferentiableCall:
     def _levels_in_file(self) -> Iterator[DifferentiableCall]:
         """The orders that have a gradient in a file, but for this one."""
         level = self
-        while level._order + 1 < self._options.order_in_file and level._is_differentiable():
+        while level._order + 1 < self._options.order_in_file and level.call.is_differentiable:
             try:
                 level = level._order_above()
             except _NOT_DIFFERENTIABLE:
                 return  # the gradient warns of it when it is saved
             yield level
 
-    def _is_differentiable(self) -> bool:
-        return all(
-            any(spec.dtype.differentiable for spec in specs)
-            for specs in (self.call.operands, self.call.results)
-        )
-
     def _forward_and_backward(self) -> tuple[_Runnable, _Runnable] | None:
         """The two passes where residuals are handed on, which they are to the first gradient."""
-        if not self._options.residuals or self._order > 0 or not self._is_differentiable():
+        if not self._options.residuals or self._order > 0 or not self.call.is_differentiable:
             return None
         with self._lock:
             if self._passes is None:

@@ -9,11 +9,13 @@ from typing import Any
 import jax
 from jax import export, tree_util
 
+from bridge._jax import replace_vjp
 from bridge.direct_export import export_directly
 from xla_call_module._jax import survive_forks
-from xla_call_module.checks import DisabledCheck
+from xla_call_module.checks import DisabledCheck, parse_checks, unite
 from xla_call_module.errors import InteropError, LoweringError, StructureError, UnsupportedError
 from xla_call_module.exported import from_exported, to_jax_checks
+from xla_call_module.lapack import is_portable
 
 __all__ = ["argument_names", "explain_gradient", "export_for"]
 
@@ -23,6 +25,7 @@ _REFUSALS = (NotImplementedError, ValueError, TypeError)
 _NO_RULE = re.compile(r"MLIR translation rule for primitive '(\w+)' not found")
 # How JAX shows a custom call whose meaning it does not guarantee:
 # `%0 = stablehlo.custom_call @made_up(%arg0) {…} : … at loc("jit(f)/ffi_call"(… "f.py":4:11 …))`.
+_UNSTABLE_TARGET = re.compile(r"custom_call @([^\s(]+)\(")
 _UNSTABLE = re.compile(r"custom_call @([^\s(]+)\(.* at loc\((.*)\)", re.DOTALL)
 _PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
 
@@ -54,13 +57,9 @@ def export_for(
         Exception: what tracing the function raises.
     """
     survive_forks()
-    checks = to_jax_checks(disabled_checks)
 
     def export_on(names: Sequence[str]) -> export.Exported:
-        exported = export_directly(fun, args, kwargs, platforms=names, disabled_checks=checks)
-        if exported is not None:
-            return exported
-        return export.export(fun, platforms=names, disabled_checks=checks)(*args, **kwargs)
+        return _export(fun, args, kwargs, platforms=names, disabled_checks=disabled_checks)
 
     try:
         return export_on(platforms)
@@ -80,6 +79,45 @@ def export_for(
         if explained is None:
             raise
         raise explained from error
+
+
+def _export(
+    fun: jax.stages.Wrapped,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    platforms: Sequence[str],
+    disabled_checks: Sequence[DisabledCheck],
+) -> export.Exported:
+    """What JAX exports, with the library calls that it does not guarantee and that are replaced."""
+
+    def export_with(allowed: Sequence[DisabledCheck]) -> export.Exported:
+        checks = to_jax_checks(allowed)
+        exported = export_directly(fun, args, kwargs, platforms=platforms, disabled_checks=checks)
+        if exported is None:
+            whole = export.export(fun, platforms=platforms, disabled_checks=checks)
+            exported = whole(*args, **kwargs)
+        return exported
+
+    def again(error: ValueError) -> export.Exported:
+        targets = [target for target in _UNSTABLE_TARGET.findall(str(error)) if is_portable(target)]
+        if not targets:
+            raise error
+        named = parse_checks(f"custom_call:{target}" for target in targets)
+        return export_with(unite(disabled_checks, named))
+
+    try:
+        exported = export_with(disabled_checks)
+    except ValueError as error:
+        exported = again(error)
+
+    def differentiate() -> export.Exported:
+        try:
+            return exported.vjp()
+        except ValueError as error:
+            return again(error).vjp()
+
+    return replace_vjp(exported, differentiate)
 
 
 def _reasons(

@@ -1,4 +1,7 @@
-"""`Order`: one order of a differentiable function, and where the next one comes from."""
+"""`Order`: one order of a differentiable function, and where the next one comes from.
+
+The option `gradient_order` says how many of them there are after the function itself.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,31 @@ from typing import Any, Protocol
 import numpy as np
 
 from xla_call_module.call import CallModule, Carried
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import ArgumentError, StructureError
 
-__all__ = ["Order", "Runner", "WrittenOrder"]
+__all__ = ["Order", "Runner", "WrittenOrder", "check_order"]
 
 # Runs a call on views of its arguments, and returns TensorFlow's tensors.
 Runner = Callable[[Sequence[np.ndarray[Any, Any]]], list[Any]]
+
+
+def check_order(order: object, *, least: int = 0, cure: str = "") -> None:
+    """Refuse a `gradient_order` that is no number of orders.
+
+    Args:
+        order: what was passed.
+        least: the smallest that there is.
+        cure: what to do for less than that.
+
+    Raises:
+        ArgumentError: it is no integer.
+        StructureError: it is less than `least`.
+    """
+    said = f"gradient_order is {order!r}; expected a whole number from {least} on."
+    if not isinstance(order, int) or isinstance(order, bool):
+        raise ArgumentError(said)
+    if order < least:
+        raise StructureError(f"{said} To do: {cure}." if cure else said)
 
 
 class Order(Protocol):

@@ -85,10 +85,10 @@ def write_call(
             for result, spec in zip(results, call.own_results, strict=True)
         ]
     identity = body.add_node("IdentityN", "IdentityN")
-    own = [index for index in call.kept if index not in call.constants]
-    passed = [*results, *map(sources.argument, own)]
+    needed = _needed_arguments(chain)
+    passed = [*results, *map(sources.argument, needed)]
     identity.input.extend(tensor.in_function for tensor in passed)
-    specs = [*call.own_results, *(call.args[index] for index in own)]
+    specs = [*call.own_results, *(call.args[index] for index in needed)]
     identity.attr["T"].list.type.extend(spec.dtype.enum for spec in specs)
     outputs = [Tensor(identity.name, "output", index) for index in range(len(results))]
     # The gradient of what is handed on is in the next order already.
@@ -129,7 +129,7 @@ def _write_gradient(
         no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
     """
     primal, vjp = chain[0], chain[1]
-    passed = [index for index in primal.kept if index not in primal.constants]
+    passed = _needed_arguments(chain)
     upstream_specs = [*primal.own_results, *(primal.args[index] for index in passed)]
     body = Body(below.library, f"gradient_{below.base}")
     upstream = [
@@ -154,13 +154,8 @@ def _write_gradient(
     results = _write_order(body, chain[1:], captured, no_gradient)
     returned: list[TensorSpec | None] = [None] * len(primal.own_results)
     for index in passed:
-        spec = primal.args[index]
+        spec, depends = primal.args[index], _has_gradient(chain, index)
         # TensorFlow's gradient of what a result does not depend on is None, not zero.
-        depends = (
-            index < len(primal.own_args)
-            and spec.dtype.differentiable
-            and not vjp.results[index].is_zero
-        )
         returned.append(spec if depends else None)
         if depends:
             body.add_output(f"grad_{index}", spec, body.conjugate(results[index], spec))
@@ -204,12 +199,28 @@ def _write_order(
 
 
 def _needed_arguments(chain: Sequence[CallModule]) -> list[int]:
-    """Arguments of `chain[0]` that it or one of its gradients takes."""
+    """Arguments of `chain[0]` that it or one of its gradients takes, or that have a gradient.
+
+    A backward pass takes residuals in the place of what the function takes, and depends on it all
+    the same. And of a function whose gradient somebody has written (`jax.custom_vjp`) no module
+    needs to take what has one.
+    """
     needed = set(chain[0].kept) - set(chain[0].constants)
     if len(chain) > 1:
-        count = len(chain[0].own_args)
-        needed.update(index for index in _needed_arguments(chain[1:]) if index < count)
+        own = range(len(chain[0].own_args))
+        needed.update(index for index in _needed_arguments(chain[1:]) if index in own)
+        needed.update(index for index in own if _has_gradient(chain, index))
     return sorted(needed)
+
+
+def _has_gradient(chain: Sequence[CallModule], index: int) -> bool:
+    """Whether TensorFlow's gradient of an argument of `chain[0]` is a tensor and not None."""
+    primal, vjp = chain[:2]
+    return (
+        index < len(primal.own_args)
+        and primal.args[index].dtype.differentiable
+        and not vjp.results[index].is_zero
+    )
 
 
 def _constant_specs(chain: Sequence[CallModule]) -> dict[str, TensorSpec]:

@@ -191,6 +191,18 @@ class CallModule:
         return self.results[: len(self.results) - self.residual_results]
 
     @property
+    def is_differentiable(self) -> bool:
+        """Whether some result and some argument have an element type with derivatives.
+
+        What the module does not take counts, too: its gradient is zeros, or what somebody has
+        written (`jax.custom_vjp`).
+        """
+        return all(
+            any(spec.dtype.differentiable for spec in specs)
+            for specs in (self.own_args, self.own_results)
+        )
+
+    @property
     def has_platform_index(self) -> bool:
         """Whether argument 0 of `main` is the platform index, which TensorFlow fills in."""
         return len(self.platforms) > 1

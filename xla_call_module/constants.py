@@ -34,6 +34,7 @@ from xla_call_module.stablehlo import (
 __all__ = [
     "HOISTED_FROM",
     "Constant",
+    "check_hoisting",
     "constants_of",
     "hoist_constants",
     "key_of",
@@ -63,6 +64,19 @@ class Constant:
     def __str__(self) -> str:
         """For messages."""
         return f"{self.type} ({self.size:,} bytes) at {self.location}"
+
+
+def check_hoisting(size: object) -> None:
+    """Refuse what the option `hoist_constants` cannot be.
+
+    Raises:
+        StructureError: it is neither None nor a number of bytes.
+    """
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+        raise StructureError(
+            f"hoist_constants is {size!r}; expected a number of bytes from 0 on, or None for no "
+            "constants."
+        )
 
 
 def largest_constants(artifact: bytes, count: int) -> list[Constant]:

@@ -52,7 +52,9 @@ def replacement(form: LibraryForm) -> bytes:
         scope = export.SymbolicScope()
         specs = [_to_spec(operand, scope) for operand in form.operands]
         function = _batched(routine, dict(form.attributes))
-        exported = export.export(jax.jit(function), platforms=("tpu",))(*specs)
+        # Of matrices without elements it may need none, and the call passes all of them.
+        jitted = jax.jit(function, keep_unused=True)
+        exported = export.export(jitted, platforms=("tpu",))(*specs)
     return bytes(exported.mlir_module_serialized)
 
 

@@ -28,7 +28,7 @@ from xla_call_module.stablehlo import (
     tensor_type,
 )
 
-__all__ = ["join_residuals", "split_residuals"]
+__all__ = ["drop_residuals", "join_residuals", "split_residuals"]
 
 # What XLA computes inside the operation that uses it, for less than reading it from memory costs.
 _CHEAP = frozenset({
@@ -121,14 +121,7 @@ def join_residuals(
         vjp_module = parse_module(backward.module)
         first, second = _Body.of(module, forward), _Body.of(vjp_module, backward)
         taken = _write_joined(vjp_module, first, second, count)
-        _write_without(module, first, count, [*_index_first(forward), *kept])
-        primal = dataclasses.replace(
-            forward,
-            module=serialize_module(module, forward.stablehlo_version),
-            results=forward.own_results,
-            kept=tuple(kept),
-            residual_results=0,
-        )
+        primal = _without_residuals(forward, module, first, kept)
         vjp = dataclasses.replace(
             backward,
             module=serialize_module(vjp_module, backward.stablehlo_version),
@@ -139,8 +132,32 @@ def join_residuals(
         return primal, vjp
 
 
-def _index_first(call: CallModule) -> list[int]:
-    return [_PLATFORM_INDEX] if call.has_platform_index else []
+def drop_residuals(forward: CallModule, kept: Sequence[int]) -> CallModule:
+    """A call that hands nothing on, of a forward pass whose residuals nothing takes.
+
+    Args:
+        forward: a forward pass, without hoisted constants.
+        kept: the arguments that the call's module takes; at least those that it needs.
+
+    Raises:
+        StructureError: the call needs more arguments.
+    """
+    with open_module(forward.module) as module:
+        return _without_residuals(forward, module, _Body.of(module, forward), kept)
+
+
+def _without_residuals(
+    forward: CallModule, module: Any, body: _Body, kept: Sequence[int]
+) -> CallModule:
+    index = [_PLATFORM_INDEX] if forward.has_platform_index else []
+    _write_without(module, body, forward.residual_results, [*index, *kept])
+    return dataclasses.replace(
+        forward,
+        module=serialize_module(module, forward.stablehlo_version),
+        results=forward.own_results,
+        kept=tuple(kept),
+        residual_results=0,
+    )
 
 
 def _write_joined(module: Any, first: _Body, second: _Body, count: int) -> tuple[int, ...]:
@@ -313,6 +330,8 @@ def _divide(body: _Body, *, count: int) -> _Division:
     operations, leaves = _reach(body, roots, levels, again)
     taken = {n for n in roots if n not in producers}
     taken |= {n for position in operations for n in body.inputs[position] if n not in producers}
+    # The caller fills the platform index in, whether anything takes it or not.
+    taken |= {n for n, index in enumerate(body.arguments) if index == _PLATFORM_INDEX}
     return _Division(
         frozenset([*operations, *asserts]), tuple(sorted(taken)), tuple(sorted(leaves))
     )
@@ -531,7 +550,10 @@ def _attributes_of(value: Any) -> Any:
 def _copy(part: _Part, block: Any, handed: Sequence[Any]) -> list[Any]:
     """Copy the operations of a part to the end of a block; the new values of its outputs."""
     old = part.body.values
-    values = {old[number]: block.arguments[position] for number, position in part.inputs.items()}
+    values = {
+        old[number]: _converted(block.arguments[position], old[number].type)
+        for number, position in part.inputs.items()
+    }
     values.update(zip((old[number] for number in part.handed), handed, strict=True))
     for position in part.positions:
         operation = part.body.operations[position]
@@ -539,3 +561,15 @@ def _copy(part: _Part, block: Any, handed: Sequence[Any]) -> list[Any]:
         rewire(copied, values)
         values.update(zip(operation.results, copied.results, strict=True))
     return [values[old[number]] for number in part.outputs]
+
+
+def _converted(value: Any, wanted: Any) -> Any:
+    """The value in the element type that is taken, at the current insertion point.
+
+    It is another one for the platform index alone, which has 64 bits in what was exported while
+    x64 was on.
+    """
+    if value.type == wanted:
+        return value
+    made = ir.Operation.create("stablehlo.convert", results=[wanted], operands=[value])
+    return made.results[0]

@@ -16,8 +16,9 @@ from bridge.layers.computation import LayerComputation
 from bridge.layers.held import hold
 from bridge.layers.module import LayerArguments, adapt
 from bridge.layers.source import ExportedSource, FunctionSource, read_source, to_source
+from bridge.orders import check_order
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import ArgumentError, DtypeError, StructureError
+from xla_call_module.errors import DtypeError, StructureError
 
 __all__ = ["to_computation"]
 
@@ -50,7 +51,7 @@ def to_computation(
     Raises:
         InteropError: they do not fit together, or cannot cross.
     """
-    _check_order(gradient_order)
+    check_order(gradient_order)
     source: ExportedSource | FunctionSource
     if isinstance(model, (str, os.PathLike)):
         source, in_file, flags = read_source(model, train)
@@ -102,11 +103,6 @@ def _check_widths(dtypes: Sequence[str]) -> None:
                 "jax_enable_x64 is off. To do: jax.config.update('jax_enable_x64', True), or pass "
                 "dtype='float32' to the layer."
             )
-
-
-def _check_order(order: object) -> None:
-    if not isinstance(order, int) or order < 0:
-        raise ArgumentError(f"gradient_order is {order!r}; expected an integer of 0 or more.")
 
 
 def _check_shared(variables: Mapping[int, Any], given: Any, adapted: Any) -> None:

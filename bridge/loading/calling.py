@@ -31,7 +31,8 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
 
     It is differentiable in reverse mode as often as there are VJPs, and `jax.vmap` of it calls it
     for one element after another. A cotangent of an integer (float0) is None in what it returns,
-    and zeros of dtype bool in what it takes.
+    and zeros of dtype bool in what it takes. Where all arguments or all results are integers there
+    is no VJP, and the gradients are zeros.
 
     Args:
         exported: what to call.
@@ -42,7 +43,7 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
     run: Any = jax.custom_vjp(_mapped(exported, name))
 
     def forward(*arguments: Any) -> tuple[Any, Any]:
-        if not exported.has_vjp():
+        if not exported.has_vjp() and _is_differentiable(exported):
             raise StructureError(
                 f"{name} has gradients up to order {order}, and order {order + 1} is "
                 f"asked for. To do: save it with gradient_order={order + 1} or more; export it "
@@ -51,6 +52,8 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
         return run(*arguments), arguments
 
     def backward(arguments: tuple[Any, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not exported.has_vjp():
+            return (None,) * len(arguments)
         vjp = exported.vjp()
 
         def given(position: int, aval: Any) -> Any:
@@ -168,6 +171,14 @@ def _with_bools(exported: export.Exported) -> export.Exported:
 
 def _with_bool(aval: Any) -> Any:
     return aval.update(dtype=np.dtype(bool)) if is_float0(aval) else aval
+
+
+def _is_differentiable(exported: export.Exported) -> bool:
+    """Whether some argument and some result have a tangent."""
+    return all(
+        any(not is_float0(aval.to_tangent_aval()) for aval in avals)
+        for avals in (exported.in_avals, exported.out_avals)
+    )
 
 
 def is_float0(aval: Any) -> bool:

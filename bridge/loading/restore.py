@@ -15,7 +15,7 @@ from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.constants import restore_constants
 from xla_call_module.exported import carried_kept, to_exported
-from xla_call_module.residuals import join_residuals
+from xla_call_module.residuals import drop_residuals, join_residuals
 
 __all__ = ["restore"]
 
@@ -35,12 +35,15 @@ def restore(
     Raises:
         InteropError: a call is damaged, or has a pytree type that is not registered here.
     """
+    # What TensorFlow has saved may have no gradient, or one that takes no residuals.
+    are_taken = len(chain) > 1 and chain[1].residual_args > 0
 
     @lru_cache
     def call(order: int) -> CallModule:
-        if order < 2 and chain[0].residual_results:
+        if order < 2 and are_taken:
             return joined()[order]
-        return restore_constants(chain[order], constant)
+        found = restore_constants(chain[order], constant)
+        return drop_residuals(found, carried_kept(found)) if found.residual_results else found
 
     @lru_cache
     def joined() -> tuple[CallModule, CallModule]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.onnx.data_file import data_of
+from bridge.orders import check_order
 from savedmodel.remote import is_remote
 from xla_call_module.errors import MissingDependencyError, StructureError
 
@@ -132,7 +133,8 @@ def save_onnx(
     from bridge.onnx.saving import save
     from bridge.onnx.sources import program_of
 
-    _check(gradient_order, external_data)
+    check_order(gradient_order)
+    _check(external_data)
     target = _target(path, overwrite=overwrite)
     program = program_of(
         model,
@@ -158,13 +160,11 @@ def check_installed() -> None:
         )
 
 
-def _check(order: Any, external_data: Any) -> None:
+def _check(external_data: Any) -> None:
     if not isinstance(external_data, bool) and not (
         isinstance(external_data, str) and external_data == "auto"
     ):
         raise StructureError(f"external_data is {external_data!r}; expected 'auto', True or False.")
-    if not isinstance(order, int) or isinstance(order, bool) or order < 0:
-        raise StructureError(f"gradient_order is {order!r}; expected a whole number from 0 on.")
 
 
 def _target(path: Any, *, overwrite: bool) -> Path:

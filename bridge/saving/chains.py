@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from jax import export
 
+from bridge.orders import check_order
 from bridge.vjp import vjp_of
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck
-from xla_call_module.constants import hoist_constants
+from xla_call_module.constants import check_hoisting, hoist_constants
 from xla_call_module.errors import ShardingError, StructureError, VersionError
 from xla_call_module.exported import from_exported
 from xla_call_module.linalg import lower_linalg
@@ -35,6 +36,11 @@ class ChainOptions:
     hoist_constants: int | None
     disabled_checks: tuple[DisabledCheck, ...]
     portable_linalg: bool
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that nothing can be made of."""
+        check_order(self.gradient_order)
+        check_hoisting(self.hoist_constants)
 
 
 def to_chain(
@@ -99,10 +105,7 @@ def _differentiate(
     exported: export.Exported, call: CallModule, order: int
 ) -> export.Exported | None:
     """The VJP, or None where there is none, with a warning where one could be expected."""
-    differentiable = any(spec.dtype.differentiable for spec in call.operands) and any(
-        spec.dtype.differentiable for spec in call.results
-    )
-    if not differentiable:
+    if not call.is_differentiable:
         return None
     if not exported.has_vjp():
         if order > 1:
@@ -111,7 +114,7 @@ def _differentiate(
         return None
     try:
         return vjp_of(exported)
-    except (ValueError, NotImplementedError, TypeError) as error:
+    except (ValueError, NotImplementedError, TypeError, LookupError) as error:
         _warn_of_missing_gradient(
             call.name, order, f"JAX cannot differentiate it in reverse mode: {error}"
         )

@@ -254,6 +254,14 @@ def test_hessians_in_a_graph(exported):
     np.testing.assert_allclose(found, expected, rtol=RTOL, atol=1e-4)
 
 
+@jax.custom_vjp
+def _takes_one(x, u):
+    """Neither it nor its gradient takes `u`, whose gradient is not zeros."""
+    return x * 2
+
+
+_takes_one.defvjp(lambda x, u: (x * 2, None), lambda _, ct: (ct * 2, ct * 3))
+
 # What TensorFlow's own operations have None for: inputs that a result does not depend on.
 CONNECTIONS = {
     "unused": (lambda x, u: x * 2, False),
@@ -262,6 +270,7 @@ CONNECTIONS = {
     "its shape only": (lambda x, u: x + jnp.zeros_like(u), False),
     "times zero": (lambda x, u: x + 0 * u, True),
     "used": (lambda x, u: x * u, True),
+    "by a gradient that was written": (_takes_one, True),
 }
 
 

@@ -391,8 +391,8 @@ MISUSES = {
     ),
     "a class": (lambda: ExportedLayer(dict), ArgumentError, "is the class dict. To do: pass an"),
     "an order": (
-        lambda: ExportedLayer(jnp.sin, gradient_order=-1), ArgumentError,
-        "gradient_order is -1; expected an integer of 0 or more",
+        lambda: ExportedLayer(jnp.sin, gradient_order=-1), StructureError,
+        "gradient_order is -1; expected a whole number from 0 on",
     ),
     "no file": (lambda: ExportedLayer("nothing/there"), FormatError, "has no saved_model.pb"),
 }  # fmt: skip

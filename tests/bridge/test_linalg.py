@@ -72,6 +72,23 @@ FUNCTIONS = {
     ),
     "svd": (1, lambda a: jnp.linalg.svd(a, full_matrices=False)[0] ** 2, TALL),
 }
+if hasattr(lax.linalg, "ormqr"):  # since JAX 0.10
+
+    def _multiply_by_q(a, b):
+        packed, taus = jnp.linalg.qr(a, mode="raw")
+        return lax.linalg.ormqr(packed.mT, taus, b, transpose=True)
+
+    @jax.custom_vjp
+    def _product(a, b):
+        return a @ b
+
+    _product.defvjp(
+        lambda a, b: (a @ b, (a, b)), lambda ab, ct: (jnp.zeros((3, 3)), _multiply_by_q(ab[0], ct))
+    )
+    # JAX does not guarantee the library calls of these.
+    FUNCTIONS["ormqr"] = (0, _multiply_by_q, SQUARE, RIGHT)
+    FUNCTIONS["ormqr_complex"] = (0, lambda a: _multiply_by_q(a, a), COMPLEX)
+    FUNCTIONS["ormqr_of_cotangents"] = (1, lambda b: _product(SQUARE, b), RIGHT)
 SLOW = {
     "lstsq": (2, lambda a: jnp.linalg.lstsq(a, TALL[:, 0])[0], TALL),
     "pinv": (2, jnp.linalg.pinv, TALL),

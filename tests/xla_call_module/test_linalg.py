@@ -195,6 +195,17 @@ class TestBatches:
 
     def test_empty_matrices(self):
         _check(lambda a: tuple(jnp.linalg.qr(a)), np.zeros((3, 0)))
+        square = np.zeros((2, 0, 0))
+        _check(jnp.linalg.inv, square)
+        _check(jnp.linalg.solve, square, np.zeros((2, 0, 3)))
+        _check(lambda a: tuple(jnp.linalg.eigh(a)), square)
+
+    def test_gradients_of_empty_matrices(self):
+        specs = (jax.ShapeDtypeStruct((1000, 0, 0), "float32"),) * 2
+        exported = export.export(jax.jit(lambda a, b: (jnp.linalg.cholesky(a), a @ b)))(*specs)
+        for _ in range(2):
+            exported = exported.vjp()
+            lower_linalg(from_exported(exported))
 
 
 class TestFailures:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.x64 import enable_x64
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.op import Op
-from xla_call_module.residuals import join_residuals, split_residuals
+from xla_call_module.residuals import drop_residuals, join_residuals, split_residuals
 from xla_call_module.retargeting import retarget
 from xla_call_module.stablehlo import open_module, walk
 
@@ -61,7 +62,14 @@ def cubed(w, x):
     return factored_tanh(x @ w) ** 3
 
 
-FUNCTIONS = {f.__name__: f for f in (layers, scanned, by_platform, narrow, counted, cubed)}
+def elementwise(w, x):
+    """Nothing in it asks what platform it runs on."""
+    return jnp.sin(x) * w.sum()
+
+
+FUNCTIONS = {
+    f.__name__: f for f in (layers, scanned, by_platform, narrow, counted, cubed, elementwise)
+}
 
 
 def export(function, dims, platforms=("cpu",)):
@@ -122,6 +130,35 @@ def test_joined_again_they_are_the_two_calls(name, dims):
     arrays = [W, X, *cotangents]
     for one, other in zip(run(joined_vjp, arrays), run(vjp, arrays), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("wide", [(True, False), (False, True)])
+def test_a_platform_index_of_other_bits_in_the_vjp(wide):
+    """It has 64 bits in what is exported while x64 is on, the VJP later or earlier than that."""
+    with enable_x64(wide[0]):
+        exported = export(by_platform, "4", ("cuda", "cpu"))
+    with enable_x64(wide[1]):
+        vjp = from_exported(exported.vjp())
+    primal = from_exported(exported)
+    forward, backward = split_residuals(primal, vjp)
+    cotangent = np.ones((4, 2), np.float32)
+    residuals = run(forward, [W, X])[1:]
+    pulled = [
+        run(vjp, [W, X, cotangent]),
+        run(backward, [W, X, cotangent, *residuals]),
+        run(join_residuals(forward, backward, primal.kept)[1], [W, X, cotangent]),
+    ]
+    for one in pulled[1:]:
+        for ours, theirs in zip(one, pulled[0], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_residuals_that_nothing_takes_are_dropped():
+    primal = from_exported(export(layers, "b", ("cuda", "cpu")))
+    forward, _ = split_residuals(primal, from_exported(export(layers, "b", ("cuda", "cpu")).vjp()))
+    alone = drop_residuals(forward, primal.kept)
+    assert dataclasses.replace(alone, module=primal.module) == primal
+    np.testing.assert_allclose(run(alone, [W, X])[0], run(primal, [W, X])[0], rtol=1e-6)
 
 
 def test_passes_of_different_functions_are_not_joined():
