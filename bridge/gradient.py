@@ -501,11 +501,12 @@ class DifferentiableCall:
             return None
         with self._lock:
             if self._passes is None:
-                split = split_residuals(self.call, self._order_above().call)
+                vjp = self._order_above()
+                split = split_residuals(self.call, vjp.call)
                 if split is not None:
                     self._passes = (
                         self._prepare(split[0], assert_shapes=True),
-                        self._prepare(split[1], assert_shapes=False),
+                        vjp._prepare(split[1], assert_shapes=False),
                     )
             return self._passes
 

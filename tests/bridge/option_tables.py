@@ -1,0 +1,125 @@
+"""The tables of options x modes x platforms, and who else tests an option.
+
+A table's rows are made so that each two levels of each two factors meet in some row. They follow
+from the factors alone, so that a row that fails is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The options of a verb.
+
+    Attributes:
+        verb: as in `bridge.save`.
+        factors: for each option or other factor the names of its levels; the first are the usual.
+        excluded: pairs of (factor, level) that do not go together.
+    """
+
+    verb: str
+    factors: dict[str, tuple[str, ...]]
+    excluded: tuple[frozenset[tuple[str, str]], ...] = ()
+
+    def rows(self) -> list[Row]:
+        """Rows in which every two levels meet that go together."""
+        missing = {
+            frozenset(pair)
+            for one, other in itertools.combinations(self.factors, 2)
+            for pair in itertools.product(
+                [(one, level) for level in self.factors[one]],
+                [(other, level) for level in self.factors[other]],
+            )
+        } - set(self.excluded)
+        rows = []
+        while missing:
+            row = dict(min(sorted(pair) for pair in missing))
+            for factor in sorted(self.factors, key=lambda name: -len(self.factors[name])):
+                if factor not in row:
+                    row[factor] = self._best(row, factor, missing, len(rows))
+            found = {frozenset(pair) for pair in itertools.combinations(row.items(), 2)}
+            assert not found.isdisjoint(missing), f"{row} has nothing new"
+            missing -= found
+            rows.append(row)
+        return rows
+
+    def _best(self, row: Row, factor: str, missing: set[frozenset], turn: int) -> str:
+        """The level with which a row has most of what is missing, the next in turn of several."""
+        levels = self.factors[factor]
+        turned = [levels[(turn + i) % len(levels)] for i in range(len(levels))]
+        fitting = [
+            level
+            for level in turned
+            if not any(frozenset([(factor, level), item]) in self.excluded for item in row.items())
+        ]
+        assert fitting, f"nothing of {factor} goes with {row}"
+        return max(
+            fitting,
+            key=lambda level: sum(
+                frozenset([(factor, level), item]) in missing for item in row.items()
+            ),
+        )
+
+
+def _pairs(*pairs: tuple[tuple[str, str], tuple[str, str]]) -> tuple[frozenset, ...]:
+    return tuple(map(frozenset, pairs))
+
+
+_FUNCTIONS = ("elementwise", "product", "chosen", "unused", "written", "factored", "looped")
+_MODES = ("eager", "graph", "jit")
+_SHARED = {
+    "function": _FUNCTIONS,
+    "sizes": ("static", "symbolic"),
+    "platforms": ("default", "one", "cpu last"),
+    "residuals": ("no", "yes"),
+    "hoist_constants": ("default", "none", "all"),
+    "linalg": ("portable", "lapack"),
+    "disabled_checks": ("none", "platform", "shape_assertions"),
+    "mode": _MODES,
+}
+# TensorFlow does not have the library.
+_LAPACK = (("function", "factored"), ("linalg", "lapack"))
+
+SAVE = Table(
+    "save",
+    {
+        **_SHARED,
+        "origin": ("written", "saved again", "retargeted"),
+        "model": ("function", "exported", "two signatures"),
+        "params": ("none", "trainable", "frozen", "partly"),
+        "gradient_order": ("1", "0", "2"),
+        "tensorflow": ("newest", "2.16"),
+        "names": ("default", "mapping", "sequence"),
+        "defaults": ("none", "given"),
+        "batch_buckets": ("none", "given"),
+        "files": ("default", "shards", "manifest"),
+    },
+    _pairs(
+        _LAPACK,
+        (("batch_buckets", "given"), ("sizes", "static")),
+        # An argument that no module takes has no name of its own.
+        (("function", "unused"), ("names", "default")),
+        (("function", "unused"), ("names", "mapping")),
+    ),
+)
+CONVERT = Table(
+    "convert",
+    {
+        **_SHARED,
+        "sizes": ("static", "symbolic", "auto", "constrained"),
+        "fun": ("function", "exported"),
+        "origin": ("live", "saved", "saved again"),
+        "with_gradient": ("yes", "no"),
+        "gradient_order": ("1", "2"),
+    },
+    _pairs(
+        _LAPACK,
+        (("fun", "exported"), ("sizes", "auto")),
+        (("fun", "exported"), ("sizes", "constrained")),
+    ),
+)

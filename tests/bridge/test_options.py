@@ -1,0 +1,252 @@
+"""Every option of the public verbs, in pairs with every other one, against JAX."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+import tensorflow as tf
+from jax import export
+
+import bridge
+from tests.bridge.option_functions import (
+    N,
+    W,
+    X,
+    Y,
+    assert_same,
+    expected,
+    jax_gradients,
+    of_arguments,
+    of_parameters,
+    specs,
+    tensorflow_gradients,
+)
+from tests.bridge.option_tables import CONVERT, SAVE
+from xla_call_module.errors import StructureError
+
+PLATFORMS = {"default": None, "one": ("cpu",), "cpu last": ("tpu", "cuda", "cpu")}
+HOISTED = {"default": {}, "none": {"hoist_constants": None}, "all": {"hoist_constants": 0}}
+CHECKS = {"none": (), "platform": ("platform",), "shape_assertions": ("shape_assertions",)}
+
+
+def _rows(table):
+    rows = table.rows()
+    ids = [f"{i}-{row['function']}-{row['mode']}" for i, row in enumerate(rows)]
+    return pytest.mark.parametrize("row", rows, ids=ids)
+
+
+def _shared(row):
+    """The options that `save` and `convert` have both."""
+    return {
+        "gradient_order": int(row["gradient_order"]),
+        "residuals": row["residuals"] == "yes",
+        "linalg": row["linalg"],
+        "disabled_checks": CHECKS[row["disabled_checks"]],
+        **HOISTED[row["hoist_constants"]],
+    }
+
+
+def _exported(function, args, row):
+    jitted, platforms = jax.jit(function), PLATFORMS[row["platforms"]]
+    return export.export(jitted, platforms=platforms or ("cpu", "cuda", "tpu"))(*args)
+
+
+class Saved:
+    """A file of a row of `SAVE`, and how it is called."""
+
+    def __init__(self, row, folder):
+        self.row, self.order = row, int(row["gradient_order"])
+        self.has_params = row["params"] != "none"
+        self.names = {"x": "x", "y": "y", "n": "n"}
+        if row["names"] != "default":
+            self.names = {"x": "rows", "y": "scale", "n": "counted"}
+        self.path = folder / "written"
+        self._save()
+        if row["origin"] == "retargeted":
+            options = {} if row["platforms"] == "one" else {"platforms": ("cpu", "cuda")}
+            bridge.retarget(self.path, "2.15", to=folder / "older", **options)
+            self.path = folder / "older"
+        if row["origin"] == "saved again":
+            loaded = tf.saved_model.load(self.path)
+            tf.saved_model.save(loaded, folder / "again", signatures=loaded.signatures)
+            self.path = folder / "again"
+
+    def _save(self):
+        row = self.row
+        make = of_parameters if self.has_params else of_arguments
+        function, args = make(row["function"]), specs(row["sizes"])
+        options = _shared(row)
+        if self.has_params:
+            trained = {"trainable": True, "frozen": False, "partly": {"w": False, "v": True}}
+            options |= {
+                "params": {"v": np.ones(2, np.float32), "w": W},
+                "trainable": trained[row["params"]],
+            }
+        model = function
+        if row["model"] == "function":
+            options |= {"args": args, "platforms": PLATFORMS[row["platforms"]]}
+        else:
+            leading = (options["params"],) if self.has_params else ()
+            model = _exported(function, (*leading, *args), row)
+        if row["model"] == "two signatures":
+            model = {"serving_default": model, "other": model}
+        if row["names"] == "mapping":
+            options |= {"inputs": self.names, "outputs": {"count": "numbers", "z": "results"}}
+        if row["names"] == "sequence":
+            options |= {"inputs": tuple(self.names.values()), "outputs": ("numbers", "results")}
+        if row["defaults"] == "given":
+            given = {self.names["y"]: Y}
+            options["defaults"] = (
+                {"serving_default": given} if row["model"] == "two signatures" else given
+            )
+        if row["batch_buckets"] == "given":
+            options["batch_buckets"] = (3, 8)
+        if row["tensorflow"] != "newest":
+            options["tensorflow"] = row["tensorflow"]
+        files = {"default": {}, "shards": {"num_shards": 2}, "manifest": {"manifest": True}}
+        bridge.save(model, self.path, **options, **files[row["files"]])
+
+    def inputs(self, x, y, n):
+        """The inputs of the signature by their names."""
+        return {self.names["x"]: x, self.names["y"]: y, self.names["n"]: n}
+
+
+@pytest.fixture(scope="module")
+def saved_of(tmp_path_factory):
+    """The file of a row; the tests of TensorFlow and of JAX share it."""
+    made = {}
+
+    def get(row):
+        key = tuple(row.items())
+        if key not in made:
+            made[key] = Saved(row, tmp_path_factory.mktemp("row"))
+        return made[key]
+
+    return get
+
+
+@pytest.fixture
+def saved(row, saved_of):
+    return saved_of(row)
+
+
+@_rows(SAVE)
+def test_save(row, saved):
+    value, gradients = expected(row["function"], of_weights=saved.has_params)
+    loaded = tf.saved_model.load(saved.path)
+    weights = [loaded.params["w"]] if saved.has_params else []
+    if weights:
+        assert weights[0].trainable == (row["params"] == "trainable")
+    found = tensorflow_gradients(loaded, row["mode"], saved.order, weights)
+    assert_same(found, (value, gradients[: saved.order]))
+    with tf.device("/CPU:0"):
+        given = saved.inputs(*map(tf.constant, (X, Y, N)))
+        results = loaded.signatures["serving_default"](**given)
+    assert_same([r for r in results.values() if r.dtype.is_floating], [value])
+    if row["function"] != "unused":  # whose gradient TensorFlow has None for
+        with pytest.raises(LookupError, match="To do: save it with gradient_order="):
+            tensorflow_gradients(loaded, "eager", saved.order + 1, weights)
+
+
+@_rows(SAVE)
+def test_load(row, saved):
+    model = bridge.load(saved.path)
+    given = saved.inputs(X, Y, N)
+    if row["defaults"] == "given" and row["origin"] != "saved again":
+        del given[saved.names["y"]]
+    assert_same(_z_of(model(**given)), expected(row["function"], of_weights=False)[0])
+
+    def call(x, y):
+        return _z_of(model(**saved.inputs(x, y, N)))
+
+    floats = (X, Y)
+    if saved.has_params and row["origin"] != "saved again":
+        floats = (X, Y, W)
+
+        def call(x, y, w):
+            return _z_of(model.default.exported.call({**model.params, "w": w}, x, y, N))
+
+    value, gradients = expected(row["function"], of_weights=len(floats) > 2)
+    assert_same(call(*floats), value)
+    assert_same(list(jax_gradients(call, floats, saved.order)), gradients[: saved.order])
+    with pytest.raises(StructureError, match=r"gradients up to order .*To do: save it with"):
+        list(jax_gradients(call, floats, saved.order + 1))
+
+
+class Converted(tf.Module):
+    """What a row of `CONVERT` makes, with its weights."""
+
+    def __init__(self, row):
+        super().__init__()
+        self.params = {"w": tf.Variable(W)}
+        function, options = of_parameters(row["function"]), _shared(row)
+        if row["fun"] == "exported":
+            args = ({"w": W}, *specs(row["sizes"]))
+            function = _exported(function, args, row)
+        else:
+            symbolic = (None, "b, _", None, "b")
+            shapes = {"static": None, "auto": "auto"}.get(row["sizes"], symbolic)
+            constraints = ["b >= 2"] if row["sizes"] == "constrained" else []
+            options |= {
+                "platforms": PLATFORMS[row["platforms"]],
+                "polymorphic_shapes": shapes,
+                "polymorphic_constraints": constraints,
+            }
+        with_gradient = row["with_gradient"] == "yes"
+        self.converted = bridge.convert(function, with_gradient=with_gradient, **options)
+        rows = 4 if row["sizes"] == "static" else None
+        signature = [
+            tf.TensorSpec([rows, 3], tf.float32, "x"),
+            tf.TensorSpec([], tf.float32, "y"),
+            tf.TensorSpec([rows], tf.int32, "n"),
+        ]
+        self.call = tf.function(self.live, input_signature=signature, autograph=False)
+
+    def live(self, x, y, n):
+        return self.converted(self.params, x, y, n)
+
+
+@_rows(CONVERT)
+def test_convert(row, tmp_path):
+    module = Converted(row)
+    call, weights, order = module.live, [module.params["w"]], 2
+    if row["origin"] != "live":
+        order, path = int(row["gradient_order"]), tmp_path / "saved"
+        tf.saved_model.save(module, path, signatures=module.call)
+        if row["origin"] == "saved again":
+            loaded = tf.saved_model.load(path)
+            path = tmp_path / "again"
+            tf.saved_model.save(loaded, path, signatures=loaded.signatures)
+        loaded = tf.saved_model.load(path)
+        call, weights = loaded.call, [loaded.params["w"]]
+    value, gradients = expected(row["function"], of_weights=True)
+    has_gradient = row["with_gradient"] == "yes"
+    order = order if has_gradient else 0
+    assert_same(tensorflow_gradients(call, row["mode"], order, weights), (value, gradients[:order]))
+    # What depends on no argument has no gradient in TensorFlow, of any order.
+    if (row["origin"] != "live" or not has_gradient) and row["function"] != "unused":
+        match = "To do: convert it with gradient_order=" if has_gradient else "with_gradient=False"
+        with pytest.raises(LookupError, match=match):
+            tensorflow_gradients(call, "eager", order + 1, weights)
+    if row["origin"] != "live":
+        _check_in_jax(bridge.load(path), row, order)
+
+
+def _check_in_jax(model, row, order):
+    def call(x, y):
+        given = {"x": x, "y": y, "n": N}
+        # TensorFlow's file does not say which argument an input is that no module takes.
+        return _z_of(model(**{name: given[name] for name in model.default.inputs}))
+
+    value, gradients = expected(row["function"], of_weights=False)
+    assert_same(call(X, Y), value)
+    assert_same(list(jax_gradients(call, (X, Y), order)), gradients[:order])
+    if "x" in model.default.inputs:
+        with pytest.raises(StructureError, match=r"gradients up to order .*To do: save it with"):
+            list(jax_gradients(call, (X, Y), order + 1))
+
+
+def _z_of(results):
+    (found,) = (leaf for leaf in jax.tree.leaves(results) if leaf.dtype == np.float32)
+    return found
