@@ -304,7 +304,7 @@ class LoadedSignature:
     def _device_parameters(self) -> list[Any]:
         # A tracer must not be remembered.
         with jax.ensure_compile_time_eval():
-            return self._parameters(self._values.device, self.exported.module_kept_var_idx)
+            return self._parameters(self._values.device, self._binding.taken)
 
     def _parameters(
         self, value_of: Callable[[int], Any], needed: Container[int] | None = None

@@ -66,6 +66,7 @@ class Arguments:
         self._first = len(binding.variables)
         self._tree = _without_params(exported, has_params=binding.params is not None)
         self._names = binding.inputs
+        self._taken = binding.taken
         self._wide = [
             spec
             for spec in (*self._specs, *result_specs(exported))
@@ -159,6 +160,7 @@ class Arguments:
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], tree: tree_util.PyTreeDef
     ) -> list[Any]:
         named = {index: kwargs.get(name) for name, index in self._names.items()}
+        named |= self._nameless()
         expected = range(self._first, self._first + self._tree.num_leaves)
         if args or kwargs.keys() != self._names.keys() or named.keys() != set(expected):
             raise StructureError(
@@ -166,6 +168,21 @@ class Arguments:
                 f"{self._tree}, or its inputs by name: {', '.join(self._names) or 'none'}."
             )
         return [named[index] for index in expected]
+
+    def _nameless(self) -> dict[int, Any]:
+        """Zeros for arguments that no module takes, and of which the file has no name.
+
+        TensorFlow does not say of an input that it has saved again which argument it was.
+        """
+        avals = self._exported.in_avals
+        indices = range(self._first, self._first + self._tree.num_leaves)
+        return {
+            index: np.zeros(avals[index].shape, avals[index].dtype)
+            for index in {*indices} - {*self._names.values()}
+            if index not in self._taken
+            and not jax.dtypes.issubdtype(avals[index].dtype, jax.dtypes.extended)
+            and not any(map(export.is_symbolic_dim, avals[index].shape))
+        }
 
     def _from_python(self, number: complex, index: int) -> Any:
         """A Python number in the dtype of the argument, if JAX would promote it to that."""

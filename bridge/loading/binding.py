@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ class Binding:
             value nothing depends on, and that is not in the file.
         inputs: for each input name of the signature the index into the flat arguments.
         outputs: for each output name the index into the flat results.
+        taken: the flat arguments that the function or one of its gradients takes.
     """
 
     exported: export.Exported
@@ -39,6 +40,7 @@ class Binding:
     variables: tuple[int | None, ...]
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
+    taken: Container[int]
 
 
 def bind(
@@ -72,7 +74,8 @@ def bind(
     if params is None and function.bound:
         return _bind_wiring(wiring, model, disabled_checks, mesh)
     variables = () if params is None else _variables_of(params, signature, model)
-    return Binding(exported, params, variables, signature.inputs, signature.outputs)
+    taken = frozenset(index for call in function.chain for index in call.kept)
+    return Binding(exported, params, variables, signature.inputs, signature.outputs, taken)
 
 
 def _variables_of(
@@ -153,6 +156,7 @@ def _bind_wiring(
         variables=tuple(by_name),
         inputs=inputs,
         outputs={name: index for index, name in enumerate(tree_util.tree_leaves(outputs))},
+        taken=range(len(exported.in_avals)),
     )
 
 

@@ -38,20 +38,21 @@ def unused(w, x, y):
 
 
 @jax.custom_vjp
-def _scaled(x, y):
+def _scaled(x, y, w):
     return x * 2
 
 
-def _scaled_backward(x, ct):
-    return ct * 2, (ct * jnp.sin(x)).sum()
+def _scaled_backward(kept, ct):
+    x, y, w = kept
+    return ct @ w * y, (ct * jnp.sin(x)).sum(), x.T @ ct
 
 
-_scaled.defvjp(lambda x, y: (x * 2, x), _scaled_backward)
+_scaled.defvjp(lambda x, y, w: (x * 2, (x, y, w)), _scaled_backward)
 
 
 def written(w, x, y):
-    """What it computes takes no `y`, of which it has a gradient all the same."""
-    return _scaled(x @ w, y) * x
+    """What it computes takes neither `w` nor `y`, of which it has gradients all the same."""
+    return _scaled(x, y, w) * x
 
 
 def factored(w, x, y):
