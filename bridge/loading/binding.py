@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -149,6 +150,12 @@ def _bind_wiring(
     exported = export_wiring(wiring, names, model.variables, disabled_checks, mesh)
     by_name = sorted(names, key=names.__getitem__)
     inputs = dict(zip(input_order(wiring), range(len(names), len(exported.in_avals)), strict=True))
+    # What JAX has just exported has structures of a registry that `jit` has to itself.
+    exported = dataclasses.replace(
+        exported,
+        in_tree=_of_default_registry(exported.in_tree),
+        out_tree=_of_default_registry(exported.out_tree),
+    )
     outputs = to_results({name: name for name in wiring.outputs})
     return Binding(
         exported=exported,
@@ -158,6 +165,11 @@ def _bind_wiring(
         outputs={name: index for index, name in enumerate(tree_util.tree_leaves(outputs))},
         taken=range(len(exported.in_avals)),
     )
+
+
+def _of_default_registry(tree: tree_util.PyTreeDef) -> tree_util.PyTreeDef:
+    """The same structure, of containers that everybody has, as one that goes with others."""
+    return tree_util.tree_structure(tree_util.tree_unflatten(tree, range(tree.num_leaves)))
 
 
 def _parameters(wiring: Wiring, model: SavedModel) -> list[int]:
