@@ -13,7 +13,7 @@ import functools
 import io
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ __all__ = [
     "refine_module",
     "register_stablehlo_passes",
     "serialize_artifact",
+    "serialized_dimensions",
     "survive_forks",
 ]
 
@@ -253,3 +254,27 @@ def make_gspmd_sharding(devices: Any, proto: bytes, memory: str | None) -> Any:
     message = xla_client.OpSharding()
     message.ParseFromString(proto)
     return GSPMDSharding(devices, xla_client.HloSharding.from_proto(message), memory_kind=memory)
+
+
+def serialized_dimensions(data: bytes) -> Iterator[str]:
+    """The dimensions of all arguments and results in a serialized `Exported`, as they are written.
+
+    JAX has no public way to look at one before it is read
+    (jax/_src/export/serialization_generated.py has the fields; a version without some of them has
+    others). The gate can go when `jax.export.deserialize` takes bounded time.
+
+    Raises:
+        Exception: whatever reading a damaged flatbuffer ends in.
+    """
+    try:
+        from jax._src.export import serialization_generated
+    except ImportError:
+        return
+    exported: Any = serialization_generated.Exported.GetRootAs(data, 0)
+    while exported is not None:
+        for name in ("UniqueAvals", "InAvals", "OutAvals"):
+            for number in range(getattr(exported, f"{name}Length", int)()):
+                aval = getattr(exported, name)(number)
+                for axis in range(aval.ShapeLength()):
+                    yield aval.Shape(axis).decode()
+        exported = exported.Vjp()

@@ -36,6 +36,7 @@ from xla_call_module.stablehlo import (
     read_main,
     uses_shardy,
 )
+from xla_call_module.symbolic_shapes import deserialize_exported
 from xla_call_module.tensorflow_functions import TARGET, refuse_functions, take_functions
 from xla_call_module.tree_description import describe_trees, is_plain_tree
 from xla_call_module.tree_nodes import TreeNode, Trees
@@ -313,7 +314,9 @@ _DAMAGED = (
 
 def _deserialize(call: CallModule) -> export.Exported:
     try:
-        return export.deserialize(bytearray(call.exported))
+        return deserialize_exported(call.exported)
+    except FormatError:
+        raise
     except _DAMAGED as error:
         message = str(error)
         if "unregistered" in message:

@@ -14,6 +14,7 @@ from jax import export
 
 from savedmodel.model_folder import read_file
 from xla_call_module.errors import FormatError, InteropError, StructureError
+from xla_call_module.symbolic_shapes import deserialize_exported
 
 __all__ = ["CodeError", "Target", "find_target"]
 
@@ -109,7 +110,7 @@ def _broken(name: str, error: Exception) -> CodeError:
 
 def _read_exported(path: Path) -> export.Exported:
     try:
-        return export.deserialize(bytearray(read_file(path, limit=_MAX_EXPORTED_BYTES)))
+        return deserialize_exported(read_file(path, limit=_MAX_EXPORTED_BYTES))
     except (OSError, InteropError):
         raise
     except Exception as error:

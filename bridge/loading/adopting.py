@@ -47,6 +47,7 @@ from xla_call_module.errors import InteropError, PlatformError, StructureError, 
 from xla_call_module.exported import to_jax_checks
 from xla_call_module.several_devices import check_one_device
 from xla_call_module.stablehlo import custom_call_targets, open_module, walk
+from xla_call_module.symbolic_shapes import limited_steps, parse_shape
 from xla_call_module.tensorflow_functions import refuse_functions
 
 __all__ = ["adopt", "export_wiring", "input_order", "is_real", "to_results"]
@@ -66,8 +67,9 @@ def adopt(call: CallModule) -> export.Exported:
         refuse_callbacks(call.name, module)
         refuse_functions(call.name, module)
     scope = export.SymbolicScope()
-    args = [_to_spec(spec, scope) for spec in call.operands]
-    results = [_to_spec(spec, scope) for spec in call.results]
+    with limited_steps("to read the shapes of a call"):
+        args = [_to_spec(spec, scope) for spec in call.operands]
+        results = [_to_spec(spec, scope) for spec in call.results]
 
     def like(*_: Any) -> tuple[Any, ...]:
         return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in results)
@@ -88,9 +90,7 @@ def adopt(call: CallModule) -> export.Exported:
 
 
 def _to_spec(spec: TensorSpec, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
-    text = ", ".join(map(str, spec.shape or ()))
-    shape = export.symbolic_shape(f"({text},)" if text else "()", scope=scope)
-    return jax.ShapeDtypeStruct(shape, spec.dtype.numpy)
+    return jax.ShapeDtypeStruct(parse_shape(spec.shape or (), scope=scope), spec.dtype.numpy)
 
 
 def _wide(specs: Sequence[TensorSpec]) -> contextlib.AbstractContextManager[Any]:
@@ -163,7 +163,8 @@ def export_wiring(
     first = next(iter(functions.values())).exported
     function.__name__ = first.fun_name
     scope = export.SymbolicScope()
-    given: list[Any] = [_to_spec(spec, scope) for spec in specs.values()]
+    with limited_steps("to read the shapes of a signature"):
+        given: list[Any] = [_to_spec(spec, scope) for spec in specs.values()]
     if names:
         given = [{name: _spec_of(variables[v]) for v, name in names.items()}, *given]
     with _wide_if(_dtypes_of(wiring, functions, [variables[v] for v in names])):

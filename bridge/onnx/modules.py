@@ -31,6 +31,7 @@ from xla_call_module.stablehlo import (
     serialize_module,
     walk,
 )
+from xla_call_module.symbolic_shapes import limited_steps, parse_shape
 from xla_call_module.versions import CONVENTIONS, RELEASES
 
 __all__ = ["exported_of_call", "exported_of_file", "is_module"]
@@ -168,13 +169,12 @@ def _adopt(call: CallModule) -> export.Exported:
         described = describe_arguments(call)
     scalars = [dataclasses.replace(spec, shape=()) for spec in described.results]
     exported = adopt(dataclasses.replace(described, results=tuple(scalars)))
-    return dataclasses.replace(exported, out_avals=tuple(map(_aval, described.results)))
+    with limited_steps("to read the shapes of results"):
+        return dataclasses.replace(exported, out_avals=tuple(map(_aval, described.results)))
 
 
 def _aval(spec: TensorSpec) -> jax.core.ShapedArray:
-    text = ", ".join(map(str, spec.shape or ()))
-    shape = export.symbolic_shape(f"({text},)" if text else "()")
-    return jax.core.ShapedArray(shape, spec.dtype.numpy)
+    return jax.core.ShapedArray(parse_shape(spec.shape or ()), spec.dtype.numpy)
 
 
 def _parse(path: Path, content: bytes) -> Any:

@@ -28,6 +28,7 @@ from xla_call_module.errors import PlatformError, ShardingError, StructureError,
 from xla_call_module.exported import from_exported
 from xla_call_module.linalg import lower_linalg
 from xla_call_module.platform_selection import select_platforms
+from xla_call_module.symbolic_shapes import deserialize_exported
 
 __all__ = ["Program", "Source", "program_of"]
 
@@ -212,7 +213,7 @@ def _read_artifact(path: Path) -> export.Exported:
     if is_module(found):
         return exported_of_file(path, found)
     with refusing_damage(f"{path}, as a serialized Exported"):
-        return export.deserialize(bytearray(found))
+        return deserialize_exported(found)
 
 
 def _vjp(exported: export.Exported) -> export.Exported:

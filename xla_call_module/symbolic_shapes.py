@@ -1,0 +1,103 @@
+"""Symbolic shapes of files, for JAX, whose parser takes as long as an expression asks for.
+
+JAX multiplies sums out, decides which argument of `max` and `min` is the greater, and counts an
+exponent down (jax/_src/export/shape_poly.py). So the text of a file is looked at by
+`dimensions.py` first, and what JAX does with it ends after a number of steps.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from jax import export
+
+from xla_call_module._jax import serialized_dimensions
+from xla_call_module.dimensions import Shape, evaluate
+from xla_call_module.errors import FormatError
+
+__all__ = ["deserialize_exported", "limited_steps", "parse_shape"]
+
+# Less than a second. JAX takes 6 for a byte of arrays that it has serialized.
+_MAX_STEPS = 2_000_000
+_STEPS_PER_BYTE = 8
+_MAX_BYTES = 1 << 22
+
+
+def deserialize_exported(data: bytes) -> export.Exported:
+    """What `Exported.serialize` gave.
+
+    Raises:
+        FormatError: it would take JAX too long.
+        StructureError: a dimension is no expression that `evaluate` understands.
+        Exception: whatever JAX raises of a damaged one.
+    """
+    steps = _MAX_STEPS + _STEPS_PER_BYTE * min(len(data), _MAX_BYTES)
+    with limited_steps("to read a serialized Exported", steps=steps):
+        for dim in serialized_dimensions(data):
+            evaluate(dim, {})
+        return export.deserialize(bytearray(data))
+
+
+def parse_shape(shape: Shape, *, scope: export.SymbolicScope | None = None) -> Any:
+    """The shape as JAX has it; call it where steps are limited.
+
+    Raises:
+        StructureError: a dimension is no expression that `evaluate` understands.
+    """
+    for dim in shape:
+        evaluate(dim, {})
+    text = ", ".join(map(str, shape))
+    return export.symbolic_shape(f"({text},)" if text else "()", scope=scope)
+
+
+class _TooManySteps(BaseException):
+    """Not to be taken for an error of what is run."""
+
+
+@contextmanager
+def limited_steps(what: str, *, steps: int = _MAX_STEPS) -> Iterator[None]:
+    """A block that ends with an error once it has called too many functions.
+
+    Where a profiler is at work, which counts them itself, nothing is limited.
+
+    Args:
+        what: the block is for, for the message.
+        steps: how many calls and returns there may be.
+
+    Raises:
+        FormatError: there were more.
+
+    >>> with limited_steps("to count", steps=1000):
+    ...     for number in range(10**9):
+    ...         abs(number)
+    Traceback (most recent call last):
+        ...
+    xla_call_module.errors.FormatError: It takes more than 1,000 steps to count, which no honest \
+file does. To do: write it again.
+    """
+    if sys.getprofile() is not None:
+        yield
+        return
+    left = steps
+
+    def count(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise _TooManySteps
+
+    sys.setprofile(count)
+    try:
+        yield
+    except _TooManySteps:
+        pass
+    finally:
+        sys.setprofile(None)
+    if left < 0:
+        raise FormatError(
+            f"It takes more than {steps:,} steps {what}, which no honest file does. To do: write "
+            "it again."
+        )
