@@ -37,7 +37,7 @@ from xla_call_module.stablehlo import (
     uses_shardy,
 )
 from xla_call_module.symbolic_shapes import deserialize_exported
-from xla_call_module.tensorflow_functions import TARGET, refuse_functions, take_functions
+from xla_call_module.tensorflow_functions import refuse_functions, take_functions
 from xla_call_module.tree_description import describe_trees, is_plain_tree
 from xla_call_module.tree_nodes import TreeNode, Trees
 from xla_call_module.tree_restoring import restore_tree
@@ -230,12 +230,7 @@ def to_exported(call: CallModule) -> export.Exported:
             process; the module calls back to Python.
         VersionError: a newer JAX wrote it.
     """
-    if (
-        b"python" in call.module or TARGET.encode() in call.module
-    ):  # names are plain text in MLIR bytecode
-        with open_module(call.module) as module:
-            refuse_callbacks(call.name, module)
-            refuse_functions(call.name, module)
+    _check_module(call)
     bare = _deserialize(call)
     trees = {} if call.trees is None else _restored(call.trees)
     exported = dataclasses.replace(
@@ -271,6 +266,17 @@ def _restored(trees: Trees) -> dict[str, tree_util.PyTreeDef]:
     found: Any = restore_tree(TreeNode("tuple", children=(trees.arguments, trees.results)))
     in_tree, out_tree = found.children()
     return {"in_tree": in_tree, "out_tree": out_tree}
+
+
+def _check_module(call: CallModule) -> None:
+    """Refuse a module that JAX could not call, which it would tell in a word of XLA's."""
+    try:
+        with open_module(call.module) as module:
+            refuse_callbacks(call.name, module)
+            refuse_functions(call.name, module)
+            _check_main(call, read_main(module))
+    except FormatError as error:
+        raise FormatError(f"{call.name} has a damaged module: {error}") from error
 
 
 def carried_kept(call: CallModule) -> tuple[int, ...]:

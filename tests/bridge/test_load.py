@@ -17,7 +17,13 @@ import savedmodel
 from tests.bridge.models import BY_NAME, CASES
 from tests.bridge.pytrees import physical
 from tests.x64 import enable_x64
-from xla_call_module.errors import DtypeError, FormatError, PlatformError, StructureError
+from xla_call_module.errors import (
+    DtypeError,
+    FormatError,
+    InteropError,
+    PlatformError,
+    StructureError,
+)
 from xla_call_module.stablehlo import serialize_module
 
 W = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
@@ -61,6 +67,11 @@ def exported():
     (b,) = export.symbolic_shape("b")
     x = jax.ShapeDtypeStruct((b, 3), np.float32)
     return export.export(jax.jit(network))(PARAMS, x, jax.ShapeDtypeStruct((b,), np.int32))
+
+
+def _cosine():
+    """A module of four numbers."""
+    return export.export(jax.jit(jnp.cos))(jax.ShapeDtypeStruct((4,), "f4")).mlir_module_serialized
 
 
 WAYS = {
@@ -535,6 +546,29 @@ class TestWrongCalls:
         model = bridge.load(tmp_path / "hostile")
         with pytest.raises(StructureError, match="calls back to Python"):
             model(X)
+
+    @pytest.mark.parametrize(
+        ("change", "match"),
+        [
+            (lambda m: m[: len(m) // 2], "has a damaged module: .* no StableHLO portable artifact"),
+            (lambda _: _cosine(), "but the module has tensor<4xf32> the"),
+        ],
+        ids=["cut off", "another"],
+    )
+    @pytest.mark.parametrize("order", [0, 1])
+    def test_a_module_that_is_damaged(self, tmp_path, change, match, order):
+        """JAX itself says it in an error of XLA's, and at the first call."""
+        exported = export.export(jax.jit(lambda x: x * 2))(X)
+        bridge.save(exported, tmp_path / "model", gradient_order=1)
+        file = savedmodel.read(tmp_path / "model")
+        function = file.default.function
+        chain = list(function.chain)
+        chain[order] = dataclasses.replace(chain[order], module=change(chain[order].module))
+        function = dataclasses.replace(function, chain=tuple(chain))
+        signature = dataclasses.replace(file.default, function=function)
+        savedmodel.write(dataclasses.replace(file, signatures=(signature,)), tmp_path / "hostile")
+        with pytest.raises(InteropError, match=match):
+            jax.grad(lambda x: bridge.load(tmp_path / "hostile")(x).sum())(X)
 
     def test_an_address(self):
         with pytest.raises(
