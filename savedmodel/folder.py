@@ -12,6 +12,7 @@ import ctypes
 import errno
 import fcntl
 import glob
+import hashlib
 import os
 import secrets
 import shutil
@@ -23,11 +24,14 @@ from pathlib import Path
 from savedmodel.serving_files import OWN_BATCHING_FILE
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = ["PROTO_FILE", "hidden_folder", "move_new", "new_folder", "write_text"]
+__all__ = ["PROTO_FILE", "fit_name", "hidden_folder", "move_new", "new_folder", "write_text"]
 
 PROTO_FILE = "saved_model.pb"
 _MARK = ".jax-tf-bridge-"
 _STALE_AFTER_SECONDS = 60.0
+# NAME_MAX in linux/limits.h, and what a hidden folder has around the name of what it becomes.
+_MAX_NAME_BYTES = 255
+_SUFFIX_BYTES = len(f".{_MARK}") + 16 + len(".old")
 # What a SavedModel consists of (tensorflow/cc/saved_model/constants.h, Keras's metadata, and what
 # TensorFlow Serving reads in it).
 # A folder with anything else in it is somebody's, and is not replaced.
@@ -73,6 +77,7 @@ def hidden_folder(parent: Path, name: str) -> Iterator[Path]:
         name: of what it becomes, or of who makes it.
     """
     parent.mkdir(parents=True, exist_ok=True)
+    name = fit_name(name, _SUFFIX_BYTES)
     _remove_stale(parent, name)
     folder = parent / f".{name}{_MARK}{secrets.token_hex(8)}"
     folder.mkdir()
@@ -86,6 +91,25 @@ def hidden_folder(parent: Path, name: str) -> Iterator[Path]:
         # After an exchange this is the old version, after an error the half-written one.
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+def fit_name(name: str, spare: int) -> str:
+    """A name that a longer one can begin with; a long one is cut, and ends in its hash then.
+
+    Args:
+        name: of a file or a folder.
+        spare: how many bytes are put before and after it.
+
+    >>> fit_name("model", 32), len(fit_name("x" * 255, 32))
+    ('model', 223)
+    """
+    most = _MAX_NAME_BYTES - spare
+    encoded = os.fsencode(name)
+    if len(encoded) <= most:
+        return name
+    digest = hashlib.sha256(encoded).hexdigest()[:16]
+    kept = encoded[: most - len(digest)].decode(errors="ignore")
+    return f"{kept}{digest}"
 
 
 def move_new(folder: Path, target: Path) -> None:

@@ -23,11 +23,13 @@ from savedmodel.schema import (
 )
 from savedmodel.structures import Branch, Leaf, Structure, fill_shape
 from savedmodel.unique_names import UniqueNames
+from xla_call_module.errors import StructureError
 
 __all__ = ["OBJECT_GRAPH_KEY", "ObjectGraph", "write_objects"]
 
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
+_ATTRIBUTES = ".ATTRIBUTES"
 _VARIABLE_VALUE = "VARIABLE_VALUE"
 _USER_OBJECT = "_generic_user_object"
 # Identifiers under which TensorFlow registers its own containers
@@ -66,6 +68,9 @@ def write_objects(
     The root has the attributes `params` (the pytree of variables), `variables`,
     `trainable_variables`, `constants` where the file has any, a function for each signature under
     its key, and is itself callable as the default one.
+
+    Raises:
+        StructureError: TensorFlow could not load a variable because of its name.
     """
     writer = _Writer(model.variables)
     root = writer.add_user_object(_USER_OBJECT)
@@ -134,6 +139,7 @@ class _Writer:
         if index in self._variable_nodes:
             return self._variable_nodes[index]
         variable = self._variables[index]
+        _check_path(path, variable.name)
         node = self.saved.nodes.add().variable
         node.dtype, node.trainable, node.name = (
             variable.dtype.enum,
@@ -141,7 +147,7 @@ class _Writer:
             self._variable_names[index],
         )
         fill_shape(node.shape, variable.shape)
-        self.keys[index] = "/".join(map(_escape, path)) + f"/.ATTRIBUTES/{_VARIABLE_VALUE}"
+        self.keys[index] = "/".join(map(_escape, path)) + f"/{_ATTRIBUTES}/{_VARIABLE_VALUE}"
         self._variable_nodes[index] = self._new_index()
         attribute = self.trackable.nodes[-1].attributes.add(name=_VARIABLE_VALUE)
         attribute.full_name, attribute.checkpoint_key = node.name, self.keys[index]
@@ -194,6 +200,19 @@ def _scope_names(variables: Sequence[Variable]) -> list[str]:
         base = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", variable.name)
         scopes.append(names.take(base if re.match(r"[A-Za-z0-9.]", base) else f"variable{base}"))
     return scopes
+
+
+def _check_path(path: Sequence[str], name: str) -> None:
+    """Refuse what TensorFlow saves and cannot load.
+
+    It takes the first `.ATTRIBUTES/` in a checkpoint key for the one that ends the path, and a dot
+    in a name is two there (`extract_saveable_name` in tensorflow/python/checkpoint/restore.py).
+    """
+    if reserved := [part for part in path if part.endswith(_ATTRIBUTES)]:
+        raise StructureError(
+            f"The parameter {name} has the key {reserved[0]!r} in its path, and TensorFlow cannot "
+            f"load a variable below a key that ends in {_ATTRIBUTES}. To do: rename the key."
+        )
 
 
 def _escape(name: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from savedmodel.folder import fit_name
+
 __all__ = ["data_of"]
 
 
@@ -13,4 +15,5 @@ def data_of(path: Path) -> Path:
     >>> str(data_of(Path("model.onnx")))
     'model.onnx.data'
     """
-    return path.with_name(f"{path.name}.data")
+    suffix = ".data"
+    return path.with_name(f"{fit_name(path.name, len(suffix))}{suffix}")

@@ -264,24 +264,6 @@ class TestParameters:
         for name, value in params.items():
             np.testing.assert_array_equal(loaded.params[name].numpy(), value.astype(np.float32))
 
-    def test_names_that_tensorflow_would_not_take(self, tmp_path):
-        """It keeps its own variable names, and the keys of the pytree beside them."""
-        keys = ["", ".", "/", "a b", "a_b", "ü", "ö", "_x", "x", "-", "init", "saver_filename"]
-        keys += ["restore/all", "save/prefix", "params", "serving_default_x", "a/.ATTRIBUTES/b"]
-        params = {key: np.float32(number) for number, key in enumerate(keys)}
-        exported = _export(lambda params, x: {key: p * x for key, p in params.items()}, params, 2.0)
-        bridge.save(exported, tmp_path / "m", params=params)
-        loaded = tf.saved_model.load(tmp_path / "m")
-        tf.saved_model.save(loaded, tmp_path / "again", signatures=loaded.signatures)
-        for again in (loaded, tf.saved_model.load(tmp_path / "again")):
-            assert {key: value.numpy() for key, value in again.params.items()} == params
-            found = again(tf.constant(2.0))
-            assert {key: found[key].numpy() for key in keys} == {
-                k: 2 * v for k, v in params.items()
-            }
-        names = [variable.name for variable in loaded.variables]
-        assert len(set(names)) == len(names)
-
     def test_containers_with_gaps(self, tmp_path):
         params = {"list": [np.float32(2), None, np.float32(3)], "tuple": (None, np.float32(4))}
         exported = _export(
