@@ -177,7 +177,9 @@ def _hash(folder: ModelFolder, name: str) -> HashedFile:
 
 def _difference(folder: ModelFolder, name: str, expected: HashedFile) -> str:
     status = folder.find(name, links=True)
-    if status is not None and status.st_size != expected.bytes:
+    if status is None:
+        return f"{name} is a link to nothing"
+    if status.st_size != expected.bytes:
         return f"{name} has {status.st_size:,} bytes, in the manifest {expected.bytes:,}"
     if (found := _hash(folder, name)) != expected:
         return f"{name} has the SHA-256 {found.sha256}, in the manifest {expected.sha256}"

@@ -7,6 +7,7 @@ https://man7.org/linux/man-pages/man2/open.2.html) is below the one that was the
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -116,7 +117,8 @@ class ModelFolder:
             descriptor = os.open(name, flags, dir_fd=self._descriptor)
         except FileNotFoundError:
             self.check_current()
-            raise
+            path = str(self.path / name)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise FormatError(f"{self.path / name} is no regular file. To do: copy it again.")

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from savedmodel.copying import copy_files
 from savedmodel.folder import PROTO_FILE, hidden_folder, move_new, write_text
-from savedmodel.model_folder import ModelFolder, read_file
+from savedmodel.model_folder import ModelFolder
 from savedmodel.remote import address, is_remote, upload
 from xla_call_module.errors import FormatError, StructureError
 
@@ -151,11 +151,12 @@ class _Folder:
                 return
 
     def read_text(self, name: str) -> str | None:
-        try:
-            data = read_file(self._path / name, limit=_MAX_TEXT_BYTES)
-        except FileNotFoundError:
+        if not self._path.is_dir():
             return None
-        return _to_text(data, f"{self._path / name}")
+        folder = ModelFolder(self._path)
+        if folder.find(name, links=True) is None:
+            return None
+        return _to_text(folder.read(name, limit=_MAX_TEXT_BYTES), f"{self._path / name}")
 
     def write_text(self, name: str, text: str) -> str:
         with hidden_folder(self._path, _HIDDEN) as aside:
