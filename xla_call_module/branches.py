@@ -11,13 +11,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from xla_call_module.call_graph import REFERENCES
 from xla_call_module.composites import COMPOSITE
 from xla_call_module.stablehlo import functions_of, result_number, splat, walk
 
 __all__ = ["CASE", "keep_platform", "operations_on"]
 
 CASE = "stablehlo.case"
-_REFERENCES = ("callee", "decomposition", "called_computations")
+# Up to how many values a number is followed; JAX derives one from another a few times.
+_MAX_STEPS = 200
 _Known = Mapping[Any, int]
 
 
@@ -116,7 +118,7 @@ def _write_out(case: Any, region: Any) -> None:
 
 def _calls(operation: Any, known: _Known) -> Iterator[tuple[str, tuple[int | None, ...]]]:
     """The functions that an operation refers to, with what is known of their arguments."""
-    for key in _REFERENCES:
+    for key in REFERENCES:
         if key in operation.attributes:
             passes_on = operation.name in ("func.call", COMPOSITE)
             operands = operation.operands if passes_on else ()
@@ -127,18 +129,32 @@ def _calls(operation: Any, known: _Known) -> Iterator[tuple[str, tuple[int | Non
 
 def _evaluate(value: Any, known: _Known) -> int | None:
     """The number that a value is once the platform is known, or None."""
+    return _follow(value, known, {})
+
+
+def _follow(value: Any, known: _Known, found: dict[Any, int | None]) -> int | None:
+    """The same, with what has been found of other values, each of which is followed once."""
     if value in known:
         return known[value]
+    if value not in found:
+        if len(found) >= _MAX_STEPS:
+            return None
+        found[value] = None
+        found[value] = _follow_owner(value, known, found)
+    return found[value]
+
+
+def _follow_owner(value: Any, known: _Known, found: dict[Any, int | None]) -> int | None:
     owner = value.owner
     name = getattr(owner, "name", "")  # a block, of which it is an argument, has none
     if name == "stablehlo.convert":  # with x64 on the platform index has 64 bits
-        return _evaluate(owner.operands[0], known)
+        return _follow(owner.operands[0], known, found)
     if name == "stablehlo.constant":
         element = splat(owner) or ""
         return int(element) if re.fullmatch(r"-?[0-9]+", element) else None
-    if name == CASE and (index := _evaluate(owner.operands[0], known)) is not None:
+    if name == CASE and (index := _follow(owner.operands[0], known, found)) is not None:
         results = list(list(_branch(owner, index).blocks[0].operations)[-1].operands)
-        return _evaluate(results[result_number(value)], known)
+        return _follow(results[result_number(value)], known, found)
     return None
 
 

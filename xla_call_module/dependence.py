@@ -34,8 +34,8 @@ def dependencies(call: CallModule) -> tuple[frozenset[int], ...]:
         [[0], [0, 1]]
     """
     with open_module(call.module) as module:
-        found = _Functions(functions_of(module)).of(find_main(module))
         first = int(read_main(module).has_platform_index)
+        found = _Functions(functions_of(module)).of(find_main(module))
     return tuple(frozenset(call.kept[i - first] for i in one if i >= first) for one in found)
 
 

@@ -227,7 +227,7 @@ def to_exported(call: CallModule) -> export.Exported:
     Raises:
         FormatError: what it carries is damaged, or contradicts the call.
         StructureError: a pytree type of an older file is not registered for serialization in this
-            process; the module calls back to Python.
+            process; the module calls back to Python, or its functions themselves.
         VersionError: a newer JAX wrote it.
     """
     _check_module(call)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xla_call_module._jax import PassManager, ir
+from xla_call_module.call_graph import check_calls
 from xla_call_module.stablehlo import functions_of, walk
 
 __all__ = ["inline_calls", "rewire"]
@@ -17,8 +18,13 @@ _CALL = "func.call"
 
 
 def inline_calls(module: Any) -> None:
-    """Write out every call of a parsed module, in place; private functions without use go."""
+    """Write out every call of a parsed module, in place; private functions without use go.
+
+    Raises:
+        StructureError: functions call themselves, or one another too often.
+    """
     functions = functions_of(module)
+    check_calls(functions)
     done: set[str] = set()
     for name in functions:
         _inline_into(name, functions, done)

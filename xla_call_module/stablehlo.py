@@ -18,6 +18,7 @@ from xla_call_module._jax import (
     survive_forks,
 )
 from xla_call_module.call import read_artifact_version
+from xla_call_module.call_graph import check_calls
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.versions import StablehloVersion
 
@@ -160,9 +161,11 @@ def read_main(module: Any) -> Main:
     """The signature of a parsed module's `main`.
 
     Raises:
-        StructureError: there is no `main`, or it takes something that is no tensor.
+        StructureError: there is no `main`, it takes something that is no tensor, or functions call
+            themselves, or one another too often.
     """
     functions, main = functions_of(module), find_main(module)
+    check_calls(functions)
     returned: dict[str, list[Any]] = {}
     arguments = list(main.regions[0].blocks[0].arguments)
     attributes = list(main.attributes["arg_attrs"]) if "arg_attrs" in main.attributes else []
@@ -274,8 +277,8 @@ def result_number(value: Any) -> int:
 
 
 def _returned(function: Any) -> list[Any]:
-    blocks = list(function.regions[0].blocks)
-    return list(blocks[0].operations[len(blocks[0].operations) - 1].operands)
+    operations = function.regions[0].blocks[0].operations
+    return list(operations[len(operations) - 1].operands)
 
 
 def functions_of(module: Any) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from savedmodel.wiring import (
     Wiring,
 )
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.call_graph import check_calls
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.custom_calls import classify, refuse_callbacks
 from xla_call_module.describing import describe
@@ -46,7 +47,7 @@ from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import InteropError, PlatformError, StructureError, quote
 from xla_call_module.exported import to_jax_checks
 from xla_call_module.several_devices import check_one_device
-from xla_call_module.stablehlo import custom_call_targets, open_module, walk
+from xla_call_module.stablehlo import custom_call_targets, functions_of, open_module, walk
 from xla_call_module.symbolic_shapes import limited_steps, parse_shape
 from xla_call_module.tensorflow_functions import refuse_functions
 
@@ -66,6 +67,7 @@ def adopt(call: CallModule) -> export.Exported:
     with open_module(call.module) as module:
         refuse_callbacks(call.name, module)
         refuse_functions(call.name, module)
+        check_calls(functions_of(module))
     scope = export.SymbolicScope()
     with limited_steps("to read the shapes of a call"):
         args = [_to_spec(spec, scope) for spec in call.operands]

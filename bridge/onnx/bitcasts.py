@@ -18,11 +18,12 @@ import numpy as np
 from bridge.onnx import nodes
 from bridge.onnx.bits import shift
 from bridge.onnx.flags import bits_of_flags, flags_of_bits
+from bridge.onnx.folding import MAX_BYTES
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.opsets import FIRST_WITH_BITS
 from bridge.onnx.rules import Rule
-from bridge.onnx.sizes import is_static, numbers_of
+from bridge.onnx.sizes import numbers_of, product
 from bridge.onnx.values import Array, Value, of_array
 
 __all__ = [
@@ -110,7 +111,8 @@ def _of_constant(value: Value, dtype: np.dtype[Any]) -> Value | None:
     if ratio == 1:
         array = np.frombuffer(value.array.tobytes(), dtype).reshape(value.array.shape)
         return Value(dtype, value.shape, value.held, array=array)
-    if not is_static(value.shape):
+    count = product(value.shape)
+    if not isinstance(count, int) or count * value.dtype.itemsize > MAX_BYTES:
         return None
     array = np.broadcast_to(value.array, numbers_of(value.shape))
     shape = array.shape[:-1] if ratio < 1 else (*array.shape, int(ratio))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from bridge.onnx import nodes
 from bridge.onnx.graph import Graph
+from bridge.onnx.indexing import count_up
 from bridge.onnx.operation import Operation
 from bridge.onnx.rules import Rule
 from bridge.onnx.sizes import Dim
@@ -37,12 +36,11 @@ def _counting(graph: Graph, op: Operation, shape: tuple[Dim, ...]) -> Value:
     """0, 1, 2, … along one dimension, to be broadcast along the others."""
     axis, dtype = op.integer("iota_dimension"), op.result.dtype
     size = shape[axis]
-    if isinstance(size, int):
-        line = of_array(np.arange(size).astype(dtype))
+    numbers = count_up(graph, size)
+    if numbers.array is None:
+        line = graph.cast(numbers, dtype)
     else:
-        limit = graph.node("Squeeze", [graph.size(size)], shape=())
-        ends = [nodes.constant(0, "int64"), limit, nodes.constant(1, "int64")]
-        line = graph.cast(graph.node("Range", ends, shape=(size,)), dtype)
+        line = of_array(numbers.array.astype(dtype))
     return nodes.place(graph, line, [axis], shape)
 
 

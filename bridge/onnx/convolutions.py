@@ -23,6 +23,7 @@ __all__ = ["RULES"]
 
 # ONNX Runtime has kernels for as many spatial dimensions, and of these dtypes.
 _MOST_DIMENSIONS = 3
+_MOST_PLACES = 10_000  # in a kernel, for each of which there may be a product of matrices
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -78,11 +79,13 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
     groups, batches = op.integer("feature_group_count", 1), op.integer("batch_group_count", 1)
     if batches > 1:
         x, groups = _batches_as_features(graph, x, batches), batches
-    if not (is_static(w.shape[2:]) or _has_kernel(x)):
+    places = product(w.shape[2:])
+    if not (_has_kernel(x) or (isinstance(places, int) and places <= _MOST_PLACES)):
+        size = f"{places:,} places are the" if isinstance(places, int) else "only a run knows the"
         op.refuse(
-            f"only a run knows the size of its kernel, and ONNX Runtime has no convolution of "
-            f"{x.dtype} along {x.rank - 2} dimensions",
-            "export it with sizes that are numbers, or in float32",
+            f"{size} size of its kernel, and ONNX Runtime has no convolution of {x.dtype} along "
+            f"{x.rank - 2} dimensions, so that each place would be a product",
+            "export it with a small kernel, or in float32 along at most three dimensions",
         )
     result = _in_order(graph, x, w, window, groups)
     back = [outputs.index(axis) for axis in range(len(outputs))]

@@ -6,6 +6,7 @@ and functions of one number, so that no quotient of 1 is left to the runtime (`G
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,31 +14,45 @@ import numpy as np
 
 from bridge.onnx.values import Array
 
-__all__ = ["fold"]
+__all__ = ["MAX_BYTES", "MAX_COUNTED", "fold"]
 
+MAX_BYTES = 1 << 25  # of the operands of an operation that is computed here
+MAX_COUNTED = 1 << 20  # numbers 0, 1, 2, … that are written down; more are counted in a run
 _SMALL = 1 << 16  # bytes of a result that may be larger than its operands
 
 _Attributes = Mapping[str, Any]
+# Operations of which the result has no more elements, or is a view (Expand).
+_MOVING = frozenset({
+    "Cast", "Concat", "Expand", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze",
+})  # fmt: skip
 
 
 def fold(op_type: str, arrays: Sequence[Array], attributes: _Attributes) -> Array | None:
     """The result of an operation of constants; None where it is left to the runtime."""
     compute = _FOLDS.get(op_type)
-    if compute is None or _is_large(arrays):
+    size = sum(array.nbytes for array in arrays)
+    if compute is None or size > MAX_BYTES:
+        return None
+    if _elements(op_type, arrays, attributes) > max(_SMALL, size):
         return None
     with np.errstate(all="ignore"):
         computed = compute(list(arrays), attributes)
     if computed is None:
         return None
     result = np.asarray(computed)
-    if result.nbytes > max(_SMALL, sum(array.nbytes for array in arrays)):
-        return None
-    return result
+    return None if result.nbytes > max(_SMALL, size) else result
 
 
-def _is_large(arrays: Sequence[Array]) -> bool:
-    """Whether NumPy's broadcasting would make more of the operands than is worth it."""
-    return sum(array.nbytes for array in arrays) > 1 << 28
+def _elements(op_type: str, arrays: Sequence[Array], attributes: _Attributes) -> int:
+    """How many elements the result would have; 0 where no more than the operands."""
+    first, *others = arrays
+    if op_type in _MOVING:
+        return 0
+    if op_type == "Gather":
+        along = first.shape[int(attributes.get("axis", 0))]
+        return int(first.size // max(1, along) * others[0].size)
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    return int(math.prod(shape))
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes], Any]:

@@ -38,7 +38,7 @@ from bridge.onnx.sizes import (
     of_atom,
 )
 from bridge.onnx.values import Array, Value
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, UnsupportedError
 
 __all__ = ["Graph", "Input", "Node", "Result", "Row", "Written"]
 
@@ -50,6 +50,10 @@ _DIGITS = 4
 _BEYOND = {"float8_e4m3fn": float(np.nextafter(np.float32(464), np.float32(np.inf))),
            "float8_e5m2": 61440.0}  # fmt: skip
 _SIZES = "sizes"
+# How many nodes a model may have more than its program lets expect (`Graph.allow`), and how many
+# bytes its constants that are computed here: both as many as take seconds and not minutes.
+MAX_NODES = 50_000
+MAX_FOLDED = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class _Shared:
         facts: what is known of values by their names.
         shapes: of the results of nodes, by their names.
         scope: where the operation at hand comes from.
+        nodes_left: how many more nodes there may be.
+        bytes_left: how many more bytes constants may be computed to have.
     """
 
     opset: int
@@ -122,6 +128,8 @@ class _Shared:
     facts: dict[str, object] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
     scope: str = "graph"
+    nodes_left: int = MAX_NODES
+    bytes_left: int = MAX_FOLDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +270,16 @@ class Graph:
     def body(self) -> Graph:
         """A graph inside of this one, for an attribute of a node such as If, Loop or Scan."""
         return Graph(self.opset, outer=self)
+
+    def trial(self) -> Graph:
+        """A graph inside of this one that nothing is made of, and so does not count as large."""
+        graph = self.body()
+        graph._shared = dataclasses.replace(self._shared)
+        return graph
+
+    def allow(self, count: int) -> None:
+        """Let the model have some more nodes: those that an operation of the program is worth."""
+        self._shared.nodes_left += count
 
     def unique(self, name: str) -> str:
         """A name that nothing else has, as like the given one as can be."""
@@ -404,7 +422,8 @@ class Graph:
         arrays = [value.array for value in inputs if value is not None and value.array is not None]
         if len(arrays) == len(inputs) > 0 and len(results) == 1:
             folded = fold(op_type, arrays, attributes)
-            if folded is not None:
+            if folded is not None and folded.nbytes <= self._shared.bytes_left:
+                self._shared.bytes_left -= folded.nbytes
                 array = folded.astype(results[0][1], copy=False)
                 return [Value(array.dtype, array.shape, array.shape, array=array)]
         if op_type == "Div":
@@ -455,6 +474,12 @@ class Graph:
         return outputs
 
     def _append(self, node: Node) -> None:
+        self._shared.nodes_left -= 1
+        if self._shared.nodes_left < 0:
+            raise UnsupportedError(
+                f"It takes more than {MAX_NODES:,} nodes of ONNX. To do: compute it in a loop, or "
+                "outside the exported function."
+            )
         self.nodes.append(node)
         self._producers.update(dict.fromkeys(node.outputs, node))
 

@@ -6,16 +6,18 @@ along, and which dimensions of the slices are those of the array.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bridge.onnx import nodes
+from bridge.onnx.folding import MAX_BYTES, MAX_COUNTED
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.sizes import Dim, Shape, is_static, numbers_of
-from bridge.onnx.values import Value, of_array
+from bridge.onnx.values import Value, of_array, of_sizes
 
 __all__ = ["Places", "add_offsets", "clamp", "count_up", "of_gather", "of_scatter", "start_vectors"]
 
@@ -113,7 +115,10 @@ def clamp(graph: Graph, starts: Value, limits: Sequence[Dim]) -> Value:
     """Start indices between 0 and the limit of each component, which are along the last axis."""
     if starts.array is not None and is_static(limits):
         array = np.clip(starts.array, 0, np.array(limits, np.int64))
-        return of_array(np.broadcast_to(array, numbers_of(starts.shape)))
+        shape = numbers_of(starts.shape)
+        if math.prod(shape) * array.itemsize > MAX_BYTES:
+            return Value(array.dtype, shape, array.shape, array=array)
+        return of_array(np.broadcast_to(array, shape))
     zero, bounds = nodes.constant(0, np.int64), graph.vector(limits)
     raised = nodes.elementwise(graph, "Max", starts, zero)
     return nodes.elementwise(graph, "Min", raised, bounds)
@@ -121,9 +126,9 @@ def clamp(graph: Graph, starts: Value, limits: Sequence[Dim]) -> Value:
 
 def count_up(graph: Graph, size: Dim) -> Value:
     """0, 1, 2, … as int64."""
-    if isinstance(size, int):
-        return nodes.integers(range(size))
-    limit = graph.node("Squeeze", [graph.size(size)], shape=())
+    if isinstance(size, int) and size <= MAX_COUNTED:
+        return of_array(np.arange(size))
+    limit = of_sizes((size,), np.dtype(np.int64), ())
     ends = [nodes.constant(0, np.int64), limit, nodes.constant(1, np.int64)]
     return graph.node("Range", ends, shape=(size,))
 

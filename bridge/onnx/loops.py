@@ -35,6 +35,8 @@ def _while(graph: Graph, op: Operation) -> Sequence[Value]:
         return _end(graph, loop, inits, results, loop.goes_on, nodes.constant(True, bool))
     (going_on,) = condition.apply(loop.body, results)
     (begins,) = condition.apply(graph, inits)
+    if begins.scalar and going_on.scalar:
+        op.refuse("its condition is always true, so it never ends", "let it end")
     return _end(graph, loop, inits, results, going_on, begins)
 
 
@@ -186,6 +188,8 @@ def _end(
     begins: Value,
 ) -> list[Value]:  # fmt: skip
     """The node of a loop whose body has been built; what it hands on at last."""
+    if not loop.carried:
+        return [_last(graph, loop, number, {}) for number in range(len(inits))]
     rows = _rows(loop, results)
     kept = [number for number in loop.carried if number not in rows]
     unused = [loop.arguments[number].name for number in rows]

@@ -69,9 +69,16 @@ def convert(program: Program, opset: int | None) -> BareModel:
         )
     may_rise = opset is None and known >= FIRST_WITH_BITS
     try:
-        return _convert(program, int(version), may_rise=may_rise)
-    except NewerOpset:
-        return _convert(program, FIRST_WITH_BITS, may_rise=False)
+        try:
+            return _convert(program, int(version), may_rise=may_rise)
+        except NewerOpset:
+            return _convert(program, FIRST_WITH_BITS, may_rise=False)
+    except RecursionError as error:
+        raise StructureError(
+            f"{program.call.name} has regions in regions, such as branches in branches, deeper "
+            "than Python's stack. To do: write some of them as functions of their own, or raise "
+            "sys.setrecursionlimit."
+        ) from error
 
 
 def _convert(program: Program, version: int, *, may_rise: bool) -> BareModel:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from bridge.onnx.doors import convert_at_doors
 from bridge.onnx.held import HELD
 from xla_call_module._jax import ir, make_ir_context, refine_module, survive_forks
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.call_graph import named_by
 from xla_call_module.chlo import define_chlo
 from xla_call_module.describing import describe_arguments
 from xla_call_module.dtypes import DTYPES, DType
@@ -38,9 +38,6 @@ __all__ = ["exported_of_call", "exported_of_file", "is_module"]
 
 _BYTECODE = b"ML\xefR"
 _TEXT = b"func.func"
-# Attributes that name functions, as in `[@f, @"g h"]`.
-_REFERENCES = ("callee", "called_computations", "decomposition")
-_SYMBOL = re.compile(r'@(?:"([^"]+)"|([\w.$-]+))')
 
 
 def is_module(content: bytes) -> bool:
@@ -95,7 +92,12 @@ def _name_main(path: Path, module: Any) -> None:
     functions = functions_of(module)
     if "main" in functions:
         return
-    named = {name for function in functions.values() for name in _named_by(function)}
+    named = {
+        name
+        for function in functions.values()
+        for operation in walk(function)
+        for name in named_by(operation)
+    }
     entries = [
         name
         for name, function in functions.items()
@@ -112,15 +114,6 @@ def _name_main(path: Path, module: Any) -> None:
 def _is_private(function: Any) -> bool:
     attributes = function.attributes
     return "sym_visibility" in attributes and "private" in str(attributes["sym_visibility"])
-
-
-def _named_by(function: Any) -> Iterator[str]:
-    """The functions that the operations of a function call, or say that they are made of."""
-    for operation in walk(function):
-        for attribute in _REFERENCES:
-            if attribute in operation.attributes:
-                found = str(operation.attributes[attribute])
-                yield from (quoted or plain for quoted, plain in _SYMBOL.findall(found))
 
 
 def _with_sizes(path: Path, module: Any) -> tuple[Any, Main]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bridge.onnx import layouts
+from bridge.onnx.folding import MAX_BYTES
 from bridge.onnx.graph import Graph
 from bridge.onnx.sizes import Shape
 from bridge.onnx.values import Value
@@ -81,7 +82,7 @@ def _layer(graph: Graph, centred: Value, factor: Value) -> Value | None:
     if any(_mean(graph, one, centred.shape) != name for one in (mean, inner.inputs[1])):
         return None
     size = centred.shape[-1]
-    if not isinstance(size, int):
+    if not isinstance(size, int) or size > MAX_BYTES:
         return None
     ones = np.ones(size, centred.dtype)
     given = Value(centred.dtype, centred.shape, centred.shape, name)

@@ -84,7 +84,7 @@ def depends_on_order(region: Region, graph: Graph) -> bool:
     first, second, third = ([_constant(array) for array in arrays] for arrays in triples)
 
     def combine(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
-        return region.apply(graph.body(), [*left, *right])
+        return region.apply(graph.trial(), [*left, *right])
 
     forward = combine(combine(first, second), third)
     backward = combine(first, combine(second, third))
@@ -127,7 +127,7 @@ def orders_first(region: Region, graph: Graph) -> str:
     both_nan = (np.isnan(grid[0]) & np.isnan(grid[2])).reshape(-1)
     apart &= ~both_nan | (arrays[1] < arrays[3])
     arrays = [array[apart] for array in arrays]
-    found = region.apply(graph.body(), [_constant(array) for array in arrays])
+    found = region.apply(graph.trial(), [_constant(array) for array in arrays])
     results = [value.array for value in found if value.array is not None]
     for name in ("max", "min") if len(results) == len(found) else ():
         chosen = _first(name, arrays)

@@ -211,7 +211,7 @@ def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:
     if len(kinds) > _MOST_OPERANDS or not names <= _PLAIN:
         return None
     arrays = _trials(kinds)
-    (result,) = region.apply(graph.body(), [_constant(array) for array in arrays])
+    (result,) = region.apply(graph.trial(), [_constant(array) for array in arrays])
     if result.array is None:
         return None
     found = np.broadcast_to(result.array, arrays[0].shape)

@@ -29,6 +29,7 @@ __all__ = ["walk_main"]
 _Values = ChainMap[Any, Value]
 _Emit = Callable[[Graph, Operation], Value | Sequence[Value] | None]
 
+_NODES_OF_ONE = 100  # that an operation is worth; bits of small floats take about half as many
 _RETURNS = ("func.return", "stablehlo.return")
 # What says nothing of the numbers: how arrays lie on devices and in memory.
 _IGNORED = frozenset({
@@ -81,6 +82,7 @@ class _Walker:
                 graph.enter(before)
                 return operands
             graph.enter(self._scope_of(raw) or _last_part(raw.name))
+            graph.allow(_NODES_OF_ONE)
             results = self._emit(values, graph, raw, operands)
             values.maps[0].update(zip(raw.results, results, strict=True))
         raise AssertionError("a block ends in a return")

@@ -247,7 +247,7 @@ def _slide(
         if not isinstance(size, int):
             continue
         stride, dilation = windows.strides[axis], windows.dilations[axis]
-        if stride > 1 and size <= stride * _combinations(size):
+        if stride > 1 and size <= min(_MOST_FOLDED, stride * _combinations(size)):
             found = _one_by_one(graph, found, axis, size, stride, dilation, combine)
             continue
         if size > 1:
