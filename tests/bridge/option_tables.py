@@ -123,3 +123,27 @@ CONVERT = Table(
         (("fun", "exported"), ("sizes", "constrained")),
     ),
 )
+LAYER = Table(
+    "ExportedLayer",
+    {
+        "framework": ("keras", "tf_keras"),
+        "exported": ("function", "exported", "file", "file with residuals"),
+        "function": _FUNCTIONS,
+        "gradient_order": ("1", "0", "2"),
+        "trainable": ("yes", "no"),
+        "mode": _MODES,
+        "origin": ("live", "saved"),
+    },
+)
+ONNX = Table(
+    "save_onnx",
+    {
+        "model": ("function", "file", "file with residuals"),
+        "function": _FUNCTIONS,
+        "params": ("none", "given"),
+        "gradient_order": ("0", "1", "2"),
+        "platform": ("default", "cpu"),
+        "names": ("default", "given"),
+        "external_data": ("auto", "no", "yes"),
+    },
+)

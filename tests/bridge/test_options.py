@@ -10,6 +10,7 @@ from jax import export
 
 import bridge
 from tests.bridge.option_functions import (
+    FUNCTIONS,
     N,
     W,
     X,
@@ -22,7 +23,7 @@ from tests.bridge.option_functions import (
     specs,
     tensorflow_gradients,
 )
-from tests.bridge.option_tables import CONVERT, SAVE
+from tests.bridge.option_tables import CONVERT, LAYER, ONNX, SAVE
 from xla_call_module.errors import StructureError
 
 PLATFORMS = {"default": None, "one": ("cpu",), "cpu last": ("tpu", "cuda", "cpu")}
@@ -32,7 +33,7 @@ CHECKS = {"none": (), "platform": ("platform",), "shape_assertions": ("shape_ass
 
 def _rows(table):
     rows = table.rows()
-    ids = [f"{i}-{row['function']}-{row['mode']}" for i, row in enumerate(rows)]
+    ids = [f"{i}-{row['function']}" for i, row in enumerate(rows)]
     return pytest.mark.parametrize("row", rows, ids=ids)
 
 
@@ -251,3 +252,120 @@ def _check_in_jax(model, row, order):
 def _z_of(results):
     (found,) = (leaf for leaf in jax.tree.leaves(results) if leaf.dtype == np.float32)
     return found
+
+
+def _layer_source(row, folder):
+    """What a layer is made of, and its other arguments."""
+    name, params = row["function"], {"w": W}
+
+    def function(params, x):
+        return FUNCTIONS[name](params["w"], x, Y)
+
+    trainable = {"trainable": row["trainable"] == "yes"}
+    if row["exported"] == "function":
+        return function, {"params": params, **trainable}
+    exported = export.export(jax.jit(function), platforms=("cpu", "cuda", "tpu"))(
+        params, specs("static")[0]
+    )
+    if row["exported"] == "exported":
+        return exported, {"params": params, **trainable}
+    options = {"gradient_order": 2, "residuals": row["exported"] == "file with residuals"}
+    bridge.save(exported, folder / "source", params=params, **options, **trainable)
+    return folder / "source", trainable
+
+
+class Layered(tf.Module):
+    """What a row of `LAYER` makes."""
+
+    def __init__(self, row, folder):
+        super().__init__()
+        framework = pytest.importorskip(row["framework"])
+        if row["framework"] == "keras" and framework.backend.backend() != "tensorflow":
+            pytest.skip("Keras runs on another backend")
+        home = bridge.keras if row["framework"] == "keras" else bridge.tf_keras
+        source, options = _layer_source(row, folder)
+        self.layer = home.ExportedLayer(
+            source, gradient_order=int(row["gradient_order"]), **options
+        )
+        signature = [tf.TensorSpec([4, 3], tf.float32, "x")]
+        self.call = tf.function(self.layer, input_signature=signature, autograph=False)
+
+
+@_rows(LAYER)
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+def test_layers(row, tmp_path):
+    layered = Layered(row, tmp_path)
+    call, order = layered.layer, int(row["gradient_order"])
+    (weight,) = layered.layer.variables
+    assert bool(layered.layer.trainable_variables) == (row["trainable"] == "yes")
+    weights = [getattr(weight, "value", weight)]  # the tf.Variable of one of Keras
+    if not isinstance(weights[0], tf.Variable):
+        weights = [weight]
+    if row["origin"] == "saved":
+        tf.saved_model.save(layered, tmp_path / "saved")
+        loaded = tf.saved_model.load(tmp_path / "saved")
+        call, weights = loaded.call, [_weight_of(loaded)]
+
+    def like_others(x, y, n):
+        return {"z": call(x), "count": n + 1}
+
+    found = tensorflow_gradients(like_others, row["mode"], order, weights)
+    floats = (X, Y, W)
+    wanted = jax_gradients(lambda x, _, w: FUNCTIONS[row["function"]](w, x, Y), floats, order)
+    assert_same(found, (FUNCTIONS[row["function"]](W, X, Y), list(wanted)))
+    if row["function"] != "unused":
+        with pytest.raises((LookupError, StructureError), match=r"To do: .*gradient_order="):
+            tensorflow_gradients(like_others, "eager", order + 1, weights)
+
+
+def _weight_of(loaded):
+    """The weight of a layer that was loaded."""
+    (found,) = {id(v): v for v in loaded.call.get_concrete_function().variables}.values()
+    return found
+
+
+@_rows(ONNX)
+def test_onnx(row, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    name, order = row["function"], int(row["gradient_order"])
+    with_params, options = row["params"] == "given", {}
+
+    def function(params, x, y):
+        return FUNCTIONS[name](params["w"] if with_params else W, x, y)
+
+    platforms = ("cpu", "cuda", "tpu") if row["platform"] == "default" else ("tpu", "cpu")
+    jitted = jax.jit(function if with_params else lambda x, y: function(None, x, y))
+    arrays = ({"w": W}, X, Y) if with_params else (X, Y)
+    exported = export.export(jitted, platforms=platforms)(*arrays)
+    model = exported
+    if row["model"] == "file" or row["model"] == "file with residuals":
+        model = tmp_path / "model"
+        residuals = row["model"] == "file with residuals"
+        given = {"params": {"w": W}} if with_params else {}
+        bridge.save(exported, model, gradient_order=2, residuals=residuals, **given)
+    elif with_params:
+        options["params"] = {"w": W}
+    rng = np.random.default_rng(0)
+    for _ in range(order):
+        exported = exported.vjp()
+    flat = [np.asarray(leaf) for leaf in jax.tree.leaves(arrays)]
+    flat += [
+        np.asarray(rng.normal(size=aval.shape), np.float32)
+        for aval in exported.in_avals[len(flat) :]
+    ]
+    wanted = jax.tree.leaves(exported.call(*flat) if order else exported.call(*arrays))
+    free = flat[len(flat) - len(exported.in_avals) + with_params :]
+    if row["names"] == "given":
+        options["inputs"] = [f"input_{i}" for i in range(len(free))]
+        options["outputs"] = [f"output_{i}" for i in range(len(wanted))]
+    if row["platform"] != "default":
+        options["platform"] = row["platform"]
+    external = {"auto": {}, "no": {"external_data": False}, "yes": {"external_data": True}}
+    path = tmp_path / "model.onnx"
+    bridge.save_onnx(model, path, gradient_order=order, **options, **external[row["external_data"]])
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_inputs()]
+    if row["names"] == "given":
+        assert names == options["inputs"]
+        assert [value.name for value in session.get_outputs()] == options["outputs"]
+    assert_same(session.run(None, dict(zip(names, free, strict=True))), wanted)

@@ -602,6 +602,8 @@ class TestRefused:
         (tmp_path / "m").mkdir()
         with pytest.raises(InteropError, match="exists"):
             compose(plain, tmp_path / "m")
+        compose(plain, tmp_path / "m", overwrite=True)
+        assert (tmp_path / "m" / "saved_model.pb").is_file()
         with pytest.raises(StructureError, match="which is taken or no name"):
             compose(compose(plain, tmp_path / "n"), tmp_path / "o")
 

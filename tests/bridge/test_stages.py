@@ -210,6 +210,16 @@ def test_a_callback():
         bridge.exported_from_stage(lowered)
 
 
+def test_checks_to_leave_out():
+    jitted = jax.jit(lambda x: jax.ffi.ffi_call("made_up", jax.ShapeDtypeStruct((3,), x.dtype))(x))
+    for stage, args in ((jitted, (X,)), (jitted.trace(X), ())):
+        with pytest.raises(StructureError, match=r"calls made_up at .*custom_call:made_up"):
+            bridge.exported_from_stage(stage, *args)
+        checks = ["custom_call:made_up"]
+        exported = bridge.exported_from_stage(stage, *args, disabled_checks=checks)
+        assert [str(check) for check in exported.disabled_safety_checks] == checks
+
+
 def test_a_symbolic_shape():
     spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b"), np.float32)
     traced = jax.jit(jnp.sin).trace(spec)

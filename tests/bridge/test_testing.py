@@ -53,6 +53,21 @@ class TestWhatAgrees:
     def test_nothing_to_differentiate(self):
         assert_gradients_match(lambda n: (n + 1, n > 2), np.arange(4), order=2, modes=["saved"])
 
+    def test_the_seed_chooses_the_cotangents(self):
+        """A gradient that is wrong for some cotangents alone is found by some seeds alone."""
+        function = _with_pullback(lambda x: x * 2, lambda x, ct: (ct * 2,))
+        wrong = _with_pullback(lambda x: x * 2, lambda x, ct: (ct * (2 + (ct[0] > 0)),))
+        found = []
+        for seed in (*range(8), 0):
+            try:
+                assert_gradients_match(
+                    function, ROW, reference=wrong, order=1, modes=["eager"], seed=seed
+                )
+            except AssertionError:
+                found.append(seed)
+        assert found.count(0) in (0, 2)
+        assert 0 < len({*found}) < 8
+
     def test_tolerances(self):
         options = {"order": 0, "modes": ["eager"], "reference": lambda x: x * (1 + 1e-3)}
         assert_gradients_match(lambda x: x, ROW, rtol=2e-3, atol=0, **options)
