@@ -24,6 +24,7 @@ from jax import export, tree_util
 
 from bridge._jax import cut_vjp, dlpack_exporter, transformation_query
 from bridge.module_call import to_module_call
+from bridge.narrowing import is_narrowed
 from bridge.orders import Runner
 from xla_call_module._tf import device_query, flags_in_force, recording_query
 from xla_call_module.call import CallModule
@@ -74,6 +75,8 @@ class EagerCalls:
                 array = np.asarray(leaf)
             except (TypeError, ValueError, tf.errors.OpError):  # a resource, or bfloat16[]
                 return None
+            if array.dtype.itemsize > 4 and is_narrowed(array.dtype):
+                return None  # for its values to be looked at
             arrays.append(array)
             key += array.shape, array.dtype
         return arrays, key

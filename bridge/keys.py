@@ -8,10 +8,16 @@ import jax
 
 from xla_call_module.errors import DtypeError
 
-__all__ = ["to_logical", "to_physical"]
+__all__ = ["KEY_DTYPES", "key_dtype", "to_logical", "to_physical"]
 
-# https://docs.jax.dev/en/latest/jax.random.html#jax.random.key
-_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
+# https://docs.jax.dev/en/latest/jax.random.html#jax.random.key, by what JAX prints of its dtype.
+KEY_DTYPES = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
+_IMPLEMENTATIONS = tuple(KEY_DTYPES.values())
+
+
+def key_dtype(text: str) -> Any:
+    """The dtype that JAX prints as one of `KEY_DTYPES`."""
+    return jax.eval_shape(lambda: jax.random.key(0, impl=KEY_DTYPES[text])).dtype
 
 
 def to_logical(value: Any, aval: Any) -> Any:

@@ -1,4 +1,8 @@
-"""The dtypes that JAX has as it is set: without `jax_enable_x64` none of 64 bits."""
+"""The dtypes that JAX has as it is set: without `jax_enable_x64` none of 64 bits.
+
+JAX narrows arrays without a word, and integers that 32 bits do not hold become others. Here they
+are refused, as are finite numbers that would be infinite; that others are rounded is JAX's way.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["is_narrowed", "narrow_array", "narrow_dtype"]
+from xla_call_module.errors import DtypeError
+
+__all__ = ["check_narrowing", "is_narrowed", "narrow_array", "narrow_dtype"]
+
+# So many elements are looked at at a time.
+_PIECE = 1 << 20
 
 
 def narrow_dtype(dtype: Any) -> np.dtype[Any]:
@@ -20,6 +29,45 @@ def is_narrowed(dtype: Any) -> bool:
     return bool(narrow_dtype(dtype) != dtype)
 
 
-def narrow_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array with the dtype that JAX would give it; itself where it has that."""
+def narrow_array(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
+    """The array with the dtype that JAX would give it; itself where it has that.
+
+    Raises:
+        DtypeError: a value would be another one; see `check_narrowing`.
+    """
+    check_narrowing(array, where)
     return array.astype(narrow_dtype(array.dtype), copy=False)
+
+
+def check_narrowing(array: np.ndarray[Any, Any], where: str) -> None:
+    """Refuse an array of 64 bits with a value that JAX's narrower dtype does not have.
+
+    Args:
+        array: of numbers; of any other dtype it is not looked at.
+        where: what it is, for messages.
+
+    Raises:
+        DtypeError: an integer is beyond its range, or a finite number would be infinite.
+    """
+    if array.dtype.kind not in "iufc" or not is_narrowed(array.dtype):
+        return
+    narrow = narrow_dtype(array.dtype)
+    flags = ["external_loop", "buffered", "zerosize_ok"]
+    for piece in np.nditer(array, flags, buffersize=_PIECE):  # type: ignore[call-overload]
+        changed = _is_changed(piece, narrow)
+        if changed.any():
+            raise DtypeError(
+                f"{where} is {array.dtype.name} with the value {piece[changed][0]}, which "
+                f"{narrow.name} does not hold, and JAX has no 64 bits while jax_enable_x64 is off. "
+                "To do: jax.config.update('jax_enable_x64', True) before anything else, or pass "
+                f"{narrow.name}."
+            )
+
+
+def _is_changed(array: np.ndarray[Any, Any], narrow: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """For each number whether it is another one in a narrower dtype, but for rounding."""
+    if array.dtype.kind in "iu":
+        limits = np.iinfo(narrow)
+        return np.asarray((array < limits.min) | (array > limits.max))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(np.isfinite(array) & np.isinf(array.astype(narrow)))

@@ -114,8 +114,10 @@ def save(
             the shards that it holds, replicas once; `path` is on a file system that they share.
             Process 0 writes everything else, numpy arrays among the parameters too.
         args: where a function or a module is exported here, its arguments after the parameters: a
-            text such as `"f32[b,28,28], mask=bool[b]"`, or a tuple with a pytree for each, of such
-            texts, `jax.ShapeDtypeStruct`s or arrays; a mapping for keyword arguments. A functional
+            text such as `"f32[b,28,28], mask=bool[b]"`, where `?` or `None` is a dimension without
+            a name, unlike all others, and `key<fry>[]` a typed PRNG key; or a tuple with a pytree
+            for each, of such texts, `jax.ShapeDtypeStruct`s or arrays; a mapping for keyword
+            arguments. A functional
             or sequential Keras model knows its own. Of several functions they are those of all, or
             a mapping from signature keys to them.
         platforms: what it is exported for; by default cpu, cuda and tpu.

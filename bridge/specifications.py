@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from tokenize import TokenError
 from typing import Any
@@ -13,9 +15,18 @@ from jax import export, tree_util
 from bridge._jax import polymorphic_shape_class
 from xla_call_module.errors import StructureError, quote
 
-__all__ = ["ArgumentSpec", "Specifier", "parse_constraints", "specify", "specify_as_jax2tf"]
+__all__ = [
+    "ArgumentSpec",
+    "Specifier",
+    "UnknownDimensions",
+    "parse_constraints",
+    "specify",
+    "specify_as_jax2tf",
+]
 
 _AUTO = "auto"
+# How others write a dimension of which nothing is known; `-1` is a size that was computed wrongly.
+_UNKNOWN = ("None", "?")
 _POLY_SHAPE = polymorphic_shape_class()
 
 
@@ -63,6 +74,46 @@ class ArgumentSpec:
 Specifier = Callable[[Sequence[ArgumentSpec], tree_util.PyTreeDef], list[jax.ShapeDtypeStruct]]
 
 
+class UnknownDimensions:
+    """Symbols for dimensions without a name: for each of them one of its own."""
+
+    def __init__(self, texts: Iterable[Any]) -> None:
+        """Begin with the first that no text has.
+
+        Args:
+            texts: the shapes, dimensions and constraints that have names already.
+        """
+        taken = {name for text in texts for name in re.findall(r"[^\W\d]\w*", str(text))}
+        self._names = (name for n in itertools.count() if (name := f"d{n}") not in taken)
+
+    def symbol(self) -> str:
+        """The next one."""
+        return next(self._names)
+
+    def name(self, text: str) -> str:
+        """A shape with a symbol for each dimension that is `None` or `?`.
+
+        Raises:
+            StructureError: one of these is part of an expression.
+
+        >>> UnknownDimensions([]).name("(None, 3, ?)")
+        '(d0, 3, d1)'
+        """
+        whole = int(text.strip().startswith("("))  # how deep dimensions are in parentheses
+        found, depth = [], 0
+        for part in re.split(r"([,()])", text):
+            depth += (part == "(") - (part == ")")
+            is_unknown = depth == whole and part.strip() in _UNKNOWN
+            found.append(part.replace(part.strip(), self.symbol()) if is_unknown else part)
+        named = "".join(found)
+        if re.search(r"\bNone\b|\?", named):
+            raise StructureError(
+                f"The shape {text!r} computes something of a dimension without a name. To do: give "
+                "it one, such as b."
+            )
+        return named
+
+
 def parse_constraints(constraints: Sequence[str]) -> tuple[str, ...]:
     """Constraints between symbols, as `jax.export.SymbolicScope` takes them.
 
@@ -102,7 +153,7 @@ def specify(
     if polymorphic_shapes == _AUTO:
         texts = _automatic(arguments)
     else:
-        texts = _broadcast(polymorphic_shapes, tree)
+        texts = _named(_broadcast(polymorphic_shapes, tree), constraints)
     return [
         jax.ShapeDtypeStruct(
             _symbolic(argument, text, scope), argument.dtype, weak_type=argument.is_weak
@@ -137,7 +188,7 @@ def specify_as_jax2tf(
     scope = export.SymbolicScope(parse_constraints(constraints))
     args, _ = tree_util.tree_unflatten(tree, range(tree.num_leaves))
     by_position: Any = tree_util.tree_structure((args, {}))
-    texts = _broadcast(polymorphic_shapes, by_position)
+    texts = _named(_broadcast(polymorphic_shapes, by_position), constraints)
     texts += [None] * (tree.num_leaves - by_position.num_leaves)
     return [
         jax.ShapeDtypeStruct(_symbolic(argument, text, scope, cure=""), argument.dtype)
@@ -236,6 +287,12 @@ def _broadcast(prefix: Any, tree: tree_util.PyTreeDef) -> list[Any]:
             f"polymorphic_shapes has {unfit[0]!r} for a shape; expected a string or None."
         )
     return texts
+
+
+def _named(texts: Sequence[Any], constraints: Sequence[str]) -> list[Any]:
+    """The shapes with a symbol for each dimension that a text says nothing of."""
+    unknown = UnknownDimensions([*texts, *constraints])
+    return [unknown.name(text) if isinstance(text, str) else text for text in texts]
 
 
 def _is_shape(value: Any) -> bool:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from jax import tree_util
 
 from bridge.containers import without_containers
-from bridge.narrowing import narrow_dtype
+from bridge.narrowing import check_narrowing, narrow_dtype
 from bridge.specifications import ArgumentSpec
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError, InteropError, quote
@@ -22,6 +22,9 @@ __all__ = ["Arguments", "TooLargeError", "plain_structure", "read_arguments"]
 
 # What is to JAX like a Python scalar, by the kind of its dtype.
 _WEAK = {"b": bool, "i": int, "f": float, "c": complex}
+
+
+_WIDE = (tf.int64, tf.uint64, tf.float64, tf.complex128)
 
 
 class TooLargeError(ArgumentError, OverflowError):
@@ -89,6 +92,7 @@ def read_arguments(
 
     Raises:
         ArgumentError: a leaf is nothing that TensorFlow makes a tensor of, with its path.
+        DtypeError: JAX's narrower dtype does not hold a value.
     """
     leaves, tree = tree_util.tree_flatten((args, kwargs))
     origins: tuple[Any, ...] = ()
@@ -97,8 +101,10 @@ def read_arguments(
             leaves, tree, origins = _convert((args, kwargs), wide=wide)
             break
     key: list[Any] = [tree, origins]
-    for tensor in leaves:
+    for index, tensor in enumerate(leaves):
         shape = tensor.shape
+        if tensor.dtype in _WIDE and not wide and hasattr(tensor, "numpy"):
+            check_narrowing(tensor.numpy(), argument_paths(tree)[index])
         # There is one object of each dtype, and DType and TensorShape hash and compare in Python.
         key += id(tensor.dtype), None if shape.rank is None else tuple(shape.as_list())
     return leaves, tuple(key)
@@ -127,6 +133,8 @@ def _convert(
     leaves, tree = tree_util.tree_flatten(without_containers(arguments))
     tensors, origins = [], []
     for index, leaf in enumerate(leaves):
+        if not wide and (known := _known(leaf)) is not None:
+            check_narrowing(known, argument_paths(tree)[index])
         try:
             tensor, origin = _to_tensor(leaf, wide=wide)
         except OverflowError as error:
@@ -146,6 +154,15 @@ def _convert(
         tensors.append(tensor)
         origins.append(origin)
     return tensors, tree, tuple(origins)
+
+
+def _known(leaf: Any) -> np.ndarray[Any, Any] | None:
+    """A number, or an array of 64 bits."""
+    if type(leaf) in (float, complex):
+        return np.asarray(leaf)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return np.asarray(leaf) if leaf.dtype.itemsize > 4 else None
+    return None
 
 
 def _to_tensor(leaf: Any, *, wide: bool) -> tuple[tf.Tensor, Any]:

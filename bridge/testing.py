@@ -10,9 +10,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import export, tree_util
 
 from bridge.backend import require_own_runtime
+from bridge.narrowing import check_narrowing
 from bridge.verifying.comparison import Tolerance
 from xla_call_module._jax import survive_forks
 from xla_call_module.errors import MissingDependencyError, StructureError
@@ -126,6 +128,8 @@ def _to_arrays(arguments: Any) -> Any:
     leaves, tree = tree_util.tree_flatten(arguments)
     arrays = []
     for path, leaf in zip(argument_paths(tree), leaves, strict=True):
+        if isinstance(leaf, np.ndarray | np.generic):
+            check_narrowing(np.asarray(leaf), path)
         try:
             arrays.append(jnp.asarray(leaf))
         except (TypeError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from tokenize import TokenError
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.exporting.argument_text import ArrayText, parse_arguments
-from bridge.narrowing import is_narrowed
-from bridge.specifications import parse_constraints
+from bridge.keys import KEY_DTYPES, key_dtype
+from bridge.narrowing import is_narrowed, narrow_dtype
+from bridge.specifications import UnknownDimensions, parse_constraints
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import ArgumentError, DtypeError, StructureError
 
@@ -43,9 +45,12 @@ def to_specs(
     """
     args, kwargs = _read(arguments)
     known = [leaf for leaf in tree_util.tree_leaves((args, kwargs)) if hasattr(leaf, "shape")]
-    scope = _scope_of(known, parse_constraints(constraints))
+    parsed = parse_constraints(constraints)
+    scope = _scope_of(known, parsed)
     flat, tree = tree_util.tree_flatten_with_path((args, kwargs), is_leaf=_is_leaf)
-    specs = [_to_spec(leaf, _name(path), scope) for path, leaf in flat]
+    shapes = [leaf.shape for _, leaf in flat if hasattr(leaf, "shape")]
+    symbols = _Symbols(scope, UnknownDimensions([*shapes, *parsed]))
+    specs = [_to_spec(leaf, _name(path), symbols) for path, leaf in flat]
     return tuple(tree_util.tree_unflatten(tree, specs)[0]), tree_util.tree_unflatten(tree, specs)[1]
 
 
@@ -91,10 +96,30 @@ def _scope_of(known: Sequence[Any], constraints: tuple[str, ...]) -> export.Symb
     return export.SymbolicScope(constraints)
 
 
-def _to_spec(leaf: Any, name: str, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
+@dataclass(frozen=True, slots=True)
+class _Symbols:
+    """Where the symbols of all arguments come from.
+
+    Attributes:
+        scope: what they belong to.
+        unknown: names for those that have none.
+    """
+
+    scope: export.SymbolicScope
+    unknown: UnknownDimensions
+
+    def shape(self, text: str) -> tuple[Any, ...]:
+        """The shape of a text."""
+        found: tuple[Any, ...] = export.symbolic_shape(self.unknown.name(text), scope=self.scope)
+        return found
+
+
+def _to_spec(leaf: Any, name: str, symbols: _Symbols) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, ArrayText):
         try:
-            shape = export.symbolic_shape(leaf.shape, scope=scope)
+            shape = symbols.shape(leaf.shape)
+        except StructureError as error:
+            raise StructureError(f"{name}: {error}") from error
         except (ValueError, TypeError, IndexError, TokenError) as error:
             raise StructureError(
                 f"{name} has the shape {leaf.shape!r}: {error} To do: write numbers, names such as "
@@ -103,8 +128,10 @@ def _to_spec(leaf: Any, name: str, scope: export.SymbolicScope) -> jax.ShapeDtyp
         if negative := [dim for dim in shape if isinstance(dim, int) and dim < 0]:
             raise StructureError(
                 f"{name} has the shape {leaf.shape!r}, with a size of {negative[0]}. To do: give "
-                "an unknown size a name, such as b."
+                "an unknown size a name, such as b, or write ? for one without."
             )
+        if leaf.dtype in KEY_DTYPES:
+            return jax.ShapeDtypeStruct(shape, key_dtype(leaf.dtype))
         _check_width(leaf.dtype, name)
         return jax.ShapeDtypeStruct(shape, np.dtype(jax.numpy.dtype(leaf.dtype)))
     if isinstance(leaf, (bool, int, float, complex)) or not hasattr(leaf, "dtype"):
@@ -113,22 +140,30 @@ def _to_spec(leaf: Any, name: str, scope: export.SymbolicScope) -> jax.ShapeDtyp
             "jax.ShapeDtypeStruct or an array. To do: bind what is not an array to the function, "
             "as in functools.partial(f, train=False)."
         )
-    return _like(leaf, name)
+    return _like(leaf, name, symbols)
 
 
-def _like(leaf: Any, name: str) -> jax.ShapeDtypeStruct:
-    """The spec of an array, or of what describes one, such as TensorFlow's and Keras's specs."""
-    shape = tuple(leaf.shape) if leaf.shape is not None else None
-    if shape is None or None in shape:
+def _like(leaf: Any, name: str, symbols: _Symbols) -> jax.ShapeDtypeStruct:
+    """The spec of an array, or of what describes one, such as TensorFlow's and Keras's specs.
+
+    A dimension that is None in a description is unknown, and has a symbol of its own.
+    """
+    if leaf.shape is None:
         raise StructureError(
-            f"{name} is {leaf!r}, and a JAX function needs a name for each unknown dimension. To "
-            "do: write it as text, such as 'f32[b,3]'."
+            f"{name} is {leaf!r}, and a JAX function needs the rank. To do: write it as text, such "
+            "as 'f32[b,3]'."
         )
+    shape = tuple(
+        symbols.shape(f"({symbols.unknown.symbol()},)")[0] if dim is None else dim
+        for dim in leaf.shape
+    )
+    if str(leaf.dtype) in KEY_DTYPES:
+        return jax.ShapeDtypeStruct(shape, leaf.dtype)
     if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
-        return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+        return jax.ShapeDtypeStruct(shape, narrow_dtype(leaf.dtype))
     if isinstance(leaf, jax.ShapeDtypeStruct):
         _check_width(str(leaf.dtype), name)
-        return leaf
+        return leaf if None not in leaf.shape else jax.ShapeDtypeStruct(shape, leaf.dtype)
     dtype = str(getattr(leaf.dtype, "name", leaf.dtype))
     _check_width(dtype, name)
     return jax.ShapeDtypeStruct(shape, np.dtype(jax.numpy.dtype(dtype)))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bridge.keys import KEY_DTYPES
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError, StructureError
 
@@ -15,7 +16,7 @@ __all__ = ["DTYPE_NAMES", "ArgumentTexts", "ArrayText", "TextTree", "parse_argum
 # and their whole names.
 _PREFIXES = {"uint": "u", "bfloat": "bf", "int": "i", "float": "f", "complex": "c"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ARRAY = re.compile(r"([A-Za-z][A-Za-z0-9_]*)\s*\[")
+_ARRAY = re.compile(r"([A-Za-z][A-Za-z0-9_]*(?:<\w+>)?)\s*\[")
 _KEY = re.compile(r"[^\W\d][\w./~-]*|\d+|'[^']*'|\"[^\"]*\"")
 _AROUND_SIGNS = re.compile(r"\s*([,+*()-])\s*")
 _SPACE = re.compile(r"\s*")
@@ -23,8 +24,9 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _DEEPEST = 50
 _GRAMMAR = (
     "write an array as f32[b,28,28] (a dtype as JAX abbreviates it, and sizes, of which those "
-    "that are not numbers are symbolic), a keyword argument as name=f32[b], and pytrees as "
-    "(f32[], i32[b]), [f32[], i32[b]] and {image: f32[b,28], mask: bool[b]}"
+    "that are not numbers are symbolic, and None or ? is one without a name), a keyword argument "
+    "as name=f32[b], and pytrees as (f32[], i32[b]), [f32[], i32[b]] and "
+    "{image: f32[b,28], mask: bool[b]}"
 )
 
 
@@ -38,6 +40,7 @@ def _abbreviate(name: str) -> str:
 DTYPE_NAMES: Mapping[str, str] = {
     **{dtype.name: dtype.name for dtype in DTYPES},
     **{_abbreviate(dtype.name): dtype.name for dtype in DTYPES},
+    **{name: name for name in KEY_DTYPES},
 }
 
 
@@ -46,7 +49,7 @@ class ArrayText:
     """An array, such as `f32[b,28,28]`.
 
     Attributes:
-        dtype: its whole name, such as `float32`.
+        dtype: its whole name, such as `float32`, or that of a typed PRNG key, such as `key<fry>`.
         shape: the text between the brackets, such as `b,28,28`, as `jax.export.symbolic_shape`
             takes it, without spaces around its signs.
     """
@@ -190,7 +193,7 @@ class _Reader:
             raise DtypeError(
                 f"{self._where(found.start())}: the dtype {found[1]!r} is unknown, or none that "
                 f"TensorFlow has; expected one of {', '.join(known)}, or a whole name such as "
-                "float32."
+                "float32, or a typed PRNG key such as key<fry>."
             )
         start = self.position = found.end()
         while self.position < len(self.text) and self.text[self.position] not in "[]":
@@ -198,7 +201,7 @@ class _Reader:
         if not self._take("]"):
             raise self.error("the ']' of the shape is missing", found.start())
         shape = _AROUND_SIGNS.sub(r"\1", self.text[start : self.position - 1].strip())
-        if not re.fullmatch(r"[\w\s,+*()-]*", shape, re.ASCII):
+        if not re.fullmatch(r"[\w\s,+*()?-]*", shape, re.ASCII):
             raise self.error(f"{shape!r} is no shape", start)
         return ArrayText(dtype, shape)
 

@@ -13,6 +13,7 @@ from jax import export, tree_util
 
 from bridge.backend import platform_of
 from bridge.loading.binding import Binding
+from bridge.narrowing import check_narrowing, narrow_dtype
 from bridge.tree_matching import Match, match_trees
 from xla_call_module.call import bind_symbols
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
@@ -131,9 +132,12 @@ class Arguments:
         if isinstance(leaf, jax.Array):
             return leaf.shape, leaf.dtype
         if isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.ma.MaskedArray):
-            return leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)
+            if leaf.dtype.itemsize > 4:
+                where = f"{self._specs[index].path} of {self._key}"
+                check_narrowing(np.asarray(leaf), where)
+            return leaf.shape, narrow_dtype(leaf.dtype)
         if isinstance(leaf, (bool, int, float, complex)):
-            return (), jax.dtypes.canonicalize_dtype(np.result_type(type(leaf)))
+            return (), narrow_dtype(np.result_type(type(leaf)))
         raise DtypeError(
             f"{self._specs[index].path} of {self._key} is a {type(leaf).__name__}; expected a JAX "
             f"or numpy array, {self._specs[index]}."
@@ -192,12 +196,15 @@ class Arguments:
         kinds = [np.result_type(type(number)).kind, np.dtype(dtype).kind.replace("V", "f")]
         if _KINDS.find(kinds[0]) > _KINDS.find(kinds[1]):
             return number
+        where = f"{self._specs[index].path} of {self._key}"
         try:
-            return np.asarray(number, dtype)
+            with np.errstate(over="ignore"):
+                found = np.asarray(number, dtype)
         except OverflowError as error:
-            raise DtypeError(
-                f"{self._specs[index].path} of {self._key} is {number}, which is no {dtype}."
-            ) from error
+            raise DtypeError(f"{where} is {number}, which is no {dtype}.") from error
+        if np.isfinite(number) and not np.isfinite(found.astype(np.complex128)):
+            raise DtypeError(f"{where} is {number}, which is infinite as {dtype}.")
+        return found
 
     def _check(self, kinds: tuple[Any, ...]) -> None:
         for index, (_, dtype) in enumerate(kinds, self._first):

@@ -121,7 +121,7 @@ class OnMesh:
             return leaf
         is_local = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
         if sharding is not None and is_local and not sharding.is_fully_addressable:
-            value = narrow_array(np.asarray(leaf))
+            value = narrow_array(np.asarray(leaf), self._paths[index])
             return _make(value.shape, sharding, lambda part: value[part])
         if not isinstance(leaf, jax.Array):
             return leaf

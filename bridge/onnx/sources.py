@@ -14,6 +14,7 @@ from jax import export, tree_util
 
 from bridge.loaded import LoadedModel, LoadedSignature
 from bridge.names import Names, choose_names, input_names, output_names
+from bridge.narrowing import narrow_array, narrow_dtype
 from bridge.onnx.doors import with_doors
 from bridge.onnx.held import holder_of
 from bridge.onnx.modules import exported_of_call, exported_of_file, is_module
@@ -239,8 +240,8 @@ def _parameters(
         spec = call.args[index]
         array = _to_array(leaf, name)
         # What JAX makes of a number, or of 64 bits while it has none.
-        if str(jax.dtypes.canonicalize_dtype(array.dtype)) == spec.dtype.name:
-            array = array.astype(spec.dtype.numpy, copy=False)
+        if str(narrow_dtype(array.dtype)) == spec.dtype.name:
+            array = narrow_array(array, f"The parameter {name}")
         # Not that of what holds it in the call.
         aval = exported.in_avals[index]
         held = holder_of(aval.dtype) is not None

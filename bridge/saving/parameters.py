@@ -11,7 +11,7 @@ import numpy as np
 from jax import tree_util
 
 from bridge.backend import require_own_runtime
-from bridge.narrowing import narrow_dtype
+from bridge.narrowing import check_narrowing, narrow_dtype
 from bridge.saving.array_parts import ArrayPart, is_in_host_memory, join_parts, parts_of
 from bridge.saving.trained import trained_leaves
 from bridge.trees import check_flags, key_names, unique_names
@@ -39,7 +39,7 @@ def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tu
 
     Raises:
         DtypeError: a leaf's dtype is none that TensorFlow has, or none that it reads in slices, and
-            several processes hold it.
+            several processes hold it; JAX's narrower dtype does not hold a value.
         StructureError: a leaf is no array or a deleted one, or `trainable` is no prefix.
     """
     leaves, tree = tree_util.tree_flatten(params)
@@ -50,6 +50,8 @@ def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tu
     for name, leaf, flag, spec in zip(names, leaves, flags, specs, strict=True):
         array = _to_array(leaf, name)
         dtype = dtype_from_name(_dtype_name(array, spec), where=f"The parameter {name}")
+        if not isinstance(array, jax.Array) and dtype.numpy.itemsize < array.dtype.itemsize:
+            check_narrowing(array, f"The parameter {name}")
         spread = _to_stored(parts_of(array), dtype, name)
         holder = spread[0].holder if len(spread) == 1 else 0
         variables.append(

@@ -201,7 +201,7 @@ def _array(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
     else:
         physical = to_physical(value)
         has_dtype = hasattr(physical, "dtype")
-        array = np.asarray(physical) if has_dtype else np.asarray(physical, dtype.numpy)
+        array = np.asarray(physical) if has_dtype else _in_dtype(key, tensor, physical)
         if array.dtype != dtype.numpy:
             raise DtypeError(
                 f"The example of {key}, input {tensor} has dtype {array.dtype.name}, and the "
@@ -218,6 +218,18 @@ def _array(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
             "fits, with its batch dimension."
         )
     return array
+
+
+def _in_dtype(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
+    """Python numbers in the dtype of an input."""
+    assert tensor.dtype is not None
+    try:
+        return np.asarray(value, tensor.dtype.numpy)
+    except OverflowError as error:
+        raise DtypeError(
+            f"The example of {key}, input {tensor} is {value!r:.80}, which {tensor.dtype.name} "
+            f"does not hold: {error}. To do: pass one that it holds."
+        ) from error
 
 
 def _strings(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:

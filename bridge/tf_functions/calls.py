@@ -287,7 +287,7 @@ def _to_array(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> Any:
             "JAX or numpy array, a tensor or a Python number. To do: bind Python values first, as "
             "in call_tf(functools.partial(fun, name=value))."
         )
-    return narrow_array(array)
+    return narrow_array(array, argument_paths(tree)[index])
 
 
 def _to_spec(leaf: Any, path: str) -> jax.ShapeDtypeStruct:

@@ -55,7 +55,7 @@ def to_tensor(value: Any) -> tf.Tensor:
     if _is_shareable(value):
         return tf.experimental.dlpack.from_dlpack(value.__dlpack__())
     array = np.asarray(value)  # of a Python number, too, which JAX hands on as it is
-    return tf.constant(narrow_array(array))
+    return tf.constant(narrow_array(array, "A value that TensorFlow takes"))
 
 
 def _is_shareable(value: Any) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import export
 
+import bridge
 from bridge.exporting.argument_specs import to_specs
 from bridge.exporting.argument_text import (
     DTYPE_NAMES,
@@ -175,6 +177,8 @@ def test_specs_and_texts_together():
         ("f32[-1]", StructureError, r"args\[0\] has the shape '-1', with a size of -1"),
         ("f32[b+]", StructureError, r"args\[0\] has the shape 'b\+': syntax error"),
         ("f32[_]", StructureError, r"args\[0\] has the shape '_'"),
+        ("f32[2*None]", StructureError, r"args\[0\]: The shape '2\*None' computes something of"),
+        ("f32[mod(?,2)]", StructureError, r"args\[0\]: The shape 'mod\(\?,2\)' computes"),
         ((True,), ArgumentError, r"args\[0\] is True; .*functools.partial"),
         ({"x": object()}, ArgumentError, r"kwargs\['x'\] is <object"),
         (({"x": "f32[], f32[]"},), StructureError, "is not the text of one argument"),
@@ -185,7 +189,71 @@ def test_what_is_no_spec(given, error, message):
         to_specs(given)
 
 
+class _Described:
+    """As TensorFlow describes a tensor."""
+
+    shape, dtype = (None, 2), np.dtype("float32")
+
+
+def test_dimensions_without_names():
+    """Each of them is unknown for itself, whoever describes it."""
+    texts = "f32[None,None], f32[?,d1], (i32[None, 3], None), x=f32[ None ]"
+    args, kwargs = to_specs(texts, constraints=["d0 >= 2"])
+    shapes = [tuple(map(str, leaf.shape)) for leaf in jax.tree.leaves((args, kwargs))]
+    assert shapes == [("d2", "d3"), ("d4", "d1"), ("d5", "3"), ("d6",)]
+    given = (_Described(), jax.ShapeDtypeStruct((3, None), "int32"), "f32[?]")
+    shapes = [tuple(map(str, leaf.shape)) for leaf in to_specs(given)[0]]
+    assert shapes == [("d0", "2"), ("3", "d1"), ("d2",)]
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_typed_keys(impl):
+    key = jax.random.key(3, impl=impl)
+    keys, text = jax.random.split(key, 4), str(key.dtype)
+    for case in ((key, keys), (f"{text}[]", f"{text}[4]"), (text + "[]", jax.typeof(keys))):
+        found, _ = to_specs(case)
+        assert [(spec.shape, spec.dtype) for spec in found] == [((), key.dtype), ((4,), key.dtype)]
+    (found,), _ = to_specs(f"{text}[b]")
+    assert (str(found.shape[0]), found.dtype) == ("b", key.dtype)
+    assert to_text(parse_arguments(f"x={text}[b]")) == f"x={text}[b]"
+
+
 @pytest.mark.parametrize("constraint", ["b >", "b >= c >= 2", "nonsense"])
 def test_what_is_no_constraint(constraint):
     with pytest.raises(InteropError, match="To do: write each one as in 'b >= 2'"):
         to_specs("f32[b]", constraints=[constraint])
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_typed_keys_cross_as_their_data(tmp_path, impl):
+    """A key as a value, a text or a batch of them; in a file it is its key data."""
+
+    def noisy(key, x):
+        return x + jax.random.uniform(key, (3,))
+
+    key, x = jax.random.key(3, impl=impl), np.ones((2, 3), "float32")
+    want, text = noisy(key, x), str(key.dtype)
+    for number, args in enumerate(((key, "f32[b,3]"), f"{text}[], f32[?,3]")):
+        place = tmp_path / str(number)
+        bridge.save(noisy, place, args=args, gradient_order=0)
+        np.testing.assert_array_equal(bridge.load(place)(key, x), want)
+        got = tf.saved_model.load(place)(np.asarray(jax.random.key_data(key)), x)
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(bridge.convert(noisy)(key, x), want)
+    keys, draw = jax.random.split(key, 3), jax.vmap(jax.random.uniform)
+    bridge.save(draw, tmp_path / "batch", args=f"{text}[b]")
+    np.testing.assert_array_equal(bridge.load(tmp_path / "batch")(keys), draw(keys))
+
+
+def test_typed_keys_of_the_command_and_in_onnx(tmp_path, monkeypatch):
+    from bridge.cli import main
+
+    (tmp_path / "of_keys.py").write_text(
+        "import jax\ndef f(key, x):\n    return x + jax.random.uniform(key, (3,))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    place = tmp_path / "m"
+    words = ["export", "of_keys:f", "--out", str(place), "--args", "key<fry>[], f32[None,3]"]
+    assert main(words) == 0
+    inputs = bridge.to_onnx(place).graph.input
+    assert {i.name: len(i.type.tensor_type.shape.dim) for i in inputs} == {"key": 1, "x": 2}

@@ -35,6 +35,16 @@ def _specify(*shapes, polymorphic_shapes="auto", constraints=()):
     return [tuple(map(str, spec.shape)) for spec in specs]
 
 
+def test_dimensions_without_names():
+    """None and ? are unknown for themselves, as in TensorFlow's shapes."""
+    found = _specify((None, None), (None, 3), polymorphic_shapes=("None, ?", "(None, 3)"))
+    assert found == [("d0", "d1"), ("d2", "3")]
+    converted = bridge.convert(lambda x: x * 2, polymorphic_shapes="None, None")
+    assert converted(np.ones((2, 3), "float32")).shape == (2, 3)
+    with pytest.raises(StructureError, match="computes something of a dimension without a name"):
+        _specify((None,), polymorphic_shapes="2*None")
+
+
 class TestAuto:
     @pytest.mark.parametrize(
         ("shapes", "specs"),
