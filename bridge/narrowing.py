@@ -52,8 +52,8 @@ def check_narrowing(array: np.ndarray[Any, Any], where: str) -> None:
     if array.dtype.kind not in "iufc" or not is_narrowed(array.dtype):
         return
     narrow = narrow_dtype(array.dtype)
-    flags = ["external_loop", "buffered", "zerosize_ok"]
-    for piece in np.nditer(array, flags, buffersize=_PIECE):  # type: ignore[call-overload]
+    pieces: Any = np.nditer(array, ["external_loop", "buffered", "zerosize_ok"], buffersize=_PIECE)
+    for piece in pieces:
         changed = _is_changed(piece, narrow)
         if changed.any():
             raise DtypeError(

@@ -110,14 +110,13 @@ class _Symbols:
 
     def shape(self, text: str) -> tuple[Any, ...]:
         """The shape of a text."""
-        found: tuple[Any, ...] = export.symbolic_shape(self.unknown.name(text), scope=self.scope)
-        return found
+        return tuple(export.symbolic_shape(self.unknown.name(text), scope=self.scope))
 
 
 def _to_spec(leaf: Any, name: str, symbols: _Symbols) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, ArrayText):
         try:
-            shape = symbols.shape(leaf.shape)
+            shape: tuple[Any, ...] = symbols.shape(leaf.shape)
         except StructureError as error:
             raise StructureError(f"{name}: {error}") from error
         except (ValueError, TypeError, IndexError, TokenError) as error:

@@ -150,6 +150,14 @@ ROW_BY_ROW = {
     "cholesky": (lambda x: jnp.linalg.cholesky(x @ x.mT + 3 * jnp.eye(3)), "b, 3, 3"),
     "solve": (lambda x: jnp.linalg.solve(x + 9 * jnp.eye(3), x), "b, 3, 3"),
     "eigenvalues": (lambda x: jnp.linalg.eigvalsh(x + x.mT), "b, 3, 3"),
+    "inverse": (lambda x: jnp.linalg.inv(x + 9 * jnp.eye(3)), "b, 3, 3"),
+    "svd": (lambda x: jnp.linalg.svd(x)[1], "b, 3, 3"),
+    "qr": (lambda x: jnp.abs(jnp.linalg.qr(x)[1]), "b, 4, 3"),
+    "matrix_exponential": (jax.vmap(jax.scipy.linalg.expm), "b, 3, 3"),
+    "tridiagonal": (
+        lambda d, b: lax.linalg.tridiagonal_solve(d * 0, d + 9, d * 0, b), "b, 3", "b, 3, 2"
+    ),
+    "roughly_the_largest": (lambda x: lax.approx_max_k(x, 2), "b, 8"),
     "resized": (lambda x: jax.image.resize(x, (x.shape[0], 8, 8, 3), "bilinear"), "b, 4, 4, 3"),
     "interpolated": (lambda x: jnp.interp(x, jnp.arange(9.0), jnp.arange(9.0) ** 2), "b"),
     "searched": (lambda x: jnp.searchsorted(jnp.linspace(0, 1, 9), x), "b, 3"),

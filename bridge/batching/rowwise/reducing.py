@@ -11,7 +11,7 @@ from bridge.batching.rowwise.operation import RowOperation, Rule, unknown_size
 from bridge.batching.rowwise.value import BatchValue, Rows
 from bridge.onnx.sizes import Dim
 
-__all__ = ["RULES", "along_last", "dynamic_reduce_window", "linear_algebra"]
+__all__ = ["RULES", "along_last", "approx_top_k", "dynamic_reduce_window", "linear_algebra"]
 
 
 def _reduce(op: RowOperation) -> list[BatchValue]:
@@ -165,7 +165,7 @@ def _last_axes(op: RowOperation, count: int) -> Rows | None:
     """
     op.data()
     rows = op.joined()
-    if rows is not None and rows.axis >= op.operands[0].rank - count:
+    if rows is not None and rows.axis >= max(value.rank for value in op.operands) - count:
         raise op.mixed("takes all rows of the batch together")
     return _moved(rows)
 
@@ -190,10 +190,10 @@ def linear_algebra(op: RowOperation) -> list[BatchValue]:
 
     Operands that are no arrays of the same leading dimensions say the shapes of the results.
     """
-    value = op.operands[0]
+    arrays = tuple(v for v in op.operands if v.rank >= 2 or v.rows is not None)
+    value = max(arrays, key=lambda array: array.rank, default=BatchValue(()))
     if value.rank < 2:
         raise op.mixed("is not known to treat each row of the batch for itself")
-    arrays = tuple(v for v in op.operands if v.rank >= 2 or v.rows is not None)
     op = dataclasses.replace(op, operands=arrays)
     leading = value.shape[:-2]
     shapes = []
@@ -216,12 +216,27 @@ def _triangular_solve(op: RowOperation) -> list[BatchValue]:
 
 def along_last(op: RowOperation) -> list[BatchValue]:
     """Results that have another length along the last dimension: the largest elements."""
-    (value, *_) = op.data()
-    op.plain(*range(1, len(op.operands)))
+    (value, *others) = op.data()
+    if others:
+        op.plain(*range(1, len(op.operands)))
     rows = value.rows
     if rows is not None and rows.axis == value.rank - 1:
         raise op.mixed("takes all rows of the batch together")
     shape: list[Any] = [*value.shape[:-1], unknown_size(op.place, value.rank)]
+    return [op.value(shape, _moved(rows), index=i) for i in range(len(op.types))]
+
+
+def approx_top_k(op: RowOperation) -> list[BatchValue]:
+    """The largest elements along a dimension, with their places, roughly."""
+    found = re.search(r"reduction_dim = (\d+)", op.text("mhlo.backend_config"))
+    values = op.data(0, 1)
+    op.plain(2, 3)
+    rows = op.joined(values)
+    if found is None or (rows is not None and rows.axis == int(found[1])):
+        raise op.mixed("takes all rows of the batch together")
+    axis = int(found[1])
+    shape = list(op.shape_of(values))
+    shape[axis] = unknown_size(op.place, axis)
     return [op.value(shape, _moved(rows), index=i) for i in range(len(op.types))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +17,11 @@ __all__ = ["rule_for"]
 def _nothing(op: RowOperation) -> Sequence[BatchValue]:
     """An assertion, which has no results."""
     return [] if not op.types else [op.value(()) for _ in op.types]
+
+
+def _permutation(op: RowOperation) -> Sequence[BatchValue]:
+    """Permutations of pivots, of which other operands say the shape."""
+    return reducing.along_last(dataclasses.replace(op, operands=op.operands[:1]))
 
 
 def _random_bits(op: RowOperation) -> list[BatchValue]:
@@ -41,11 +47,13 @@ _TARGETS: Sequence[tuple[str, Rule]] = (
     (r"stablehlo\.dynamic_reduce_window", reducing.dynamic_reduce_window),
     (r"stablehlo\.dynamic_rng_bit_generator", _random_bits),
     (r"stablehlo\.dynamic_top_k|mhlo\.topk", reducing.along_last),
+    (r"ApproxTopK|stablehlo\.dynamic_approx_top_k", reducing.approx_top_k),
     (
         r"mhlo\.(acos|acosh|asin|asinh|atan|atanh|cosh|erf|erf_inv|sinh|tan)|cu_threefry2x32.*",
         elementwise.several,
     ),
-    ("Eigh|Qr|ProductOfElementaryHouseholderReflectors", reducing.linear_algebra),
+    (r"\w+_lu_pivots_to_permutation", _permutation),
+    ("Eigh|LuDecomposition|Qr|ProductOfElementaryHouseholderReflectors", reducing.linear_algebra),
 )
 
 
@@ -54,6 +62,5 @@ def rule_for(op: RowOperation) -> Rule | None:
     if op.name != "stablehlo.custom_call":
         return _RULES.get(op.name)
     target = op.text("call_target_name")
-    if is_portable(target):
-        return reducing.linear_algebra
-    return next((rule for name, rule in _TARGETS if re.fullmatch(name, target)), None)
+    known = next((rule for name, rule in _TARGETS if re.fullmatch(name, target)), None)
+    return reducing.linear_algebra if known is None and is_portable(target) else known
