@@ -71,6 +71,7 @@ def _main() -> None:
     parser.add_argument("--seconds", type=float, default=600, help="how long")
     parser.add_argument("--seed", type=int, help="the first one; by default the next one")
     parser.add_argument("--count", type=int, help="how many programs")
+    parser.add_argument("--x64", type=int, choices=[0, 1], help="whether JAX has 64-bit types")
     parser.add_argument("--file", type=Path, help="instead of .fuzz/SUITE.jsonl")
     options = parser.parse_args()
     names = [*SUITES] if options.suite[-1] in ("all", "summary") else [options.suite[-1]]
@@ -83,6 +84,7 @@ def _main() -> None:
         if name in SUITES:
             file = options.file or FOLDER / f"{name}.jsonl"
             limits = {"seconds": share, "count": options.count, "first": options.seed}
+            limits["x64"] = None if options.x64 is None else bool(options.x64)
             campaign(name, file, **limits, tell=lambda text: print(text, flush=True))
     if options.suite[-1] in ("all", "files"):
         _files(share, options.seed or 1_000_000)

@@ -204,7 +204,7 @@ class _Noise:
             return value
         real = np.zeros((), value.dtype).real.dtype
         computed = jnp.float64 if real == np.float64 else jnp.float32
-        eps = 2 * float(jnp.finfo(real).eps)
+        eps = float(jnp.finfo(real).eps)
         magnitude = jnp.abs(value).astype(computed)
         amount = magnitude * (eps * ulps)
         if whole:

@@ -897,8 +897,8 @@ def _linear_algebra(statement: _Add) -> None:
 
 
 def _products(statement: _Add) -> None:
-    statement("matmul_self", "{0} @ {0}.mT", "nc", rank=2, level="max+10")
-    statement("gram", "jnp.einsum('...ij,...ik->...jk', {0}, {0})", "fc", rank=2, level="max+10")
+    statement("matmul_self", "{0} @ {0}.mT", "nc", rank=2, level="max+8")
+    statement("gram", "jnp.einsum('...ij,...ik->...jk', {0}, {0})", "fc", rank=2, level="max+8")
     statement("matmul", "{0} @ {1}", "n", "~0", rank=1, level="sum", weight=2)
     statement(
         "matmul_transposed", "jnp.matmul({0}, {1}.T)", "f", "~0", rank=2, level="sum", weight=1.5
