@@ -18,6 +18,7 @@ from tests.fuzzing.programs.checks import RUNNERS, Found
 from tests.fuzzing.programs.generating import generate
 from tests.fuzzing.programs.outcomes import Outcome, of_exception
 from tests.fuzzing.programs.program import Program
+from xla_call_module.errors import InteropError
 
 __all__ = ["clear", "generate", "run"]
 
@@ -61,15 +62,18 @@ def _prepare(case: Case) -> str:
             return ""
 
 
-def _jax_differentiates(case: Case) -> bool:
-    """Whether JAX exports the gradients that were asked for."""
+def _fails_in_jax(case: Case) -> str:
+    """Why JAX itself cannot run the export, or export the gradients that were asked for."""
     exported = case.exported
     try:
+        for sizes in case.batches:
+            args, kwargs = case.arguments(sizes)
+            jax.block_until_ready(exported.call(*args, **kwargs))
         for _ in range(case.order):
             exported = exported.vjp()
-    except Exception:  # noqa: BLE001 - whatever JAX raises
-        return False
-    return True
+    except Exception as error:  # noqa: BLE001 - whatever JAX raises
+        return _in_short(error)
+    return ""
 
 
 def _in_short(error: Exception) -> str:
@@ -97,8 +101,9 @@ def _check(case: Case, name: str) -> Outcome:
             try:
                 found = next(ways, None)
             except Exception as error:  # noqa: BLE001 - sorted into refusals and crashes
-                if not _jax_differentiates(case):
-                    return Outcome(name, "inapplicable", f"no VJP: {_in_short(error)}")
+                refused = isinstance(error, InteropError)
+                if not refused and (reason := _fails_in_jax(case)):
+                    return Outcome(name, "inapplicable", f"fails in JAX as well: {reason}")
                 return of_exception(name, error, compared=compared, skipped=skipped)
             if found is None:
                 break
