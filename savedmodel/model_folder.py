@@ -45,7 +45,9 @@ class ModelFolder:
         """
         self.path = Path(path)
         self._place = os.path.abspath(path)
-        self._descriptor = os.open(self._place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # To go through a folder one need not be allowed to list it.
+        access = getattr(os, "O_PATH", os.O_RDONLY)
+        self._descriptor = os.open(self._place, access | os.O_DIRECTORY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._descriptor).atexit = False
 
     def is_current(self) -> bool:

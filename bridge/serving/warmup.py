@@ -16,6 +16,7 @@ import numpy as np
 from bridge.serving.examples import Example, WarmupRequest, requests_of
 from bridge.serving.messages import PredictionLog
 from bridge.serving.signatures import STRING, ServedSignature, read_signatures
+from savedmodel.model_folder import ModelFolder, read_one_version
 from savedmodel.records import write_records
 from savedmodel.schema import Proto
 from savedmodel.serving_files import WARMUP_FILE
@@ -61,8 +62,15 @@ def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", see
         >>> bridge.inspect("my_model").warmup.records
         3
     """
-    folder = Path(path)
-    return write_warmup(folder, read_signatures(folder), warmup, name=name, seed=seed)
+
+    def add(folder: ModelFolder) -> int:
+        signatures = read_signatures(folder)
+        count = write_warmup(folder.path, signatures, warmup, name=name, seed=seed)
+        # Otherwise it was perhaps given to another version, which then gets its own.
+        folder.check_current()
+        return count
+
+    return read_one_version(path, add)
 
 
 def write_warmup(

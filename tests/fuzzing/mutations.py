@@ -29,6 +29,11 @@ DATA = "variables/variables.data-00000-of-00001"
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _NUMBERS = (0, 1, -1, 2, 7, 255, 2**31 - 1, -(2**31), 2**40, 2**63 - 1, -(2**63), 2**32, 2**64 - 1)
 _TEXTS = ("", "x", "../x", "/etc/passwd", "a" * 5000, "\0", ":", "^", "a:output:7", "é", "[" * 3000)
+# Dimensions that JAX's parser takes long for.
+_DIMS = (
+    "b^1000000000", "max(a + b + c + d, 0)^64", "9^99999999", "max(max(a, b), max(c, d))",
+    "*".join(f"max(a{n} + b{n}, 0)" for n in range(30)), "floordiv(" * 50 + "b", "mod(b, 0)",
+)  # fmt: skip
 
 Mutation = Callable[[random.Random, Path, dict[str, Path]], None]
 
@@ -86,14 +91,22 @@ def _swap_file(rng: random.Random, folder: Path, models: dict[str, Path]) -> Non
 
 def _replace_file(rng: random.Random, folder: Path, models: dict[str, Path]) -> None:
     path = folder / rng.choice((PB, INDEX, DATA))
+    kind = rng.randrange(7)
+    if kind == 0:  # most of it is on no disk
+        os.truncate(path, 1 << 40)
+        return
     path.unlink()
-    match rng.randrange(4):
-        case 0:
-            os.mkfifo(path)
+    match kind:
         case 1:
-            os.symlink("/dev/zero", path)
+            os.mkfifo(path)
         case 2:
+            os.symlink("/dev/zero", path)
+        case 3:
             path.mkdir()
+        case 4:
+            os.symlink("nowhere", path)
+        case 5:
+            os.symlink(path, path)
 
 
 def _edit_proto(rng: random.Random, folder: Path, models: dict[str, Path]) -> None:
@@ -254,7 +267,9 @@ def _mutate_scalar(rng: random.Random, value: Any) -> Any:
     if isinstance(value, bytes):
         return damage_bytes(rng, value) if rng.random() < 0.8 else rng.randbytes(20)
     middle = rng.randrange(len(value) + 1)
-    return rng.choice((*_TEXTS, value[:middle], value + "x", value[:middle] + "_" + value[middle:]))
+    return rng.choice(
+        (*_TEXTS, *_DIMS, value[:middle], value + "x", value[:middle] + "_" + value[middle:])
+    )
 
 
 def _mutate_json(rng: random.Random, value: Any) -> Any:

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,6 +25,7 @@ import bridge.serving
 import savedmodel
 from bridge.diff import diff
 from bridge.retarget_file import retarget_file
+from bridge.serving import warmup
 from bridge.serving.signatures import read_signatures
 from bridge.verifying import tensorflow_process
 from savedmodel import folder as folder_module
@@ -215,6 +217,39 @@ def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fstat", growing)
     with pytest.raises(FormatError, match=r"file was changed while it was read\. To do: try ag"):
         read_file(tmp_path / "file", limit=100)
+
+
+def test_a_folder_that_may_not_be_listed(place):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(place.path, folder / "m")
+        for path in (folder, folder / "m", folder / "m" / "variables"):
+            path.chmod(0o711)
+        nobody = os.geteuid() == 0  # who may list everything
+        if nobody:
+            os.seteuid(65534)
+        try:
+            _check_model(folder / "m")
+        finally:
+            if nobody:
+                os.seteuid(0)
+
+
+def test_warmup(place, monkeypatch):
+    """It is written into the folder that it was made for."""
+    write = warmup.write_records
+    counts = []
+
+    def replacing(path, records):
+        if not counts:
+            place.replace(remove=False)
+        counts.append(write(path, records))
+        return counts[-1]
+
+    monkeypatch.setattr(warmup, "write_records", replacing)
+    assert bridge.serving.add_warmup(place.path, {"x": np.ones(3, np.float32)}) == 1
+    assert counts == [1, 1]
+    assert bridge.inspect(place.path).warmup.records == 1
 
 
 def test_verify(place, monkeypatch):

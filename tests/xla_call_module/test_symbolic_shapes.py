@@ -128,6 +128,19 @@ def test_beside_a_profiler(exported):
         assert any("deserialize" in str(entry.code) for entry in profiler.getstats())
 
 
+def test_any_number_of_steps():
+    """Also one that is used up where the block ends."""
+    ends = set()
+    for steps in range(300):
+        try:
+            with limited_steps("to read it", steps=steps):
+                parse_shape(("2*b + 1",))
+            ends.add("read")
+        except FormatError:
+            ends.add("refused")
+    assert ends == {"read", "refused"}
+
+
 def test_steps_that_are_swallowed():
     """As by a bare `except`."""
 
