@@ -7,6 +7,7 @@ exponent down (jax/_src/export/shape_poly.py). So the text of a file is looked a
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +26,9 @@ __all__ = ["deserialize_exported", "limited_steps", "parse_shape"]
 _MAX_STEPS = 2_000_000
 _STEPS_PER_BYTE = 8
 _MAX_BYTES = 1 << 22
-# What runs when a block is entered or left, where nobody would take the error.
-_AROUND = ("__enter__", "__exit__", "limited_steps")
+# What runs when a block is entered or left, or an object goes, where nobody takes the error; as in
+# a generator that is taken apart.
+_AROUND = ("__enter__", "__exit__", "__del__", "limited_steps")
 
 
 def deserialize_exported(data: bytes) -> export.Exported:
@@ -89,7 +91,8 @@ file does. To do: write it again.
     def count(frame: FrameType, *_: object) -> None:
         nonlocal left
         left -= 1
-        if left < 0 and frame.f_code.co_name not in _AROUND:
+        code = frame.f_code
+        if left < 0 and code.co_name not in _AROUND and not code.co_flags & inspect.CO_GENERATOR:
             raise _TooManySteps
 
     sys.setprofile(count)

@@ -131,10 +131,10 @@ def test_beside_a_profiler(exported):
 def test_any_number_of_steps():
     """Also one that is used up where the block ends."""
     ends = set()
-    for steps in range(300):
+    for steps in range(0, 2500, 5):
         try:
             with limited_steps("to read it", steps=steps):
-                parse_shape(("2*b + 1",))
+                parse_shape(("b",))
             ends.add("read")
         except FormatError:
             ends.add("refused")
