@@ -95,6 +95,16 @@ def doubled(x):
     return jax.vmap(lambda r: lax.while_loop(lambda v: v.sum() < 100, lambda v: v * 2 + 1, r))(x)
 
 
+def gated(x):
+    """A loop as one writes it by hand: what is done stays, and turns are counted."""
+
+    def body(state):
+        v, n = state
+        return jnp.where(v < 9, v + n, v), n + 1
+
+    return lax.while_loop(lambda s: (s[0] < 9).any() & (s[1] < 5), body, (x, 1))[0]
+
+
 def own(x):
     return jnp.arange(x.shape[0])
 
@@ -167,6 +177,7 @@ ROW_BY_ROW = {
     "a_branch": (lambda x, p: lax.cond(p > 0, lambda: x * 2, lambda: x), "b, 3", ""),
     "a_branch_for_each": (jax.vmap(lambda r: lax.cond(r.sum() > 0, jnp.sin, jnp.cos, r)), "b, 3"),
     "a_loop_for_each": (doubled, "b, 3"),
+    "a_loop_with_masks": (gated, "b, 3"),
     "a_scan_for_each": (jax.vmap(lambda r: lax.scan(lambda c, t: (c + t, c * t), 0.0, r)), "b, 6"),
     "a_gradient_for_each": (jax.vmap(jax.grad(lambda r: jnp.sum(jnp.tanh(r) ** 2))), "b, 8"),
     "gradient_of_the_sum": (jax.grad(lambda x: jnp.sum(jnp.tanh(x) ** 2)), "b, 8"),

@@ -8,14 +8,14 @@ one row goes on, the body computes all of them, and keeps what the others had be
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bridge.batching.rowwise.numbering import Numbering, captured
 from bridge.batching.rowwise.value import Batch, BatchValue, Elements, Mixing, Rows
 from bridge.onnx.sizes import Iteration, of_atom
-from xla_call_module.stablehlo import splat
+from xla_call_module.stablehlo import result_number, splat
 
 __all__ = ["Loop", "read_loop"]
 
@@ -125,22 +125,43 @@ class Loop:
         found = tuple(
             index
             for index in range(len(arguments))
-            if not self.is_kept(index) and not self._is_masked(index, known, flags)
+            if not self.is_kept(index)
+            and not self._is_masked(index, known, flags, numbering.functions)
         )
         deciding = _taken_for(self.flags, self.condition)
         is_decided = any(self.condition.arguments[index] in deciding for index in found)
         return None if is_decided else found
 
-    def _is_masked(self, index: int, known: dict[Any, int], flags: int) -> bool:
+    def _is_masked(
+        self, index: int, known: dict[Any, int], flags: int, functions: Mapping[str, Any]
+    ) -> bool:
         """Whether the body leaves a carried value of the rows that do not go on as it is."""
-        value, before = self.returned[index], self.body.arguments[index]
-        match getattr(value.owner, "name", ""):
+        before = self.body.arguments[index]
+        name, operands = _operation_of(self.returned[index], functions)
+        match name:
             case "stablehlo.select":
-                chosen, _, other = value.owner.operands
+                chosen, _, other = operands
                 return bool(other == before) and _is_spread(chosen, known, flags)
             case "stablehlo.and":  # what is false stays so
-                return before in list(value.owner.operands) and known[before] == flags
+                return before in operands and known[before] == flags
         return False
+
+
+def _operation_of(value: Any, functions: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """The name and operands of what makes a value, also in a function such as that of `jnp.where`.
+
+    Of an operation in a function that takes something else than its arguments there is no name.
+    """
+    owner = value.owner
+    if getattr(owner, "name", "") != "func.call":
+        return getattr(owner, "name", ""), list(getattr(owner, "operands", ()))
+    block = functions[str(owner.attributes["callee"]).strip('@"')].regions[0].blocks[0]
+    returned = list(_last(block).operands)[result_number(value)]
+    taken = dict(zip(block.arguments, owner.operands, strict=True))
+    operands = list(getattr(returned.owner, "operands", ()))
+    if any(operand not in taken for operand in operands):
+        return "", []
+    return getattr(returned.owner, "name", ""), [taken[operand] for operand in operands]
 
 
 def _taken_for(value: Any, block: Any) -> set[Any]:

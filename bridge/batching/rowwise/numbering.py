@@ -9,7 +9,11 @@ __all__ = ["Numbering", "captured"]
 
 
 class Numbering:
-    """Numbers for values, equal for those that the same operations make of equal values."""
+    """Numbers for values, equal for those that the same operations make of equal values.
+
+    Attributes:
+        functions: those of the module, by name.
+    """
 
     def __init__(self, functions: Mapping[str, Any]) -> None:
         """Begin with nothing.
@@ -17,7 +21,7 @@ class Numbering:
         Args:
             functions: those of the module, by name.
         """
-        self._functions = functions
+        self.functions = functions
         self._known: dict[Any, int] = {}
 
     def of_block(self, block: Any, numbers: Mapping[Any, int]) -> tuple[dict[Any, int], list[int]]:
@@ -38,7 +42,7 @@ class Numbering:
 
     def _results(self, raw: Any, taken: tuple[int, ...], known: Mapping[Any, int]) -> list[int]:
         if raw.name == "func.call":
-            block = self._functions[str(raw.attributes["callee"]).strip('@"')].regions[0].blocks[0]
+            block = self.functions[str(raw.attributes["callee"]).strip('@"')].regions[0].blocks[0]
             inner = dict(zip(block.arguments, taken, strict=True))
             return self.of_block(block, inner)[1]
         names = sorted(getattr(item, "name", item) for item in raw.attributes)
