@@ -147,3 +147,24 @@ ONNX = Table(
         "external_data": ("auto", "no", "yes"),
     },
 )
+CALL_TF = Table(
+    "call_tf",
+    {
+        "fun_tf": ("function", "converted", "loaded", "loaded with residuals"),
+        "shapes": ("none", "given"),
+        "graph": ("no", "yes"),
+        "variables": ("default", "argument", "constant"),
+        "compiled": ("yes", "no"),
+        "has_side_effects": ("default", "no"),
+        "mode": ("eager", "jit", "exported"),
+    },
+    _pairs(
+        # What TensorFlow runs is in no file, and has its variables as they are.
+        (("compiled", "no"), ("graph", "yes")),
+        (("compiled", "no"), ("mode", "exported")),
+        (("compiled", "no"), ("variables", "argument")),
+        (("compiled", "no"), ("variables", "constant")),
+        (("graph", "yes"), ("variables", "default")),
+        (("mode", "exported"), ("variables", "default")),
+    ),
+)

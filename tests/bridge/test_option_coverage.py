@@ -21,9 +21,7 @@ TABLES = "tests/bridge/test_options.py"
 # For each verb its parameters, in the groups that a file tests.
 TESTED = {
     "call_tf": {
-        "tests/bridge/test_call_tf.py": "fun_tf variables compiled has_side_effects",
-        "tests/bridge/test_call_tf_callbacks.py": "shapes",
-        "tests/bridge/test_call_tf_graph.py": "graph",
+        TABLES: "fun_tf shapes graph variables compiled has_side_effects",
     },
     "convert": {
         TABLES: "fun polymorphic_shapes polymorphic_constraints platforms disabled_checks "

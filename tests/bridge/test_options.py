@@ -11,6 +11,7 @@ from jax import export
 import bridge
 from tests.bridge.option_functions import (
     FUNCTIONS,
+    TABLE,
     N,
     W,
     X,
@@ -23,7 +24,7 @@ from tests.bridge.option_functions import (
     specs,
     tensorflow_gradients,
 )
-from tests.bridge.option_tables import CONVERT, LAYER, ONNX, SAVE
+from tests.bridge.option_tables import CALL_TF, CONVERT, LAYER, ONNX, SAVE
 from xla_call_module.errors import StructureError
 
 PLATFORMS = {"default": None, "one": ("cpu",), "cpu last": ("tpu", "cuda", "cpu")}
@@ -33,7 +34,7 @@ CHECKS = {"none": (), "platform": ("platform",), "shape_assertions": ("shape_ass
 
 def _rows(table):
     rows = table.rows()
-    ids = [f"{i}-{row['function']}" for i, row in enumerate(rows)]
+    ids = [f"{i}-{row.get('function', '')}" for i, row in enumerate(rows)]
     return pytest.mark.parametrize("row", rows, ids=ids)
 
 
@@ -369,3 +370,56 @@ def test_onnx(row, tmp_path):
         assert names == options["inputs"]
         assert [value.name for value in session.get_outputs()] == options["outputs"]
     assert_same(session.run(None, dict(zip(names, free, strict=True))), wanted)
+
+
+class Called:
+    """What a row of `CALL_TF` calls, of x and y."""
+
+    def __init__(self, row, folder):
+        self.row = row
+        fun_tf = self._fun_tf(folder)
+        options = {"graph": row["graph"] == "yes", "compiled": row["compiled"] == "yes"}
+        if row["variables"] != "default":
+            options["variables"] = row["variables"]
+        if row["shapes"] == "given":
+            options["shapes"] = jax.ShapeDtypeStruct((4, 3), "float32")
+        if row["has_side_effects"] == "no":
+            options["has_side_effects"] = False
+        self.call_tf = bridge.call_tf(fun_tf, **options)
+
+    def _fun_tf(self, folder):
+        if self.row["fun_tf"] == "function":
+            weight = tf.Variable(W)
+            return lambda x, y: tf.tanh(x @ weight @ TABLE) ** 2 * y
+        if self.row["fun_tf"] == "converted":
+            converted, weight = bridge.convert(FUNCTIONS["product"]), tf.Variable(W)
+            return lambda x, y: converted(weight, x, y)
+        residuals = self.row["fun_tf"] == "loaded with residuals"
+        bridge.save(
+            of_parameters("product"), folder / "model", params={"w": W}, args=specs("static"),
+            gradient_order=3, residuals=residuals,
+        )  # fmt: skip
+        self.loaded = tf.saved_model.load(folder / "model")
+        return lambda x, y: self.loaded(x, y, N)["z"]
+
+    def __call__(self, x, y):
+        if self.row["variables"] == "argument":
+            return self.call_tf(self.call_tf.variables(X, Y), x, y)
+        return self.call_tf(x, y)
+
+
+@_rows(CALL_TF)
+def test_call_tf(row, tmp_path):
+    called = Called(row, tmp_path)
+    value, gradients = expected("product", of_weights=False)
+    if row["mode"] != "exported":
+        run = jax.jit(called) if row["mode"] == "jit" else called
+        assert_same(run(X, Y), value)
+        assert_same(list(jax_gradients(run, (X, Y), 2)), gradients)
+        return
+    exported = export.export(jax.jit(called))(*specs("static")[:2])
+    run = bridge.convert(exported)
+    found = tensorflow_gradients(lambda x, y, n: {"z": run(x, y), "count": n + 1}, "graph", 1)
+    assert_same(found, (value, gradients[:1]))
+    if row["graph"] == "no":
+        assert_same(list(jax_gradients(exported.call, (X, Y), 1)), gradients[:1])
