@@ -173,6 +173,13 @@ def test_load(row, saved):
         list(jax_gradients(call, (X, Y), saved.order + 1))
 
 
+def test_parameters_that_the_gradient_alone_takes(tmp_path):
+    params = {"w": W}
+    bridge.save(of_parameters("written"), tmp_path / "m", params=params, args=specs("static"))
+    model = bridge.load(tmp_path / "m")
+    _check_gradients_in_jax(lambda x, y: _z_of(model(x, y, N)), "written", (X, Y), 1)
+
+
 def _check_gradients_in_jax(call, name, floats, order):
     value, gradients = expected(name, of_weights=len(floats) > 2)
     assert_same(call(*floats), value)
