@@ -12,6 +12,7 @@ FUZZ_ARGS ?=
 
 # These ask for the plain `tensorflow`, which would overwrite the files of `tensorflow-cpu`.
 BESIDE_CPU := tf_keras tensorflow-serving-api
+BESIDE_CPU_BENCH := keras-hub
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed-
@@ -36,6 +37,7 @@ check: $(READY)test  ## Format, lint, types and the rules of the house
 	$(BIN)/python -m pytest tests/policy
 
 bench: $(READY)test  ## Run the benchmarks
+	@$(MAKE) --no-print-directory $(READY)bench || echo 'Some models of other libraries cannot be installed here.'
 	$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
 
 matrix: $(READY)test  ## Run against older TensorFlow versions
@@ -65,4 +67,6 @@ $(READY)%: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 		--editable '.[$*]' --constraint constraints.txt
 	@test '$*' != test || PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install -qq \
 		--disable-pip-version-check --no-deps $(BESIDE_CPU) --constraint constraints.txt
+	@test '$*' != bench || PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install -qq \
+		--disable-pip-version-check --no-deps $(BESIDE_CPU_BENCH) --constraint constraints.txt
 	@touch $@

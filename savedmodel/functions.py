@@ -72,6 +72,7 @@ def _write_signature(
     }
     resources = [body.add_variable(index, variables[index]) for index in used]
     results = tuple(leaves(function.results))
+    positions = {index: position for position, index in enumerate(results)}
     call = body.add_node("StatefulPartitionedCall", "StatefulPartitionedCall")
     # The function compares them, too, but by other names.
     fitting = [body.ensure_shape(by_argument[i], function.call.args[i]) for i in arguments]
@@ -83,7 +84,7 @@ def _write_signature(
     )
     for name in outputs:
         index = signature.outputs[name]
-        tensor = Tensor(call.name, "output", results.index(index))
+        tensor = Tensor(call.name, "output", positions[index])
         body.add_output(name, function.call.results[index], tensor)
     wrapper = body.finish(
         input_signature=_named_signature(inputs, signature.inputs, function.call.args),

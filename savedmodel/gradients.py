@@ -129,6 +129,7 @@ def _write_gradient(
         no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
     """
     primal, vjp = chain[0], chain[1]
+    arguments, own = len(primal.own_args), len(primal.own_results)
     passed = _needed_arguments(chain)
     upstream_specs = [*primal.own_results, *(primal.args[index] for index in passed)]
     body = Body(below.library, f"gradient_{below.base}")
@@ -137,10 +138,10 @@ def _write_gradient(
     ]
 
     def argument(index: int) -> Tensor:
-        position = index - len(primal.own_args)
+        position = index - arguments
         if position < 0:
             return body.capture(below, sources.argument(index), primal.args[index])
-        if position >= len(primal.own_results):
+        if position >= own:
             return body.capture(below, outputs[position], primal.results[position])
         if vjp.args[index].element != "float0":
             return body.conjugate(upstream[position], vjp.args[index])
@@ -152,7 +153,7 @@ def _write_gradient(
     specs = _constant_specs(chain[1:])
     captured = Sources(argument, lambda key: body.capture(below, sources.constant(key), specs[key]))
     results = _write_order(body, chain[1:], captured, no_gradient)
-    returned: list[TensorSpec | None] = [None] * len(primal.own_results)
+    returned: list[TensorSpec | None] = [None] * own
     for index in passed:
         spec, depends = primal.args[index], _has_gradient(chain, index)
         # TensorFlow's gradient of what a result does not depend on is None, not zero.
@@ -216,10 +217,10 @@ def _needed_arguments(chain: Sequence[CallModule]) -> list[int]:
 def _has_gradient(chain: Sequence[CallModule], index: int) -> bool:
     """Whether TensorFlow's gradient of an argument of `chain[0]` is a tensor and not None."""
     primal, vjp = chain[:2]
+    # Not the length of `own_args`, which copies them for each index.
+    count = len(primal.args) - primal.residual_args - len(primal.hoisted)
     return (
-        index < len(primal.own_args)
-        and primal.args[index].dtype.differentiable
-        and not vjp.results[index].is_zero
+        index < count and primal.args[index].dtype.differentiable and not vjp.results[index].is_zero
     )
 
 

@@ -26,7 +26,9 @@ _PACKED_COST = 16
 # Graphs that TensorFlow writes take five to ten times their size.
 _ALLOWED_COST = 90 << 20
 _ALLOWED_RATIO = 12
-_MAX_FIELDS = 1_500_000
+# A function with gradients has up to 250 of them for each argument and result, and may have as many
+# as its description holds, some 40,000. They are walked through in seconds.
+_MAX_FIELDS = 10_000_000
 _MAX_DEPTH = 100  # protobuf's own limit
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 

@@ -8,12 +8,13 @@ file depend on who writes it.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from xla_call_module._jax import PassManager
 from xla_call_module.call import CallModule
 from xla_call_module.stablehlo import open_module, serialize_module
 
-__all__ = ["strip_locations"]
+__all__ = ["drop_locations", "strip_locations"]
 
 
 def strip_locations(call: CallModule) -> CallModule:
@@ -23,5 +24,10 @@ def strip_locations(call: CallModule) -> CallModule:
         FormatError: the module is damaged.
     """
     with open_module(call.module) as module:
-        PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
+        drop_locations(module)
         return dataclasses.replace(call, module=serialize_module(module, call.stablehlo_version))
+
+
+def drop_locations(module: Any) -> None:
+    """Take the locations out of a parsed module, in place."""
+    PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)

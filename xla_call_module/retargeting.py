@@ -18,6 +18,7 @@ from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.composites import COMPOSITE, call_definitions
 from xla_call_module.errors import StructureError, VersionError
 from xla_call_module.gspmd import is_only_shardy, to_gspmd
+from xla_call_module.locations import drop_locations
 from xla_call_module.mhlo import expand_custom_calls, first_release_with
 from xla_call_module.readable import is_read_as_written
 from xla_call_module.stablehlo import (
@@ -26,6 +27,7 @@ from xla_call_module.stablehlo import (
     first_line,
     open_module,
     serialize_module,
+    uses_shardy,
     walk,
 )
 from xla_call_module.versions import RELEASES, Release, parse_release
@@ -57,13 +59,16 @@ _FIRST_WITH_SHARDY = next(known.tensorflow for known in RELEASES if known.shardy
 _UNCHANGED = (2, 18)
 
 
-def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallModule:
+def retarget(
+    call: CallModule, tensorflow: str | Release | None = None, *, locations: bool = True
+) -> CallModule:
     """The same computation as TensorFlow `tensorflow` reads it.
 
     Args:
         call: any call.
         tensorflow: the consumer, for example `"2.18"`; None for the oldest one that can run the
             computation without another form of its composites.
+        locations: whether the module keeps its source locations, which errors quote.
 
     Returns:
         A call whose artifact, calling convention and Shardy flag that consumer reads. Arguments
@@ -95,6 +100,8 @@ def retarget(call: CallModule, tensorflow: str | Release | None = None) -> CallM
     call = _refinable(call)
     with _open(call, release) as module:
         _rewrite(module, release)
+        if not locations:
+            drop_locations(module)
         needs = _needs(module)
         if release is None:
             usable = [known for known in RELEASES if known.shardy or not call.uses_shardy]
@@ -162,10 +169,12 @@ def _open(call: CallModule, release: Release | None) -> Iterator[Any]:
 
     On one device both partitioners have nothing to do, so any release takes that form.
     """
-    artifact = call.module
-    if not call.uses_shardy or (release is not None and not release.shardy):
-        artifact = to_gspmd(artifact)
-    with open_module(artifact) as module:
+    has_shardy = call.uses_shardy and (release is None or release.shardy)
+    with open_module(call.module) as module:
+        if has_shardy or not uses_shardy(module):
+            yield module
+            return
+    with open_module(to_gspmd(call.module)) as module:
         yield module
 
 

@@ -296,8 +296,9 @@ def walk(module: Any) -> Iterator[Any]:
     while pending:
         operation = pending.pop()
         yield operation
-        inner = [op.operation for region in operation.regions for block in region for op in block]
-        pending.extend(reversed(inner))
+        if len(regions := operation.regions):
+            inner = [op.operation for region in regions for block in region for op in block]
+            pending.extend(reversed(inner))
 
 
 def describe_location(operation: Any) -> str:

@@ -65,11 +65,15 @@ def to_chain(
     whole = _differentiated(exported, options)
     calls = [lowered(early(whole.pop(0)))]
     while whole:
-        calls.append(strip_locations(lowered(early(whole.pop(0)))))
+        calls.append(lowered(early(whole.pop(0))))
     if options.residuals:
-        calls = _hand_on_residuals(calls)
+        # What the forward pass takes over from the VJP has none, either.
+        calls = _hand_on_residuals([calls[0], *map(strip_locations, calls[1:])])
     try:
-        return tuple(retarget(late(call), options.tensorflow) for call in calls)
+        return tuple(
+            retarget(late(call), options.tensorflow, locations=order == 0)
+            for order, call in enumerate(calls)
+        )
     except VersionError:
         # Gradients have no source lines in a file; the message has them.
         with warnings.catch_warnings(action="ignore"):

@@ -24,6 +24,9 @@ from tests.benchmarks import (  # noqa: E402
     loading,
     looking,
     onnx_models,
+    real_models,
+    rounds,
+    scaling,
     serving,
     shape_checks,
 )
@@ -52,6 +55,9 @@ BENCHMARKS = {
     "batch_buckets": buckets.batch_buckets,
     "cold_start": serving.cold_start,
     "shape_checks": shape_checks.shape_checks,
+    "scaling": scaling.scaling,
+    "real_models": real_models.real_models,
+    "rounds": rounds.rounds,
 }
 
 
