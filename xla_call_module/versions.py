@@ -9,7 +9,9 @@ from xla_call_module.errors import VersionError
 
 __all__ = [
     "CONVENTIONS",
+    "DEVIATIONS",
     "RELEASES",
+    "Deviation",
     "Release",
     "StablehloVersion",
     "parse_release",
@@ -61,6 +63,84 @@ RELEASES = (
     Release((2, 19), 9, (1, 9, 1)),
     Release((2, 20), 10, (1, 12, 1)),
     Release((2, 21), 10, (1, 13, 7)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """What some TensorFlow releases compute otherwise than JAX, of the same module.
+
+    Whether a TensorFlow does is asked by the probe of the same name in
+    `bridge/verifying/tensorflow_probes.py`.
+
+    Attributes:
+        name: of the probe.
+        description: what differs, for messages.
+        operations: what has it: names of operations, and targets of custom calls.
+        special: the numbers that differ: `nan`, or empty where all may.
+        releases: those that were found to have it. 2.14, 2.16, 2.18, 2.20 and 2.21 were probed.
+        remedy: what this package does about it.
+    """
+
+    name: str
+    description: str
+    operations: frozenset[str]
+    special: str
+    releases: tuple[str, ...]
+    remedy: str
+
+
+_NAMED = "`verify` names it, and does not fail where it explains what differs"
+DEVIATIONS = (
+    # XLA's CPU compiler has `a >= b ? a : b` for a maximum where xla_cpu_enable_fast_min_max is on,
+    # as it is in TensorFlow: NaN is lost on one side of it, and so in reductions, windows and
+    # cumulative maxima. Written as a comparison and a selection it is kept, which on 2 cores takes
+    # 1.05 (by a constant) to 1.5 times as long, 1.1 in windows, and 1.8 to 7.5 in reductions.
+    Deviation(
+        "maximum_of_nan",
+        "the maximum or minimum of a number and NaN is the number",
+        frozenset({"stablehlo.maximum", "stablehlo.minimum"}),
+        "nan",
+        tuple(release.name for release in RELEASES),
+        f"nothing, since keeping NaN costs time; {_NAMED}",
+    ),
+    # In 2.21 of a few elements only.
+    Deviation(
+        "clamp_of_nan",
+        "NaN that is clamped becomes a number, in erf, too",
+        frozenset({"stablehlo.clamp"}),
+        "nan",
+        tuple(release.name for release in RELEASES),
+        f"nothing, since keeping NaN costs time; {_NAMED}",
+    ),
+    # Its own expansion of erf clamps; where the module has the expansion, the clamp is in it.
+    Deviation(
+        "erf_of_nan",
+        "the error function of NaN is a number",
+        frozenset({"chlo.erf", "mhlo.erf"}),
+        "nan",
+        ("2.14", "2.15"),
+        _NAMED,
+    ),
+    # XLA took a conversion to float8 and back for one that it may leave out
+    # (xla/service/simplify_fp_conversions.cc).
+    Deviation(
+        "float8_conversion",
+        "a number that is converted to float8 and back is not rounded",
+        frozenset({"stablehlo.convert"}),
+        "",
+        ("2.16", "2.17"),
+        "nothing",
+    ),
+    # Its XLA verifies that a program for CPU has no 4-bit integers.
+    Deviation(
+        "int4_inside",
+        "a program with integers of 4 bits in it does not run on the CPU",
+        frozenset({"stablehlo.convert"}),
+        "",
+        ("2.15",),
+        "nothing",
+    ),
 )
 
 

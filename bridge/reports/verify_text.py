@@ -25,7 +25,7 @@ def print_verification(report: VerifyReport, console: Console) -> None:
         table.add_column(heading, justify="right" if heading == "order" else "left")
     for row in report.rows:
         error = f"{row.error:.1e}" if math.isfinite(row.error) else "-"
-        note = Text("differs", style="red") if row.problem else Text("")
+        note = Text("differs", style="red") if row.problem else Text(row.known and "known")
         table.add_row(Text(row.signature), Text(row.inputs), str(row.order), error, note)
     console.print(table)
     wrong = [row for row in report.rows if row.problem]
@@ -35,6 +35,11 @@ def print_verification(report: VerifyReport, console: Console) -> None:
             if row.problem == problem:
                 console.print(Text(f"{row.signature}, {row.inputs}, order {row.order}:"))
         console.print(Text(problem), soft_wrap=True)
+    for known in dict.fromkeys(row.known for row in report.rows if row.known):
+        console.print()
+        console.print(Text(f"As TensorFlow {report.tensorflow} is known to: {known}"))
     console.print()
     outcome = f"{len(wrong)} differ" if wrong else "all as in JAX"
+    if any(row.known for row in report.rows):
+        outcome += ", but for what is known of it"
     console.print(f"{len(report.rows)} comparisons with TensorFlow {report.tensorflow}: {outcome}")

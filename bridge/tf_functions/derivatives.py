@@ -354,23 +354,26 @@ class Spliced:
         return pull_back
 
     def _tangents(self, active: tuple[int, ...]) -> FlatFunction:
-        """The gradient is linear in the cotangents; the gradient of that is its transpose."""
+        """The gradient is linear in the cotangents; the gradient of that is its transpose.
+
+        It is the same at all cotangents, but some gradients take the logarithm of them.
+        """
         count = len(self._traced.arguments)
 
         def push_forward(*tensors: tf.Tensor) -> list[tf.Tensor]:
             specs = [self._results[index] for index in self._moving]
             found = self._traced.concrete(*tensors[:count])  # for the shapes only
-            zeros = [tf.zeros_like(found[index]) for index in self._moving]
+            ones = [tf.ones_like(found[index]) for index in self._moving]
             if self._in_graph is not None:
-                pulled = self._gradient(active, tensors[:count], zeros)
-                return _to_tensors(gradient_in_graph(pulled, zeros, tensors[count:]), specs)
+                pulled = self._gradient(active, tensors[:count], ones)
+                return _to_tensors(gradient_in_graph(pulled, ones, tensors[count:]), specs)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
-                tape.watch(zeros)
-                pulled = self._gradient(active, tensors[:count], zeros)
+                tape.watch(ones)
+                pulled = self._gradient(active, tensors[:count], ones)
             return _to_tensors(
                 tape.gradient(
                     pulled,
-                    zeros,
+                    ones,
                     output_gradients=list(tensors[count:]),
                     unconnected_gradients=tf.UnconnectedGradients.ZERO,
                 ),

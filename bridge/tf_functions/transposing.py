@@ -12,7 +12,7 @@ from jax.interpreters import ad, batching, mlir
 
 __all__ = ["Transpose", "transposable"]
 
-# The operands, with zeros for those that it is linear in; the indices of these; one cotangent for
+# The operands, with ones for those that it is linear in; the indices of these; one cotangent for
 # each result -> one for each of these operands.
 Transpose = Callable[[Sequence[Any], tuple[int, ...], Sequence[Any]], Sequence[Any]]
 
@@ -57,7 +57,7 @@ def _transpose(
     unknown = [ad.is_undefined_primal(operand) for operand in operands]
     active = tuple(index for index, missing in enumerate(unknown) if missing)
     given = [
-        jnp.zeros(operand.aval.shape, operand.aval.dtype) if missing else operand
+        jnp.ones(operand.aval.shape, operand.aval.dtype) if missing else operand
         for operand, missing in zip(operands, unknown, strict=True)
     ]
     found = iter(transpose(given, active, [ad.instantiate_zeros(ct) for ct in cotangents]))

@@ -15,6 +15,7 @@ __all__ = [
     "describe_overflow",
     "greatest_error",
     "is_finite",
+    "is_nan",
     "largest",
 ]
 
@@ -135,6 +136,11 @@ def greatest_error(found: Any, expected: Any) -> float:
 def is_finite(array: Any) -> bool:
     """Whether all of an array is finite."""
     return bool(np.isfinite(_wide(array)).all())
+
+
+def is_nan(array: Any) -> Any:
+    """Where an array is not a number."""
+    return np.isnan(_wide(array))
 
 
 def _wide(array: Any) -> Any:

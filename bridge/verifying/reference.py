@@ -20,11 +20,13 @@ from bridge.loading.calling import call_flat
 from bridge.loading.remeshing import to_one_device
 from bridge.verifying.probes import EDGES, RANDOM, SIZES, choose_sizes, draw, draw_cotangent
 from bridge.verifying.trials import Array, Trial
-from xla_call_module.call import TensorSpec
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.dependence import operations_behind
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.exported import from_exported
 from xla_call_module.refining import refine_results
+from xla_call_module.versions import DEVIATIONS
 
 __all__ = ["make_trials"]
 
@@ -76,6 +78,7 @@ class _Reference:
         self._outputs = dict(sorted(binding.outputs.items(), key=lambda item: item[1]))
         self._params = [to_physical(leaf) for leaf in tree_util.tree_leaves(signature.params)]
         self._variables = {name: i for i, name in enumerate(signature.variable_names) if name}
+        self._deviations = _deviations_of(self._call)
         self._run = jax.jit(self._evaluate, static_argnums=(0, 1))
         names = self._call.symbols
         sizes = [choose_sizes(names, size, self._accepts) for size in (SIZES if names else (1,))]
@@ -134,6 +137,7 @@ class _Reference:
             outputs=tuple(self._outputs),
             cotangents=cotangents,
             expected=expected,
+            deviations={name: self._deviations[i] for name, i in self._outputs.items()},
         )
 
     def _differentiated(self, named: Mapping[str, int]) -> dict[str, int]:
@@ -202,6 +206,15 @@ class _Reference:
         logical = [to_logical(leaf, aval) for leaf, aval in zip(given, self._avals, strict=True)]
         results = self._function(*logical)
         return [to_physical(results[index]) for index in self._outputs.values()]
+
+
+def _deviations_of(call: CallModule) -> list[tuple[str, ...]]:
+    """For each result the names of the known deviations that may change it."""
+    wanted = {name for known in DEVIATIONS for name in known.operations}
+    return [
+        tuple(known.name for known in DEVIATIONS if known.special and known.operations & behind)
+        for behind in operations_behind(call, wanted)
+    ]
 
 
 def _inexact(function: Any, *sources: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from xla_call_module.errors import MissingDependencyError
 
 __all__ = ["TensorFlowRun", "run_trials"]
 
-_PROGRAM = "tensorflow_run.py"
+_PROGRAM, _PROBES = "tensorflow_run.py", "tensorflow_probes.py"
 _SILENCE = 600.0  # seconds without a word
 _LAST_WORDS = 2000  # characters
 
@@ -34,12 +34,14 @@ class TensorFlowRun:
         failure: why the file could not be loaded, or how the process ended; empty if it did well.
         errors: for each trial that was run TensorFlow's message; empty where there is none.
         results: arrays by trial, order and name.
+        deviations: the names of the known deviations that this TensorFlow has.
     """
 
     tensorflow: str
     failure: str = ""
     errors: dict[int, str] = field(default_factory=dict)
     results: dict[tuple[int, int, str], Array] = field(default_factory=dict)
+    deviations: tuple[str, ...] = ()
 
 
 def run_trials(
@@ -74,6 +76,7 @@ def run_trials(
         # Python puts a program's folder on the path, and this package has modules with the names
         # of Python's own.
         program = shutil.copy(Path(__file__).with_name(_PROGRAM), folder)
+        shutil.copy(Path(__file__).with_name(_PROBES), folder)
         write_trials(folder / "trials.npz", trials)
         command = [
             os.fspath(python or sys.executable),
@@ -135,4 +138,4 @@ def _interpret(
         ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         failure = f"The process ended with {ended} in trial {said.get('begun', 0)}. {words}"
         return TensorFlowRun(version, failure, errors)
-    return TensorFlowRun(version, "", errors, read_results(results))
+    return TensorFlowRun(version, "", errors, read_results(results), tuple(said["deviations"]))

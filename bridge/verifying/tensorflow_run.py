@@ -1,15 +1,16 @@
 """`python tensorflow_run.py SAVED_MODEL TRIALS RESULTS`: what TensorFlow computes, alone.
 
-A copy of this file runs in a process of its own, perhaps in another environment, in which this
-package need not be installed: it imports TensorFlow and numpy, and sees to it that nothing imports
-JAX. TRIALS is a file as `bridge.verifying.trials` writes it; RESULTS becomes one with the arrays
-`TRIAL/result/ORDER/NAME`. On the standard output there is one JSON line for each thing that
-happens.
+A copy of this file, beside one of `tensorflow_probes.py`, runs in a process of its own, perhaps in
+another environment, in which this package need not be installed: it imports TensorFlow and numpy,
+and sees to it that nothing imports JAX. TRIALS is a file as `bridge.verifying.trials` writes it;
+RESULTS becomes one with the arrays `TRIAL/result/ORDER/NAME`. On the standard output there is one
+JSON line for each thing that happens.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import sys
@@ -134,6 +135,9 @@ def main(model: str, trials: str, results: str) -> None:
 
         say(tensorflow=tf.__version__)
         header, arrays = read_arrays(trials)
+        known = [trial["deviations"].values() for trial in header["trials"]]
+        names = sorted({name for found in known for several in found for name in several})
+        say(deviations=importlib.import_module("tensorflow_probes").probe_all(names))
         try:
             loaded = tf.saved_model.load(model)
         except Exception as error:  # noqa: BLE001 - what it is, is for the caller to say

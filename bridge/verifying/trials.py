@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class Trial:
         cotangents: for each order from the first on, by the name of an output, and from the second
             on by `input/NAME` and `variable/NAME`.
         expected: for each order what JAX computes, by name in the same way.
+        deviations: for each output the names of those of `xla_call_module.versions.DEVIATIONS`
+            that may change it.
     """
 
     signature: str
@@ -58,6 +60,7 @@ class Trial:
     outputs: tuple[str, ...]
     cotangents: tuple[Mapping[str, Array], ...]
     expected: tuple[Mapping[str, Array], ...]
+    deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -153,6 +156,7 @@ def _describe(trial: Trial) -> dict[str, Any]:
         "orders": len(trial.cotangents),
         "cotangents": [list(by_name) for by_name in trial.cotangents],
         "expected": [list(by_name) for by_name in trial.expected],
+        "deviations": {name: list(found) for name, found in trial.deviations.items()},
     }
 
 
@@ -175,6 +179,10 @@ def _to_trial(fields: Mapping[str, Any], number: int, arrays: Mapping[str, Array
         expected=tuple(
             by_name(f"result/{order}", names) for order, names in enumerate(fields["expected"])
         ),
+        deviations={
+            str(name): tuple(map(str, found))
+            for name, found in fields.get("deviations", {}).items()
+        },
     )
 
 

@@ -7,21 +7,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from bridge.verifying.comparison import (
     Tolerance,
     describe_difference,
     describe_overflow,
     greatest_error,
     is_finite,
+    is_nan,
     largest,
 )
 from bridge.verifying.probes import HUGE, INF
 from bridge.verifying.tensorflow_process import TensorFlowRun
 from bridge.verifying.trials import Array, Trial
+from xla_call_module.versions import DEVIATIONS
 
 __all__ = ["VerifyReport", "VerifyRow", "compare"]
 
 _OVERFLOWING = (HUGE, INF)
+_DESCRIPTIONS = {known.name: known.description for known in DEVIATIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,7 @@ class VerifyRow:
         order: 0 for the call.
         error: the greatest one of all arrays, as a part of the array's largest number.
         problem: what is wrong; empty if nothing is.
+        known: what differs as this TensorFlow is known to, and is no problem; empty if nothing.
     """
 
     signature: str
@@ -41,6 +47,7 @@ class VerifyRow:
     order: int
     error: float
     problem: str
+    known: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,7 @@ class VerifyReport:
                     "order": row.order,
                     "error": row.error if math.isfinite(row.error) else None,
                     "problem": row.problem,
+                    "known": row.known,
                 }
                 for row in self.rows
             ],
@@ -91,23 +99,54 @@ def compare(
     if (problem := run.errors.get(number, "It was not run.")) or run.failure:
         problem = problem or "Its results are lost."
         return [] if run.failure else [_row(trial, 0, math.inf, problem)]
-    known: list[Array] = [*trial.inputs.values(), *_values(trial.cotangents)]
-    rows = []
+    given: list[Array] = [*trial.inputs.values(), *_values(trial.cotangents)]
+    rows: list[VerifyRow] = []
     for order, expected in enumerate(trial.expected):
         # What infinity times zero is depends on what a compiler simplifies.
-        if trial.kind in _OVERFLOWING and not all(map(is_finite, known[len(trial.inputs) :])):
+        if trial.kind in _OVERFLOWING and not all(map(is_finite, given[len(trial.inputs) :])):
             break
-        scale = largest(known)
+        scale = largest(given)
         pairs = {name: (run.results[number, order, name], expected[name]) for name in expected}
-        problems = [
-            f"{name} {difference}"
-            for name, (found, wanted) in pairs.items()
-            if (difference := _difference(trial, found, wanted, tolerance, scale)) is not None
-        ]
+        problems, known = [], []
+        for name, (found, wanted) in pairs.items():
+            difference = _difference(trial, found, wanted, tolerance, scale)
+            if difference is None:
+                continue
+            deviations = _deviations(trial, order, name, run)
+            rest = _without_lost_nan(found, wanted, everywhere=order > 0)
+            explained = deviations and (order == 0 or any(row.known for row in rows))
+            if explained and _difference(trial, rest, wanted, tolerance, scale) is None:
+                known += [f"{name}: {_DESCRIPTIONS[found]}" for found in deviations]
+            else:
+                problems.append(f"{name} {difference}")
         errors = [_error(trial, found, wanted) for found, wanted in pairs.values()]
-        rows.append(_row(trial, order, max(errors, default=0.0), "; ".join(problems)))
-        known += expected.values()
+        error = max(errors, default=0.0)
+        rows.append(_row(trial, order, error, "; ".join(problems), "; ".join(known)))
+        given += expected.values()
     return rows
+
+
+def _deviations(trial: Trial, order: int, name: str, run: TensorFlowRun) -> list[str]:
+    """The deviations that this TensorFlow has, and that may change a result.
+
+    A gradient has what any output has.
+    """
+    names = trial.deviations.get(name, ()) if order == 0 else _values_of(trial.deviations)
+    return [found for found in dict.fromkeys(names) if found in run.deviations]
+
+
+def _values_of(deviations: Mapping[str, tuple[str, ...]]) -> list[str]:
+    return [name for several in deviations.values() for name in several]
+
+
+def _without_lost_nan(found: Array, wanted: Array, *, everywhere: bool) -> Array:
+    """What TensorFlow has, with NaN where JAX has it.
+
+    A gradient may be another one everywhere, behind what lost NaN.
+    """
+    if found.dtype != wanted.dtype or found.shape != wanted.shape:
+        return found
+    return wanted if everywhere else np.where(is_nan(wanted), wanted, found)
 
 
 def _difference(
@@ -126,8 +165,8 @@ def _error(trial: Trial, found: Array, wanted: Array) -> float:
     return greatest_error(found, wanted)
 
 
-def _row(trial: Trial, order: int, error: float, problem: str) -> VerifyRow:
-    return VerifyRow(trial.signature, trial.title, order, error, problem)
+def _row(trial: Trial, order: int, error: float, problem: str, known: str = "") -> VerifyRow:
+    return VerifyRow(trial.signature, trial.title, order, error, problem, known)
 
 
 def _values(by_order: Sequence[Mapping[str, Array]]) -> list[Array]:

@@ -501,3 +501,13 @@ def test_what_is_not_linear_is_not_transposed(function):
     called = bridge.call_tf(function)
     with pytest.raises(StructureError, match=r"cannot be transposed: .* not linear in them"):
         jax.linear_transpose(called, X)(jnp.ones_like(X))
+
+
+def test_forward_mode_where_the_gradient_takes_a_logarithm_of_the_cotangent():
+    called = bridge.call_tf(lambda x: tf.math.cumulative_logsumexp(x, 0))
+    x, tangent = np.float32([0.3, -1.0, 2.0]), np.float32([1.0, -2.0, 0.5])
+    expected = jax.jvp(jax.lax.cumlogsumexp, (x,), (tangent,))[1]
+    np.testing.assert_allclose(jax.jvp(called, (x,), (tangent,))[1], expected, rtol=1e-5)
+    transposed = jax.linear_transpose(lambda t: jax.jvp(called, (x,), (t,))[1], tangent)(tangent)
+    wanted = jax.vjp(jax.lax.cumlogsumexp, x)[1](tangent)
+    np.testing.assert_allclose(transposed[0], wanted[0], rtol=1e-4)

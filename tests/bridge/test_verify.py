@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -242,6 +243,7 @@ def test_jax_cannot_be_imported_where_tensorflow_runs(
     changed = text.replace("tf.saved_model.load(model)", "__import__('jax')")
     assert changed != text
     (tmp_path / "tensorflow_run.py").write_text(changed)
+    shutil.copy(here.with_name("tensorflow_probes.py"), tmp_path)
     monkeypatch.setattr(tensorflow_process, "__file__", str(tmp_path / here.name))
     assert main(["verify", str(folder), "--against", str(record)]) == 1
     shown = capsys.readouterr().out

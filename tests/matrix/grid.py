@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.matrix.written import DEFAULT, release_of
+from xla_call_module import versions
 
 __all__ = [
     "DEVIATIONS",
@@ -128,12 +129,10 @@ class Deviation:
         return cell.case == self.case and cell.tensorflow in self.tensorflow
 
 
+_RELEASES = {known.name: known.releases for known in versions.DEVIATIONS}
 DEVIATIONS = (
-    # XLA took a conversion to float8 and back for one that it may leave out
-    # (xla/service/simplify_fp_conversions.cc).
-    Deviation("float8_inside", ("2.16", "2.17"), "off by 0.5"),
-    # Its XLA verifies that a program for CPU has no 4-bit integers.
-    Deviation("int4_inside", ("2.15",), "S4/U4 is currently not support"),
+    Deviation("float8_inside", _RELEASES["float8_conversion"], "off by 0.5"),
+    Deviation("int4_inside", _RELEASES["int4_inside"], "S4/U4 is currently not support"),
 )
 
 

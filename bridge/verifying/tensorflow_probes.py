@@ -1,0 +1,87 @@
+"""`python tensorflow_probes.py [NAME ...]`: which known deviations a TensorFlow has, as JSON.
+
+The names are those of `xla_call_module.versions.DEVIATIONS`. Like `tensorflow_run.py`, which it is
+copied with, this file runs where this package need not be installed: it imports TensorFlow alone,
+and asks TensorFlow's own functions, compiled by XLA.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+_NAN = math.nan
+
+
+def _compiled(function: Callable[[Any], Any], numbers: Sequence[float]) -> list[Any]:
+    run = tf.function(function, jit_compile=True, autograph=False)
+    found: list[Any] = run(tf.constant(numbers, tf.float32)).numpy().ravel().tolist()
+    return found
+
+
+def maximum_of_nan() -> bool:
+    """Whether the maximum of numbers and NaN is a number."""
+    found = _compiled(lambda x: tf.stack([tf.reduce_max(x), tf.reduce_min(x)]), [1.0, _NAN, 2.0])
+    return not all(map(math.isnan, found))
+
+
+def clamp_of_nan() -> bool:
+    """Whether NaN, brought between two numbers, is a number."""
+    clip: Any = tf.raw_ops.ClipByValue  # `tf.clip_by_value` has other operations
+    found = _compiled(lambda x: clip(t=x, clip_value_min=-1.0, clip_value_max=1.0), [_NAN])
+    return not math.isnan(found[0])
+
+
+def erf_of_nan() -> bool:
+    """Whether the error function of NaN is a number."""
+    return not math.isnan(_compiled(tf.math.erf, [_NAN])[0])
+
+
+def float8_conversion() -> bool:
+    """Whether a number that float8 does not have comes back from float8."""
+    dtype = getattr(tf.dtypes, "experimental", tf).float8_e4m3fn
+    found: float = _compiled(lambda x: tf.cast(tf.cast(x, dtype), tf.float32), [0.3])[0]
+    return found != 0.3125
+
+
+def int4_inside() -> bool:
+    """Whether a program on the CPU that has integers of four bits in it is refused."""
+    try:
+        found = _compiled(lambda x: tf.cast(tf.cast(tf.cast(x, tf.int4), tf.int8), x.dtype), [3.0])
+    except tf.errors.OpError as error:
+        return "S4/U4" in str(error)
+    return found != [3.0]
+
+
+PROBES: Mapping[str, Callable[[], bool]] = {
+    probe.__name__: probe
+    for probe in (maximum_of_nan, clamp_of_nan, erf_of_nan, float8_conversion, int4_inside)
+}
+
+
+def probe_all(names: Sequence[str]) -> list[str]:
+    """Those of the deviations that there are; what TensorFlow cannot be asked is none."""
+    found = []
+    for name in names:
+        try:
+            holds = PROBES[name]()
+        except (tf.errors.OpError, AttributeError, TypeError, ValueError):
+            holds = False
+        if holds:
+            found.append(name)
+    return found
+
+
+def main(names: Sequence[str]) -> None:
+    """Say which of these there are, or of all."""
+    said = {"tensorflow": tf.__version__, "deviations": probe_all(names or list(PROBES))}
+    sys.stdout.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
