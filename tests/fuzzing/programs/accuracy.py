@@ -21,7 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["QUICKLY", "Difference", "Spread", "difference", "spread"]
+__all__ = [
+    "FACTOR", "QUICKLY", "RUNS", "Difference", "Spread", "difference", "spread", "to_spread",
+]  # fmt: skip
 
 RUNS = 6
 _POOL = 20011
@@ -158,12 +160,12 @@ def spread(
         for seed in range(RUNS)
     ]
     return [
-        _to_spread([np.asarray(run[index]) for run in runs], np.asarray(wanted))
+        to_spread([np.asarray(run[index]) for run in runs], np.asarray(wanted))
         for index, wanted in enumerate(expected)
     ]
 
 
-def _to_spread(runs: list[Any], wanted: Any) -> Spread:
+def to_spread(runs: list[Any], wanted: Any) -> Spread:
     if not jnp.issubdtype(wanted.dtype, jnp.inexact):
         unstable = np.zeros(wanted.shape, bool)
         for run in runs:

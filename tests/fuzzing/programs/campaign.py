@@ -21,6 +21,7 @@ __all__ = ["SUITES", "campaign", "read", "summary"]
 # A suite is a module with `generate(seed, x64=…)`, `run(program)`, `simpler(program)`, `clear()`.
 SUITES = {
     "programs": "tests.fuzzing.programs.suite",
+    "call_tf": "tests.fuzzing.tf_programs.suite",
 }
 ROOT = Path(__file__).parents[3]
 CHUNK = 150

@@ -1,0 +1,1 @@
+"""Random TensorFlow functions, called in JAX programs: eagerly, compiled, transformed, exported."""

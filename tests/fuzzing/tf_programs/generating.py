@@ -1,0 +1,182 @@
+"""From a seed to a TensorFlow function: statements are tried on values of two sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tests.fuzzing.programs import generating
+from tests.fuzzing.programs.program import Argument, Container, Program, Statement, fill
+from tests.fuzzing.programs.statements import kind_of, write
+from tests.fuzzing.tf_programs.statements import STATEMENTS, TensorFlowDraw
+
+__all__ = ["PREAMBLE", "generate"]
+
+PREAMBLE = """\
+import collections
+import numpy as np
+import tensorflow as tf
+"""
+# Sizes of the dimension variables that no other dimension has.
+_SIZES = ({"b": 7, "t": 11}, {"b": 13, "t": 17})
+_NAMES = {(7, 13): "b", (11, 17): "t"}
+_ATTEMPTS = 40
+_HIGHEST_LEVEL, _HALF_LEVEL = 11, 7
+_LARGEST = 4000
+CHECKS = {"eager": 2.0, "jit": 2.0, "export": 3.0, "vmap": 1.0, "scan": 1.0, "jvp": 1.0,
+          "callback": 0.7, "graph": 1.0}  # fmt: skip
+_BATCHES = ((3,), (1,), (17,), (3, 1), (2, 6))
+
+
+@dataclass(frozen=True, slots=True)
+class _Aval:
+    shape: tuple[int | str, ...]
+    dtype: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    name: str
+    aval: _Aval
+    level: float
+    tensors: tuple[Any, ...]
+
+
+def generate(seed: int, *, x64: bool) -> Program:
+    """The program of a seed."""
+    rng = random.Random(f"tensorflow {seed} {x64}")
+    arguments = _arguments(rng, x64=x64)
+    values = [_value_of(a, seed) for a in arguments]
+    count = min(rng.randint(3, 12), rng.randint(3, 12))
+    statements: list[Statement] = []
+    while len(statements) < count:
+        made = _statement(rng, values, f"v{len(statements)}", x64=x64)
+        if made is None:
+            break
+        statements.append(made[0])
+        values.append(made[1])
+    kept, results = generating._results(rng, statements, values, len(arguments))
+    program = Program(
+        seed=seed,
+        x64=x64,
+        arguments=tuple(arguments),
+        parameters=tuple(
+            dataclasses.replace(p, node=_without_classes(p.node))
+            for p in generating._parameters(rng, [a.name for a in arguments])
+        ),
+        statements=kept,
+        returns=_without_classes(generating._tree(rng, results, top=True)),
+        preamble=PREAMBLE,
+    )
+    checks, options = _draw_options(rng, program)
+    return dataclasses.replace(program, checks=checks, options=options)
+
+
+def _without_classes(node: Any) -> Any:
+    """TensorFlow takes dataclasses of its own kind only."""
+    if not isinstance(node, Container):
+        return node
+    kind = "namedtuple" if node.kind == "dataclass" else node.kind
+    return Container(kind, tuple((key, _without_classes(child)) for key, child in node.children))
+
+
+def _arguments(rng: random.Random, *, x64: bool) -> list[Argument]:
+    """Those that TensorFlow takes: no Python numbers, and no dimension of size 0 or one of b's."""
+    drawn = generating._arguments(rng, x64=x64)
+    return [dataclasses.replace(a, weak=False) for a in drawn]
+
+
+def _value_of(argument: Argument, seed: int) -> _Value:
+    tensors = tuple(tf.constant(argument.draw(sizes, seed)) for sizes in _SIZES)
+    aval = _Aval(argument.shape, np.dtype(tensors[0].dtype.as_numpy_dtype))
+    return _Value(argument.name, aval, 2.0, tensors)
+
+
+def _statement(
+    rng: random.Random, values: list[_Value], target: str, *, x64: bool
+) -> tuple[Statement, _Value] | None:
+    weights = [template.weight for template in STATEMENTS]
+    for _ in range(_ATTEMPTS):
+        template = rng.choices(STATEMENTS, weights)[0]
+        operands: Any = generating._operands(rng, template, values)
+        if operands is None:
+            continue
+        level = generating._level(template.level, [value.level for value in operands])
+        if level > _HIGHEST_LEVEL:
+            continue
+        avals = [value.aval for value in operands]
+        try:
+            text, preamble = write(template, TensorFlowDraw(rng, avals, x64=x64))
+        except (IndexError, ValueError):
+            continue
+        found = _try(text, preamble, operands)
+        if found is None or (level > _HALF_LEVEL and found[0].dtype.itemsize == 2):
+            continue
+        aval, tensors = found
+        statement = Statement(
+            target=target,
+            text=text,
+            operands=tuple(value.name for value in operands),
+            aval=f"{aval.dtype}[{','.join(map(str, aval.shape))}]",
+            template=template.name,
+            preamble=(preamble,) if preamble else (),
+        )
+        return statement, _Value(target, aval, level, tensors)
+    return None
+
+
+def _try(text: str, preamble: str, operands: list[_Value]) -> tuple[_Aval, tuple[Any, ...]] | None:
+    """What a statement gives of both sizes; None where it is refused, too large or not finite."""
+    names = tuple(f"x{index}" for index in range(len(operands)))
+    namespace: dict[str, Any] = {}
+    source = f"{PREAMBLE}\n{preamble}\ndef f({', '.join(names)}):\n    return {fill(text, names)}\n"
+    exec(source, namespace)
+    try:
+        found = [namespace["f"](*(value.tensors[i] for value in operands)) for i in range(2)]
+    except Exception:  # noqa: BLE001 - of many classes; the next template may fit
+        return None
+    if not all(isinstance(tensor, tf.Tensor) for tensor in found):
+        return None
+    first, second = found
+    if first.dtype != second.dtype or first.shape.rank != second.shape.rank or first.shape.rank > 4:
+        return None
+    dtype = np.dtype(first.dtype.as_numpy_dtype)
+    if kind_of(dtype) in "?e" or max(first.shape.num_elements(), 0) > _LARGEST:
+        return None
+    if first.dtype.is_floating or first.dtype.is_complex:
+        finite = np.isfinite(np.abs(np.asarray(first.numpy(), np.complex128)))
+        if finite.size and finite.mean() < 0.7:
+            return None
+    return _Aval(_shape(first.shape, second.shape), dtype), (first, second)
+
+
+def _shape(first: Any, second: Any) -> tuple[int | str, ...]:
+    """A size is a number, a dimension variable, or something that depends on one."""
+    return tuple(
+        one if one == other else _NAMES.get((one, other), "?")
+        for one, other in zip(first, second, strict=True)
+    )
+
+
+def _draw_options(
+    rng: random.Random, program: Program
+) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
+    weights = dict(CHECKS)
+    if program.symbols:
+        weights["export"] = 12.0
+    checks = {rng.choices(list(weights), list(weights.values()))[0] for _ in range(2)}
+    options: list[tuple[str, Any]] = []
+    if rng.random() < 0.65:
+        options.append(("order", rng.choice([1, 1, 1, 2])))
+    if rng.random() < 0.4:
+        options.append(("variables", rng.choice(["constant", "argument"])))
+    if rng.random() < 0.3:
+        options.append(("traced", True))
+    if program.symbols:
+        options.append(("batches", rng.choice(_BATCHES)))
+    return tuple(sorted(checks)), tuple(options)
