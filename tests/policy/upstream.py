@@ -40,6 +40,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.verifying.pullbacks",
         "bridge.serving",
         "bridge.testing",
+        "bridge.verifying.tensorflow_probes",
         "bridge.verifying.tensorflow_run",
         "bridge.tf_keras",
         "xla_call_module._tf",

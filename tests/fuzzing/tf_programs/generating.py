@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.fuzzing.programs import generating
 from tests.fuzzing.programs.program import Argument, Container, Program, Statement, fill
-from tests.fuzzing.programs.statements import kind_of, write
+from tests.fuzzing.programs.statements import Template, kind_of, write
 from tests.fuzzing.tf_programs.statements import STATEMENTS, TensorFlowDraw
 
 __all__ = ["PREAMBLE", "generate"]
@@ -48,19 +48,25 @@ class _Value:
 
 
 def generate(seed: int, *, x64: bool) -> Program:
-    """The program of a seed."""
+    """The program of a seed; each statement of the table has its own seeds."""
     rng = random.Random(f"tensorflow {seed} {x64}")
-    arguments = _arguments(rng, x64=x64)
+    due = STATEMENTS[seed % len(STATEMENTS)]
+    arguments = _arguments(rng, due, x64=x64)
     values = [_value_of(a, seed) for a in arguments]
     count = min(rng.randint(3, 12), rng.randint(3, 12))
     statements: list[Statement] = []
     while len(statements) < count:
-        made = _statement(rng, values, f"v{len(statements)}", x64=x64)
+        target, placed = f"v{len(statements)}", {s.template for s in statements}
+        made = None
+        is_last = len(statements) == count - 1
+        if due.name not in placed and (is_last or rng.random() < 0.5):
+            made = _statement(rng, [due] * _ATTEMPTS, values, target, x64=x64)
+        made = made or _statement(rng, _picked(rng), values, target, x64=x64)
         if made is None:
             break
         statements.append(made[0])
         values.append(made[1])
-    kept, results = generating._results(rng, statements, values, len(arguments))
+    kept, results = generating._results(rng, statements, values, len(arguments), due.name)
     program = Program(
         seed=seed,
         x64=x64,
@@ -85,9 +91,13 @@ def _without_classes(node: Any) -> Any:
     return Container(kind, tuple((key, _without_classes(child)) for key, child in node.children))
 
 
-def _arguments(rng: random.Random, *, x64: bool) -> list[Argument]:
+def _picked(rng: random.Random) -> list[Template]:
+    return rng.choices(STATEMENTS, [t.weight for t in STATEMENTS], k=_ATTEMPTS)
+
+
+def _arguments(rng: random.Random, due: Template, *, x64: bool) -> list[Argument]:
     """Those that TensorFlow takes: no Python numbers, and no dimension of size 0 or one of b's."""
-    drawn = generating._arguments(rng, x64=x64)
+    drawn = generating._arguments(rng, due, x64=x64)
     return [dataclasses.replace(a, weak=False) for a in drawn]
 
 
@@ -98,11 +108,9 @@ def _value_of(argument: Argument, seed: int) -> _Value:
 
 
 def _statement(
-    rng: random.Random, values: list[_Value], target: str, *, x64: bool
+    rng: random.Random, templates: list[Template], values: list[_Value], target: str, *, x64: bool
 ) -> tuple[Statement, _Value] | None:
-    weights = [template.weight for template in STATEMENTS]
-    for _ in range(_ATTEMPTS):
-        template = rng.choices(STATEMENTS, weights)[0]
+    for template in templates:
         operands: Any = generating._operands(rng, template, values)
         if operands is None:
             continue
