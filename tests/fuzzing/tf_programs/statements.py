@@ -167,7 +167,7 @@ def _binary(statement: _Add) -> None:
     statement("where_mask", "tf.where({1}, {0}, tf.zeros_like({0}))", "fc", "b", weight=0.5)
     statement("clip", "tf.clip_by_value({0}, -{small}, {small})", "f", level="2")
     statement("add_n", "tf.add_n([{0}, {1}, {0}])", "f", "==0", level="max+2")
-    statement("logical", "tf.logical_xor({0}, {1})", "b", "=0", level="0", weight=0.4)
+    statement("logical", "tf.math.logical_xor({0}, {1})", "b", "=0", level="0", weight=0.4)
     statement("logical_not", "tf.logical_not({0})", "b", level="0", weight=0.3)
 
 
@@ -336,10 +336,10 @@ def _linear_algebra(statement: _Add) -> None:
 def _random(statement: _Add) -> None:
     for name in ("uniform", "normal", "truncated_normal"):
         statement(f"stateless_{name}", f"{{0}} + tf.random.stateless_{name}(tf.shape({{0}}), "
-                  "[{seed}, 1], dtype={0}.dtype, alg='threefry')", "f", rank=1, weight=0.3,
+                  "[{seed}, 1], dtype={0}.dtype)", "f", rank=1, weight=0.3,
                   level="max+2")  # fmt: skip
     statement("stateless_integers", "{0} + tf.random.stateless_uniform(tf.shape({0}), [{seed}, 2], "
-              "0, 5, {0}.dtype, alg='threefry')", "i", rank=1, weight=0.3,
+              "0, 5, {0}.dtype)", "i", rank=1, weight=0.3,
               level="max+3")  # fmt: skip
 
 
@@ -364,8 +364,8 @@ def _control_flow(statement: _Add) -> None:
               "({0}))", "f", weight=1.2)  # fmt: skip
     statement("cond_mask", f"tf.cond(tf.reduce_any({{1}}), lambda: {body}({{0}}), lambda: {{0}})",
               "fc", "b", weight=0.5)  # fmt: skip
-    statement("switch_case", f"tf.switch_case({{small}} - 1, [lambda: {body}({{0}}), lambda: {body}"
-              "({0}), lambda: {0}])", "f", weight=0.6)  # fmt: skip
+    statement("switch_case", f"tf.switch_case(tf.constant({{small}} - 1), [lambda: {body}({{0}}), "
+              f"lambda: {body}({{0}}), lambda: {{0}}])", "f", weight=0.6)  # fmt: skip
     statement("while_loop", f"tf.while_loop(lambda i, x: i < {{small}}, lambda i, x: (i + 1, {body}"
               "(x)), (0, {0}), maximum_iterations=4)[1]", "fc", weight=0.9)  # fmt: skip
     statement("while_value", f"tf.while_loop(lambda i, x: tf.reduce_sum(tf.abs(x)) < 9, lambda i, x"
