@@ -20,8 +20,10 @@ from jax.sharding import NamedSharding
 
 __all__ = [
     "allow_registration_of",
+    "callback_frames",
     "coordination_client",
     "cut_vjp",
+    "depends_on_first",
     "devices_of_lowering",
     "dlpack_exporter",
     "enable_x64",
@@ -388,6 +390,42 @@ def is_staging() -> bool:
     if query is None:
         return isinstance(jax.numpy.zeros(()), jax.core.Tracer)
     return bool(query())
+
+
+def callback_frames(jaxpr: Any) -> list[tuple[str, int]]:
+    """Files and lines of the first callback to Python in a jaxpr, from it outwards; none if none.
+
+    Where an equation comes from is told by `source_info`, which `jax.extend.core` has without its
+    form (jax/_src/source_info_util.py). Without the gate messages have no place. It can go when JAX
+    tells the frames of an equation.
+    """
+    for equation in getattr(jaxpr, "eqns", ()):
+        found: list[tuple[str, int]] = []
+        name = equation.primitive.name
+        is_callback = "callback" in name or name == "debug_print"
+        for value in () if is_callback else equation.params.values():
+            for part in value if isinstance(value, (tuple, list)) else (value,):
+                found = found or callback_frames(getattr(part, "jaxpr", part))
+        if is_callback or found:
+            traceback = getattr(getattr(equation, "source_info", None), "traceback", None)
+            frames = getattr(traceback, "frames", ())
+            return found + [(frame.file_name, frame.line_num) for frame in frames]
+    return []
+
+
+def depends_on_first(function: Callable[..., Any], *args: Any) -> bool:
+    """Whether results of a function may depend on leaves of its first argument.
+
+    An operation is taken to use all that it is given. `jax.extend.core` has equations without their
+    form, and `jax.make_jaxpr` gives them (jax/_src/core.py, `Jaxpr`).
+    """
+    jaxpr: Any = jax.make_jaxpr(function)(*args).jaxpr
+    reached = set(jaxpr.invars[: len(tree_util.tree_leaves(args[0]))])
+    # Literals have no hash.
+    for equation in jaxpr.eqns:
+        if any(isinstance(v, core.Var) and v in reached for v in equation.invars):
+            reached.update(equation.outvars)
+    return any(isinstance(v, core.Var) and v in reached for v in jaxpr.outvars)
 
 
 def devices_of_lowering(context: Any) -> int | None:

@@ -63,7 +63,10 @@ class EagerCalls:
             return None
         if (device := self._asked_device()) and not device.endswith("CPU:0"):
             return None
-        leaves, tree = tree_util.tree_flatten((args, kwargs))
+        try:
+            leaves, tree = tree_util.tree_flatten((args, kwargs))
+        except ValueError:  # which is refused where tensors are made of them
+            return None
         arrays: list[np.ndarray[Any, Any]] = []
         key: list[Hashable] = [tree]
         for leaf in leaves:

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 from jax import export, tree_util
 
-from bridge._jax import replace_vjp
+from bridge._jax import callback_frames, replace_vjp
 from bridge.direct_export import export_directly
+from bridge.explaining import calls_back, explain_tracing
 from xla_call_module._jax import survive_forks
 from xla_call_module.checks import DisabledCheck, parse_checks, unite
 from xla_call_module.errors import InteropError, LoweringError, StructureError, UnsupportedError
@@ -54,7 +55,8 @@ def export_for(
             primitive, and the platforms for which it can.
         StructureError: it calls a target that has no meaning outside this process, with its place.
         UnsupportedError: it calls back to Python.
-        Exception: what tracing the function raises.
+        Exception: what tracing the function raises; for what JAX and its frameworks refuse it is
+            an `InteropError`, too.
     """
     survive_forks()
 
@@ -63,22 +65,26 @@ def export_for(
 
     try:
         return export_on(platforms)
-    except _REFUSALS as error:
-        if isinstance(error, UnsupportedError) or not _is_traced(fun, args, kwargs):
+    except Exception as error:
+        explained = explain_tracing(name, error)
+        if explained is not None:
+            raise explained from error
+        known = isinstance(error, _REFUSALS) and not isinstance(error, UnsupportedError)
+        if not known or not _is_traced(fun, args, kwargs):
             raise
         if _is_of_callbacks(error):
-            raise _calls_back(name, error) from error
+            raise _calls_back(name, fun, args, kwargs, error) from error
         reasons = _reasons(export_on, platforms)
         for reason in reasons.values():
             if _is_of_callbacks(reason):  # which is what is wrong, on every platform
-                raise _calls_back(name, reason) from error
+                raise _calls_back(name, fun, args, kwargs, reason) from error
         usable = [platform for platform in platforms if platform not in reasons]
         obstacle = _obstacle(export_on(usable), disabled_checks) if usable else ""
         said = {platform: str(reason) for platform, reason in reasons.items()}
-        explained = _explain(name, platforms, said, obstacle)
-        if explained is None:
+        refusal = _explain(name, platforms, said, obstacle)
+        if refusal is None:
             raise
-        raise explained from error
+        raise refusal from error
 
 
 def _export(
@@ -137,13 +143,14 @@ def _is_of_callbacks(error: Exception) -> bool:
     return isinstance(error, NotImplementedError) and "callback" in str(error)
 
 
-def _calls_back(name: str, error: Exception) -> UnsupportedError:
-    return UnsupportedError(
-        f"{name} calls back to Python, and the callback cannot leave this process. To do: leave "
-        "pure_callback, io_callback and debug.print out of what is exported; a function of "
-        "bridge.call_tf is called back with compiled=False, which graph=True replaces. JAX says: "
-        f"{error}"
-    )
+def _calls_back(
+    name: str,
+    fun: jax.stages.Wrapped,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    error: Exception,
+) -> UnsupportedError:
+    return calls_back(name, callback_frames(fun.trace(*args, **kwargs).jaxpr.jaxpr), error)
 
 
 def argument_names(

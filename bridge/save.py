@@ -12,6 +12,7 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.batching.buckets import Buckets, with_batch_buckets
+from bridge.explaining import refusing_unsortable_keys
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.exporting.tracing import export_model
 from bridge.names import Names, input_names, names_of_signature, output_names, parameter_names
@@ -186,10 +187,12 @@ def save(
         >>> bridge.save(predict, "the_same", params=params, args="f32[batch,3]")
     """
     checks = parse_checks(disabled_checks)
-    traced = export_model(
-        model, params=params, trainable=trainable, inputs=inputs, args=args, platforms=platforms,
-        disabled_checks=checks,
-    )  # fmt: skip
+    with refusing_unsortable_keys("params, args or what the function takes"):
+        traced = export_model(
+            model, params=params, trainable=trainable, inputs=inputs, args=args,
+            platforms=platforms, disabled_checks=checks,
+        )  # fmt: skip
+        tree_util.tree_structure(traced.params)
     params, trainable, inputs = traced.params, traced.trainable, traced.inputs
     exporteds = _by_signature(traced.exported)
     options = ChainOptions(

@@ -12,6 +12,7 @@ import tensorflow as tf
 from jax import tree_util
 
 from bridge.containers import without_containers
+from bridge.explaining import flatten
 from bridge.narrowing import check_narrowing, narrow_dtype
 from bridge.specifications import ArgumentSpec
 from xla_call_module.dtypes import dtype_from_name
@@ -94,7 +95,7 @@ def read_arguments(
         ArgumentError: a leaf is nothing that TensorFlow makes a tensor of, with its path.
         DtypeError: JAX's narrower dtype does not hold a value.
     """
-    leaves, tree = tree_util.tree_flatten((args, kwargs))
+    leaves, tree = flatten((args, kwargs), where="An argument")
     origins: tuple[Any, ...] = ()
     for leaf in leaves:
         if not isinstance(leaf, tf.Tensor):

@@ -38,7 +38,7 @@ from xla_call_module.stablehlo import (
 )
 from xla_call_module.symbolic_shapes import deserialize_exported
 from xla_call_module.tensorflow_functions import refuse_functions, take_functions
-from xla_call_module.tree_description import describe_trees, is_plain_tree
+from xla_call_module.tree_description import describe_trees, is_plain_tree, leaf_paths
 from xla_call_module.tree_nodes import TreeNode, Trees
 from xla_call_module.tree_restoring import restore_tree
 
@@ -363,21 +363,14 @@ def result_specs(exported: export.Exported) -> tuple[TensorSpec, ...]:
 
 def argument_paths(in_tree: tree_util.PyTreeDef) -> tuple[str, ...]:
     """Paths of the leaves of `(args, kwargs)`, as JAX's own messages write them: `args[0]['w']`."""
-    paths = []
-    for path in _key_paths(in_tree):
-        root = "args" if path[:1] == (tree_util.SequenceKey(0),) else "kwargs"
-        paths.append(root + tree_util.keystr(path[1:]))
-    return tuple(paths)
+    both: Any = in_tree  # the stub of its class lacks `children`
+    args, kwargs = map(leaf_paths, both.children())
+    return (*(f"args{path}" for path in args), *(f"kwargs{path}" for path in kwargs))
 
 
 def result_paths(out_tree: tree_util.PyTreeDef) -> tuple[str, ...]:
     """Paths of the leaves of a function's result: `result['y'][0]`."""
-    return tuple("result" + tree_util.keystr(path) for path in _key_paths(out_tree))
-
-
-def _key_paths(tree: tree_util.PyTreeDef) -> list[tuple[Any, ...]]:
-    filled = tree_util.tree_unflatten(tree, range(tree.num_leaves))
-    return [path for path, _ in tree_util.tree_leaves_with_path(filled)]
+    return tuple(f"result{path}" for path in leaf_paths(out_tree))
 
 
 def _specs(

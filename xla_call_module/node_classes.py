@@ -81,12 +81,12 @@ def _local_classes() -> Iterator[type]:
 
 
 def _attributes(module: str, name: str) -> Iterator[tuple[str, Any]]:
-    """The modules of the same package that are imported and have this name; public ones first."""
+    """The public modules of the same package that are imported and have this name."""
     package = module.partition(".")[0]
-    for found in sorted(sys.modules, key=lambda text: ("._" in text, text)):
-        if found == package or found.startswith(f"{package}."):
-            value = getattr(sys.modules[found], "__dict__", {}).get(name)
-            if value is not None and "._" not in f".{found}":
+    for found, imported in list(sys.modules.items()):
+        if (found == package or found.startswith(f"{package}.")) and "._" not in f".{found}":
+            value = getattr(imported, "__dict__", {}).get(name)
+            if value is not None:
                 yield found, value
 
 

@@ -6,7 +6,7 @@ import builtins
 import dataclasses
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from xla_call_module.node_classes import (
 from xla_call_module.tree_nodes import LEAF, MAX_TREE_DEPTH, TreeNode, Trees
 
 __all__ = [
+    "LEAF_MAKERS",
     "StaticData",
     "describe_tree",
     "describe_trees",
@@ -33,6 +34,7 @@ __all__ = [
     "filled",
     "is_plain_tree",
     "key_name",
+    "leaf_paths",
     "named_types",
     "one_level",
     "outline",
@@ -41,6 +43,8 @@ __all__ = [
 _NONE = TreeNode("none")
 _CONTAINERS: Mapping[type, Literal["list", "tuple"]] = {list: "list", tuple: "tuple"}
 _BUILTIN = (list, tuple, dict)
+# What stands for an array where a structure is looked at.
+LEAF_MAKERS: tuple[Callable[[], Any], ...] = (object, int, lambda: np.zeros(()))
 
 
 def describe_trees(exported: export.Exported) -> Trees:
@@ -106,17 +110,41 @@ def _children(tree: Any) -> list[Any]:
     return list(tree.children())
 
 
-def filled(tree: tree_util.PyTreeDef) -> Any:
+def filled(tree: Any) -> Any:
     """A pytree with something for leaves; None where a class does not take that.
 
-    https://docs.jax.dev/en/latest/custom_pytrees.html asks classes to take any object.
+    https://docs.jax.dev/en/latest/custom_pytrees.html asks classes to take any object; some take
+    numbers or arrays only.
     """
-    for leaves in ([object() for _ in range(tree.num_leaves)], range(tree.num_leaves)):
+    for make in LEAF_MAKERS:
         try:
-            return tree_util.tree_unflatten(tree, leaves)
+            value = tree_util.tree_unflatten(tree, [make() for _ in range(tree.num_leaves)])
+            if len(tree_util.tree_leaves(value)) == tree.num_leaves:
+                return value
         except Exception:  # noqa: BLE001 - whatever a class raises, there is another way
             continue
     return None
+
+
+def leaf_paths(tree: tree_util.PyTreeDef) -> list[str]:
+    """For each leaf its path as `jax.tree_util.keystr` writes it."""
+    value = filled(tree)
+    if value is not None:
+        return [tree_util.keystr(path) for path, _ in tree_util.tree_leaves_with_path(value)]
+    return list(_paths_in(tree))
+
+
+def _paths_in(tree: Any) -> Iterator[str]:
+    """The same of what nobody can make: the children of such a class have numbers."""
+    data = tree.node_data()
+    if data is None:
+        yield ""
+    below = _children(tree)
+    for index, child in enumerate(below):
+        kind, keys = data
+        entry = f"[{keys[index]!r}]" if kind is dict else f"[{index}]"
+        for path in leaf_paths(child):
+            yield f"{entry}{path}"
 
 
 def one_level(value: Any) -> tuple[tuple[Any, ...], list[Any], Any]:
@@ -192,6 +220,8 @@ class _Describer:
             children = children if value is None else list(value)
         elif value is not None:
             names, children, _ = one_level(value)
+        if len(names) != len(below):  # what its children are depends on their values
+            names, children = range(len(below)), [None] * len(below)
         entries = [
             self.node(child, part, f"{path}{_entry(kind, name)}", depth + 1)
             for child, part, name in zip(below, children, names, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax import tree_util
@@ -19,10 +19,13 @@ from xla_call_module.node_classes import (
     named_tuple_class,
     path_of,
 )
-from xla_call_module.tree_description import fields_of, named_types, one_level
+from xla_call_module.tree_description import LEAF_MAKERS, fields_of, named_types, one_level
 from xla_call_module.tree_nodes import TreeNode
 
 __all__ = ["missing_classes", "restore_tree"]
+
+# Of each one all modules of its package are looked through.
+MAX_CLASSES = 1000
 
 
 def restore_tree(node: TreeNode, functions: Mapping[int, Any] | None = None) -> tree_util.PyTreeDef:
@@ -35,8 +38,16 @@ def restore_tree(node: TreeNode, functions: Mapping[int, Any] | None = None) -> 
     Raises:
         FormatError: it is no pytree.
     """
+    if len(classes := set(_paths(node))) > MAX_CLASSES:
+        raise FormatError(
+            f"A pytree of the file has {len(classes)} classes; expected at most {MAX_CLASSES}."
+        )
     try:
-        tree: Any = tree_util.tree_structure(_Restorer(functions or {}).instance(node))
+        for make in LEAF_MAKERS:
+            found = _Restorer(functions or {}, make).instance(node)
+            tree: Any = tree_util.tree_structure(found)
+            if tree.num_leaves == node.num_leaves and not [*missing_classes(tree)]:
+                return tree
     except (TypeError, ValueError, RecursionError) as error:
         raise FormatError(f"A pytree of the file is damaged: {error!s:.200}") from error
     if tree.num_leaves != node.num_leaves:
@@ -45,6 +56,13 @@ def restore_tree(node: TreeNode, functions: Mapping[int, Any] | None = None) -> 
             "makes it. To do: write the file again."
         )
     return tree
+
+
+def _paths(node: TreeNode) -> Iterator[str]:
+    if node.path:
+        yield node.path
+    for part in (*node.children, *((node.static,) if node.static is not None else ())):
+        yield from _paths(part)
 
 
 def missing_classes(tree: Any) -> Iterator[str]:
@@ -61,6 +79,7 @@ class _Restorer:
     """What makes pytrees of nodes, with any objects for leaves."""
 
     functions: Mapping[int, Any]
+    make_leaf: Callable[[], Any]
 
     def instance(self, node: TreeNode) -> Any:
         """A pytree, or a value of static data."""
@@ -82,7 +101,7 @@ class _Restorer:
     def _single(self, node: TreeNode) -> Any:
         match node.kind:
             case "leaf":
-                return object()
+                return self.make_leaf()
             case "value":
                 return node.value
             case "type":

@@ -14,6 +14,7 @@ from typing import Any
 
 from jax import export, tree_util
 
+from bridge._jax import depends_on_first
 from bridge.exporting.parametric import (
     LINEN_TRAINED,
     Parametric,
@@ -172,23 +173,28 @@ def _of_nnx(nnx: ModuleType, model: Any, params: Any) -> Parametric | None:
     definition, keys, state = nnx.split(owner, nnx.RngState, ...)
     plain = PlainParameters.of(state, without="value")
 
+    drawn, structure = tree_util.tree_flatten(keys)
+
     def call(params: Any, *args: Any, **kwargs: Any) -> Any:
-        state = plain.rebuild(params)
-        module = nnx.merge(definition, keys, state)
-        try:
+        def run(drawn: list[Any]) -> tuple[Any, bool]:
+            # New variables: those of another trace cannot count what is drawn of them.
+            own = tree_util.tree_unflatten(structure, drawn)
+            module = nnx.merge(definition, own, plain.rebuild(params))
             results = getattr(module, method)(*args, **kwargs)
+            _, after, state = nnx.split(module, nnx.RngState, ...)
+            _refuse_new_state(name, plain.leaves(params), tree_util.tree_leaves(state))
+            return results, _is_new(drawn, tree_util.tree_leaves(after))
+
+        try:
+            results, is_drawn = run(drawn)
+            if is_drawn and depends_on_first(lambda drawn: run(drawn)[0], drawn):
+                raise _new_state(name, "random numbers on which its results depend")
         except sys.modules["flax.errors"].TraceContextError as error:  # of the keys' count
             raise _new_state(name, "random numbers") from error
-        _refuse_new_state(name, plain.leaves(params), _nnx_leaves(nnx, module))
         return results
 
     flags = of_parts(state, lambda part: isinstance(part, nnx.Param), trained=True)
     return Parametric(named(call, model), name, plain.params, plain.select(flags))
-
-
-def _nnx_leaves(nnx: ModuleType, module: Any) -> list[Any]:
-    _, _, state = nnx.split(module, nnx.RngState, ...)
-    return tree_util.tree_leaves(state)
 
 
 def _of_haiku(haiku: ModuleType, model: Any, params: Any) -> Parametric | None:
@@ -249,15 +255,20 @@ def _expect_params(name: str, params: Any, how: str) -> None:
         raise StructureError(f"{name} does not hold its parameters. To do: pass {how}.")
 
 
+def _is_new(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    return len(old) != len(new) or not all(a is b for a, b in zip(old, new, strict=True))
+
+
 def _refuse_new_state(name: str, old: Sequence[Any], new: Sequence[Any]) -> None:
     """A signature returns results alone, and a new state would be lost."""
-    if len(old) != len(new) or not all(a is b for a, b in zip(old, new, strict=True)):
+    if _is_new(old, new):
         raise _new_state(name, "its state, such as batch statistics")
 
 
 def _new_state(name: str, what: str) -> StructureError:
     return StructureError(
         f"{name} changes {what}, as in training, when it is called, and a signature has no place "
-        "for that. To do: save it as it is for inference: model.eval() in nnx, is_training=False "
-        "in the function that Haiku transforms; or pass a function that returns the new state, too."
+        "for that. To do: save it as it is for inference: model.eval() in nnx, or initial_carry= "
+        "for the carry of an nnx.RNN that is drawn; is_training=False in the function that Haiku "
+        "transforms; or pass a function that returns the new state, too."
     )

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
+from bridge.explaining import flatten
 from bridge.layers.artifact import LayerWeight
 from bridge.layers.computation import LayerComputation
 from bridge.layers.held import hold
@@ -116,7 +117,7 @@ def _check_shared(variables: Mapping[int, Any], given: Any, adapted: Any) -> Non
 
 def _unwrapped(tree: Any) -> tuple[dict[int, Any], Any]:
     """The variables among the leaves by their index, and the pytree with values instead."""
-    leaves, structure = tree_util.tree_flatten(tree)
+    leaves, structure = flatten(tree, where="What a layer holds")
     found = {i: leaf for i, leaf in enumerate(leaves) if hasattr(leaf, "assign")}
     values = [np.asarray(leaf) if i in found else leaf for i, leaf in enumerate(leaves)]
     return found, tree_util.tree_unflatten(structure, values)

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
+from bridge.explaining import flatten
 from bridge.layers.artifact import LayerArtifact, LayerFunction, LayerWeight
 from bridge.layers.function import check_same_inputs, check_weights, described, to_function
 from bridge.layers.held import Held, shape_of
@@ -207,7 +208,7 @@ def _export(
     name = str(getattr(function, "__name__", type(function).__name__))
     leading = [x for x in (held.params, held.state, held.keys) if x is not None]
     args = _spread(function, len(leading), args)
-    leaves, tree = tree_util.tree_flatten((tuple(args), dict(kwargs)))
+    leaves, tree = flatten((tuple(args), dict(kwargs)), where=f"An input of {name}")
     specs = specify(_for_any_batch(leaves), tree, polymorphic_shapes="auto", constraints=())
     inputs, keywords = tree_util.tree_unflatten(tree, specs)
     own = tree_util.tree_map(shape_of, tuple(leading))
@@ -223,9 +224,9 @@ def _export(
         if type(error).__name__ != "InconclusiveDimensionOperation":
             raise
         raise StructureError(
-            f"{name} cannot be exported for every batch size: {error} To do: export it with "
-            "jax.export.export for the sizes that it is for, with constraints between symbolic "
-            "dimensions if need be, and pass the result."
+            f"{name} cannot be exported for every batch size: {error.__cause__} To do: export "
+            "it with jax.export.export for the sizes that it is for, with constraints between "
+            "symbolic dimensions if need be, and pass the result."
         ) from error
 
 

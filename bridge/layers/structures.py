@@ -143,9 +143,9 @@ def _match(
         return
     children = dict(structure.children)
     if isinstance(value, Mapping):
-        if structure.kind not in ("dict", "namedtuple") or value.keys() != children.keys():
+        items = {str(key): part for key, part in value.items()}  # structures have text for keys
+        if structure.kind not in ("dict", "namedtuple") or items.keys() != children.keys():
             raise _unlike(name, structure, value, where)
-        items = {key: value[key] for key in children}
     elif (
         structure.kind != "dict"
         and isinstance(value, (list, tuple))

@@ -16,6 +16,7 @@ import numpy as np
 from jax import custom_batching, export, lax, tree_util
 
 from bridge._jax import vary_together
+from bridge.explaining import flatten
 from bridge.loading.needed_devices import needed_devices, require_devices
 from bridge.tree_matching import match_trees
 from xla_call_module.errors import StructureError
@@ -90,7 +91,8 @@ class MappableExported(export.Exported):
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """What the exported function returns; see `jax.export.Exported.call`."""
-        leaves, structure = tree_util.tree_flatten((args, kwargs))
+        where = f"An argument of {self.fun_name}"
+        leaves, structure = flatten((args, kwargs), where=where)
         match = match_trees(structure, self.in_tree)
         plain: Any = super()
         if match is None:

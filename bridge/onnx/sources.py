@@ -10,8 +10,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import export, tree_util
+from jax import export
 
+from bridge.explaining import flatten
 from bridge.loaded import LoadedModel, LoadedSignature
 from bridge.names import Names, choose_names, input_names, output_names
 from bridge.narrowing import narrow_array, narrow_dtype
@@ -231,7 +232,7 @@ def _parameters(
     exported: export.Exported, call: CallModule, params: Any
 ) -> dict[int, tuple[str, Array]]:
     """For each leaf of the parameters its name and array."""
-    leaves, tree = tree_util.tree_flatten(params)
+    leaves, tree = flatten(params, where="params")
     in_tree: Any = exported.in_tree  # the stub of its class lacks `children`
     names = unique_names("/".join(path) or "params" for path in key_names(tree))
     _check_structure(call, in_tree, tree)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from jax import tree_util
 
 from bridge.containers import without_containers
+from bridge.explaining import refusing_unsortable_keys
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError, DtypeError, FormatError, StructureError
 from xla_call_module.exported import result_paths
@@ -107,7 +108,8 @@ def flatten_results(results: Any, name: str) -> tuple[list[tf.Tensor], tree_util
     """
     if isinstance(results, tf.Operation):  # what a tf.function without results returns in a graph
         results = ()
-    leaves, tree = tree_util.tree_flatten(without_containers(results))
+    with refusing_unsortable_keys("A result"):
+        leaves, tree = tree_util.tree_flatten(without_containers(results))
     tensors = []
     for path, leaf in zip(result_paths(tree), leaves, strict=True):
         if isinstance(leaf, tf.__internal__.CompositeTensor) and not isinstance(leaf, tf.Variable):

@@ -14,6 +14,7 @@ from jax import tree_util
 
 from bridge._jax import is_staging, transformation_query
 from bridge.backend import require_own_runtime
+from bridge.explaining import flatten
 from bridge.narrowing import narrow_array
 from bridge.tf_functions.callables import (
     call_with_tensors,
@@ -116,7 +117,7 @@ class CalledFunction:
         given: Mapping[str, Any] = {}
         if self._mode == "argument":
             given, args = self._split_variables(args)
-        leaves, tree = tree_util.tree_flatten((args, kwargs))
+        leaves, tree = flatten((args, kwargs), where=f"An argument of {self.__name__}")
         for index, leaf in enumerate(leaves):
             if not isinstance(leaf, jax.Array):
                 leaves[index] = _to_array(leaf, tree, index)
@@ -136,7 +137,7 @@ class CalledFunction:
             **kwargs: the same by name.
         """
         if args or kwargs:
-            leaves, tree = tree_util.tree_flatten((args, kwargs))
+            leaves, tree = flatten((args, kwargs), where=f"An argument of {self.__name__}")
             self._bind(tree, [_to_array(leaf, tree, i) for i, leaf in enumerate(leaves)])
         names = self._names()
         if not self._bound and variables_of(self._source) is None:

@@ -10,23 +10,25 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.xla_call_module.trees import tree_nodes
 from xla_call_module.errors import FormatError, InteropError
 from xla_call_module.node_classes import find_class, public_path
-from xla_call_module.tree_description import StaticData, describe_tree, outline
+from xla_call_module.tree_description import StaticData, describe_tree, leaf_paths, outline
 from xla_call_module.tree_nodes import TreeNode
 from xla_call_module.tree_restoring import restore_tree
 
 
+@settings(deadline=None)
 @given(tree_nodes)
 def test_json_round_trips(node):
     text = json.dumps(node.to_json())
     assert TreeNode.from_json(json.loads(text), where="here") == node
 
 
+@settings(deadline=None)
 @given(tree_nodes)
 def test_a_structure_is_restored_or_refused(node):
     """Classes that are nowhere have stand-ins, which are written as what they stand for."""
@@ -39,6 +41,7 @@ def test_a_structure_is_restored_or_refused(node):
     assert restore_tree(described) == tree
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(max_size=4) | st.sampled_from(["*", "class", "m:C"]),
@@ -128,3 +131,26 @@ def test_a_class_that_takes_arrays_only():
         (TreeNode("value", value=0),),
         (TreeNode("value", value="x"),),
     )
+
+
+def test_classes_without_end():
+    nodes = tuple(TreeNode("class", f"m:C{number}") for number in range(1001))
+    with pytest.raises(FormatError, match="has 1001 classes; expected at most 1000"):
+        restore_tree(TreeNode("list", children=nodes))
+
+
+def test_a_class_that_looks_at_its_values():
+    """Its children are those of its attributes that are arrays."""
+
+    class Picky:
+        def __init__(self, x):
+            self.x = x
+
+    def flatten(picky):
+        is_array = hasattr(picky.x, "dtype")
+        return ((picky.x,), None) if is_array else ((), picky.x)
+
+    jax.tree_util.register_pytree_node(Picky, flatten, lambda static, x: Picky(*(x or (static,))))
+    tree = jax.tree.structure({"p": Picky(jnp.ones(2))})
+    assert leaf_paths(tree) == ["['p'][<flat index 0>]"]
+    assert restore_tree(describe_tree(tree, StaticData())) == tree

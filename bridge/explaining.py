@@ -1,0 +1,158 @@
+"""What tracing a function raises, with a sentence in front that says what to do.
+
+The errors stay of the classes that JAX and its frameworks raise, besides being ours. No framework
+is imported here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jax import tree_util
+
+from xla_call_module.errors import (
+    ArgumentError,
+    InteropError,
+    StructureError,
+    UnsupportedError,
+)
+
+__all__ = ["calls_back", "explain_tracing", "flatten", "refusing_unsortable_keys"]
+
+_VALUES = frozenset({
+    "ConcretizationTypeError", "NonConcreteBooleanIndexError", "TracerArrayConversionError",
+    "TracerBoolConversionError", "TracerIntegerConversionError",
+})  # fmt: skip
+# What JAX says where a shape is an argument, and where a symbol is to be an int.
+_NO_SHAPE = re.compile(r"Shapes must be 1D sequences of concrete values")
+_NO_SIZE = re.compile(r"'_DimExpr' object cannot be interpreted as an integer")
+_UNSORTABLE = re.compile(r"Comparator raised exception while sorting pytree dictionary keys")
+
+_BIND = (
+    "takes an argument as a Python value, and what is exported gets arrays. To do: bind it, as in "
+    "functools.partial(f, train=False), or leave it to its default; or compute with jnp.where and "
+    "jax.lax.cond"
+)
+_FIXED = (
+    "needs a size that was given a name as a number. To do: export it with a fixed size, as in "
+    "args='f32[8,3]', or with a constraint that decides the comparison"
+)
+_SORTED = (
+    "has a dict whose keys have no order, such as 1 and 'a' together, and JAX sorts keys. To do: "
+    "take keys of one kind, such as text"
+)
+_KEY = (
+    "draws random numbers, and has no key. To do: save it as it is for inference, with "
+    "is_training=False (Haiku) or deterministic=True or train=False (linen); or pass a function "
+    "that takes a key and hands it on, as in lambda params, key, x: f.apply(params, key, x)"
+)
+_STATE = (
+    "changes its state, as in training. To do: save it as it is for inference, with train=False or "
+    "use_running_average=True; or pass a function that calls apply with mutable= and returns the "
+    "new state, too"
+)
+_OF_FRAMEWORKS = {
+    ("haiku", "MissingRNGError"): _KEY,
+    ("flax", "InvalidRngError"): _KEY,
+    ("flax", "ModifyScopeVariableError"): _STATE,
+}
+
+
+def explain_tracing(name: str, error: Exception) -> StructureError | None:
+    """What to raise for an error of tracing a function; None where it is the function's own.
+
+    Args:
+        name: of the function.
+        error: what was raised.
+    """
+    what = None if isinstance(error, InteropError) else _reason(error)
+    if what is None:
+        return None
+    cls: Any = {ValueError: StructureError, TypeError: ArgumentError}.get(type(error))
+    if cls is None:
+        cls = type(type(error).__name__, (StructureError, type(error)), {})
+    explained: StructureError = cls(f"{name} {what}. What was raised: {error}")
+    return explained
+
+
+def _reason(error: Exception) -> str | None:
+    name, text = type(error).__name__, str(error)
+    if name in _VALUES or _NO_SHAPE.search(text):
+        return _BIND
+    if name == "InconclusiveDimensionOperation" or _NO_SIZE.search(text):
+        return _FIXED
+    if _UNSORTABLE.search(text):
+        return _SORTED
+    return _OF_FRAMEWORKS.get((type(error).__module__.partition(".")[0], name))
+
+
+@contextmanager
+def refusing_unsortable_keys(where: str) -> Iterator[None]:
+    """A context in which JAX's error of a dict whose keys have no order is one of ours.
+
+    Args:
+        where: what has such a dict, at the beginning of a sentence.
+
+    Raises:
+        StructureError: there is one.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, InteropError) or not _UNSORTABLE.search(str(error)):
+            raise
+        raise StructureError(f"{where} {_SORTED}.") from error
+
+
+def flatten(tree: Any, *, where: str) -> tuple[list[Any], tree_util.PyTreeDef]:
+    """The leaves of a pytree and its structure.
+
+    Args:
+        tree: any pytree.
+        where: it is, at the beginning of a sentence.
+
+    Raises:
+        StructureError: it has a dict whose keys have no order.
+    """
+    try:
+        return tree_util.tree_flatten(tree)
+    except ValueError:
+        with refusing_unsortable_keys(where):
+            raise
+
+
+def calls_back(name: str, frames: Sequence[tuple[str, int]], error: Exception) -> UnsupportedError:
+    """What to raise where a function calls back to Python.
+
+    Args:
+        name: of the function.
+        frames: files and lines of the callback, from it outwards.
+        error: what JAX said.
+    """
+    hidden = [folder for folder in map(_folder_of, ("jax", "jaxlib", "equinox")) if folder]
+    own = [f for f in frames if not any(Path(f[0]).is_relative_to(h) for h in hidden)]
+    at = f" at {own[0][0]}:{own[0][1]}" if own else ""
+    if any(Path(file).parts[-2:] == ("equinox", "_errors.py") for file, _ in frames):
+        return UnsupportedError(
+            f"{name} checks its values with equinox.error_if{at}, which calls back to Python, and "
+            "the callback cannot leave this process. To do: set the environment variable "
+            "EQX_ON_ERROR=nan before equinox is imported, for NaN in the place of an error, or "
+            "EQX_ON_ERROR=off; or pass throw=False to what diffrax, optimistix and lineax solve. "
+            f"JAX says: {error}"
+        )
+    return UnsupportedError(
+        f"{name} calls back to Python{at}, and the callback cannot leave this process. To do: "
+        "leave pure_callback, io_callback and debug.print out of what is exported; a function of "
+        "bridge.call_tf is called back with compiled=False, which graph=True replaces. JAX says: "
+        f"{error}"
+    )
+
+
+def _folder_of(package: str) -> Path | None:
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return None if file is None else Path(file).parent
