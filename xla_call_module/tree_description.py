@@ -217,7 +217,9 @@ class _Describer:
             names, children = static, [None if value is None else value[key] for key in static]
         elif kind in _CONTAINERS or is_named_tuple(kind):
             names = names if kind in _CONTAINERS else kind._fields
-            children = children if value is None else list(value)
+            # A named tuple may have methods of its own for what it looks like.
+            iterate = list.__iter__ if kind is list else tuple.__iter__
+            children = children if value is None else list(iterate(value))
         elif value is not None:
             names, children, _ = one_level(value)
         if len(names) != len(below):  # what its children are depends on their values
@@ -320,7 +322,9 @@ class StaticData:
         if is_named_tuple(type(value)):
             names = tuple(TreeNode("value", value=name) for name in type(value)._fields)
             path = public_path(type(value))
-            return TreeNode("namedtuple", path, names, self._all(value, where, depth))
+            return TreeNode(
+                "namedtuple", path, names, self._all([*tuple.__iter__(value)], where, depth)
+            )
         if type(value) in pytree_classes():
             return self._class(value, where, depth)
         if callable(value):
