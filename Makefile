@@ -19,7 +19,7 @@ READY := $(VENV)/.installed-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench matrix fuzz format clean
+.PHONY: help demo test check bench matrix fuzz optimizers format clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -46,6 +46,9 @@ matrix: $(READY)test  ## Run against older TensorFlow versions
 fuzz: $(READY)test  ## Random programs and damaged files for ten minutes; FUZZ_ARGS="programs --seconds 60"
 	@$(MAKE) --no-print-directory $(READY)fuzz || echo 'atheris cannot be installed here.'
 	$(BIN)/python -m tests.fuzzing $(FUZZ_ARGS)
+
+optimizers: $(READY)test  ## Run the tests' ONNX models with and without each of ONNX Runtime's optimizers
+	$(BIN)/python -m tests.onnx.optimizers $(OPTIMIZERS_ARGS)
 
 format: $(READY)test  ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .

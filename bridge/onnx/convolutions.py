@@ -15,7 +15,7 @@ from bridge.onnx import layouts, nodes
 from bridge.onnx.graph import Graph
 from bridge.onnx.operation import Operation
 from bridge.onnx.rules import Rule
-from bridge.onnx.sizes import Dim, floordiv, is_static, numbers_of, product
+from bridge.onnx.sizes import Dim, floordiv, is_static, lower_bound, numbers_of, product
 from bridge.onnx.slicing import pad
 from bridge.onnx.values import Value
 
@@ -139,6 +139,8 @@ def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) ->
         x, w = (nodes.expand_dims(graph, value, [2]) for value in (x, w))
         return nodes.squeeze(graph, _in_order(graph, x, w, one, groups), [2])
     has_kernel = _has_kernel(x)
+    if has_kernel and groups == 1 and not (lower_bound(x.shape[1]) or isinstance(x.shape[1], int)):
+        x, w = (_with_feature(graph, value) for value in (x, w))
     is_empty = product((*x.shape, *w.shape)) == 0
     # ONNX's reference evaluator has no ConvTranspose of groups.
     pads = _transposed_pads(w, window) if has_kernel and groups == 1 else None
@@ -162,6 +164,12 @@ def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) ->
         dilations=list(window.dilations),
         **reach,
     )
+
+
+def _with_feature(graph: Graph, value: Value) -> Value:
+    """With one more feature, of zeros: with none at all the runtime's Conv does not end."""
+    shape = tuple(1 if axis == 1 else dim for axis, dim in enumerate(value.shape))
+    return nodes.concat(graph, [value, nodes.number_like(value, 0).seen_as(shape)], 1)
 
 
 def _padded(graph: Graph, x: Value, window: _Window, *, all_of_it: bool) -> tuple[Value, _Window]:

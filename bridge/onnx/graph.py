@@ -430,6 +430,8 @@ class Graph:
             dividend, divisor = inputs
             if (quotient := self._reciprocal(dividend, divisor, results[0])) is not None:
                 return [quotient]
+        if op_type in ("Div", "Mul") and results[0][1] == np.float64:
+            inputs = _without_scalars(inputs)
         references = tuple("" if value is None else self.reference(value) for value in inputs)
         names = self._outputs(op_type, references, len(results), attributes)
         made = [_made(name, *result) for name, result in zip(names, results, strict=True)]
@@ -628,6 +630,27 @@ def _made(name: str, shape: Sequence[Dim | None], dtype: np.dtype[Any]) -> Value
         of_atom(Measured(name, axis)) if dim is None else dim for axis, dim in enumerate(shape)
     )
     return Value(dtype, known, known, name)
+
+
+def _without_scalars(inputs: Sequence[Value | None]) -> list[Value | None]:
+    """Scalar constants repeated along a dimension of what they are for, where one has a known size.
+
+    ONNX Runtime makes one node of a MatMul and of a product or quotient with a single number around
+    it, which has the number, or its reciprocal, as a float32 (`MatMulScaleFusion`).
+    """
+    shape = max((value.held for value in inputs if value is not None), key=len, default=())
+    sizes = [dim if isinstance(dim, int) and dim <= _SMALL else 0 for dim in shape]
+    axis = next((axis for axis in reversed(range(len(shape))) if sizes[axis] > 1), None)
+    if axis is None:
+        return list(inputs)
+    held = (sizes[axis], *(1 for _ in shape[axis + 1 :]))
+    found: list[Value | None] = []
+    for value in inputs:
+        if value is not None and value.array is not None and value.array.size == 1:
+            repeated = np.broadcast_to(value.array.reshape(()), held)
+            value = dataclasses.replace(value, held=held, array=repeated)
+        found.append(value)
+    return found
 
 
 def _may_wrap(value: Value, dtype: np.dtype[Any]) -> bool:

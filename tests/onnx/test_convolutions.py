@@ -197,3 +197,14 @@ def test_nothing_to_convolve(of_x, of_w):
         return whole, lax.conv_general_dilated(x, w, (1, 1), pads), turned
 
     check(function, np.ones(of_x, np.float32), np.ones(of_w, np.float32))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_features_of_which_there_may_be_none(size):
+    """With none at all ONNX Runtime's Conv does not end."""
+
+    def function(x, w):
+        return lax.conv_general_dilated(x[:, 1:], w[:, 1:], (1,), "SAME")
+
+    x, w = (np.ones((n, size, 5), np.float32) for n in (2, 4))
+    check(function, x, w[..., :3], shapes=["2, n, 5", "4, n, 3"])

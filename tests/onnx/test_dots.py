@@ -104,6 +104,15 @@ def test_sums_of_as_many_products_as_a_run_knows(size):
     assert len(column.type.tensor_type.shape.dim) == 2  # of a vector it may be as memory was
 
 
+def test_products_with_numbers_that_no_float32_is():
+    """ONNX Runtime has what is around a MatMul as a float32, in its extended optimizations."""
+    x = np.random.default_rng(0).standard_normal((3, 3))
+    check(lambda x: (x @ x) / 50, x, rtol=1e-14, atol=1e-14)
+    check(lambda x: x @ (0.1 * x), x, rtol=1e-14, atol=1e-14)
+    check(lambda x: (x / 7) @ x[0] / 3, x, rtol=1e-14, atol=1e-14)
+    check(lambda x: (x / 50) @ (x * 0.3).T, x, shapes=["b, 3"], rtol=1e-14, atol=1e-14)
+
+
 def test_a_vector_behind_what_is_turned():
     """Of which ONNX Runtime makes one node that forgets the turn."""
     random = np.random.default_rng(0)
