@@ -52,6 +52,7 @@ _KERNELS: Mapping[str, str] = {
     "Where": f"int8 uint8 uint32 {_WIDE}",
     "Expand Tile ReverseSequence Compress": f"bool {_INTS} {_FLOATS}",
     "Pad": f"bool int8 int32 int64 uint8 uint32 uint64 {_FLOATS}",
+    "Unsqueeze Squeeze Flatten": f"bool {_INTS} {_FLOATS} bfloat16",
     "CumSum Einsum": _WIDE,
     "TopK": f"int8 int16 uint8 {_WIDE}",
     "Trilu": f"bool {_WIDE}",

@@ -10,7 +10,7 @@ import pytest
 from jax import export, lax
 
 import bridge
-from tests.onnx.checking import check_held, check_whole, evaluate, held, run
+from tests.onnx.checking import check, check_held, check_whole, evaluate, held, run
 from tests.onnx.written import check_written, exported, type_of
 from xla_call_module.errors import DtypeError, UnsupportedError
 
@@ -185,6 +185,21 @@ def test_what_only_moves_values(name):
 
     expected = jax.jit(function)(x.astype(np.float32))
     check_held(function, [x], [np.asarray(y).astype(x.dtype) for y in expected])
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "bfloat16"])
+@pytest.mark.parametrize("shapes", [None, ["b, 2"]], ids=["static", "symbolic"])
+def test_what_only_moves_those_that_onnx_has(name, shapes):
+    check(
+        lambda x: [
+            jnp.repeat(x, 2, axis=-1), x[None], jnp.squeeze(x[:1], 0), x.ravel(), jnp.pad(x, 1),
+            jnp.concatenate([x, x]), x.T[::-1], jnp.tile(x, 2), x[jnp.array([1, 0])],
+            jnp.where(x.astype(jnp.float32) > 2, x, x[::-1]), x.at[0].set(x[1]),
+            jax.lax.dynamic_slice_in_dim(x, 1, 1),
+        ],
+        np.array([[1.5, -2], [3, 4]], "float32").astype(name),
+        shapes=shapes,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name for name in COMPUTED if ALL[name] == 8])
