@@ -12,7 +12,7 @@ from savedmodel.schema import FunctionDef, Proto
 from savedmodel.structures import fill_shape
 from savedmodel.unique_names import UniqueNames
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import StructureError
 from xla_call_module.sharding_node import SHARDING_OP, encode_sharding_node, shown_sharding
 
@@ -28,6 +28,7 @@ __all__ = [
 
 RESOURCE = 20
 _BOOL = dtype_from_name("bool", where="bool")
+_FLOAT32 = dtype_from_name("float32", where="float32")
 _INT32 = dtype_from_name("int32", where="int32")
 
 
@@ -161,22 +162,38 @@ class Body:
             self._made[tensor.in_graph] = Tensor(argument.name)
         return self._made[tensor.in_graph]
 
-    def add_false(self, name: str, source: Tensor, spec: TensorSpec) -> Tensor:
-        """A bool tensor of the shape of `source`, all false."""
+    def add_zeros(self, name: str, source: Tensor, spec: TensorSpec, dtype: DType) -> Tensor:
+        """A tensor of the shape of `source`, all zeros or false.
+
+        Args:
+            name: of its node.
+            source: has the shape.
+            spec: of the source.
+            dtype: of the zeros.
+        """
         shape = self.add_node("Shape", f"{name}_shape")
         shape.input.append(source.in_function)
         shape.attr["T"].type = spec.dtype.enum
         shape.attr["out_type"].type = _INT32.enum
+        filled = _BOOL if dtype == _BOOL else _FLOAT32  # of float8 TensorFlow casts these alone
         value = self.add_node("Const", f"{name}_value")
-        value.attr["dtype"].type = _BOOL.enum
-        value.attr["value"].tensor.dtype = _BOOL.enum
+        value.attr["dtype"].type = filled.enum
+        value.attr["value"].tensor.dtype = filled.enum
         value.attr["value"].tensor.tensor_shape.SetInParent()
-        value.attr["value"].tensor.bool_val.append(False)
+        content = value.attr["value"].tensor
+        (content.bool_val if filled == _BOOL else content.float_val).append(0)
         fill = self.add_node("Fill", name)
         fill.input.extend([f"{shape.name}:output:0", f"{value.name}:output:0"])
-        fill.attr["T"].type = _BOOL.enum
+        fill.attr["T"].type = filled.enum
         fill.attr["index_type"].type = _INT32.enum
-        return Tensor(fill.name, "output")
+        if filled == dtype:
+            return Tensor(fill.name, "output")
+        cast = self.add_node("Cast", f"{name}_cast")
+        cast.input.append(f"{fill.name}:output:0")
+        cast.attr["SrcT"].type = filled.enum
+        cast.attr["DstT"].type = dtype.enum
+        cast.attr["Truncate"].b = False
+        return Tensor(cast.name, "y")
 
     def conjugate(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
         """The conjugate of a complex tensor, any other as it is.

@@ -143,12 +143,13 @@ def _write_gradient(
             return body.capture(below, sources.argument(index), primal.args[index])
         if position >= own:
             return body.capture(below, outputs[position], primal.results[position])
-        if vjp.args[index].element != "float0":
+        if primal.results[position].dtype.differentiable:
             return body.conjugate(upstream[position], vjp.args[index])
-        # For an integer's missing gradient TensorFlow passes zeros with ones for unknown sizes
-        # (`none_to_zero`), so the shape is taken from the result itself.
+        # For the missing gradient of an integer or a float8 TensorFlow passes zeros with ones for
+        # unknown sizes (`none_to_zero`), so the shape is taken from the result itself.
         source = body.capture(below, outputs[position], primal.results[position])
-        return body.add_false(f"float0_{position}", source, primal.results[position])
+        dtype = vjp.args[index].dtype
+        return body.add_zeros(f"zeros_{position}", source, primal.results[position], dtype)
 
     specs = _constant_specs(chain[1:])
     captured = Sources(argument, lambda key: body.capture(below, sources.constant(key), specs[key]))

@@ -247,6 +247,23 @@ def test_integer_results_of_any_size(tmp_path, way, batch):
     np.testing.assert_array_equal(of_params, 2 * np.sum(x, axis=0))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2])
+@pytest.mark.parametrize("way", ["root", "signature"])
+def test_float8_results_of_any_size(tmp_path, way, dtype):
+    """TensorFlow has no gradient for them, and passes zeros of another shape."""
+    x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 2"), np.float32)
+    exported = jax.export.export(jax.jit(lambda x: {"a": x * x, "b": x.astype(dtype)}))(x)
+    bridge.save(exported, tmp_path / "model")
+    loaded = tf.saved_model.load(tmp_path / "model")
+    call = loaded.signatures["serving_default"] if way == "signature" else loaded
+
+    x = tf.constant([[1.0, 2.0]] * 3)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        found = call(x=x)["a"]
+    np.testing.assert_array_equal(tape.gradient(found, x), [[2, 4]] * 3)
+
+
 def _regress(params, x):
     hidden = jnp.tanh(x @ params["first"]["w"] + params["first"]["b"])
     return hidden @ params["second"]["w"]

@@ -54,10 +54,15 @@ class Outcome:
         return f"{self.kind} {self.check}: {text[:60]}"
 
 
+# What TensorFlow itself cannot do, with an error that says so.
+_LIMITS = re.compile(r"No OpKernel was registered to support Op 'ZerosLike'.*DT_FLOAT8")
+
+
 def of_exception(check: str, error: BaseException, **more: Any) -> Outcome:
-    """A refusal, or a crash."""
-    kind = "refused" if isinstance(error, InteropError) else "crashed"
+    """A refusal, by this project or by TensorFlow, or a crash."""
     text = " ".join(str(error).split())[:_LONGEST]
+    is_refusal = isinstance(error, InteropError) or _LIMITS.search(text) is not None
+    kind = "refused" if is_refusal else "crashed"
     where = "" if kind == "refused" else f" [{_where(error)}]"
     return Outcome(check, kind, f"{type(error).__name__}: {text}{where}", **more)
 
