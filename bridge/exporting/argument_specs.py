@@ -30,8 +30,8 @@ def to_specs(
         arguments: a text such as `"f32[b,28,28], mask=bool[b]"`, or a sequence of these; or a tuple
             or list of pytrees, one for each positional argument, or a mapping from the names of
             keyword arguments to pytrees, whose leaves are texts of one array (`"f32[b,3]"`),
-            `jax.ShapeDtypeStruct`s, arrays, or anything else with a shape and a dtype; a single
-            such leaf is the only argument.
+            `jax.ShapeDtypeStruct`s, arrays, Python numbers (weakly typed scalars, as in `jax.jit`),
+            or anything else with a shape and a dtype; a single such leaf is the only argument.
         constraints: between the symbols of texts, such as `"b >= 2"`.
 
     Raises:
@@ -133,13 +133,23 @@ def _to_spec(leaf: Any, name: str, symbols: _Symbols) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(shape, key_dtype(leaf.dtype))
         _check_width(leaf.dtype, name)
         return jax.ShapeDtypeStruct(shape, np.dtype(jax.numpy.dtype(leaf.dtype)))
-    if isinstance(leaf, (bool, int, float, complex)) or not hasattr(leaf, "dtype"):
+    if _is_number(leaf):
+        return jax.ShapeDtypeStruct((), jax.numpy.result_type(leaf), weak_type=True)
+    if not hasattr(leaf, "dtype"):
         raise ArgumentError(
             f"{name} is {leaf!r}; expected the spec of an array, such as 'f32[b,3]', a "
-            "jax.ShapeDtypeStruct or an array. To do: bind what is not an array to the function, "
-            "as in functools.partial(f, train=False)."
+            "jax.ShapeDtypeStruct, an array or a number. To do: bind what is not an array to the "
+            "function, as in functools.partial(f, train=False)."
         )
     return _like(leaf, name, symbols)
+
+
+def _is_number(leaf: Any) -> bool:
+    """Whether it is a Python number, as the step of a new `TrainState` is.
+
+    A bool is none: as in `train=False` it is to be known while the function is traced.
+    """
+    return isinstance(leaf, (int, float, complex)) and not isinstance(leaf, (bool, np.generic))
 
 
 def _like(leaf: Any, name: str, symbols: _Symbols) -> jax.ShapeDtypeStruct:

@@ -257,3 +257,10 @@ def test_typed_keys_of_the_command_and_in_onnx(tmp_path, monkeypatch):
     assert main(words) == 0
     inputs = bridge.to_onnx(place).graph.input
     assert {i.name: len(i.type.tensor_type.shape.dim) for i in inputs} == {"key": 1, "x": 2}
+
+
+def test_numbers_are_weakly_typed_scalars():
+    (whole, real, own), _ = to_specs((0, 2.5, np.float64(1)))
+    assert (whole.shape, whole.dtype.name, whole.weak_type) == ((), "int32", True)
+    assert (real.shape, real.dtype.name, real.weak_type) == ((), "float32", True)
+    assert (own.dtype.name, own.weak_type) == ("float32", False)

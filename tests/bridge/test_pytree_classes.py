@@ -190,6 +190,17 @@ def test_functions_are_those_that_are_passed(files):
         model(state.replace(apply_fn=jnp.sin), x)
 
 
+def test_a_new_state_as_an_example(tmp_path):
+    """Its step is a Python number."""
+    assert STATE.step == 0
+    bridge.save(step, tmp_path / "m", args=(STATE, X), gradient_order=0)
+    new, loss = bridge.load(tmp_path / "m")(STATE, X)
+    want, its_loss = jax.jit(step)(STATE, X)
+    assert int(new.step) == 1
+    np.testing.assert_allclose(loss, its_loss, rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), new, want)
+
+
 def test_functions_that_nobody_passes(tmp_path):
     exported = jax.export.export(jax.jit(lambda x: STATE.replace(params=x)))(X)
     bridge.save(exported, tmp_path / "m")
