@@ -11,10 +11,10 @@ from typing import Any
 from jax import tree_util
 
 from savedmodel.structures import NONE, Branch, Leaf, Structure
-from savedmodel.unique_names import UniqueNames
 from xla_call_module.errors import StructureError
 from xla_call_module.tree_description import outline
 from xla_call_module.tree_nodes import TreeNode
+from xla_call_module.unique_names import UniqueNames
 
 __all__ = [
     "check_flags",

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from savedmodel.model import Variable
 from savedmodel.schema import FunctionDef, Proto
 from savedmodel.structures import fill_shape
-from savedmodel.unique_names import UniqueNames
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import StructureError
 from xla_call_module.sharding_node import SHARDING_OP, encode_sharding_node, shown_sharding
+from xla_call_module.unique_names import UniqueNames
 
 __all__ = [
     "RESOURCE",

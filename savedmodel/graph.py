@@ -18,7 +18,7 @@ from savedmodel.model import Variable
 from savedmodel.schema import GraphDef, Proto, SaverDef, SignatureDef
 from savedmodel.structures import fill_shape
 from savedmodel.tensor_values import fill_tensor
-from savedmodel.unique_names import UniqueNames
+from xla_call_module.unique_names import UniqueNames
 
 __all__ = ["INIT_OP", "SessionGraph", "write_graph"]
 

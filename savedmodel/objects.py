@@ -22,8 +22,8 @@ from savedmodel.schema import (
     TrackableObjectGraph,
 )
 from savedmodel.structures import Branch, Leaf, Structure, fill_shape
-from savedmodel.unique_names import UniqueNames
 from xla_call_module.errors import StructureError
+from xla_call_module.unique_names import UniqueNames
 
 __all__ = ["OBJECT_GRAPH_KEY", "ObjectGraph", "write_objects"]
 

@@ -9,7 +9,6 @@ lowers from `jax.lax` programs with the same operands and results.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +27,7 @@ from xla_call_module.stablehlo import (
     tensor_type,
     walk,
 )
+from xla_call_module.unique_names import UniqueNames
 
 __all__ = ["lower_linalg"]
 
@@ -61,15 +61,21 @@ def lower_linalg(call: CallModule, *, operations: bool = False) -> CallModule:
     marks = (*MARKS, *OPERATIONS) if operations else MARKS
     if not any(mark in call.module for mark in marks):  # names are plain text in MLIR bytecode
         return call
-    names = ("stablehlo.custom_call", *OPERATIONS.values()) if operations else _CUSTOM_CALL
+    kinds = ("stablehlo.custom_call", *OPERATIONS.values()) if operations else _CUSTOM_CALL
     with open_module(call.module) as module:
-        found = [op for op in walk(module) if op.name in names]
+        found = [op for op in walk(module) if op.name in kinds]
         forms = [(op, form) for op in found if (form := _read_form(call.name, op))]
         if not forms:
             return call
         spliced: dict[LibraryForm, Any] = {}
+        names = UniqueNames()
+        for name in _symbols(module):
+            names.take(name)
         for operation, form in forms:
-            _replace(module, operation, form, spliced)
+            # A function with symbolic shapes is refined to those of its call, so each has its own.
+            if not form.is_static or form not in spliced:
+                spliced[form] = _splice(module, _replacement(operation, form), names)
+            _replace(operation, form, spliced[form])
         return dataclasses.replace(
             call,
             module=serialize_module(module, call.stablehlo_version),
@@ -153,14 +159,8 @@ def _backend_config(operation: Any) -> dict[str, int]:
     return {}
 
 
-def _replace(
-    module: Any, operation: Any, form: LibraryForm, spliced: dict[LibraryForm, Any]
-) -> None:
-    """Put a call of functions of the module in the place of the library call."""
-    # A function with symbolic shapes is refined to those of its call, so each has its own.
-    entry = spliced.get(form) if form.is_static else None
-    if entry is None:
-        entry = spliced[form] = _splice(module, _replacement(operation, form))
+def _replace(operation: Any, form: LibraryForm, entry: Any) -> None:
+    """Put a call of a function of the module in the place of the library call."""
     with operation.context, operation.location, ir.InsertionPoint(operation):
         types = list(entry.type.results)
         symbol = ir.FlatSymbolRefAttr.get(ir.StringAttr(entry.attributes["sym_name"]).value)
@@ -187,11 +187,11 @@ def _replacement(operation: Any, form: LibraryForm) -> bytes:
         ) from error
 
 
-def _splice(module: Any, artifact: bytes) -> Any:
-    """The entry of a module whose functions are now functions of another one."""
+def _splice(module: Any, artifact: bytes, taken: UniqueNames) -> Any:
+    """The entry of a module whose functions are now functions of another one, with new names."""
     helper = parse_module(artifact)
     PassManager.parse("builtin.module(strip-debuginfo)").run(helper.operation)
-    names = _fresh_names(helper, module)
+    names = {name: taken.take(f"linalg_{name}") for name in _symbols(helper)}
     entry = None
     for function in helper.body.operations:
         name = ir.StringAttr(function.attributes["sym_name"]).value
@@ -202,16 +202,6 @@ def _splice(module: Any, artifact: bytes) -> Any:
         if name == "main":
             entry = copy.opview
     return entry
-
-
-def _fresh_names(helper: Any, module: Any) -> dict[str, str]:
-    """New names for the functions of one module, none of which another one has."""
-    taken = set(_symbols(module))
-    for number in itertools.count():
-        names = {name: f"linalg_{number}_{name}" for name in _symbols(helper)}
-        if taken.isdisjoint(names.values()):
-            return names
-    raise AssertionError("the numbers have no end")
 
 
 def _symbols(module: Any) -> Iterator[str]:

@@ -17,9 +17,11 @@ import tensorflow as tf
 import bridge
 from bridge.diff import diff
 from bridge.retarget_file import retarget_file
-from savedmodel.unique_names import UniqueNames
 from tests.work import superlinear
+from xla_call_module import from_exported
+from xla_call_module.linalg import lower_linalg
 from xla_call_module.stablehlo import open_module, read_main
+from xla_call_module.unique_names import UniqueNames
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 SIZE = 24
@@ -215,6 +217,18 @@ def test_many_leaves_in_tensorflow(exported):
         return lambda: gradients.get_concrete_function(xs)
 
     assert superlinear(trace, size=SIZE) == []
+
+
+def test_many_factorizations():
+    def lower(count):
+        def factorize(x):
+            return [jnp.linalg.cholesky(x + n) for n in range(count)]
+
+        spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 2, 2"), "float32")
+        call = from_exported(jax.export.export(jax.jit(factorize), platforms=["cpu"])(spec))
+        return lambda: lower_linalg(call)
+
+    assert superlinear(lower, size=8) == []
 
 
 def test_many_names_that_are_the_same():
