@@ -352,15 +352,49 @@ class _Tracer:
         return _Frame(function, dict(zip(names, arguments, strict=True)), self._nodes[name])
 
     def _origin(self, frame: _Frame, reference: str) -> Origin:
-        if reference not in frame.known:
-            frame.known[reference] = self._find_origin(frame, reference)
+        """Where a tensor comes from; what it depends on is followed first, in chains of any length.
+
+        Only functions that call each other take Python's stack.
+        """
+        pending = [reference]
+        opened: set[str] = set()
+        while pending:
+            last = pending[-1]
+            if last in frame.known:
+                pending.pop()
+            elif missing := [name for name in self._needed(frame, last) if name not in frame.known]:
+                if last in opened:
+                    function = frame.function.signature.name
+                    raise FormatError(f"{last} in the function {function} depends on itself.")
+                opened.add(last)
+                pending.extend(reversed(missing))
+            else:
+                frame.known[last] = self._find_origin(frame, last)
         return frame.known[reference]
+
+    def _needed(self, frame: _Frame, reference: str) -> list[str]:
+        """The tensors of the same function that `_find_origin` asks for."""
+        name = reference.partition(":")[0]
+        if name in frame.arguments or name in frame.calls or name in frame.results:
+            return []
+        node, position = self._node(frame, reference)
+        if node.op == "Const":
+            return []
+        data = self._data(frame, node)
+        if node.op in _PASS_THROUGH:
+            return data[:1]
+        return data[position : position + 1] if node.op == "IdentityN" else data
 
     def _find_origin(self, frame: _Frame, reference: str) -> Origin:
         self.allowance.spend()
-        name, _, rest = reference.partition(":")
+        name = reference.partition(":")[0]
         if name in frame.arguments:
             return frame.arguments[name]
+        return self._node_origin(frame, *self._node(frame, reference))
+
+    def _node(self, frame: _Frame, reference: str) -> tuple[Proto, int]:
+        """The node that computes a tensor, and the position among its results."""
+        name, _, rest = reference.partition(":")
         if name not in frame.nodes:
             raise FormatError(
                 f"{reference} is no tensor of the function {frame.function.signature.name}."
@@ -370,7 +404,7 @@ class _Tracer:
             raise FormatError(f"{reference} names no result of node {name}.")
         # In a graph it is `node:0`, in a function `node:output:0`.
         number = position or (output if output.isascii() and output.isdigit() else "0")
-        return self._node_origin(frame, frame.nodes[name], int(number))
+        return frame.nodes[name], int(number)
 
     def _node_origin(self, frame: _Frame, node: Proto, position: int) -> Origin:
         data = self._data(frame, node)

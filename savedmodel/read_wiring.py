@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from savedmodel import dataflow
@@ -92,8 +92,7 @@ def read_wiring(source: Source) -> Wiring:
         StructureError: it computes something besides calls of StableHLO modules; the message lists
             the operations.
     """
-    seen: set[int] = set()
-    unknown = {op: None for origin in source.outputs.values() for op in _unknown(origin, seen)}
+    unknown = dict.fromkeys(_unknown(source.outputs.values()))
     if unknown:
         listed = ", ".join(list(unknown)[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
         raise StructureError(
@@ -106,32 +105,45 @@ def read_wiring(source: Source) -> Wiring:
     )
 
 
-def _unknown(origin: Origin, seen: set[int]) -> Iterator[str]:
-    """The operations that are not understood, `Add (node add_1)`."""
-    if id(origin) in seen:
-        return
-    seen.add(id(origin))
-    if (inside := read_padded(origin) or read_cut(origin)) is not None:
-        yield from _unknown(inside.source, seen)
-        return
-    match origin:
-        case Unknown():
+def _unknown(origins: Iterable[Origin]) -> Iterator[str]:
+    """The operations that are not understood, `Add (node add_1)`, in chains of any length."""
+    seen: set[int] = set()
+    pending = [*origins][::-1]
+    while pending:
+        origin = pending.pop()
+        if id(origin) in seen:
+            continue
+        seen.add(id(origin))
+        below: Sequence[Origin] = ()
+        if (inside := read_padded(origin) or read_cut(origin)) is not None:
+            below = (inside.source,)
+        elif isinstance(origin, Unknown):
             yield f"{origin.op} ({origin.node})"
-            below: Sequence[Origin] = origin.sources
-        case dataflow.Cast():
+            below = origin.sources
+        elif isinstance(origin, dataflow.Cast | dataflow.Reshape):
             below = (origin.source,)
-        case dataflow.Reshape():
-            below = (origin.source,)
-            if not isinstance(origin.shape, dataflow.Constant):
+            if isinstance(origin, dataflow.Reshape) and not isinstance(
+                origin.shape, dataflow.Constant
+            ):
                 yield "Reshape to a computed shape"
-        case Result():
+        elif isinstance(origin, Result) and id(origin.call) not in seen:
             # All results of a call lead to the same operands.
-            below = () if id(origin.call) in seen else origin.call.operands
             seen.add(id(origin.call))
-        case _:
-            below = ()
-    for source in below:
-        yield from _unknown(source, seen)
+            below = origin.call.operands
+        pending.extend(reversed(below))
+
+
+def _call_below(origin: Origin) -> Call | None:
+    """The call whose result an operand is, as it is or converted, reshaped, padded and cut."""
+    while True:
+        if isinstance(origin, Result):
+            return origin.call
+        if isinstance(origin, dataflow.Cast | dataflow.Reshape):
+            origin = origin.source
+        elif (inside := read_padded(origin) or read_cut(origin)) is not None:
+            origin = inside.source
+        else:
+            return None
 
 
 @dataclass(slots=True)
@@ -166,27 +178,40 @@ class _Reader:
         )
 
     def _invocation(self, call: Call) -> Invocation:
-        if id(call) not in self._invocations:
-            chain = self.source.chain(call)
-            padded = [read_padded(operand) for operand in call.operands]
-            sources = [
-                operand if found is None else found.source
-                for operand, found in zip(call.operands, padded, strict=True)
-            ]
-            operands = tuple(map(self.value, sources))
-            if len(operands) != len(chain[0].operands):
-                raise FormatError(
-                    f"Node {call.node.name} has {len(operands)} inputs, and takes "
-                    f"{len(chain[0].operands)}."
-                )
-            gradient = None
-            if not chain[0].exported:
-                chain, gradient = chain[:1], _read_gradient(call, chain[0], self.source)
-            buckets = None
-            if any(padded):
-                buckets, self._counts[id(call)] = read_buckets(chain[0], padded)
-            self._invocations[id(call)] = Invocation(chain, operands, gradient, buckets)
+        """That of a call, after those of the calls whose results it takes."""
+        pending = [call]
+        while pending:
+            last = pending[-1]
+            if id(last) in self._invocations:
+                pending.pop()
+                continue
+            below = filter(None, map(_call_below, last.operands))
+            if missing := [found for found in below if id(found) not in self._invocations]:
+                pending.extend(reversed(missing))
+            else:
+                self._invocations[id(last)] = self._read_invocation(last)
         return self._invocations[id(call)]
+
+    def _read_invocation(self, call: Call) -> Invocation:
+        chain = self.source.chain(call)
+        padded = [read_padded(operand) for operand in call.operands]
+        sources = [
+            operand if found is None else found.source
+            for operand, found in zip(call.operands, padded, strict=True)
+        ]
+        operands = tuple(map(self.value, sources))
+        if len(operands) != len(chain[0].operands):
+            raise FormatError(
+                f"Node {call.node.name} has {len(operands)} inputs, and takes "
+                f"{len(chain[0].operands)}."
+            )
+        gradient = None
+        if not chain[0].exported:
+            chain, gradient = chain[:1], _read_gradient(call, chain[0], self.source)
+        buckets = None
+        if any(padded):
+            buckets, self._counts[id(call)] = read_buckets(chain[0], padded)
+        return Invocation(chain, operands, gradient, buckets)
 
 
 def _read_gradient(call: Call, primal: CallModule, source: Source) -> Gradient | None:

@@ -6,7 +6,7 @@ of values, and calls of modules between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,18 +132,21 @@ class Wiring:
     def values(self) -> Iterator[Value]:
         """Every value, before those that are made of it; each as often as it is used."""
         seen: set[int] = set()
-
-        def visit(value: Value) -> Iterator[Value]:
+        # With each value whether what it is made of was visited; a stack, as chains are long.
+        pending = [(value, False) for value in [*self.outputs.values()][::-1]]
+        while pending:
+            value, visited = pending.pop()
+            below: Sequence[Value] = ()
             if isinstance(value, Cast | Reshape):
-                yield from visit(value.source)
+                below = (value.source,)
             elif isinstance(value, Output) and id(value.invocation) not in seen:
                 seen.add(id(value.invocation))
-                for operand in value.invocation.operands:
-                    yield from visit(operand)
-            yield value
-
-        for value in self.outputs.values():
-            yield from visit(value)
+                below = value.invocation.operands
+            if visited or not below:
+                yield value
+            else:
+                pending.append((value, True))
+                pending.extend((operand, False) for operand in reversed(below))
 
     def invocations(self) -> tuple[Invocation, ...]:
         """Every call once, before those that take its results."""

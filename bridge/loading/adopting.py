@@ -160,6 +160,8 @@ def export_wiring(
             constant=constant,
             functions=functions,
         )
+        for invocation in wiring.invocations():  # in order, as chains may be long
+            evaluation.call(invocation)
         return to_results({n: evaluation.value(v) for n, v in wiring.outputs.items()})
 
     first = next(iter(functions.values())).exported
@@ -464,9 +466,10 @@ class _Evaluation:
                 return jax.lax.convert_element_type(self.value(source), dtype.numpy)
             case Reshape(source, shape):
                 return self.value(source).reshape(shape)
-        return self._call(value.invocation)[value.index]
+        return self.call(value.invocation)[value.index]
 
-    def _call(self, invocation: Invocation) -> tuple[Any, ...]:
+    def call(self, invocation: Invocation) -> tuple[Any, ...]:
+        """The results of a call, which is run once."""
         key = id(invocation)
         if key not in self._results:
             constants = invocation.call.constants

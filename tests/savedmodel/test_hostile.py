@@ -235,6 +235,39 @@ class TestGraphs:
         # Only three rotations exist, and each is traced once.
         assert savedmodel.read(folder).default.inputs
 
+    @pytest.mark.parametrize("circle", [False, True])
+    def test_a_chain_of_computations(self, folder, circle):
+        def change(graph):
+            function = next(
+                f
+                for f in graph.graph_def.library.function
+                if any(n.op == "XlaCallModule" for n in f.node_def)
+            )
+            key = next(iter(function.ret))
+            first = next(n for n in function.node_def if n.op == "XlaCallModule")
+            last, output = first.name, "output"
+            for number in range(3000):
+                node = function.node_def.add()
+                if number % 2:
+                    node.op = "Identity"
+                    node.attr["T"].type = 1
+                else:
+                    node.CopyFrom(first)
+                    del node.input[:]
+                node.name = f"again{number}"
+                node.input.extend([f"{last}:{output}:0"] * (1 if number % 2 else len(first.input)))
+                last = node.name
+            if circle:
+                first.input[0] = f"{last}:{output}:0"
+            function.ret[key] = f"{last}:{output}:0"
+
+        _edit(folder, change)
+        if circle:
+            _refused(folder, "depends on itself")
+        else:
+            (signature,) = savedmodel.read(folder).signatures
+            assert len(signature.wiring.invocations()) == 1501
+
     def test_a_diamond_of_computations(self, folder):
         def change(graph):
             function = next(
