@@ -89,7 +89,8 @@ def write_objects(
                 container, str(position), writer.variable_node(index, (name, str(position)))
             )
         writer.link(root, name, container)
-    signature_map, default = writer.add_user_object("signature_map"), model.default
+    signature_map = writer.add_user_object("signature_map")
+    default = model.default if signatures else None
     for written in signatures:
         function = writer.add_function(written.structured, written.signature.function)
         writer.link(root, written.signature.key, function)
