@@ -280,7 +280,8 @@ class TestWideTensors:
         converted = bridge.convert(lambda x: x)
         for value, dtype in [(np.float64(1), "float32"), (np.arange(2), "int32"), (1, "int32")]:
             assert converted(value).dtype.name == dtype == jnp.asarray(value).dtype
-        assert converted(np.array([2**31])).numpy().tolist() == [-(2**31)]
+        with pytest.raises(DtypeError, match=r"2147483648, which int32 does not hold"):
+            converted(np.array([2**31]))
 
     def test_gradients_are_as_wide_as_the_tensors(self, mode):
         converted = bridge.convert(lambda x: x * x)
