@@ -13,10 +13,42 @@ from tests.fuzzing.programs import accuracy, campaign, checks, rehearsal, suite
 from tests.fuzzing.programs.checks import Found
 from tests.fuzzing.programs.generating import generate
 from tests.fuzzing.programs.options import CHECKS, VALUES
+from tests.fuzzing.programs.outcomes import FAILURES
 from tests.fuzzing.programs.program import Argument, Parameter, Program, Statement
 from tests.fuzzing.programs.reducing import reduce
 from tests.fuzzing.programs.statements import STATEMENTS
 from tests.x64 import enable_x64
+
+PARTS, OF_A_PART = 6, 52
+# Of the documented limits: what is refused more often than this is worth a look.
+MAX_REFUSED = 0.35
+
+
+@pytest.mark.alike
+@pytest.mark.parametrize("part", range(PARTS))
+def test_programs_are_right_or_refused(part, tmp_path):
+    """Three hundred programs, the same ones each time; every other part has 64-bit types."""
+    records = campaign.campaign(
+        "programs",
+        tmp_path / "programs.jsonl",
+        first=part * OF_A_PART,
+        count=OF_A_PART,
+        chunk=OF_A_PART,
+        x64=part % 2 == 1,
+    )
+    print(campaign.summary(records))
+    assert len(records) == OF_A_PART
+    failed = [
+        finding["reduced"] + "\n" + finding["reason"]
+        for record in records
+        for finding in record.get("findings", ())
+    ]
+    outcomes = [outcome for record in records for outcome in record["outcomes"]]
+    assert not failed
+    assert not [outcome for outcome in outcomes if outcome["kind"] in FAILURES]
+    assert sum(outcome["kind"] == "refused" for outcome in outcomes) < MAX_REFUSED * len(outcomes)
+    compared = sum(outcome.get("compared", 0) for outcome in outcomes)
+    assert sum(outcome.get("skipped", 0) for outcome in outcomes) < 0.05 * compared
 
 
 def _generated(seeds):
