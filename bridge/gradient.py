@@ -501,7 +501,10 @@ class DifferentiableCall:
             return None
         with self._lock:
             if self._passes is None:
-                vjp = self._order_above()
+                try:
+                    vjp = self._order_above()
+                except (ValueError, NotImplementedError, TypeError):
+                    return None  # there is no VJP, which is said where a gradient is taken
                 split = split_residuals(self.call, vjp.call)
                 if split is not None:
                     self._passes = (

@@ -419,3 +419,19 @@ def test_an_upstream_gradient_that_is_not_like_the_result(exported, residuals, u
         r"shape \(4, 2\), .*To do: pass output_gradients",
     ):
         tape.gradient(y, x, upstream)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_residuals_of_what_has_no_gradient(compiled):
+    """It runs, and the error comes where the gradient is taken."""
+    halve = bridge.convert(
+        lambda x: jax.lax.while_loop(lambda c: c > 1, lambda c: c * 0.5, x), residuals=True
+    )
+    run = tf.function(halve, jit_compile=compiled, autograph=False)
+    x = tf.constant(5.0)
+    assert float(run(x)) == 0.625
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        result = halve(x)
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+        tape.gradient(result, x)
