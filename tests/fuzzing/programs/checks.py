@@ -256,10 +256,12 @@ def _onnx_gradient(case: Case, exported: jax.export.Exported) -> Iterator[Found]
     leaves = case.leaves(sizes)
     results = case.result_avals(sizes)
     drawn = dict(zip(case.results, case.cotangents(sizes, 1)[0], strict=True))
+    # A model has no gradient of what is no number: its cotangent is of bool. What is carried by
+    # float32 has one of that.
     cotangents = [
-        drawn[i] if i in drawn else np.zeros(aval.shape, bool) for i, aval in enumerate(results)
+        drawn.get(i, np.zeros(aval.shape, _CARRIED.get(aval.dtype.name, bool)))
+        for i, aval in enumerate(results)
     ]
-    # A model has no gradient of what is no number: its cotangent is of bool.
     found = _run_onnx(session, [*map(_carry, leaves), *map(_carry, cotangents)])
     wanted = [found[i] for i in case.inputs]
     dtypes = [leaves[i].dtype for i in case.inputs]
