@@ -27,7 +27,15 @@ from tests.fuzzing.programs.program import (
 from tests.fuzzing.programs.reducing import needed
 from tests.fuzzing.programs.statements import STATEMENTS, Draw, Template, kind_of, takes, write
 
-__all__ = ["generate"]
+__all__ = [
+    "combine_levels",
+    "draw_arguments",
+    "draw_operands",
+    "draw_parameters",
+    "draw_results",
+    "draw_tree",
+    "generate",
+]
 
 _NARROW = {
     "float32": 12, "bfloat16": 2, "float16": 2, "complex64": 2, "int32": 3, "int8": 0.7,
@@ -54,7 +62,7 @@ def generate(seed: int, *, x64: bool) -> Program:
     """The program of a seed. JAX must be in the mode that `x64` says."""
     rng = random.Random(f"{seed} {x64}")
     due = STATEMENTS[seed % len(STATEMENTS)]
-    arguments = _arguments(rng, due, x64=x64)
+    arguments = draw_arguments(rng, due, x64=x64)
     scope = jax.export.SymbolicScope()
     values = [_Value(a.name, _aval(a, scope), 2.0) for a in arguments]
     count = min(rng.randint(3, 15), rng.randint(3, 15))
@@ -71,20 +79,20 @@ def generate(seed: int, *, x64: bool) -> Program:
         statement, value = made
         statements.append(statement)
         values.append(value)
-    kept, results = _results(rng, statements, values, len(arguments), due.name)
+    kept, results = draw_results(rng, statements, values, len(arguments), due.name)
     program = Program(
         seed=seed,
         x64=x64,
         arguments=tuple(arguments),
-        parameters=_parameters(rng, [a.name for a in arguments]),
+        parameters=draw_parameters(rng, [a.name for a in arguments]),
         statements=kept,
-        returns=_tree(rng, results, top=True),
+        returns=draw_tree(rng, results, top=True),
     )
     checks, options = draw_options(rng, program)
     return dataclasses.replace(program, checks=checks, options=options)
 
 
-def _arguments(rng: random.Random, due: Template, *, x64: bool) -> list[Argument]:
+def draw_arguments(rng: random.Random, due: Template, *, x64: bool) -> list[Argument]:
     """Arguments, such that a template finds its operands among them."""
     weights = {**_NARROW, **_WIDE} if x64 else _NARROW
     symbols = () if due.static else rng.choice([(), (), ("b",), ("b",), ("b",), ("b", "t")])
@@ -153,10 +161,10 @@ def _statement(
 ) -> tuple[Statement, _Value] | None:
     """Of the first template that fits, with its result."""
     for template in templates:
-        operands = _operands(rng, template, values)
+        operands = draw_operands(rng, template, values)
         if operands is None:
             continue
-        level = _level(template.level, [value.level for value in operands])
+        level = combine_levels(template.level, [value.level for value in operands])
         if level > _HIGHEST_LEVEL:
             continue
         avals = [value.aval for value in operands]
@@ -183,7 +191,9 @@ def _statement(
     return None
 
 
-def _operands(rng: random.Random, template: Template, values: list[_Value]) -> list[_Value] | None:
+def draw_operands(
+    rng: random.Random, template: Template, values: list[_Value]
+) -> list[_Value] | None:
     """Operands that the template takes; late values are likelier."""
     chosen: list[_Value] = []
     for position, kinds in enumerate(template.kinds):
@@ -209,7 +219,7 @@ def _fits(kinds: str, aval: Any, chosen: list[_Value]) -> bool:
     return True
 
 
-def _level(rule: str, levels: list[float]) -> float:
+def combine_levels(rule: str, levels: list[float]) -> float:
     base, _, more = rule.partition("+")
     extra = float(more or 0)
     match base:
@@ -239,7 +249,7 @@ def _trace(text: str, preamble: str, avals: list[Any]) -> Any:
     return None if jnp.issubdtype(aval.dtype, jax.dtypes.extended) else aval
 
 
-def _results(
+def draw_results(
     rng: random.Random,
     statements: list[Statement],
     values: list[_Value],
@@ -262,7 +272,7 @@ def _results(
     return needed(statements, results), results
 
 
-def _tree(rng: random.Random, names: Sequence[str], *, top: bool = False) -> Any:
+def draw_tree(rng: random.Random, names: Sequence[str], *, top: bool = False) -> Any:
     """A pytree of these leaves."""
     names = list(names)
     if len(names) == 1 and rng.random() < 0.6:
@@ -274,7 +284,7 @@ def _tree(rng: random.Random, names: Sequence[str], *, top: bool = False) -> Any
     children: list[Any] = list(names)
     if len(children) > 2 and rng.random() < 0.4:
         cut = rng.randint(1, len(children) - 1)
-        children = [*children[:cut], _tree(rng, children[cut:])]
+        children = [*children[:cut], draw_tree(rng, children[cut:])]
     if rng.random() < 0.12 and kind in ("tuple", "list", "dict"):
         children.insert(rng.randint(0, len(children)), None)
     keys = ["first", "second"] if kind in ("dataclass", "namedtuple") else list("wbyazcu")
@@ -283,14 +293,14 @@ def _tree(rng: random.Random, names: Sequence[str], *, top: bool = False) -> Any
     return Container(kind, tuple(zip(keys, children, strict=False)))
 
 
-def _parameters(rng: random.Random, names: list[str]) -> tuple[Parameter, ...]:
+def draw_parameters(rng: random.Random, names: list[str]) -> tuple[Parameter, ...]:
     """Groups of the leaves, one parameter for each."""
     found, rest = [], list(names)
     while rest:
         count = rng.choice([1, 1, 1, 2, 3]) if len(rest) > 1 else 1
         group, rest = rest[:count], rest[count:]
         plain = len(group) == 1 and rng.random() < 0.8
-        node = group[0] if plain else _tree(rng, group)
+        node = group[0] if plain else draw_tree(rng, group)
         name = node if isinstance(node, str) else f"p{len(found)}"
         found.append(Parameter(name, node))
     if len(found) > 1 and rng.random() < 0.2:

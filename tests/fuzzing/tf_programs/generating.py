@@ -66,17 +66,17 @@ def generate(seed: int, *, x64: bool) -> Program:
             break
         statements.append(made[0])
         values.append(made[1])
-    kept, results = generating._results(rng, statements, values, len(arguments), due.name)
+    kept, results = generating.draw_results(rng, statements, values, len(arguments), due.name)
     program = Program(
         seed=seed,
         x64=x64,
         arguments=tuple(arguments),
         parameters=tuple(
             dataclasses.replace(p, node=_without_classes(p.node))
-            for p in generating._parameters(rng, [a.name for a in arguments])
+            for p in generating.draw_parameters(rng, [a.name for a in arguments])
         ),
         statements=kept,
-        returns=_without_classes(generating._tree(rng, results, top=True)),
+        returns=_without_classes(generating.draw_tree(rng, results, top=True)),
         preamble=PREAMBLE,
     )
     checks, options = _draw_options(rng, program)
@@ -97,7 +97,7 @@ def _picked(rng: random.Random) -> list[Template]:
 
 def _arguments(rng: random.Random, due: Template, *, x64: bool) -> list[Argument]:
     """Those that TensorFlow takes: no Python numbers, and no dimension of size 0 or one of b's."""
-    drawn = generating._arguments(rng, due, x64=x64)
+    drawn = generating.draw_arguments(rng, due, x64=x64)
     return [dataclasses.replace(a, weak=False) for a in drawn]
 
 
@@ -111,10 +111,10 @@ def _statement(
     rng: random.Random, templates: list[Template], values: list[_Value], target: str, *, x64: bool
 ) -> tuple[Statement, _Value] | None:
     for template in templates:
-        operands: Any = generating._operands(rng, template, values)
+        operands: Any = generating.draw_operands(rng, template, values)
         if operands is None:
             continue
-        level = generating._level(template.level, [value.level for value in operands])
+        level = generating.combine_levels(template.level, [value.level for value in operands])
         if level > _HIGHEST_LEVEL:
             continue
         avals = [value.aval for value in operands]
