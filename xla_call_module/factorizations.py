@@ -173,6 +173,8 @@ def _magnitude(values: jax.Array) -> jax.Array:
 def permutation(swaps: jax.Array, size: int) -> jax.Array:
     """The order of `size` rows after row i is exchanged with row `swaps[i]`, i ascending."""
     rows = np.arange(size, dtype=np.int32)
+    if swaps.shape[0] == 0:  # which even a loop without steps may not index
+        return jnp.asarray(rows)
 
     def exchange(here: jax.Array, order: jax.Array) -> jax.Array:
         there = swaps[here]

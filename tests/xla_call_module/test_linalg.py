@@ -200,6 +200,15 @@ class TestBatches:
         _check(jnp.linalg.solve, square, np.zeros((2, 0, 3)))
         _check(lambda a: tuple(jnp.linalg.eigh(a)), square)
 
+    @pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (3, 0), (0, 3)])
+    def test_empty_matrices_of_every_platform(self, shape):
+        """A GPU's permutation is a call of its own."""
+        function = export.export(jax.jit(lax.linalg.lu), platforms=["cuda", "cpu", "tpu"])
+        call = lower_linalg(from_exported(function(jax.ShapeDtypeStruct(shape, "float32"))))
+        matrix = np.zeros(shape, "float32")
+        for found, want in zip(_run(call, matrix), lax.linalg.lu(matrix), strict=True):
+            np.testing.assert_array_equal(found, want)
+
     def test_gradients_of_empty_matrices(self):
         specs = (jax.ShapeDtypeStruct((1000, 0, 0), "float32"),) * 2
         exported = export.export(jax.jit(lambda a, b: (jnp.linalg.cholesky(a), a @ b)))(*specs)
