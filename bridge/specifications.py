@@ -153,7 +153,7 @@ def specify(
     if polymorphic_shapes == _AUTO:
         texts = _automatic(arguments)
     else:
-        texts = _named(_broadcast(polymorphic_shapes, tree), constraints)
+        texts = _named(_broadcast(polymorphic_shapes, tree), arguments, constraints)
     return [
         jax.ShapeDtypeStruct(
             _symbolic(argument, text, scope), argument.dtype, weak_type=argument.is_weak
@@ -188,7 +188,7 @@ def specify_as_jax2tf(
     scope = export.SymbolicScope(parse_constraints(constraints))
     args, _ = tree_util.tree_unflatten(tree, range(tree.num_leaves))
     by_position: Any = tree_util.tree_structure((args, {}))
-    texts = _named(_broadcast(polymorphic_shapes, by_position), constraints)
+    texts = _named(_broadcast(polymorphic_shapes, by_position), arguments, constraints)
     texts += [None] * (tree.num_leaves - by_position.num_leaves)
     return [
         jax.ShapeDtypeStruct(_symbolic(argument, text, scope, cure=""), argument.dtype)
@@ -289,10 +289,18 @@ def _broadcast(prefix: Any, tree: tree_util.PyTreeDef) -> list[Any]:
     return texts
 
 
-def _named(texts: Sequence[Any], constraints: Sequence[str]) -> list[Any]:
-    """The shapes with a symbol for each dimension that a text says nothing of."""
+def _named(
+    texts: Sequence[Any], arguments: Sequence[ArgumentSpec], constraints: Sequence[str]
+) -> list[Any]:
+    """Return the shapes with a symbol for each dimension that a text leaves unknown."""
     unknown = UnknownDimensions([*texts, *constraints])
-    return [unknown.name(text) if isinstance(text, str) else text for text in texts]
+    named: list[Any] = []
+    for text, argument in zip(texts, arguments, strict=False):
+        try:
+            named.append(unknown.name(text) if isinstance(text, str) else text)
+        except StructureError as error:
+            raise StructureError(f"{argument.path}: {error}") from error
+    return named
 
 
 def _is_shape(value: Any) -> bool:

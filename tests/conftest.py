@@ -6,13 +6,28 @@ module is, and subprocesses inherit them. One that is already set stays: with
 """
 
 import os
+import random
+import sys
 
+import numpy as np
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import jax.export  # noqa: F401 - JAX 0.7 has `jax.export` only after this
+
+
+@pytest.fixture(autouse=True)
+def same_seeds():
+    """Start every test from the same seeds, so that it draws the same numbers in every run."""
+    random.seed(0)
+    np.random.seed(0)
+    if (tensorflow := sys.modules.get("tensorflow")) and hasattr(tensorflow, "random"):
+        tensorflow.random.set_seed(0)
+    for keras in ("keras", "tf_keras"):
+        if (utils := getattr(sys.modules.get(keras), "utils", None)) is not None:
+            utils.set_random_seed(0)
 
 
 @pytest.fixture(scope="session")
