@@ -251,6 +251,8 @@ class SavedModel:
         metadata: JSON values that `inspect` shows and no loader needs.
         others: signatures of a file that was read which compute something besides calls of modules,
             by their keys, and what that is.
+        graph_constants: of a file that was read the arrays in its graphs that may be constants
+            which a gradient takes and its function does not, as dtype and shape tell.
     """
 
     signatures: tuple[Signature, ...]
@@ -258,6 +260,7 @@ class SavedModel:
     params: Structure = NONE
     metadata: Mapping[str, Any] = field(default_factory=dict)
     others: Mapping[str, str] = field(default_factory=dict)
+    graph_constants: tuple[np.ndarray[Any, Any], ...] = field(default=(), compare=False)
 
     @property
     def module_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -110,7 +111,30 @@ def _read_model(folder: ModelFolder) -> SavedModel:
     if not found:
         raise next(iter(refused.values()))
     others = {key: str(error) for key, error in refused.items()}
-    return SavedModel(tuple(found), objects.variables, objects.params, metadata, others)
+    constants = _read_constants(found, meta_graph.graph_def)
+    return SavedModel(tuple(found), objects.variables, objects.params, metadata, others, constants)
+
+
+def _read_constants(
+    signatures: Sequence[Signature], graph: Proto
+) -> tuple[np.ndarray[Any, Any], ...]:
+    """What may be constants of gradients alone, which TensorFlow writes into any function."""
+    wiring = (signature.wiring for signature in signatures)
+    wanted = {
+        (order.args[index].dtype.enum, order.args[index].shape)
+        for found in filter(None, wiring)
+        for invocation in found.invocations()
+        for order in invocation.chain
+        for index, key in order.constants.items()
+        if key not in invocation.call.constants.values()
+    }
+    nodes = itertools.chain(graph.node, *(f.node_def for f in graph.library.function))
+    tensors = (node.attr["value"].tensor for node in nodes if wanted and node.op == "Const")
+    return tuple(
+        decode_tensor(tensor)
+        for tensor in tensors
+        if (tensor.dtype, tuple(dim.size for dim in tensor.tensor_shape.dim)) in wanted
+    )
 
 
 def _read_defaults(entry: _Entry, meta_graph: Proto) -> dict[str, np.ndarray[Any, Any]]:

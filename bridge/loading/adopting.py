@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,10 +23,11 @@ from jax.sharding import AbstractMesh
 from bridge._jax import cut_vjp, enable_x64, replace_vjp
 from bridge.keys import to_logical, to_physical
 from bridge.loading.calling import call_flat, is_float0
+from bridge.loading.hoisted_constants import find_constants
 from bridge.loading.restore import restore
 from bridge.loading.signature_calls import result_shapes
 from bridge.loading.spreading import on_one_device, spread
-from savedmodel.model import Variable
+from savedmodel.model import SavedModel, Variable
 from savedmodel.wiring import (
     Cast,
     Constant,
@@ -124,7 +126,7 @@ class _Function:
 def export_wiring(
     wiring: Wiring,
     names: Mapping[int, str],
-    variables: Sequence[Variable],
+    model: SavedModel,
     disabled_checks: Sequence[DisabledCheck],
     mesh: AbstractMesh | None = None,
 ) -> export.Exported:
@@ -133,20 +135,21 @@ def export_wiring(
     Args:
         wiring: of the signature.
         names: for each variable that is a parameter its name.
-        variables: those of the file.
+        model: the file.
         disabled_checks: safety checks that are not in force besides those of the calls.
         mesh: what it is to run on; None for one device.
 
     Raises:
         InteropError: a module is damaged, or cannot be called from JAX.
     """
+    variables = model.variables
 
     def constant(variable: int) -> np.ndarray[Any, Any]:
         return variables[variable].shared()
 
     functions = _with_own_symbols(
         {
-            id(invocation): _to_function(invocation, constant, disabled_checks)
+            id(invocation): _to_function(invocation, model, disabled_checks)
             for invocation in wiring.invocations()
         }
     )
@@ -334,12 +337,12 @@ def _input_specs(wiring: Wiring, functions: Mapping[int, _Function]) -> dict[str
 
 def _to_function(
     invocation: Invocation,
-    constant: Callable[[int], np.ndarray[Any, Any]],
+    model: SavedModel,
     disabled_checks: Sequence[DisabledCheck],
 ) -> _Function:
     call = invocation.call
     if call.exported:
-        return _restored(invocation, constant, disabled_checks)
+        return _restored(invocation, model, disabled_checks)
     gradient = invocation.gradient
     call = _on_one_device(describe(call, result_shapes(gradient)))
     checks = unite(call.disabled_checks, disabled_checks)
@@ -361,18 +364,17 @@ def _on_one_device(call: CallModule) -> CallModule:
 
 def _restored(
     invocation: Invocation,
-    constant: Callable[[int], np.ndarray[Any, Any]],
+    model: SavedModel,
     disabled_checks: Sequence[DisabledCheck],
 ) -> _Function:
     """A call that describes itself, as a function of the node's operands."""
     call = invocation.call
     places = {index: position for position, index in enumerate(call.kept)}
 
-    def hoisted(key: str) -> np.ndarray[Any, Any]:
-        index = next(index for index, found in call.constants.items() if found == key)
+    def passed(index: int) -> np.ndarray[Any, Any]:
         value = invocation.operands[places[index]]
         if isinstance(value, Parameter):
-            return constant(value.variable)
+            return model.variables[value.variable].shared()
         if isinstance(value, Constant):
             return value.value
         raise StructureError(
@@ -380,8 +382,10 @@ def _restored(
             "use the file through TensorFlow."
         )
 
+    known = {key: functools.partial(passed, index) for index, key in call.constants.items()}
+    constant = find_constants(invocation.chain, known, model)
     check_one_device(call, is_alone=False)
-    exported = on_one_device(restore(invocation.chain, hoisted, disabled_checks))
+    exported = on_one_device(restore(invocation.chain, constant, disabled_checks))
     flat = call_flat(exported)
 
     def run(*operands: Any) -> tuple[Any, ...]:

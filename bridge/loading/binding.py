@@ -11,6 +11,7 @@ from jax import export, tree_util
 from jax.sharding import AbstractMesh
 
 from bridge.loading.adopting import export_wiring, input_order, to_results
+from bridge.loading.hoisted_constants import find_constants
 from bridge.loading.restore import restore
 from bridge.names import input_names, output_names
 from bridge.trees import key_names, unique_names
@@ -66,11 +67,9 @@ def bind(
     if not _describes_itself(signature, wiring, model):
         return _bind_wiring(wiring, model, disabled_checks, mesh)
     function = signature.function
-    exported = restore(
-        function.chain,
-        lambda key: model.variables[function.constants[key]].shared(),
-        disabled_checks,
-    )
+    known = {key: model.variables[index].shared for key, index in function.constants.items()}
+    constant = find_constants(function.chain, known, model)
+    exported = restore(function.chain, constant, disabled_checks)
     params = _params_tree(exported, signature, model)
     if params is None and function.bound:
         return _bind_wiring(wiring, model, disabled_checks, mesh)
@@ -147,7 +146,7 @@ def _bind_wiring(
     chosen = _parameters(wiring, model)
     texts = unique_names(model.variables[v].key or model.variables[v].name for v in chosen)
     names = dict(zip(chosen, texts, strict=True))
-    exported = export_wiring(wiring, names, model.variables, disabled_checks, mesh)
+    exported = export_wiring(wiring, names, model, disabled_checks, mesh)
     by_name = sorted(names, key=names.__getitem__)
     inputs = dict(zip(input_order(wiring), range(len(names), len(exported.in_avals)), strict=True))
     # What JAX has just exported has structures of a registry that `jit` has to itself.

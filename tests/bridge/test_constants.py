@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,9 @@ import tensorflow as tf
 
 import bridge
 import savedmodel
+from bridge.loading.hoisted_constants import find_constants
 from xla_call_module import decode_node
+from xla_call_module.errors import StructureError
 
 draw = np.random.default_rng(0)
 W = draw.standard_normal((160, 160)).astype(np.float32) / 12
@@ -159,6 +163,54 @@ def test_a_constant_of_the_gradient_alone(order, tmp_path):
         y = loaded(x)
     expected = np.ones_like(X) @ W
     np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("residuals", [False, True])
+def test_a_constant_of_the_gradient_alone_in_jax(residuals, tmp_path):
+    """Whoever wrote the file, and however the function is called in it."""
+
+    @jax.custom_vjp
+    def sine(x):
+        return jnp.sin(x)
+
+    sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (ct * W[0],))
+    exported = jax.export.export(jax.jit(sine))(jax.ShapeDtypeStruct((160,), np.float32))
+    options = {"residuals": residuals, "hoist_constants": 16}
+    bridge.save(exported, tmp_path / "saved", gradient_order=1, **options)
+    saved = tf.saved_model.load(str(tmp_path / "saved"))
+    _again(saved, tmp_path / "again")
+    spec = [tf.TensorSpec([160])]
+    functions = {"twice": lambda x: saved(saved(x)), "one": bridge.convert(exported, **options)}
+    for name, function in functions.items():
+        module = tf.Module()
+        module.call = tf.function(function, input_signature=spec, autograph=False)
+        module.saved = saved
+        tf.saved_model.save(module, str(tmp_path / name), {"serving_default": module.call})
+    for name in ("saved", "again", "twice", "one"):
+        loaded = bridge.load(tmp_path / name).default
+
+        def total(x, loaded=loaded):
+            return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(loaded(x)))
+
+        found = jax.grad(total)(X[0])
+        expected = W[0] ** (2 if name == "twice" else 1)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=name)
+
+
+def test_a_constant_of_the_gradient_that_the_file_lacks(tmp_path):
+    @jax.custom_vjp
+    def sine(x):
+        return jnp.sin(x)
+
+    sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (ct * W[0],))
+    exported = jax.export.export(jax.jit(sine))(jax.ShapeDtypeStruct((160,), np.float32))
+    bridge.save(exported, tmp_path / "saved", gradient_order=1, hoist_constants=16)
+    model = savedmodel.read(tmp_path / "saved")
+    (signature,) = model.signatures
+    found = find_constants(signature.function.chain, {}, dataclasses.replace(model, variables=()))
+    (key,) = signature.function.chain[1].constants.values()
+    with pytest.raises(StructureError, match=r"constant float32\[160\], which the file lacks"):
+        found(key)
 
 
 def test_in_graphs_of_sessions():
