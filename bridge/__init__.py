@@ -13,12 +13,12 @@ from xla_call_module.lazy_names import load_lazily
 if TYPE_CHECKING:
     from bridge.call_tf import call_tf
     from bridge.convert import convert
+    from bridge.exporting.stages import exported_from_stage
     from bridge.inspect import inspect
     from bridge.load import load
     from bridge.onnx.conversion import save_onnx, to_onnx
     from bridge.retarget import retarget
     from bridge.save import save
-    from bridge.stages import exported_from_stage
     from bridge.verify import verify
     from xla_call_module.errors import InteropError
 
@@ -40,7 +40,7 @@ _HOMES = {
     "InteropError": "xla_call_module.errors",
     "call_tf": "bridge.call_tf",
     "convert": "bridge.convert",
-    "exported_from_stage": "bridge.stages",
+    "exported_from_stage": "bridge.exporting.stages",
     "inspect": "bridge.inspect",
     "load": "bridge.load",
     "retarget": "bridge.retarget",

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bridge.batching.batch_sizes import parse_buckets
 from bridge.batching.batches import BatchedSignature
-from bridge.batching.sizes import parse_buckets
 from bridge.load import load
 from bridge.serving.base_path import parse_version
-from savedmodel.folder import PROTO_FILE
-from savedmodel.remote import is_remote
+from savedmodel.files.folder import PROTO_FILE
+from savedmodel.files.remote import is_remote
 from xla_call_module.errors import FormatError, MissingDependencyError, StructureError
 
 try:

@@ -8,7 +8,7 @@ from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.errors import MissingDependencyError, StructureError
 
 if TYPE_CHECKING:
-    from bridge.tf_functions.calls import CalledFunction
+    from bridge.calling_tf.calls import CalledFunction
 
 __all__ = ["call_tf"]
 
@@ -98,7 +98,7 @@ def call_tf(
         raise MissingDependencyError(
             "bridge.call_tf needs TensorFlow. To do: pip install 'jax-tf-bridge[tensorflow-cpu]'."
         ) from error
-    from bridge.tf_functions.calls import CalledFunction, CallOptions
+    from bridge.calling_tf.calls import CalledFunction, CallOptions
 
     options = CallOptions(
         variables=variables,

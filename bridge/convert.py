@@ -13,15 +13,14 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge._jax import settings_query, static_parameters
-from bridge.lowering import argument_names, export_for
-from bridge.narrowing import narrow_dtype
-from bridge.signature import Defaults, adopt_metadata, read_defaults, signature_of
-from bridge.specifications import ArgumentSpec, Specifier, parse_constraints, specify
+from bridge.converting.signature import Defaults, adopt_metadata, read_defaults, signature_of
+from bridge.core._jax import settings_query, static_parameters
+from bridge.core.narrowing import narrow_dtype
+from bridge.exporting.lowering import argument_names, export_for
+from bridge.exporting.specifications import ArgumentSpec, Specifier, parse_constraints, specify
 from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.call import TensorSpec, bind_symbols
 from xla_call_module.checks import parse_checks
-from xla_call_module.constants import HOISTED_FROM
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import (
     ArgumentError,
@@ -30,12 +29,13 @@ from xla_call_module.errors import (
     StructureError,
 )
 from xla_call_module.exported import Check
-from xla_call_module.linalg_option import parse_linalg
+from xla_call_module.linalg.linalg_option import parse_linalg
+from xla_call_module.passes.constants import HOISTED_FROM
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 
 if TYPE_CHECKING:
-    from bridge.gradient import DifferentiableCall, GradientOptions
-    from bridge.tensors import Arguments
+    from bridge.converting.gradient import DifferentiableCall, GradientOptions
+    from bridge.converting.tensors import Arguments
 
 __all__ = ["Converted", "Tracer", "convert"]
 
@@ -108,7 +108,7 @@ def convert(
         array([0.       , 1.6829419], dtype=float32)
     """
     _import_tensorflow()
-    from bridge.gradient import GradientOptions
+    from bridge.converting.gradient import GradientOptions
 
     options = GradientOptions(
         with_gradient=with_gradient,
@@ -188,8 +188,8 @@ class _Ready:
 def _differentiable(
     exported: export.Exported, options: GradientOptions, names: Sequence[str] | None = None
 ) -> DifferentiableCall:
-    from bridge.exported_order import ExportedOrder
-    from bridge.gradient import DifferentiableCall
+    from bridge.converting.exported_order import ExportedOrder
+    from bridge.converting.gradient import DifferentiableCall
 
     order = ExportedOrder(
         exported,
@@ -332,8 +332,8 @@ class Converted:
                 `label_out`; empty for nothing.
             warns: whether a warning says that 64-bit tensors are narrowed.
         """
-        from bridge.eager import EagerCalls
-        from bridge.tensors import read_arguments
+        from bridge.converting.eager import EagerCalls
+        from bridge.converting.tensors import read_arguments
 
         self._source = source
         self._label = label
@@ -394,7 +394,7 @@ class Converted:
     def _bind(
         self, tensors: list[Any], tree: tree_util.PyTreeDef, origins: tuple[Any, ...]
     ) -> _Bound:
-        from bridge.tensors import Arguments, plain_structure
+        from bridge.converting.tensors import Arguments, plain_structure
 
         tree, order = plain_structure(tree)
         arguments = Arguments(_in_order(tensors, order), tree, origins)
@@ -428,7 +428,7 @@ def _in_order(tensors: list[Any], order: tuple[int, ...] | None) -> list[Any]:
 
 def _check_shapes(call: DifferentiableCall, arguments: Arguments) -> None:
     """Compare the shapes that are known with the specification."""
-    from xla_call_module.tensorflow_errors import ShapeMismatchError
+    from xla_call_module.shape_checks.tensorflow_errors import ShapeMismatchError
 
     module = call.call
     try:

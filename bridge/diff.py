@@ -10,15 +10,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bridge.inspecting.diff_weights import WeightDifference, diff_weights
+from bridge.inspecting.report import (
+    FileReport,
+    OrderReport,
+    SignatureReport,
+    TensorReport,
+    report_of,
+)
 from bridge.loading.signature_calls import calls_of, names_of
-from bridge.reports.diff_weights import WeightDifference, diff_weights
-from bridge.reports.report import FileReport, OrderReport, SignatureReport, TensorReport, report_of
+from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.model import SavedModel, Variable
-from savedmodel.model_folder import ModelFolder, read_one_version
 from savedmodel.read import read
 from xla_call_module._jax import PassManager
 from xla_call_module.call import CallModule
-from xla_call_module.stablehlo import open_module
+from xla_call_module.stablehlo.modules import open_module
 
 __all__ = ["KINDS", "DiffReport", "Difference", "diff"]
 

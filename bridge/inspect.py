@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from xla_call_module.errors import refusing_damage
 
 if TYPE_CHECKING:
-    from bridge.reports.report import FileReport
-    from savedmodel.model_folder import ModelFolder
+    from bridge.inspecting.report import FileReport
+    from savedmodel.files.model_folder import ModelFolder
 
 __all__ = ["inspect"]
 
@@ -36,13 +36,13 @@ def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
         >>> bridge.inspect("my_model").signatures[0].platforms
         ('cpu', 'tpu')
     """
-    from savedmodel.model_folder import read_one_version
+    from savedmodel.files.model_folder import read_one_version
 
     return read_one_version(path, _inspect)
 
 
 def _inspect(folder: ModelFolder) -> FileReport:
-    from bridge.reports.report import report_of
+    from bridge.inspecting.report import report_of
     from savedmodel.read import read
 
     with refusing_damage(str(folder.path)):

@@ -21,17 +21,17 @@ import tensorflow as tf
 from jax import export, tree_util
 from jax.export import DisabledSafetyCheck
 
-from bridge._jax import is_staging, polymorphic_shape_class, transformation_query
-from bridge._tf import annotate_sharding
 from bridge.call_tf import call_tf as call_tensorflow
-from bridge.containers import register_containers
+from bridge.calling_tf.calls import CalledFunction, CallOptions
+from bridge.calling_tf.eager_calls import call_eagerly, with_eager_gradient
+from bridge.calling_tf.results import DynamicShapeError, returning
 from bridge.convert import Converted, Tracer
-from bridge.gradient import GradientOptions
-from bridge.narrowing import narrow_dtype
-from bridge.specifications import specify_as_jax2tf
-from bridge.tf_functions.calls import CalledFunction, CallOptions
-from bridge.tf_functions.eager import call_eagerly, with_eager_gradient
-from bridge.tf_functions.results import DynamicShapeError, returning
+from bridge.converting.gradient import GradientOptions
+from bridge.core._jax import is_staging, polymorphic_shape_class, transformation_query
+from bridge.core._tf import annotate_sharding
+from bridge.core.containers import register_containers
+from bridge.core.narrowing import narrow_dtype
+from bridge.exporting.specifications import specify_as_jax2tf
 from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.checks import parse_checks
 from xla_call_module.dtypes import dtype_from_name

@@ -278,6 +278,6 @@ def _to_generator(rng: Any) -> keras.random.SeedGenerator | None:
     """What keys are drawn from; None where there are none."""
     if rng is None or rng is False or isinstance(rng, keras.random.SeedGenerator):
         return rng or None
-    from bridge.layers.held import seed_of
+    from bridge.layers.layer_state import seed_of
 
     return keras.random.SeedGenerator(seed_of(rng))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from bridge.loaded import LoadedModel
+    from bridge.loading.loaded import LoadedModel
 
 __all__ = ["load"]
 
@@ -55,7 +55,7 @@ def load(path: str | os.PathLike[str], *, mesh: Mesh | None = None) -> LoadedMod
                [1., 1.],
                [1., 1.]], dtype=float32)}
     """
-    from bridge.loaded import LoadedModel
+    from bridge.loading.loaded import LoadedModel
     from savedmodel.read import read
 
     return LoadedModel(read(path), mesh)

@@ -18,16 +18,16 @@ import jax
 from jax import export
 from jax.sharding import AbstractMesh, Mesh
 
+from bridge.inspecting.report_text import printable
+from bridge.inspecting.sharding import ArraySharding, ShardingReport, read_shardings
+from bridge.inspecting.sharding_lines import draw_sharding
+from bridge.inspecting.sharding_picture import draw_sharding_picture
 from bridge.load import load
-from bridge.loaded import LoadedModel, LoadedSignature
-from bridge.loading.remeshing import draw_mesh_lines, mesh_at_export
-from bridge.reports.sharding import ArraySharding, ShardingReport, read_shardings
-from bridge.reports.sharding_lines import draw_sharding
-from bridge.reports.sharding_picture import draw_sharding_picture
-from bridge.reports.text import printable
+from bridge.loading.exported_on_mesh import draw_mesh_lines, mesh_at_export
+from bridge.loading.loaded import LoadedModel, LoadedSignature
 from xla_call_module.errors import ShardingError, StructureError
 from xla_call_module.exported import from_exported
-from xla_call_module.stablehlo import open_module
+from xla_call_module.stablehlo.modules import open_module
 
 __all__ = ["Sharded", "mesh_of", "shards_of", "to_svg", "to_text"]
 

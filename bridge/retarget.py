@@ -9,11 +9,11 @@ from typing import overload
 
 from jax import export
 
-from bridge._jax import replace_vjp
-from xla_call_module import retargeting
+from bridge.core._jax import replace_vjp
+from xla_call_module.analyses.tensorflow_functions import return_functions
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
-from xla_call_module.tensorflow_functions import return_functions
+from xla_call_module.passes import retargeting
 
 __all__ = ["retarget"]
 

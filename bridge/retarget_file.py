@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from savedmodel.model_folder import ModelFolder, read_one_version
+from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.rewriting import rewrite_nodes
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
-from xla_call_module.linalg import lower_linalg
-from xla_call_module.linalg_option import parse_linalg
-from xla_call_module.platform_selection import select_platforms
-from xla_call_module.retargeting import oldest_release, retarget
+from xla_call_module.linalg.linalg_option import parse_linalg
+from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.passes.platform_selection import select_platforms
+from xla_call_module.passes.retargeting import oldest_release, retarget
 from xla_call_module.versions import RELEASES, Release, parse_release
 
 __all__ = ["RetargetReport", "retarget_file"]

@@ -12,30 +12,30 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.batching.buckets import Buckets, with_batch_buckets
-from bridge.explaining import refusing_unsortable_keys
+from bridge.chains.chains import ChainOptions, to_chain
+from bridge.core.explaining import refusing_unsortable_keys
+from bridge.core.names import Names, input_names, names_of_signature, output_names, parameter_names
+from bridge.core.progress import progress_bar
+from bridge.core.trees import to_structure
 from bridge.exporting.environment import describe_environment, source_file
-from bridge.exporting.tracing import export_model
-from bridge.names import Names, input_names, names_of_signature, output_names, parameter_names
-from bridge.progress import progress_bar
-from bridge.saving.chains import ChainOptions, to_chain
+from bridge.exporting.export_model import export_model
 from bridge.saving.parameters import check_parameters, to_constants, to_variables
 from bridge.saving.processes import JaxProcesses, is_spread
 from bridge.saving.signature_defaults import with_defaults
-from bridge.trees import to_structure
+from savedmodel.files.staging import staged_folder
 from savedmodel.manifest import write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
-from savedmodel.staging import staged_folder
-from savedmodel.structures import NONE, Branch, Structure, as_tuple, leaves
+from savedmodel.protos.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
 from savedmodel.write_together import write_together
-from xla_call_module.asserting import to_shape_check
 from xla_call_module.call import CallModule
 from xla_call_module.checks import parse_checks
-from xla_call_module.constants import HOISTED_FROM, largest_constants
 from xla_call_module.errors import ShardingError, StructureError
 from xla_call_module.exported import Check
-from xla_call_module.linalg_option import parse_linalg
-from xla_call_module.retargeting import oldest_release
+from xla_call_module.linalg.linalg_option import parse_linalg
+from xla_call_module.passes.constants import HOISTED_FROM, largest_constants
+from xla_call_module.passes.retargeting import oldest_release
+from xla_call_module.shape_checks.asserting import to_shape_check
 
 __all__ = ["SaveOptions", "save"]
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export, tree_util
 
-from bridge.backend import require_own_runtime
-from bridge.narrowing import check_narrowing
+from bridge.core.backend import require_own_runtime
+from bridge.core.narrowing import check_narrowing
 from bridge.verifying.comparison import Tolerance
 from xla_call_module._jax import survive_forks
 from xla_call_module.errors import MissingDependencyError, StructureError
@@ -87,8 +87,8 @@ def assert_gradients_match(
     _import_tensorflow()
     survive_forks()
     require_own_runtime("gradients to compare with")
-    from bridge.verifying.gradient_check import Check, state
-    from bridge.verifying.modes import Modes
+    from bridge.checking_gradients.gradient_check import Check, state
+    from bridge.checking_gradients.modes import Modes
 
     arguments = _to_arrays((args, dict(kwargs or {})))
     if variables and not args:

@@ -261,7 +261,7 @@ def _is_being_built() -> bool:
 def _first_seed(rng: Any) -> int:
     if rng is True:
         return random.randrange(_LARGEST_SEED)
-    from bridge.layers.held import seed_of
+    from bridge.layers.layer_state import seed_of
 
     return seed_of(rng) or 0
 

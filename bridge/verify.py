@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bridge.verifying.tensorflow_process import TensorFlowRun
     from bridge.verifying.trials import Trial
     from bridge.verifying.verification import VerifyReport
-    from savedmodel.model_folder import ModelFolder
+    from savedmodel.files.model_folder import ModelFolder
 
 __all__ = ["verify"]
 
@@ -73,12 +73,12 @@ def verify(
         >>> bridge.verify("my_model").passed
         True
     """
-    from bridge.progress import progress_bar
+    from bridge.core.progress import progress_bar
     from bridge.verifying.comparison import Tolerance
     from bridge.verifying.tensorflow_process import run_trials
     from bridge.verifying.trials import read_trials, write_trials
     from bridge.verifying.verification import VerifyReport, compare
-    from savedmodel.model_folder import read_one_version
+    from savedmodel.files.model_folder import read_one_version
 
     if record is not None and against is not None:
         raise StructureError(
@@ -110,7 +110,7 @@ def verify(
 
 
 def _make_trials(folder: ModelFolder, seed: int, progress: Progress | None) -> Sequence[Trial]:
-    from bridge.loaded import LoadedModel
+    from bridge.loading.loaded import LoadedModel
     from bridge.verifying.reference import make_trials
     from savedmodel.read import read
 

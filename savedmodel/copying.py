@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from savedmodel.model_folder import ModelFolder
-from savedmodel.tensor_bundle import read_index
+from savedmodel.files.model_folder import ModelFolder
+from savedmodel.variables.tensor_bundle import read_index
 from savedmodel.write import VARIABLES
 from xla_call_module.errors import FormatError
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from savedmodel.copying import check_sizes
-from savedmodel.folder import write_text
-from savedmodel.model_folder import ModelFolder, read_one_version
-from savedmodel.serving_files import SERVING_FILES
+from savedmodel.files.folder import write_text
+from savedmodel.files.model_folder import ModelFolder, read_one_version
+from savedmodel.files.serving_files import SERVING_FILES
 from xla_call_module.errors import FormatError, StructureError
 
 __all__ = [

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from savedmodel.batch_buckets import BatchBuckets
-from savedmodel.structures import NONE, Structure
+from savedmodel.protos.structures import NONE, Structure
 from savedmodel.wiring import Wiring
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import DType
 from xla_call_module.errors import StructureError
-from xla_call_module.shape_checks import ShapeCheck
+from xla_call_module.shape_checks.shape_assertions.shape_assertions import ShapeCheck
 
 __all__ = ["Function", "SavedModel", "Signature", "Variable", "VariablePart"]
 

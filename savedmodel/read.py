@@ -13,8 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from savedmodel import checksum
-from savedmodel.dataflow import (
+from savedmodel.decode.dataflow import (
     Call,
     Constant,
     Gradients,
@@ -22,17 +21,18 @@ from savedmodel.dataflow import (
     steps_allowance,
     trace,
 )
-from savedmodel.folder import PROTO_FILE
+from savedmodel.decode.read_wiring import Described, Source, read_wiring
+from savedmodel.decode.session import read_session
+from savedmodel.decode.stored_variables import StoredVariables
+from savedmodel.files import checksum
+from savedmodel.files.folder import PROTO_FILE
+from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
-from savedmodel.model_folder import ModelFolder, read_one_version
-from savedmodel.read_wiring import Described, Source, read_wiring
-from savedmodel.schema import Proto
-from savedmodel.schema import SavedModel as SavedModelProto
-from savedmodel.session import read_session
-from savedmodel.stored_variables import StoredVariables
-from savedmodel.structures import NONE, Branch, Leaf, Structure, as_dict, as_tuple
-from savedmodel.tensor_values import decode_tensor
-from savedmodel.wire import check_wire
+from savedmodel.protos.schema import Proto
+from savedmodel.protos.schema import SavedModel as SavedModelProto
+from savedmodel.protos.structures import NONE, Branch, Leaf, Structure, as_dict, as_tuple
+from savedmodel.protos.tensor_values import decode_tensor
+from savedmodel.protos.wire_format import check_wire
 from savedmodel.wiring import Input, Output, Parameter, Wiring
 from savedmodel.write import METADATA_COLLECTION, VARIABLES
 from xla_call_module.allowance import Allowance

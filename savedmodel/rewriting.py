@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from savedmodel.assets import asset_files
 from savedmodel.copying import copy_files
-from savedmodel.folder import PROTO_FILE
+from savedmodel.files.assets import asset_files
+from savedmodel.files.folder import PROTO_FILE
+from savedmodel.files.model_folder import ModelFolder, read_one_version
+from savedmodel.files.remote import is_remote
+from savedmodel.files.staging import new_place
 from savedmodel.manifest import MANIFEST_FILE
-from savedmodel.model_folder import ModelFolder, read_one_version
+from savedmodel.protos.schema import Proto
 from savedmodel.read import read_proto
-from savedmodel.remote import is_remote
-from savedmodel.schema import Proto
-from savedmodel.staging import new_place
 from savedmodel.write import METADATA_COLLECTION, serialize_proto, write_proto
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError, StructureError, refusing_damage

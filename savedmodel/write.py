@@ -11,17 +11,23 @@ from typing import Any
 
 from google.protobuf.message import EncodeError
 
-from savedmodel import checksum
-from savedmodel.bundle_layout import BundleSlice, BundleStrings, BundleTensor, Layout, lay_out
-from savedmodel.bundle_writer import write_data_files, write_index
-from savedmodel.folder import PROTO_FILE
-from savedmodel.functions import write_functions
-from savedmodel.graph import INIT_OP, write_graph
+from savedmodel.encode.functions import write_functions
+from savedmodel.encode.graph import INIT_OP, write_graph
+from savedmodel.encode.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objects
+from savedmodel.files import checksum
+from savedmodel.files.folder import PROTO_FILE
+from savedmodel.files.staging import new_place
 from savedmodel.model import SavedModel, VariablePart
-from savedmodel.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objects
-from savedmodel.schema import Proto
-from savedmodel.schema import SavedModel as SavedModelProto
-from savedmodel.staging import new_place
+from savedmodel.protos.schema import Proto
+from savedmodel.protos.schema import SavedModel as SavedModelProto
+from savedmodel.variables.bundle_layout import (
+    BundleSlice,
+    BundleStrings,
+    BundleTensor,
+    Layout,
+    lay_out,
+)
+from savedmodel.variables.bundle_writer import write_data_files, write_index
 from xla_call_module.errors import StructureError
 
 __all__ = ["counting", "encode", "layout_of", "serialize_proto", "write", "write_proto"]

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from savedmodel.bundle_layout import BundleStrings, Layout
-from savedmodel.bundle_writer import write_data_files, write_index
-from savedmodel.folder import new_folder
+from savedmodel.files.folder import new_folder
+from savedmodel.files.remote import is_remote
 from savedmodel.model import SavedModel
-from savedmodel.remote import is_remote
-from savedmodel.tensor_bundle import BundleEntry, index_path, read_index
+from savedmodel.variables.bundle_layout import BundleStrings, Layout
+from savedmodel.variables.bundle_writer import write_data_files, write_index
+from savedmodel.variables.tensor_bundle import BundleEntry, index_path, read_index
 from savedmodel.write import VARIABLES, counting, encode, layout_of, serialize_proto, write_proto
 from xla_call_module.errors import FormatError, StructureError
 

@@ -12,8 +12,8 @@ from xla_call_module.dimensions import Shape, evaluate, evaluate_shape, solve, s
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import FormatError, PlatformError, StructureError, VersionError
 from xla_call_module.platforms import PLATFORMS
-from xla_call_module.shardings import Sharding
-from xla_call_module.tree_nodes import Trees
+from xla_call_module.pytrees.tree_nodes import Trees
+from xla_call_module.shardings.array_sharding import Sharding
 from xla_call_module.versions import CONVENTIONS, StablehloVersion, parse_stablehlo_version
 
 __all__ = ["CallModule", "Carried", "TensorSpec", "bind_symbols", "read_artifact_version"]

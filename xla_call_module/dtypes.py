@@ -10,7 +10,9 @@ import numpy as np
 
 from xla_call_module.errors import DtypeError
 
-__all__ = ["DTYPES", "WIDE", "DType", "dtype_from_name", "dtype_from_tensorflow"]
+__all__ = ["DTYPES", "WIDE", "Array", "DType", "dtype_from_name", "dtype_from_tensorflow"]
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,12 @@ from typing import Any
 import jax
 from jax import export, tree_util
 
+from xla_call_module.analyses.custom_calls import check_custom_calls, refuse_callbacks
+from xla_call_module.analyses.operations import check_operations
+from xla_call_module.analyses.readable import is_plain
+from xla_call_module.analyses.tensorflow_functions import refuse_functions, take_functions
 from xla_call_module.call import CallModule, Carried, TensorSpec
 from xla_call_module.checks import PLATFORM, DisabledCheck, parse_checks
-from xla_call_module.custom_calls import check_custom_calls, refuse_callbacks
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import (
@@ -25,11 +28,12 @@ from xla_call_module.errors import (
     UnsupportedError,
     VersionError,
 )
-from xla_call_module.operations import check_operations
 from xla_call_module.platforms import parse_platforms
-from xla_call_module.readable import is_plain
-from xla_call_module.sharding_jax import exported_shardings
-from xla_call_module.stablehlo import (
+from xla_call_module.pytrees.tree_description import describe_trees, is_plain_tree, leaf_paths
+from xla_call_module.pytrees.tree_nodes import TreeNode, Trees
+from xla_call_module.pytrees.tree_restoring import restore_tree
+from xla_call_module.shardings.sharding_jax import exported_shardings
+from xla_call_module.stablehlo.modules import (
     Main,
     TensorType,
     open_module,
@@ -37,10 +41,6 @@ from xla_call_module.stablehlo import (
     uses_shardy,
 )
 from xla_call_module.symbolic_shapes import deserialize_exported
-from xla_call_module.tensorflow_functions import refuse_functions, take_functions
-from xla_call_module.tree_description import describe_trees, is_plain_tree, leaf_paths
-from xla_call_module.tree_nodes import TreeNode, Trees
-from xla_call_module.tree_restoring import restore_tree
 
 __all__ = [
     "Check",

@@ -31,9 +31,9 @@ from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import dtype_from_tensorflow
 from xla_call_module.errors import FormatError, InteropError, StructureError, quote
 from xla_call_module.platforms import platform_from_tensorflow, platform_to_tensorflow
-from xla_call_module.sharding_json import decode_shardings, encode_shardings
-from xla_call_module.shardings import Sharding
-from xla_call_module.tree_nodes import Trees
+from xla_call_module.pytrees.tree_nodes import Trees
+from xla_call_module.shardings.array_sharding import Sharding
+from xla_call_module.shardings.sharding_json import decode_shardings, encode_shardings
 from xla_call_module.versions import CONVENTIONS
 
 __all__ = ["OP", "decode_node", "description_allowance", "encode_node", "update_node"]

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.sharding_protos import sharding_to_proto
-from xla_call_module.shardings import TUPLE, UNKNOWN, Sharding
+from xla_call_module.shardings.array_sharding import TUPLE, UNKNOWN, Sharding
+from xla_call_module.shardings.sharding_protos import sharding_to_proto
 
 __all__ = ["SHARDING_OP", "encode_sharding_node", "shown_sharding"]
 

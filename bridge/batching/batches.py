@@ -15,11 +15,11 @@ import jax
 import numpy as np
 from jax import tree_util
 
+from bridge.batching.batch_sizes import parse_buckets
 from bridge.batching.rowwise.analysis import results_in_batches
-from bridge.batching.sizes import parse_buckets
-from bridge.keys import to_physical
-from bridge.loaded import LoadedSignature
-from bridge.trees import with_text_keys
+from bridge.core.keys import to_physical
+from bridge.core.trees import with_text_keys
+from bridge.loading.loaded import LoadedSignature
 from xla_call_module.dimensions import evaluate, symbols
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported

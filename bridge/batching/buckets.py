@@ -9,16 +9,16 @@ from typing import Any
 
 from jax import export
 
+from bridge.batching.batch_sizes import parse_buckets
 from bridge.batching.rowwise.analysis import results_in_batches
-from bridge.batching.sizes import parse_buckets
 from bridge.batching.trial import try_padding
 from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.model import Signature
-from xla_call_module.asserting import to_shape_check
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import symbols
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.shape_checks.asserting import to_shape_check
 
 __all__ = ["Buckets", "with_batch_buckets"]
 

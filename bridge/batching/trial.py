@@ -18,20 +18,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export, tree_util
 
-from bridge._jax import enable_x64
-from bridge.backend import platform_of, require_own_runtime
-from bridge.batching.rowwise.loops import read_loop
-from bridge.keys import to_logical, to_physical
+from bridge.batching.rowwise.loop_rules import read_loop
+from bridge.core._jax import enable_x64
+from bridge.core.backend import platform_of, require_own_runtime
+from bridge.core.keys import to_logical, to_physical
+from bridge.core.probes import HUGE, RANDOM, choose_sizes, draw
 from bridge.loading.calling import call_flat
 from bridge.saving.processes import is_spread
-from bridge.verifying.probes import HUGE, RANDOM, choose_sizes, draw
 from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.model import Signature
 from xla_call_module.call import CallModule
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import InteropError, StructureError
-from xla_call_module.stablehlo import open_module, walk
+from xla_call_module.stablehlo.modules import open_module, walk
 
 __all__ = ["try_padding"]
 

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
+from bridge.core.keys import KEY_DTYPES, key_dtype
+from bridge.core.narrowing import is_narrowed, narrow_dtype
 from bridge.exporting.argument_text import ArrayText, parse_arguments
-from bridge.keys import KEY_DTYPES, key_dtype
-from bridge.narrowing import is_narrowed, narrow_dtype
-from bridge.specifications import UnknownDimensions, parse_constraints
+from bridge.exporting.specifications import UnknownDimensions, parse_constraints
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import ArgumentError, DtypeError, StructureError
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.keys import KEY_DTYPES
+from bridge.core.keys import KEY_DTYPES
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError, StructureError
 

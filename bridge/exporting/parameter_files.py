@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from bridge.npz_file import NPZ_ERRORS, open_npz
-from savedmodel.model_folder import locate
+from bridge.core.npz_file import NPZ_ERRORS, open_npz
+from savedmodel.files.model_folder import locate
 from xla_call_module.errors import (
     DtypeError,
     FormatError,

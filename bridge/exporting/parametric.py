@@ -11,9 +11,9 @@ from typing import Any
 
 from jax import tree_util
 
+from bridge.core.trees import key_names
 from bridge.exporting.plain_parameters import PlainParameters, is_plain
-from bridge.saving.trained import trained_leaves
-from bridge.trees import key_names
+from bridge.exporting.trained import trained_leaves
 
 __all__ = [
     "LINEN_TRAINED",

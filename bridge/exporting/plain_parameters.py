@@ -15,9 +15,9 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from bridge.trees import key_names
+from bridge.core.trees import key_names
 from xla_call_module.errors import StructureError
-from xla_call_module.tree_description import StaticData, describe_tree
+from xla_call_module.pytrees.tree_description import StaticData, describe_tree
 
 __all__ = ["PlainParameters", "is_plain"]
 

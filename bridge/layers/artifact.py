@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from savedmodel.structures import NONE, Structure
+from savedmodel.protos.structures import NONE, Structure
 from xla_call_module.call import CallModule, TensorSpec, bind_symbols
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import DType

@@ -15,7 +15,7 @@ import numpy as np
 
 from bridge.layers.artifact import LayerFunction, LayerWeight, StaticShape
 from bridge.layers.computation import LayerComputation, Runs, check_cast
-from bridge.layers.text import decode_artifact, encode_artifact
+from bridge.layers.config_text import decode_artifact, encode_artifact
 from xla_call_module.errors import FormatError
 
 __all__ = ["PACKAGE", "InitialValues", "LayerBase"]
@@ -143,7 +143,7 @@ class LayerBase:
             return
         from jax import tree_util
 
-        from bridge.specifications import ArgumentSpec
+        from bridge.exporting.specifications import ArgumentSpec
 
         def describe(leaf: Any) -> ArgumentSpec:
             shape, dtype = self._describe(leaf)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from bridge.layers.artifact import LayerArtifact, LayerFunction, LayerWeight, StaticShape
-from bridge.layers.structures import fill, match_first, match_inputs, match_shapes
-from savedmodel.structures import NONE, Structure, leaves
+from bridge.layers.layer_structures import fill, match_first, match_inputs, match_shapes
+from savedmodel.protos.structures import NONE, Structure, leaves
 from xla_call_module.call import TensorSpec
-from xla_call_module.constants import key_of
 from xla_call_module.dtypes import DType
 from xla_call_module.errors import DtypeError, FormatError, StructureError
+from xla_call_module.passes.constants import key_of
 
 __all__ = ["LayerComputation", "Run", "Runs", "check_cast"]
 

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from bridge.explaining import flatten
+from bridge.chains.orders import check_order
+from bridge.core.explaining import flatten
 from bridge.layers.artifact import LayerWeight
 from bridge.layers.computation import LayerComputation
-from bridge.layers.held import hold
+from bridge.layers.layer_state import hold
 from bridge.layers.module import LayerArguments, adapt
 from bridge.layers.source import ExportedSource, FunctionSource, read_source, to_source
-from bridge.orders import check_order
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import DtypeError, StructureError
 

@@ -10,19 +10,19 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge._jax import replace_vjp
+from bridge.chains.chains import ChainOptions, to_chain
+from bridge.chains.vjp import vjp_of
+from bridge.core._jax import replace_vjp
+from bridge.core.trees import to_structure
 from bridge.layers.artifact import LayerFunction
-from bridge.layers.held import Held, shape_of
-from bridge.saving.chains import ChainOptions, to_chain
+from bridge.layers.layer_state import Held, shape_of
 from bridge.saving.parameters import check_parameters
-from bridge.trees import to_structure
-from bridge.vjp import vjp_of
 from savedmodel.model import Variable
-from savedmodel.structures import Branch, Structure, as_tuple
-from xla_call_module.constants import HOISTED_FROM
+from savedmodel.protos.structures import Branch, Structure, as_tuple
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import argument_paths, result_paths
+from xla_call_module.passes.constants import HOISTED_FROM
 
 __all__ = ["check_same_inputs", "check_weights", "described", "to_function"]
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bridge.keys import to_logical, to_physical
+from bridge.core.keys import to_logical, to_physical
 from bridge.layers.artifact import LayerFunction
 from bridge.layers.computation import Run
 from bridge.loading.calling import call_flat

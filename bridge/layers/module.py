@@ -14,10 +14,10 @@ from typing import Any
 
 from jax import export
 
-from bridge.exporting.modules import of_module
+from bridge.exporting.export_model import trainable_of
+from bridge.exporting.framework_modules import of_module
 from bridge.exporting.parametric import Parametric, of_function
-from bridge.exporting.tracing import trainable_of
-from bridge.loaded import LoadedModel, LoadedSignature
+from bridge.loading.loaded import LoadedModel, LoadedSignature
 from xla_call_module.errors import ArgumentError, StructureError
 
 __all__ = ["LayerArguments", "adapt"]

@@ -14,13 +14,13 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge.explaining import flatten
+from bridge.core.explaining import flatten
+from bridge.exporting.lowering import export_for
+from bridge.exporting.specifications import ArgumentSpec, specify
 from bridge.layers.artifact import LayerArtifact, LayerFunction, LayerWeight
 from bridge.layers.function import check_same_inputs, check_weights, described, to_function
-from bridge.layers.held import Held, shape_of
-from bridge.loaded import LoadedModel
-from bridge.lowering import export_for
-from bridge.specifications import ArgumentSpec, specify
+from bridge.layers.layer_state import Held, shape_of
+from bridge.loading.loaded import LoadedModel
 from savedmodel.read import read
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError, StructureError

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bridge.gradient import DifferentiableCall, GradientOptions
+from bridge.chains.orders import WrittenOrder
+from bridge.converting.gradient import DifferentiableCall, GradientOptions
 from bridge.layers.artifact import LayerFunction
 from bridge.layers.computation import Run
-from bridge.orders import WrittenOrder
 
 __all__ = ["read_variables", "to_tensorflow"]
 

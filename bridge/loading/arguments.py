@@ -11,13 +11,13 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge.backend import platform_of
+from bridge.core.backend import platform_of
+from bridge.core.narrowing import check_narrowing, narrow_dtype
+from bridge.core.tree_matching import Match, match_trees
 from bridge.loading.binding import Binding
-from bridge.narrowing import check_narrowing, narrow_dtype
-from bridge.tree_matching import Match, match_trees
+from xla_call_module.analyses.constraints import SizeConstraint, constraints_in
 from xla_call_module.call import bind_symbols
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
-from xla_call_module.constraints import SizeConstraint, constraints_in
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, PlatformError, StructureError, quote
 from xla_call_module.exported import argument_specs, result_specs

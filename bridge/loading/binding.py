@@ -10,13 +10,13 @@ from typing import Any
 from jax import export, tree_util
 from jax.sharding import AbstractMesh
 
-from bridge.loading.adopting import export_wiring, input_order, to_results
+from bridge.core.names import input_names, output_names
+from bridge.core.trees import key_names, unique_names
+from bridge.loading.exported_from_call import export_wiring, input_order, to_results
 from bridge.loading.hoisted_constants import find_constants
 from bridge.loading.restore import restore
-from bridge.names import input_names, output_names
-from bridge.trees import key_names, unique_names
 from savedmodel.model import SavedModel, Signature
-from savedmodel.structures import NONE, Leaf, Structure
+from savedmodel.protos.structures import NONE, Leaf, Structure
 from savedmodel.wiring import Input, Output, Parameter, Wiring
 from xla_call_module.checks import DisabledCheck
 

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import custom_batching, export, lax, tree_util
 
-from bridge._jax import vary_together
-from bridge.explaining import flatten
+from bridge.core._jax import vary_together
+from bridge.core.explaining import flatten
+from bridge.core.tree_matching import match_trees
 from bridge.loading.needed_devices import needed_devices, require_devices
-from bridge.tree_matching import match_trees
 from xla_call_module.errors import StructureError
 
 __all__ = ["Flat", "MappableExported", "call_flat", "is_float0"]

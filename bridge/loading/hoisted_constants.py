@@ -9,8 +9,8 @@ import numpy as np
 
 from savedmodel.model import SavedModel
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.constants import key_of
 from xla_call_module.errors import StructureError
+from xla_call_module.passes.constants import key_of
 
 __all__ = ["find_constants"]
 

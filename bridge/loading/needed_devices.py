@@ -15,8 +15,8 @@ from jax import export
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from bridge._jax import devices_of_lowering
-from bridge.loading.remeshing import mesh_at_export
+from bridge.core._jax import devices_of_lowering
+from bridge.loading.exported_on_mesh import mesh_at_export
 from xla_call_module.errors import ShardingError
 
 __all__ = ["NeededDevices", "needed_devices", "require_devices"]

@@ -10,8 +10,8 @@ import numpy as np
 from jax import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bridge.loading.remeshing import check_divides
-from bridge.narrowing import narrow_array
+from bridge.core.narrowing import narrow_array
+from bridge.loading.exported_on_mesh import check_divides
 from savedmodel.model import Variable
 from xla_call_module.errors import ShardingError
 from xla_call_module.exported import argument_paths

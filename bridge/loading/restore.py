@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from jax import export
 
-from bridge._jax import replace_vjp
+from bridge.core._jax import replace_vjp
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, unite
-from xla_call_module.constants import restore_constants
 from xla_call_module.exported import carried_kept, to_exported
-from xla_call_module.residuals import drop_residuals, join_residuals
+from xla_call_module.passes.constants import restore_constants
+from xla_call_module.passes.residuals import drop_residuals, join_residuals
 
 __all__ = ["restore"]
 

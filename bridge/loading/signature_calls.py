@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from savedmodel.model import Signature, Variable
 from savedmodel.wiring import Cast, Gradient, Input, Output, Parameter, Reshape, Value
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.describing import argument_shapes, describe
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
+from xla_call_module.passes.infer_signature import argument_shapes, describe
 
 __all__ = [
     "call_of_order",

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from jax import export
 from jax.sharding import AbstractMesh, NamedSharding
 
-from bridge._jax import Shardings, replace_shardings, replace_vjp
+from bridge.core._jax import Shardings, replace_shardings, replace_vjp
 from savedmodel.wiring import Cast, Output, Value, Wiring
-from xla_call_module.axis_naming import name_axes
+from xla_call_module.analyses.module_shardings import read_module_shardings
 from xla_call_module.call import CallModule
 from xla_call_module.errors import ShardingError
-from xla_call_module.module_shardings import read_module_shardings
-from xla_call_module.placements import DimAxes, Placement
-from xla_call_module.sharding_jax import mesh_from_jax, sharding_to_jax
-from xla_call_module.shardings import REPLICATED, TILED, Sharding, place
-from xla_call_module.stablehlo import open_module
+from xla_call_module.shardings.array_sharding import REPLICATED, TILED, Sharding, place
+from xla_call_module.shardings.axis_naming import name_axes
+from xla_call_module.shardings.placements import DimAxes, Placement
+from xla_call_module.shardings.sharding_jax import mesh_from_jax, sharding_to_jax
+from xla_call_module.stablehlo.modules import open_module
 
 __all__ = ["on_one_device", "spread"]
 

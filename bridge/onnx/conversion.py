@@ -10,15 +10,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge.onnx.data_file import data_of
-from bridge.orders import check_order
-from savedmodel.remote import is_remote
+from bridge.chains.orders import check_order
+from bridge.onnx.graph.data_file import data_of
+from savedmodel.files.remote import is_remote
 from xla_call_module.errors import MissingDependencyError, StructureError
 
 if TYPE_CHECKING:
     import onnx
 
-    from bridge.names import Names
+    from bridge.core.names import Names
     from bridge.onnx.sources import Source
 
 __all__ = ["save_onnx", "to_onnx"]
@@ -79,7 +79,7 @@ def to_onnx(
         ['MatMul', 'Tanh']
     """
     check_installed()
-    from bridge.onnx.model import convert, embedded
+    from bridge.onnx.onnx_model import convert, embedded
     from bridge.onnx.sources import program_of
 
     program = program_of(exported, params=params, platform=platform, inputs=inputs, outputs=outputs)

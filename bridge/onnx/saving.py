@@ -6,12 +6,12 @@ from pathlib import Path
 
 import onnx
 
-from bridge.onnx.data_file import data_of
-from bridge.onnx.model import BareModel, convert
-from bridge.onnx.protos import to_tensor
+from bridge.onnx.graph.data_file import data_of
+from bridge.onnx.graph.protos import to_tensor
+from bridge.onnx.onnx_model import BareModel, convert
 from bridge.onnx.sources import Program
-from bridge.onnx.values import Array
-from savedmodel.folder import hidden_folder
+from savedmodel.files.folder import hidden_folder
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 
 __all__ = ["save"]

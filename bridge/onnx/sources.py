@@ -12,24 +12,24 @@ import jax
 import numpy as np
 from jax import export
 
-from bridge.explaining import flatten
-from bridge.loaded import LoadedModel, LoadedSignature
-from bridge.names import Names, choose_names, input_names, output_names
-from bridge.narrowing import narrow_array, narrow_dtype
-from bridge.onnx.doors import with_doors
-from bridge.onnx.held import holder_of
-from bridge.onnx.modules import exported_of_call, exported_of_file, is_module
-from bridge.onnx.table import CUSTOM_CALLS
-from bridge.onnx.values import Array
-from bridge.trees import key_names, to_identifier, unique_names
-from bridge.vjp import vjp_of
-from savedmodel.model_folder import read_file
+from bridge.chains.vjp import vjp_of
+from bridge.core.explaining import flatten
+from bridge.core.names import Names, choose_names, input_names, output_names
+from bridge.core.narrowing import narrow_array, narrow_dtype
+from bridge.core.trees import key_names, to_identifier, unique_names
+from bridge.loading.loaded import LoadedModel, LoadedSignature
+from bridge.onnx.boundary_casts import with_doors
+from bridge.onnx.graph.storage_dtypes import holder_of
+from bridge.onnx.mlir_sources import exported_of_call, exported_of_file, is_module
+from bridge.onnx.operation_table import CUSTOM_CALLS
+from savedmodel.files.model_folder import read_file
 from savedmodel.read import read
 from xla_call_module.call import CallModule
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import PlatformError, ShardingError, StructureError, refusing_damage
 from xla_call_module.exported import from_exported
-from xla_call_module.linalg import lower_linalg
-from xla_call_module.platform_selection import select_platforms
+from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.symbolic_shapes import deserialize_exported
 
 __all__ = ["Program", "Source", "program_of"]

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from bridge.onnx import tuples
-from bridge.onnx.graph import Graph
-from bridge.onnx.narrow import emit_held, is_held
-from bridge.onnx.operation import Operation, describe, read
-from bridge.onnx.rules import Rule
-from bridge.onnx.table import COMPOSITES, CUSTOM_CALLS, RULES
-from bridge.onnx.values import Value
+from bridge.onnx.arithmetic.narrow import emit_held, is_held
+from bridge.onnx.arrays import tuples
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Rule
+from bridge.onnx.graph.stablehlo_operation import Operation, describe, read
+from bridge.onnx.graph.values import Value
+from bridge.onnx.operation_table import COMPOSITES, CUSTOM_CALLS, RULES
 from xla_call_module.errors import InteropError, UnsupportedError
-from xla_call_module.stablehlo import (
+from xla_call_module.stablehlo.modules import (
     describe_location,
     find_main,
     functions_of,

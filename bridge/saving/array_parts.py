@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from savedmodel.extents import (
+from savedmodel.variables.extents import (
     Extent,
     boxes_of,
     common_extent,

@@ -10,14 +10,14 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from bridge.backend import require_own_runtime
-from bridge.narrowing import check_narrowing, narrow_dtype
+from bridge.core.backend import require_own_runtime
+from bridge.core.narrowing import check_narrowing, narrow_dtype
+from bridge.core.trees import check_flags, key_names, unique_names
+from bridge.exporting.trained import trained_leaves
 from bridge.saving.array_parts import ArrayPart, is_in_host_memory, join_parts, parts_of
-from bridge.saving.trained import trained_leaves
-from bridge.trees import check_flags, key_names, unique_names
-from savedmodel.extents import boxes_of, slices_of, strides_of
 from savedmodel.model import Variable, VariablePart
-from savedmodel.tensor_slices import is_readable_in_slices
+from savedmodel.variables.extents import boxes_of, slices_of, strides_of
+from savedmodel.variables.tensor_slices import is_readable_in_slices
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import DtypeError, StructureError

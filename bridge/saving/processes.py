@@ -18,7 +18,7 @@ from typing import Any
 import jax
 from jax import tree_util
 
-from bridge._jax import coordination_client
+from bridge.core._jax import coordination_client
 from xla_call_module.errors import InteropError, StructureError
 
 __all__ = ["JaxProcesses", "is_spread"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.batching.sizes import parse_sizes
+from bridge.batching.batch_sizes import parse_sizes
 from bridge.serving.messages import BatchingParameters, encode_text
 from bridge.serving.signatures import ServedSignature, ServedTensor
 from xla_call_module.dimensions import evaluate

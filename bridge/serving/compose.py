@@ -20,13 +20,13 @@ from bridge.serving.framework import tf
 from bridge.serving.methods import Method, named_outputs, parse_method
 from bridge.serving.preprocessing import Request, as_function, named_tensors, read_request
 from bridge.serving.resources import resources_of
-from savedmodel.folder import new_folder
+from savedmodel.files.folder import new_folder
+from savedmodel.files.model_folder import ModelFolder, read_one_version
+from savedmodel.files.remote import is_remote
 from savedmodel.manifest import write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE
-from savedmodel.model_folder import ModelFolder, read_one_version
+from savedmodel.protos.schema import Proto, TensorProto
 from savedmodel.read import read, read_proto
-from savedmodel.remote import is_remote
-from savedmodel.schema import Proto, TensorProto
 from savedmodel.write import serialize_proto, write_proto
 from xla_call_module.errors import InteropError, StructureError
 

@@ -15,7 +15,7 @@ from bridge.serving.messages import (
     decode_text,
     encode_text,
 )
-from savedmodel.remote import is_remote
+from savedmodel.files.remote import is_remote
 from xla_call_module.errors import StructureError
 
 __all__ = [

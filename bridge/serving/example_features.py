@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from savedmodel.schema import Proto
+from savedmodel.protos.schema import Proto
 
 __all__ = ["ExampleFeature", "features_of", "serialize_example"]
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from jax import tree_util
 
-from bridge.batching.sizes import parse_sizes
-from bridge.keys import to_physical
+from bridge.batching.batch_sizes import parse_sizes
+from bridge.core.keys import to_physical
+from bridge.core.probes import RANDOM, draw
 from bridge.serving.example_features import ExampleFeature, serialize_example
 from bridge.serving.signatures import STRING, ServedSignature, ServedTensor
-from bridge.verifying.probes import RANDOM, draw
 from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.call import TensorSpec
 from xla_call_module.errors import DtypeError, StructureError

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from google.protobuf import text_format
 
-from savedmodel.schema import FILE_NAME, Proto, build_pool, message_class, parse_file
+from savedmodel.protos.schema import FILE_NAME, Proto, build_pool, message_class, parse_file
 from xla_call_module.errors import FormatError
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from jax import export
 
-from bridge.batching.sizes import parse_sizes
+from bridge.batching.batch_sizes import parse_sizes
 from bridge.save import SaveOptions, save
 from bridge.saving.processes import is_spread
 from bridge.serving.base_path import MOST, BasePath, open_base_path
@@ -30,18 +30,18 @@ from bridge.serving.configuration import (
 from bridge.serving.signatures import read_signatures
 from bridge.serving.warmup import write_warmup
 from savedmodel.copying import copy_files
-from savedmodel.folder import write_text
+from savedmodel.files.folder import write_text
+from savedmodel.files.model_folder import ModelFolder, read_one_version
+from savedmodel.files.records import record_sizes
+from savedmodel.files.remote import is_remote
+from savedmodel.files.serving_files import OWN_BATCHING_FILE, PUBLICATION_FILE, WARMUP_FILE
 from savedmodel.manifest import (
     MANIFEST_FILE,
     compare_manifest,
     read_manifest,
     write_manifest,
 )
-from savedmodel.model_folder import ModelFolder, read_one_version
 from savedmodel.read import read_proto
-from savedmodel.records import record_sizes
-from savedmodel.remote import is_remote
-from savedmodel.serving_files import OWN_BATCHING_FILE, PUBLICATION_FILE, WARMUP_FILE
 from xla_call_module.errors import FormatError, ShardingError, StructureError
 
 __all__ = ["Published", "publish", "rollback"]

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from bridge.loading.signature_calls import calls_of, inputs_of, outputs_of
 from bridge.serving.example_features import ExampleFeature, features_of
+from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.model import SavedModel
-from savedmodel.model_folder import ModelFolder, read_one_version
+from savedmodel.protos.schema import Proto
 from savedmodel.read import read, read_proto
-from savedmodel.schema import Proto
+from xla_call_module.analyses.constraints import SizeConstraint, constraints_of
 from xla_call_module.call import TensorSpec
-from xla_call_module.constraints import SizeConstraint, constraints_of
 from xla_call_module.dimensions import Dim, evaluate, linear_form, solve
 from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import FormatError, InteropError, StructureError

@@ -16,10 +16,10 @@ import numpy as np
 from bridge.serving.examples import Example, WarmupRequest, requests_of
 from bridge.serving.messages import PredictionLog
 from bridge.serving.signatures import STRING, ServedSignature, read_signatures
-from savedmodel.model_folder import ModelFolder, read_one_version
-from savedmodel.records import write_records
-from savedmodel.schema import Proto
-from savedmodel.serving_files import WARMUP_FILE
+from savedmodel.files.model_folder import ModelFolder, read_one_version
+from savedmodel.files.records import write_records
+from savedmodel.files.serving_files import WARMUP_FILE
+from savedmodel.protos.schema import Proto
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
 

@@ -12,20 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from bridge._jax import enable_x64
-from bridge.backend import require_own_runtime
-from bridge.keys import to_logical, to_physical
-from bridge.loaded import LoadedModel, LoadedSignature
+from bridge.core._jax import enable_x64
+from bridge.core.backend import require_own_runtime
+from bridge.core.keys import to_logical, to_physical
+from bridge.core.probes import EDGES, RANDOM, SIZES, choose_sizes, draw, draw_cotangent
 from bridge.loading.calling import call_flat
-from bridge.loading.remeshing import to_one_device
-from bridge.verifying.probes import EDGES, RANDOM, SIZES, choose_sizes, draw, draw_cotangent
-from bridge.verifying.trials import Array, Trial
+from bridge.loading.exported_on_mesh import to_one_device
+from bridge.loading.loaded import LoadedModel, LoadedSignature
+from bridge.verifying.trials import Trial
+from xla_call_module.analyses.dependence import operations_behind
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.dependence import operations_behind
 from xla_call_module.dimensions import evaluate_shape
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.exported import from_exported
-from xla_call_module.refining import refine_results
+from xla_call_module.stablehlo.refining import refine_results
 from xla_call_module.versions import DEVIATIONS
 
 __all__ = ["make_trials"]

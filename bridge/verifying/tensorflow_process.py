@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from bridge.verifying.trials import Array, Trial, read_results, write_trials
+from bridge.verifying.trials import Trial, read_results, write_trials
+from xla_call_module.dtypes import Array
 from xla_call_module.errors import MissingDependencyError
 
 __all__ = ["TensorFlowRun", "run_trials"]

@@ -17,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from bridge.npz_file import NPZ_ERRORS, open_npz
-from xla_call_module.dtypes import dtype_from_name
+from bridge.core.npz_file import NPZ_ERRORS, open_npz
+from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.errors import FormatError, InteropError, quote
 
-__all__ = ["Array", "Trial", "read_results", "read_trials", "write_trials"]
+__all__ = ["Trial", "read_results", "read_trials", "write_trials"]
 
-Array = np.ndarray[Any, Any]
 
 _FORMAT = 1
 _MAX_COMPRESSED = 1 << 29

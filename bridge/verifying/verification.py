@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core.probes import HUGE, INF
 from bridge.verifying.comparison import (
     Tolerance,
     describe_difference,
@@ -18,9 +19,9 @@ from bridge.verifying.comparison import (
     is_nan,
     largest,
 )
-from bridge.verifying.probes import HUGE, INF
 from bridge.verifying.tensorflow_process import TensorFlowRun
-from bridge.verifying.trials import Array, Trial
+from bridge.verifying.trials import Trial
+from xla_call_module.dtypes import Array
 from xla_call_module.versions import DEVIATIONS
 
 __all__ = ["VerifyReport", "VerifyRow", "compare"]

@@ -16,7 +16,7 @@ def eager() -> Iterator[Ratio]:
 
     import bridge
     from xla_call_module import from_exported, retarget
-    from xla_call_module.op import Op
+    from xla_call_module.runtime.op import Op
 
     exported = jax.export.export(jax.jit(models.tiny))(models.TINY_INPUT)
     x = tf.constant(models.TINY_INPUT)

@@ -19,7 +19,7 @@ exported = jax.export.export(jax.jit(lambda params, x: x @ params["layer0"]))(
 )
 bridge.save(exported, sys.argv[1], params=params)
 """
-_INSPECT = "import sys; from bridge.cli import main; main(['inspect', sys.argv[1]])"
+_INSPECT = "import sys; from bridge.cli.main import main; main(['inspect', sys.argv[1]])"
 
 
 def inspect_large() -> Iterator[Ratio]:

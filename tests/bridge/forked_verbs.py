@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import bridge
-from bridge import cli
+from bridge.cli import main as cli
 
 SECONDS = 60
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import tensorflow as tf
 
-from savedmodel.schema import SavedModel
+from savedmodel.protos.schema import SavedModel
 from savedmodel.write import METADATA_COLLECTION
 from tests.bridge.models import Case, Layer
 

@@ -246,7 +246,7 @@ def test_typed_keys_cross_as_their_data(tmp_path, impl):
 
 
 def test_typed_keys_of_the_command_and_in_onnx(tmp_path, monkeypatch):
-    from bridge.cli import main
+    from bridge.cli.main import main
 
     (tmp_path / "of_keys.py").write_text(
         "import jax\ndef f(key, x):\n    return x + jax.random.uniform(key, (3,))\n"

@@ -20,7 +20,7 @@ from jax import export
 
 import bridge
 import savedmodel
-from savedmodel.schema import SavedModel as SavedModelProto
+from savedmodel.protos.schema import SavedModel as SavedModelProto
 from savedmodel.write import write_proto
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import bridge
+from bridge.batching.batch_sizes import parse_buckets
 from bridge.batching.batches import BatchedSignature
-from bridge.batching.sizes import parse_buckets
 from xla_call_module.errors import DtypeError, StructureError
 
 

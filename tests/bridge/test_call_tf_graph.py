@@ -12,11 +12,11 @@ from jax.experimental import jax2tf
 
 import bridge
 import bridge.jax2tf
-from savedmodel.body import Library
-from savedmodel.schema import FunctionDef, FunctionDefLibrary
+from savedmodel.encode.body import Library
+from savedmodel.protos.schema import FunctionDef, FunctionDefLibrary
 from xla_call_module import from_exported
+from xla_call_module.analyses.tensorflow_functions import pack_functions, take_functions
 from xla_call_module.errors import FormatError, StructureError
-from xla_call_module.tensorflow_functions import pack_functions, take_functions
 
 X = np.linspace(0.1, 1.5, 6, dtype=np.float32).reshape(2, 3)
 RTOL = 1e-4

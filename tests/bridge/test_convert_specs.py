@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax import export
 
 import bridge
-from bridge.specifications import ArgumentSpec, specify
+from bridge.exporting.specifications import ArgumentSpec, specify
 from xla_call_module.errors import InteropError, StructureError
 
 

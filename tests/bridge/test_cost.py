@@ -11,9 +11,9 @@ import pytest
 
 import bridge
 import savedmodel
-from bridge.cli import main
-from bridge.reports.cost import costs_of_model, parse_sizes
-from bridge.reports.module_text import module_text
+from bridge.cli.main import main
+from bridge.inspecting.cost import costs_of_model, parse_sizes
+from bridge.inspecting.module_text import module_text
 from tests.x64 import enable_x64
 from xla_call_module.errors import PlatformError, ShardingError, StructureError
 

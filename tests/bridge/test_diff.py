@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import bridge
-from bridge.cli import main
+from bridge.cli.main import main
 from bridge.diff import diff
-from bridge.reports.diff_weights import diff_weights
+from bridge.inspecting.diff_weights import diff_weights
 from savedmodel.model import Variable
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import FormatError

@@ -14,8 +14,8 @@ from jax import export, lax
 import bridge
 import xla_call_module.exported
 from bridge import jax2tf
-from bridge.direct_export import export_directly
-from xla_call_module.stablehlo import open_module
+from bridge.exporting.direct_export import export_directly
+from xla_call_module.stablehlo.modules import open_module
 
 pytestmark = pytest.mark.skipif(
     jax.__version_info__ < (0, 10), reason="what older versions say of a lowering is not known"

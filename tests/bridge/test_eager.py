@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 import bridge
-from bridge import eager
+from bridge.converting import eager
 from xla_call_module.errors import PlatformError, StructureError
 from xla_call_module.flags import XlaFlags
-from xla_call_module.op import Op
+from xla_call_module.runtime.op import Op
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ import tensorflow as tf
 from jax import export
 
 import bridge
-from bridge.cli import main
-from bridge.commands.export import _shown_progress
+from bridge.cli.export_command import _shown_progress
+from bridge.cli.main import main
 from bridge.verifying.verification import VerifyReport
 from savedmodel.manifest import MANIFEST_FILE, compare_manifest, read_manifest
 from xla_call_module.errors import MissingDependencyError
@@ -121,7 +121,7 @@ def in_two_places(project, tmp_path_factory):
     """The same command in two copies of the project, with other hash seeds and ways to start it."""
     # What pip makes of the entry point, without being installed.
     program = tmp_path_factory.mktemp("bin") / "jax-tf-bridge"
-    program.write_text("import sys\nfrom bridge.cli import main\nsys.exit(main())\n")
+    program.write_text("import sys\nfrom bridge.cli.main import main\nsys.exit(main())\n")
     folders = []
     for number, start in enumerate([["-m", "bridge"], [str(program)]]):
         copy = tmp_path_factory.mktemp(f"copy{number}") / ("deep/" * number) / "checkout"
@@ -297,7 +297,7 @@ def test_an_exported_file(command, project, tmp_path):
 
 def test_a_difference_has_its_own_status(command, tmp_path, monkeypatch):
     exported = VerifyReport(str(tmp_path / "model"), "2.21.0", "it is broken", ())
-    monkeypatch.setattr("bridge.commands.export.verify", lambda *args, **kwargs: exported)
+    monkeypatch.setattr("bridge.cli.export_command.verify", lambda *args, **kwargs: exported)
     status, printed, _ = command("exported_network:predict", *ARGS, "--check")
     assert status == 1
     assert "it is broken" in printed
@@ -308,7 +308,7 @@ def test_a_check_that_cannot_be_made_has_its_own_status(command, tmp_path, monke
     def no_tensorflow(*args, **kwargs):
         raise MissingDependencyError("TensorFlow is not installed.")
 
-    monkeypatch.setattr("bridge.commands.export.verify", no_tensorflow)
+    monkeypatch.setattr("bridge.cli.export_command.verify", no_tensorflow)
     status, printed, said = command("exported_network:predict", *ARGS, "--check", "--json")
     assert status == 3
     assert json.loads(printed)["unchecked"] == "TensorFlow is not installed."

@@ -11,13 +11,13 @@ from jax import export, lax
 
 import bridge
 import xla_call_module.exported
-from bridge.carrying import carried_by
-from bridge.lowering import argument_names
+from bridge.chains.carrying import carried_by
+from bridge.exporting.lowering import argument_names
+from xla_call_module.analyses.readable import is_plain
 from xla_call_module.call import TensorSpec
 from xla_call_module.errors import PlatformError
 from xla_call_module.exported import from_exported, strip_exported
 from xla_call_module.node import decode_node
-from xla_call_module.readable import is_plain
 
 X = jax.ShapeDtypeStruct((4,), np.float32)
 MATRIX = jax.ShapeDtypeStruct((3, 3), np.float32)

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import bridge
-from bridge.cli import main
-from bridge.reports.html import to_html
-from bridge.reports.markup import element, join
-from bridge.reports.pictures import Area, areas_of, draw_sizes
+from bridge.cli.main import main
+from bridge.inspecting.html import to_html
+from bridge.inspecting.markup import element, join
+from bridge.inspecting.pictures import Area, areas_of, draw_sizes
 from tests.jax_versions import ERF
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x1b[31m"

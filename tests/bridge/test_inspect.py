@@ -18,11 +18,11 @@ from rich.console import Console
 
 import bridge
 import savedmodel
-from bridge.cli import main
+from bridge.cli.main import main
 from bridge.diff import diff
-from bridge.reports.cost import costs_of_model
-from bridge.reports.module_text import module_text
-from bridge.reports.text import print_report
+from bridge.inspecting.cost import costs_of_model
+from bridge.inspecting.module_text import module_text
+from bridge.inspecting.report_text import print_report
 from tests.jax_versions import ERF, ERF_OF_SYMBOLS
 from xla_call_module.errors import FormatError, StructureError
 
@@ -214,7 +214,7 @@ def test_what_a_terminal_would_obey_is_shown(report):
 # The memory that `getrusage` tells of begins with that of the process that started this one.
 _MEASURE = """
 import re, sys
-from bridge.cli import main
+from bridge.cli.main import main
 assert main(["inspect", *sys.argv[1:]]) == 0
 status = open("/proc/self/status").read()
 own, peak = (int(re.search(rf"{key}:\\s+(\\d+)", status)[1]) / 1e3 for key in ("RssAnon", "VmHWM"))
@@ -298,7 +298,7 @@ def test_command(file, report, capsys):
 def test_command_without_tensorflow(file):
     code = (
         "import sys; sys.modules['tensorflow'] = None\n"
-        f"from bridge.cli import main; sys.exit(main(['inspect', {str(file)!r}]))"
+        f"from bridge.cli.main import main; sys.exit(main(['inspect', {str(file)!r}]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

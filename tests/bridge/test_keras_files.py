@@ -24,7 +24,7 @@ keras = pytest.importorskip("keras")
 h5py = pytest.importorskip("h5py")
 
 from bridge.keras import ExportedLayer  # noqa: E402
-from bridge.layers.text import decode_artifact  # noqa: E402
+from bridge.layers.config_text import decode_artifact  # noqa: E402
 from xla_call_module.errors import FormatError, InteropError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(

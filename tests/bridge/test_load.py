@@ -24,7 +24,7 @@ from xla_call_module.errors import (
     PlatformError,
     StructureError,
 )
-from xla_call_module.stablehlo import serialize_module
+from xla_call_module.stablehlo.modules import serialize_module
 
 W = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
 X = np.linspace(0, 1, 12, dtype=np.float32).reshape(4, 3)

@@ -17,7 +17,7 @@ from jax import export
 import bridge
 import savedmodel
 from bridge.exporting.environment import source_file
-from bridge.exporting.modules import to_parametric
+from bridge.exporting.framework_modules import to_parametric
 from xla_call_module.errors import ArgumentError, DtypeError, StructureError
 
 X = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)

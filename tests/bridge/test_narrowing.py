@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import bridge
 from bridge.batching.batches import BatchedSignature
-from bridge.narrowing import check_narrowing, narrow_array
+from bridge.core.narrowing import check_narrowing, narrow_array
 from tests.x64 import enable_x64
 from xla_call_module.errors import DtypeError
 
@@ -73,7 +73,7 @@ class TestParameters:
             bridge.to_onnx(exported, params={"n": LARGE})
 
     def test_of_the_command(self, tmp_path, monkeypatch, capsys):
-        from bridge.cli import main
+        from bridge.cli.main import main
 
         (tmp_path / "of_a_file.py").write_text("def add(p, x):\n    return x + p['n'].sum()\n")
         monkeypatch.syspath_prepend(tmp_path)

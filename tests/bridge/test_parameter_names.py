@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import bridge
 import bridge.serving
 import savedmodel
-from savedmodel.folder import hidden_folder
+from savedmodel.files.folder import hidden_folder
 from xla_call_module.errors import StructureError
 
 # Parts of keys, of which a checkpoint has some itself.

@@ -45,7 +45,7 @@ assert bridge.verify(sys.argv[1]).passed
 """
 SLOW = """
 import time
-from bridge.progress import progress_bar
+from bridge.core.progress import progress_bar
 with progress_bar("Saving") as progress:
     for second in range(5):
         progress(second << 30, 8 << 30)

@@ -16,10 +16,10 @@ from jax import export, lax
 
 import bridge
 import savedmodel
-from bridge.cli import main
+from bridge.cli.main import main
 from bridge.retarget_file import retarget_file
+from savedmodel.protos.schema import SavedModel
 from savedmodel.read import read_proto
-from savedmodel.schema import SavedModel
 from xla_call_module.errors import PlatformError, StructureError, VersionError
 from xla_call_module.node import OP, decode_node
 from xla_call_module.versions import RELEASES, parse_release
@@ -275,7 +275,7 @@ def test_the_command(ours, tmp_path, capsys):
 
 def test_the_command_runs_without_tensorflow(foreign, tmp_path):
     code = (
-        "import sys, bridge.cli as cli; status = cli.main(sys.argv[1:]); "
+        "import sys, bridge.cli.main as cli; status = cli.main(sys.argv[1:]); "
         "assert 'tensorflow' not in sys.modules; sys.exit(status)"
     )
     arguments = ["retarget", foreign("keras").folder, tmp_path / "new", "--tensorflow", "2.14"]

@@ -20,9 +20,9 @@ import savedmodel
 from tests.bridge.pytrees import read_meta_graph
 from tests.jax_versions import GRADIENTS_FOR_GSPMD, KEEPS_NAMES_OF_AXES
 from tests.policy.source import ROOT
-from xla_call_module.describing import describe
 from xla_call_module.errors import ShardingError
-from xla_call_module.sharding_protos import sharding_from_proto
+from xla_call_module.passes.infer_signature import describe
+from xla_call_module.shardings.sharding_protos import sharding_from_proto
 
 TESTS = ROOT / "tests"
 MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)

@@ -19,9 +19,9 @@ from bridge.diff import diff
 from bridge.retarget_file import retarget_file
 from tests.work import superlinear
 from xla_call_module import from_exported
-from xla_call_module.linalg import lower_linalg
-from xla_call_module.stablehlo import open_module, read_main
-from xla_call_module.unique_names import UniqueNames
+from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.stablehlo.modules import open_module, read_main
+from xla_call_module.stablehlo.unique_names import UniqueNames
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 SIZE = 24

@@ -13,12 +13,12 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from rich.console import Console
 
 import bridge
-from bridge.reports.html import to_html
-from bridge.reports.sharding import read_shardings
-from bridge.reports.text import print_report
+from bridge.inspecting.html import to_html
+from bridge.inspecting.report_text import print_report
+from bridge.inspecting.sharding import read_shardings
 from xla_call_module import from_exported, retarget
-from xla_call_module.placements import MeshAxis
-from xla_call_module.stablehlo import open_module
+from xla_call_module.shardings.placements import MeshAxis
+from xla_call_module.stablehlo.modules import open_module
 
 SPEC = PartitionSpec
 W, X = np.zeros((8, 16), np.float32), np.zeros((32, 8), np.float32)

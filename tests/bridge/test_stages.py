@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import bridge
-from bridge.stages import _signature_of
+from bridge.exporting.stages import _signature_of
 from tests.x64 import enable_x64
 from xla_call_module import from_exported
 from xla_call_module.errors import PlatformError, ShardingError, StructureError

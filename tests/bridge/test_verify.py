@@ -17,11 +17,11 @@ from jax import export, lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import bridge
-from bridge.cli import main
+from bridge.cli.main import main
+from bridge.core.probes import EDGES, choose_sizes, draw
 from bridge.load import load
 from bridge.verifying import tensorflow_process
 from bridge.verifying.comparison import Tolerance
-from bridge.verifying.probes import EDGES, choose_sizes, draw
 from bridge.verifying.reference import make_trials
 from bridge.verifying.trials import read_trials, write_trials
 from savedmodel.rewriting import rewrite_nodes
@@ -164,13 +164,13 @@ def test_what_tensorflow_cannot_run(tmp_path, capsys):
 
 
 def test_the_command(folder, report, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("bridge.cli.verify", lambda *args, **kwargs: report)
+    monkeypatch.setattr("bridge.cli.main.verify", lambda *args, **kwargs: report)
     assert main(["verify", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert f"{len(report.rows)} comparisons with TensorFlow {report.tensorflow}: all as" in shown
     wrong = dataclasses.replace(report.rows[0], error=0.5, problem="y at index (0,) is 1.")
     monkeypatch.setattr(
-        "bridge.cli.verify", lambda *args, **kwargs: dataclasses.replace(report, rows=(wrong,))
+        "bridge.cli.main.verify", lambda *args, **kwargs: dataclasses.replace(report, rows=(wrong,))
     )
     assert main(["verify", str(folder)]) == 1
     shown = capsys.readouterr().out

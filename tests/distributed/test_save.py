@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import bridge
 import savedmodel
-from savedmodel.tensor_bundle import read_index
+from savedmodel.variables.tensor_bundle import read_index
 from tests.distributed import worker
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 
 import bridge
 from bridge.saving import array_parts, processes
-from savedmodel import tensor_parts
+from savedmodel.variables import tensor_parts
 from xla_call_module.errors import InteropError
 
 DEVICES = 2

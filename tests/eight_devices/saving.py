@@ -10,8 +10,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import bridge
 import savedmodel
-from savedmodel.tensor_bundle import read_index
-from savedmodel.tensor_slices import is_readable_in_slices
+from savedmodel.variables.tensor_bundle import read_index
+from savedmodel.variables.tensor_slices import is_readable_in_slices
 from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
 

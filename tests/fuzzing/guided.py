@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from savedmodel import checksum, schema
+from savedmodel.files import checksum
+from savedmodel.protos import schema
 from tests.fuzzing.models import make
 from tests.fuzzing.reading import outcome, read_all
 from tests.fuzzing.run import copy

@@ -18,8 +18,10 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import EncodeError, Message
 
-from savedmodel import bundle_layout, bundle_reader, bundle_writer, checksum, schema, tensor_bundle
-from savedmodel.sstable import decode_table, encode_table
+from savedmodel.files import checksum
+from savedmodel.files.sstable import decode_table, encode_table
+from savedmodel.protos import schema
+from savedmodel.variables import bundle_layout, bundle_reader, bundle_writer, tensor_bundle
 
 __all__ = ["DAMAGE", "EDITS", "damage_bytes", "mutate", "mutate_foreign"]
 

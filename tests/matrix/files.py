@@ -25,7 +25,7 @@ import numpy as np
 from jax import export
 
 import bridge
-from bridge._jax import replace_vjp
+from bridge.core._jax import replace_vjp
 from tests.matrix.case import Case
 from tests.matrix.functions import CASES
 from tests.matrix.written import DEFAULT, VALUES, Written, write_written

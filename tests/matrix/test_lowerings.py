@@ -10,9 +10,9 @@ import pytest
 from tests.matrix import files
 from tests.matrix.functions import CASES
 from tests.x64 import enable_x64
-from xla_call_module.custom_calls import check_custom_calls
+from xla_call_module.analyses.custom_calls import check_custom_calls
 from xla_call_module.platforms import PLATFORMS
-from xla_call_module.stablehlo import open_module, read_main
+from xla_call_module.stablehlo.modules import open_module, read_main
 
 
 @pytest.mark.slow

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 import bridge
-from bridge._jax import enable_x64
-from bridge.loading.adopting import adopt
+from bridge.core._jax import enable_x64
+from bridge.loading.exported_from_call import adopt
 from tests.onnx.checking import assert_same, evaluate, run
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES
-from xla_call_module.stablehlo import read_main, serialize_module
+from xla_call_module.stablehlo.modules import read_main, serialize_module
 
 
 def exported_of(text):

@@ -15,7 +15,7 @@ import pytest
 from jax import export, lax
 
 import bridge
-from bridge.cli import main
+from bridge.cli.main import main
 from tests.onnx.checking import check_held, check_whole, evaluate, held, operations, run
 from tests.onnx.written import check_written, exported, type_of
 from xla_call_module._jax import ir, make_ir_context

@@ -14,7 +14,7 @@ import pytest
 from jax import export
 
 import bridge
-from bridge.cli import main
+from bridge.cli.main import main
 from tests.onnx.checking import assert_same, check_whole, operations, run
 from xla_call_module.errors import DtypeError
 

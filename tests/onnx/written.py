@@ -9,10 +9,10 @@ import numpy as np
 from jax import export
 
 import bridge
-from bridge._jax import enable_x64
+from bridge.core._jax import enable_x64
 from tests.onnx.checking import assert_same, evaluate, held, run
 from xla_call_module._jax import ir, make_ir_context
-from xla_call_module.stablehlo import serialize_module
+from xla_call_module.stablehlo.modules import serialize_module
 
 _ELEMENTS = {
     "bool": "i1", "bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64",

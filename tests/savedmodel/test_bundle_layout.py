@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import bridge
 import savedmodel
-from savedmodel import bundle_layout, bundle_writer
-from savedmodel.bundle_layout import BundleSlice, BundleStrings, BundleTensor, lay_out
-from savedmodel.bundle_reader import read_strings, read_tensor
-from savedmodel.bundle_writer import write_bundle
-from savedmodel.tensor_bundle import read_index
-from savedmodel.tensor_slices import slice_key
+from savedmodel.variables import bundle_layout, bundle_writer
+from savedmodel.variables.bundle_layout import BundleSlice, BundleStrings, BundleTensor, lay_out
+from savedmodel.variables.bundle_reader import read_strings, read_tensor
+from savedmodel.variables.bundle_writer import write_bundle
+from savedmodel.variables.tensor_bundle import read_index
+from savedmodel.variables.tensor_slices import slice_key
 from xla_call_module.errors import StructureError
 
 UINT8 = 4

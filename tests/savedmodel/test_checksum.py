@@ -10,7 +10,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import bridge
 import savedmodel
-from savedmodel import checksum, schema
+from savedmodel.files import checksum
+from savedmodel.protos import schema
 from xla_call_module.errors import FormatError
 
 PB = "saved_model.pb"

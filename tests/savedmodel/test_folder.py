@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from savedmodel import folder as folder_module
-from savedmodel.folder import move_new, new_folder
+from savedmodel.files import folder as folder_module
+from savedmodel.files.folder import move_new, new_folder
 from xla_call_module.errors import FormatError, StructureError
 
 ROOT = Path(__file__).parents[2]
@@ -191,7 +191,7 @@ class TestRefused:
 
 
 KILLED = """
-from savedmodel.folder import new_folder
+from savedmodel.files.folder import new_folder
 with new_folder(Path(sys.argv[1]), overwrite=True) as folder:
     (folder / "saved_model.pb").write_text("half")
     print("writing", flush=True)
@@ -252,7 +252,7 @@ class TestFull:
 import resource
 import savedmodel, numpy as np
 from savedmodel import bundle_layout, bundle_writer
-from savedmodel.folder import new_folder
+from savedmodel.files.folder import new_folder
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 tensor = bundle_layout.BundleTensor("w", 1, (100_000,), lambda: [np.zeros(100_000, np.float32)])
 with new_folder(Path(sys.argv[1]), overwrite=True) as folder:

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.trackable import trackable_utils
 
-from savedmodel.bundle_reader import read_strings
-from savedmodel.functions import write_functions
-from savedmodel.graph import write_graph
+from savedmodel.encode.functions import write_functions
+from savedmodel.encode.graph import write_graph
+from savedmodel.encode.objects import write_objects
 from savedmodel.model import SavedModel, Variable
-from savedmodel.objects import write_objects
-from savedmodel.schema import FunctionDefLibrary, TrackableObjectGraph
-from savedmodel.structures import Leaf, as_dict
-from savedmodel.tensor_bundle import read_index
+from savedmodel.protos.schema import FunctionDefLibrary, TrackableObjectGraph
+from savedmodel.protos.structures import Leaf, as_dict
+from savedmodel.variables.bundle_reader import read_strings
+from savedmodel.variables.tensor_bundle import read_index
 from tests.bridge.models import CASES
 from tests.bridge.pytrees import read_meta_graph
 from xla_call_module.dtypes import dtype_from_name

@@ -16,9 +16,9 @@ import pytest
 
 import bridge
 import savedmodel
-from savedmodel import schema
-from savedmodel.assets import asset_files
-from savedmodel.schema import MetaGraphDef
+from savedmodel.files.assets import asset_files
+from savedmodel.protos import schema
+from savedmodel.protos.schema import MetaGraphDef
 from xla_call_module.errors import FormatError, InteropError
 
 PB = "saved_model.pb"
@@ -154,7 +154,7 @@ def _bomb(count, body):
 
 
 def schema_varint(value):
-    from savedmodel.sstable import encode_varint
+    from savedmodel.files.sstable import encode_varint
 
     return encode_varint(value)
 
@@ -504,8 +504,8 @@ def test_parts_that_do_not_fit(folder, change):
 
 
 def test_many_dimensions_and_slices(folder):
-    from savedmodel.schema import BundleEntryProto
-    from savedmodel.sstable import decode_table, encode_table
+    from savedmodel.files.sstable import decode_table, encode_table
+    from savedmodel.protos.schema import BundleEntryProto
 
     path = folder / INDEX
     records = {record.key: record.value for record in decode_table(path, path.read_bytes())}

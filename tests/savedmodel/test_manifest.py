@@ -12,7 +12,7 @@ import pytest
 from jax import export
 
 import bridge
-from bridge.cli import main
+from bridge.cli.main import main
 from savedmodel.manifest import MANIFEST_FILE, compare_manifest, read_manifest
 from xla_call_module.errors import FormatError, StructureError
 

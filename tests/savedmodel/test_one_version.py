@@ -28,9 +28,9 @@ from bridge.retarget_file import retarget_file
 from bridge.serving import warmup
 from bridge.serving.signatures import read_signatures
 from bridge.verifying import tensorflow_process
-from savedmodel import folder as folder_module
+from savedmodel.files import folder as folder_module
+from savedmodel.files.model_folder import ModelFolder, read_file
 from savedmodel.manifest import compare_manifest
-from savedmodel.model_folder import ModelFolder, read_file
 from xla_call_module.errors import FormatError
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import bridge
-from savedmodel.provenance import tensorflow_writer
+from savedmodel.files.provenance import tensorflow_writer
 from xla_call_module.errors import FormatError
 
 

@@ -12,7 +12,7 @@ import bridge
 import savedmodel
 from xla_call_module import from_exported, retarget
 from xla_call_module.errors import FormatError, StructureError
-from xla_call_module.locations import strip_locations
+from xla_call_module.passes.locations import strip_locations
 
 PARAMS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.zeros((0, 4), np.complex64)}
 
@@ -69,7 +69,7 @@ def test_a_damaged_variable(folder):
 
 
 def test_calls_in_a_circle(folder):
-    from savedmodel import schema
+    from savedmodel.protos import schema
 
     proto = schema.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     for function in proto.meta_graphs[0].graph_def.library.function:

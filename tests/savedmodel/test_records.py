@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from savedmodel.records import record_sizes, write_records
+from savedmodel.files.records import record_sizes, write_records
 from xla_call_module.errors import FormatError
 
 RECORDS = [b"", b"one", bytes(range(256)) * 5000]

@@ -1,4 +1,4 @@
-"""Every message that `savedmodel.schema` declares, against the one that TensorFlow ships."""
+"""Every message that `savedmodel.protos.schema` declares, against the one that TensorFlow ships."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensorflow.core.protobuf import (
     trackable_object_graph_pb2,
 )
 
-from savedmodel import schema
+from savedmodel.protos import schema
 
 OURS = schema.SavedModel.DESCRIPTOR.file
 ENTRY_POINTS = (
@@ -190,12 +190,13 @@ def test_every_message_is_exported():
 
 
 @pytest.mark.parametrize(
-    "order", [("savedmodel.schema", "tensorflow"), ("tensorflow", "savedmodel.schema")]
+    "order",
+    [("savedmodel.protos.schema", "tensorflow"), ("tensorflow", "savedmodel.protos.schema")],
 )
 def test_both_import_orders_work(order):
     code = (
         f"import {order[0]}, {order[1]}\n"
-        "from savedmodel.schema import GraphDef\n"
+        "from savedmodel.protos.schema import GraphDef\n"
         "graph = tensorflow.Graph()\n"
         "with graph.as_default():\n"
         "    tensorflow.constant(1.0, name='c')\n"

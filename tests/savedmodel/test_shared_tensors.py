@@ -18,12 +18,12 @@ import tensorflow as tf
 
 import bridge
 import savedmodel
-from savedmodel import bundle_reader
-from savedmodel.bundle_layout import BundleTensor
-from savedmodel.bundle_reader import SharedTensor
-from savedmodel.bundle_writer import write_bundle
-from savedmodel.schema import SavedModel
-from savedmodel.tensor_bundle import read_index
+from savedmodel.protos.schema import SavedModel
+from savedmodel.variables import bundle_reader
+from savedmodel.variables.bundle_layout import BundleTensor
+from savedmodel.variables.bundle_reader import SharedTensor
+from savedmodel.variables.bundle_writer import write_bundle
+from savedmodel.variables.tensor_bundle import read_index
 from xla_call_module.dtypes import DTYPES, WIDE
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
@@ -149,9 +149,9 @@ def test_it_is_read_once_while_it_is_held_whatever_the_threads(folder, monkeypat
 
 def test_the_index_and_the_data_file_are_opened_once(folder, monkeypatch):
     opened = []
-    reads = savedmodel.stored_variables.read_index
+    reads = savedmodel.decode.stored_variables.read_index
     monkeypatch.setattr(
-        savedmodel.stored_variables,
+        savedmodel.decode.stored_variables,
         "read_index",
         lambda prefix, within: (opened.append(prefix), reads(prefix, within=within))[1],
     )
@@ -207,8 +207,8 @@ def test_an_object_that_the_checkpoint_contradicts(folder, change, message):
 
 
 def test_tensors_in_one_place(tmp_path):
-    from savedmodel.schema import BundleEntryProto, BundleHeaderProto
-    from savedmodel.sstable import encode_table
+    from savedmodel.files.sstable import encode_table
+    from savedmodel.protos.schema import BundleEntryProto, BundleHeaderProto
 
     entries = [
         BundleEntryProto(dtype=4, shape={"dim": [{"size": 8}]}, offset=offset, size=8)
@@ -230,8 +230,8 @@ def test_a_large_variable_takes_its_own_memory(tmp_path):
     code = (
         "import re, pathlib\n"
         "import numpy as np\n"
-        "from savedmodel.tensor_bundle import read_index\n"
-        "from savedmodel.bundle_reader import SharedTensor\n"
+        "from savedmodel.variables.tensor_bundle import read_index\n"
+        "from savedmodel.variables.bundle_reader import SharedTensor\n"
         "def anonymous():\n"
         "    status = pathlib.Path('/proc/self/status').read_text()\n"
         "    return int(re.search(r'RssAnon:\\s+(\\d+) kB', status)[1]) >> 10\n"

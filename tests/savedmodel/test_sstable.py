@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from savedmodel.sstable import (
+from savedmodel.files.sstable import (
     Cursor,
     decode_table,
     encode_table,

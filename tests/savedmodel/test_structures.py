@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensorflow.core.protobuf import struct_pb2
 from tensorflow.python.saved_model import nested_structure_coder
 
-from savedmodel.structures import (
+from savedmodel.protos.structures import (
     NONE,
     Branch,
     Leaf,

@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from savedmodel import bundle_reader, bundle_writer
-from savedmodel.bundle_layout import BundleStrings, BundleTensor
-from savedmodel.bundle_reader import read_strings, read_tensor
-from savedmodel.bundle_writer import write_bundle
-from savedmodel.schema import BundleEntryProto, BundleHeaderProto
-from savedmodel.sstable import decode_table, encode_table, mask_crc
-from savedmodel.tensor_bundle import read_index
+from savedmodel.files.sstable import decode_table, encode_table, mask_crc
+from savedmodel.protos.schema import BundleEntryProto, BundleHeaderProto
+from savedmodel.variables import bundle_reader, bundle_writer
+from savedmodel.variables.bundle_layout import BundleStrings, BundleTensor
+from savedmodel.variables.bundle_reader import read_strings, read_tensor
+from savedmodel.variables.bundle_writer import write_bundle
+from savedmodel.variables.tensor_bundle import read_index
 from xla_call_module.dtypes import DTYPES, dtype_from_name
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
@@ -546,8 +546,8 @@ class TestSystem:
         # The system writes up to the limit, and then no more.
         out = _run(
             "import resource\n"
-            "from savedmodel.bundle_layout import BundleTensor\n"
-            "from savedmodel.bundle_writer import write_bundle\n"
+            "from savedmodel.variables.bundle_layout import BundleTensor\n"
+            "from savedmodel.variables.bundle_writer import write_bundle\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
             "try:\n"
             f"    write_bundle({str(tmp_path / 'v')!r},\n"
@@ -600,10 +600,10 @@ class TestSystem:
     def test_tensors_are_not_copied(self, tmp_path):
         out = _run(
             "import numpy as np, resource\n"
-            "from savedmodel.bundle_reader import read_tensor\n"
-            "from savedmodel.bundle_layout import BundleTensor\n"
-            "from savedmodel.bundle_writer import write_bundle\n"
-            "from savedmodel.tensor_bundle import read_index\n"
+            "from savedmodel.variables.bundle_reader import read_tensor\n"
+            "from savedmodel.variables.bundle_layout import BundleTensor\n"
+            "from savedmodel.variables.bundle_writer import write_bundle\n"
+            "from savedmodel.variables.tensor_bundle import read_index\n"
             "def peak():\n"
             "    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
             "whole = np.ones(150 << 20, np.uint8)\n"

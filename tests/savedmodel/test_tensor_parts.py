@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import savedmodel
-from savedmodel import bundle_writer, extents, piece_checksums, tensor_parts
-from savedmodel.bundle_layout import BundleTensor
-from savedmodel.bundle_writer import write_bundle
-from savedmodel.data_files import DataFiles
-from savedmodel.piece_checksums import PieceChecksums, encode_pieces, whole_checksum
-from savedmodel.schema import BundleEntryProto
-from savedmodel.sstable import decode_table, encode_table
-from savedmodel.tensor_bundle import read_index
-from savedmodel.tensor_parts import TensorParts
+from savedmodel.files.sstable import decode_table, encode_table
+from savedmodel.protos.schema import BundleEntryProto
+from savedmodel.variables import bundle_writer, extents, piece_checksums, tensor_parts
+from savedmodel.variables.bundle_layout import BundleTensor
+from savedmodel.variables.bundle_writer import write_bundle
+from savedmodel.variables.data_files import DataFiles
+from savedmodel.variables.piece_checksums import PieceChecksums, encode_pieces, whole_checksum
+from savedmodel.variables.tensor_bundle import read_index
+from savedmodel.variables.tensor_parts import TensorParts
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import FormatError, StructureError
 

@@ -10,11 +10,11 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from savedmodel.bundle_reader import SharedTensor, read_tensor
-from savedmodel.schema import BundleEntryProto
-from savedmodel.sstable import decode_table, encode_table
-from savedmodel.tensor_bundle import read_index
-from savedmodel.tensor_slices import flaw_of_slices, slice_key
+from savedmodel.files.sstable import decode_table, encode_table
+from savedmodel.protos.schema import BundleEntryProto
+from savedmodel.variables.bundle_reader import SharedTensor, read_tensor
+from savedmodel.variables.tensor_bundle import read_index
+from savedmodel.variables.tensor_slices import flaw_of_slices, slice_key
 from xla_call_module.errors import FormatError
 
 WHOLE = np.arange(700 * 6, dtype=np.float32).reshape(700, 6)

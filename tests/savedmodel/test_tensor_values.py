@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from savedmodel.schema import TensorProto
-from savedmodel.tensor_values import decode_tensor
+from savedmodel.protos.schema import TensorProto
+from savedmodel.protos.tensor_values import decode_tensor
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import FormatError
 

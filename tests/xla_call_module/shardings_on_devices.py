@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from xla_call_module.sharding_jax import sharding_from_jax, sharding_to_jax
+from xla_call_module.shardings.sharding_jax import sharding_from_jax, sharding_to_jax
 
 SHAPE = (16, 8, 8)
 ENTRIES = (None, "a", "b", "c", ("a", "b"), ("c", "a"), ("b", "c", "a"))

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from jax import export
 
 import bridge
-from bridge.loading.adopting import adopt
+from bridge.loading.exported_from_call import adopt
 from xla_call_module import from_exported
 from xla_call_module._jax import ir, make_ir_context
-from xla_call_module.call_graph import MAX_DEPTH
-from xla_call_module.dependence import dependencies
+from xla_call_module.analyses.dependence import dependencies
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import to_exported
-from xla_call_module.inlining import inline_calls
-from xla_call_module.platform_selection import select_platforms
-from xla_call_module.stablehlo import open_module, serialize_module, walk
+from xla_call_module.passes.platform_selection import select_platforms
+from xla_call_module.stablehlo.call_graph import MAX_DEPTH
+from xla_call_module.stablehlo.inlining import inline_calls
+from xla_call_module.stablehlo.modules import open_module, serialize_module, walk
 
 _TYPE = "tensor<f32>"
 _LIMIT = 10.0  # seconds

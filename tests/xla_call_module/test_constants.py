@@ -13,11 +13,11 @@ import tensorflow as tf
 
 import bridge
 from tests.x64 import enable_x64
-from xla_call_module.constants import hoist_constants, largest_constants, restore_constants
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
-from xla_call_module.op import Op
-from xla_call_module.retargeting import retarget
+from xla_call_module.passes.constants import hoist_constants, largest_constants, restore_constants
+from xla_call_module.passes.retargeting import retarget
+from xla_call_module.runtime.op import Op
 
 LARGE = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32)
 SMALL = np.arange(8, dtype=np.int8)

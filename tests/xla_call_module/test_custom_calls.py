@@ -9,15 +9,15 @@ import pytest
 import tensorflow as tf
 from jax import export, lax
 
-from xla_call_module import stablehlo
-from xla_call_module.branches import operations_on
+from xla_call_module.analyses.branches import operations_on
+from xla_call_module.analyses.custom_calls import TARGETS, Provider, check_custom_calls, classify
 from xla_call_module.checks import parse_checks
-from xla_call_module.custom_calls import TARGETS, Provider, check_custom_calls, classify
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
-from xla_call_module.op import Op
+from xla_call_module.passes.retargeting import retarget
 from xla_call_module.platforms import PLATFORMS
-from xla_call_module.retargeting import retarget
+from xla_call_module.runtime.op import Op
+from xla_call_module.stablehlo import modules as stablehlo
 
 SQUARE = jax.ShapeDtypeStruct((3, 3), "float32")
 MATRIX = np.eye(3, dtype="float32") * 4

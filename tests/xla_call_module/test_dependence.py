@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import export, lax
 
-from xla_call_module.dependence import dependencies
+from xla_call_module.analyses.dependence import dependencies
 from xla_call_module.exported import from_exported
 
 

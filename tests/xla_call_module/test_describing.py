@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from xla_call_module import from_exported
-from xla_call_module.describing import argument_shapes, describe
-from xla_call_module.divisions import guard_divisions
 from xla_call_module.errors import FormatError, StructureError
-from xla_call_module.refining import refine, refine_results
-from xla_call_module.stablehlo import open_module, serialize_module
+from xla_call_module.passes.infer_signature import argument_shapes, describe
+from xla_call_module.stablehlo.divisions import guard_divisions
+from xla_call_module.stablehlo.modules import open_module, serialize_module
+from xla_call_module.stablehlo.refining import refine, refine_results
 
 
 def undescribed(call):
@@ -87,7 +87,7 @@ def test_without_assertions_each_dimension_is_its_own():
 
 
 def _without_assertions(call):
-    from xla_call_module.stablehlo import open_module, serialize_module, walk
+    from xla_call_module.stablehlo.modules import open_module, serialize_module, walk
 
     with open_module(call.module) as module:
         for operation in list(walk(module)):

@@ -13,7 +13,7 @@ from jax import export
 from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES, dtype_from_name, dtype_from_tensorflow
 from xla_call_module.errors import DtypeError
-from xla_call_module.stablehlo import open_module, read_main
+from xla_call_module.stablehlo.modules import open_module, read_main
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 

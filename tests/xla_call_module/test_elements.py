@@ -10,8 +10,8 @@ from jax.interpreters import mlir
 
 from xla_call_module._jax import dense_elements
 from xla_call_module.dtypes import DTYPES
-from xla_call_module.elements import element_dtype, read_elements, read_splat
 from xla_call_module.errors import DtypeError
+from xla_call_module.stablehlo.elements import element_dtype, read_elements, read_splat
 
 NARROW = {
     "i4": "int4", "ui4": "uint4", "i2": "int2", "ui2": "uint2", "f8E4M3": "float8_e4m3",

@@ -21,7 +21,7 @@ from xla_call_module.errors import (
     UnsupportedError,
     VersionError,
 )
-from xla_call_module.stablehlo import open_module
+from xla_call_module.stablehlo.modules import open_module
 
 X = jax.ShapeDtypeStruct((2, 3), "float32")
 N = jax.ShapeDtypeStruct((), "int32")

@@ -12,10 +12,10 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from xla_call_module import from_exported, retarget
 from xla_call_module.errors import VersionError
-from xla_call_module.gspmd import to_gspmd
-from xla_call_module.locations import strip_locations
-from xla_call_module.op import Op
-from xla_call_module.stablehlo import open_module, uses_shardy
+from xla_call_module.passes.gspmd import to_gspmd
+from xla_call_module.passes.locations import strip_locations
+from xla_call_module.runtime.op import Op
+from xla_call_module.stablehlo.modules import open_module, uses_shardy
 
 MESH = AbstractMesh((2,), ("d",), axis_types=(AxisType.Auto,))
 SPLIT = NamedSharding(MESH, PartitionSpec("d"))

@@ -19,11 +19,11 @@ from xla_call_module import from_exported, retarget
 from xla_call_module._tf import imported_release
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import InteropError, StructureError
-from xla_call_module.lapack import is_portable
-from xla_call_module.linalg import lower_linalg
-from xla_call_module.linalg_option import parse_linalg
-from xla_call_module.op import Op
-from xla_call_module.stablehlo import custom_call_targets, open_module, walk
+from xla_call_module.linalg.lapack import is_portable
+from xla_call_module.linalg.linalg_option import parse_linalg
+from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.runtime.op import Op
+from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 
-from xla_call_module.constants import hoist_constants
 from xla_call_module.exported import from_exported
-from xla_call_module.linalg import lower_linalg
-from xla_call_module.locations import strip_locations
-from xla_call_module.residuals import split_residuals
-from xla_call_module.retargeting import retarget
+from xla_call_module.passes.constants import hoist_constants
+from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.passes.locations import strip_locations
+from xla_call_module.passes.residuals import split_residuals
+from xla_call_module.passes.retargeting import retarget
 
 TABLE = np.linspace(0, 1, 9, dtype=np.float32).reshape(3, 3)
 

@@ -15,12 +15,17 @@ from jax.extend.mlir import ir
 
 from tests.xla_call_module.mhlo_calls import as_old_jax_writes_it, integer
 from xla_call_module import from_exported, retarget
-from xla_call_module.composites import COMPOSITE
 from xla_call_module.errors import VersionError
-from xla_call_module.mhlo import compose_custom_calls
-from xla_call_module.op import Op
-from xla_call_module.retargeting import oldest_release
-from xla_call_module.stablehlo import custom_call_targets, open_module, serialize_module, walk
+from xla_call_module.passes.retargeting import oldest_release
+from xla_call_module.runtime.op import Op
+from xla_call_module.stablehlo.composites import COMPOSITE
+from xla_call_module.stablehlo.mhlo import compose_custom_calls
+from xla_call_module.stablehlo.modules import (
+    custom_call_targets,
+    open_module,
+    serialize_module,
+    walk,
+)
 
 X = np.linspace(-0.9, 0.9, 10, dtype=np.float32).reshape(2, 5)
 FUNCTIONS = {

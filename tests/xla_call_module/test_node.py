@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import export
 
-from savedmodel import schema
+from savedmodel.protos import schema
 from tests.xla_call_module.sharding_strategies import named_shardings, tilings
 from tests.xla_call_module.trees import tree_nodes
 from xla_call_module import CallModule, DisabledCheck, TensorSpec, decode_node, encode_node
@@ -29,8 +29,8 @@ from xla_call_module.errors import (
 )
 from xla_call_module.exported import from_exported
 from xla_call_module.node import update_node
-from xla_call_module.sharding_jax import sharding_from_jax
-from xla_call_module.tree_nodes import Trees
+from xla_call_module.pytrees.tree_nodes import Trees
+from xla_call_module.shardings.sharding_jax import sharding_from_jax
 
 NODES = [tf.compat.v1.NodeDef, schema.NodeDef]
 ARTIFACT = b"ML\xefR\x0dStableHLO_v1.2.3\x00"

@@ -17,12 +17,12 @@ from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 from jax.sharding import Mesh, PartitionSpec
 
+from xla_call_module.analyses.operations import OPERATIONS
 from xla_call_module.errors import PlatformError
 from xla_call_module.exported import from_exported
-from xla_call_module.op import Op
-from xla_call_module.operations import OPERATIONS
 from xla_call_module.platforms import PLATFORMS
-from xla_call_module.stablehlo import serialize_module
+from xla_call_module.runtime.op import Op
+from xla_call_module.stablehlo.modules import serialize_module
 
 X = jax.ShapeDtypeStruct((4,), "float32")
 _ONE = "replica_groups = dense<0> : tensor<1x1xi64>"

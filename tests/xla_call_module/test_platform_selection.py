@@ -13,8 +13,8 @@ from jax import export, lax
 from tests.x64 import enable_x64
 from xla_call_module import from_exported
 from xla_call_module.errors import FormatError, PlatformError
-from xla_call_module.platform_selection import select_platforms
-from xla_call_module.stablehlo import open_module
+from xla_call_module.passes.platform_selection import select_platforms
+from xla_call_module.stablehlo.modules import open_module
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 X = np.arange(1, 4, dtype=np.float32)

@@ -10,19 +10,20 @@ import pytest
 import tensorflow as tf
 from jax import export
 
-from xla_call_module import _tf, op
+from xla_call_module import _tf
 from xla_call_module.checks import PLATFORM, SHAPE_ASSERTIONS
 from xla_call_module.errors import PlatformError
 from xla_call_module.exported import from_exported
 from xla_call_module.flags import XlaFlags
-from xla_call_module.op import Op
+from xla_call_module.passes.retargeting import retarget
 from xla_call_module.platforms import (
     PLATFORMS,
     parse_platforms,
     platform_from_tensorflow,
     platform_to_tensorflow,
 )
-from xla_call_module.retargeting import retarget
+from xla_call_module.runtime import op
+from xla_call_module.runtime.op import Op
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import tensorflow as tf
 from jax import export, lax
 
 from xla_call_module import from_exported
-from xla_call_module.op import Op
-from xla_call_module.readable import _OLD, is_read_as_written
-from xla_call_module.retargeting import adapt, retarget
-from xla_call_module.stablehlo import open_module, serialize_module
+from xla_call_module.analyses.readable import _OLD, is_read_as_written
+from xla_call_module.passes.retargeting import adapt, retarget
+from xla_call_module.runtime.op import Op
+from xla_call_module.stablehlo.modules import open_module, serialize_module
 from xla_call_module.versions import parse_release
 
 NEWEST = parse_release("2.21")

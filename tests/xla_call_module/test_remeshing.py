@@ -12,11 +12,11 @@ from jax.extend.mlir import ir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from xla_call_module.errors import FormatError, ShardingError
-from xla_call_module.gspmd import to_gspmd
-from xla_call_module.placements import Mesh, MeshAxis
-from xla_call_module.remeshing import read_meshes, remesh_module
-from xla_call_module.serialized_shardings import import_shardings
-from xla_call_module.stablehlo import open_module, serialize_module, uses_shardy
+from xla_call_module.passes.gspmd import to_gspmd
+from xla_call_module.passes.remeshing import read_meshes, remesh_module
+from xla_call_module.shardings.placements import Mesh, MeshAxis
+from xla_call_module.stablehlo.modules import open_module, serialize_module, uses_shardy
+from xla_call_module.stablehlo.serialized_shardings import import_shardings
 
 AUTO = AxisType.Auto
 X = np.zeros((24, 16), np.float32)

@@ -14,10 +14,10 @@ import tensorflow as tf
 from tests.x64 import enable_x64
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
-from xla_call_module.op import Op
-from xla_call_module.residuals import drop_residuals, join_residuals, split_residuals
-from xla_call_module.retargeting import retarget
-from xla_call_module.stablehlo import open_module, walk
+from xla_call_module.passes.residuals import drop_residuals, join_residuals, split_residuals
+from xla_call_module.passes.retargeting import retarget
+from xla_call_module.runtime.op import Op
+from xla_call_module.stablehlo.modules import open_module, walk
 
 W = np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)
 X = np.linspace(0.1, 1.3, 12).astype(np.float32).reshape(4, 3)

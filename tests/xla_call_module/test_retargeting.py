@@ -15,11 +15,11 @@ from jax.scipy import special
 
 from xla_call_module import from_exported, retarget
 from xla_call_module._tf import imported_release
-from xla_call_module.composites import COMPOSITE
 from xla_call_module.errors import FormatError, StructureError, VersionError
-from xla_call_module.op import Op
-from xla_call_module.retargeting import oldest_release
-from xla_call_module.stablehlo import open_module, walk
+from xla_call_module.passes.retargeting import oldest_release
+from xla_call_module.runtime.op import Op
+from xla_call_module.stablehlo.composites import COMPOSITE
+from xla_call_module.stablehlo.modules import open_module, walk
 from xla_call_module.versions import RELEASES, parse_release
 
 # JAX 0.10 exports these at a StableHLO that TensorFlow 2.21 does not read, as composites.

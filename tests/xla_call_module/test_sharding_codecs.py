@@ -18,19 +18,19 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from tests.xla_call_module.sharding_strategies import named_shardings, tilings
 from xla_call_module.errors import FormatError, ShardingError
-from xla_call_module.placements import DimAxes, Mesh, MeshAxis, Placement
-from xla_call_module.sharding_jax import (
+from xla_call_module.shardings.array_sharding import Sharding, maximal, place, tiled
+from xla_call_module.shardings.placements import DimAxes, Mesh, MeshAxis, Placement
+from xla_call_module.shardings.sharding_jax import (
     exported_shardings,
     mesh_from_jax,
     mesh_to_jax,
     sharding_from_jax,
     sharding_to_jax,
 )
-from xla_call_module.sharding_json import decode_shardings, encode_shardings
-from xla_call_module.sharding_protos import sharding_from_proto, sharding_to_proto
-from xla_call_module.sharding_text import sharding_from_text, sharding_to_text
-from xla_call_module.shardings import Sharding, maximal, place, tiled
-from xla_call_module.shardy import (
+from xla_call_module.shardings.sharding_json import decode_shardings, encode_shardings
+from xla_call_module.shardings.sharding_protos import sharding_from_proto, sharding_to_proto
+from xla_call_module.shardings.sharding_text import sharding_from_text, sharding_to_text
+from xla_call_module.shardings.shardy import (
     mesh_from_shardy,
     mesh_to_shardy,
     placement_from_shardy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from xla_call_module._jax import ir, make_ir_context
-from xla_call_module.stablehlo import find_main, splat
+from xla_call_module.stablehlo.modules import find_main, splat
 
 ELEMENTS = {
     "i1": ("true", "true"),

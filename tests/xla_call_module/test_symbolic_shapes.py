@@ -12,8 +12,8 @@ import pytest
 from jax import export
 
 import bridge
-from bridge.exporting import targets
-from savedmodel import schema
+from bridge.cli import targets
+from savedmodel.protos import schema
 from xla_call_module.errors import FormatError, InteropError
 from xla_call_module.symbolic_shapes import deserialize_exported, limited_steps, parse_shape
 

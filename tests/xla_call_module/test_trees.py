@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from tests.xla_call_module.trees import tree_nodes
 from xla_call_module.errors import FormatError, InteropError
-from xla_call_module.node_classes import find_class, public_path
-from xla_call_module.tree_description import StaticData, describe_tree, leaf_paths, outline
-from xla_call_module.tree_nodes import TreeNode
-from xla_call_module.tree_restoring import restore_tree
+from xla_call_module.pytrees.node_classes import find_class, public_path
+from xla_call_module.pytrees.tree_description import StaticData, describe_tree, leaf_paths, outline
+from xla_call_module.pytrees.tree_nodes import TreeNode
+from xla_call_module.pytrees.tree_restoring import restore_tree
 
 
 @settings(deadline=None)

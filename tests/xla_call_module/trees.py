@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from xla_call_module.tree_nodes import LEAF, TreeNode
+from xla_call_module.pytrees.tree_nodes import LEAF, TreeNode
 
 __all__ = ["static_nodes", "tree_nodes"]
 

@@ -7,20 +7,20 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from bridge.batching.rowwise.joining import join, join_all
-from bridge.batching.rowwise.loops import Loop, read_loop
-from bridge.batching.rowwise.numbering import Numbering, captured
-from bridge.batching.rowwise.operation import (
+from bridge.batching.rowwise.joined_values import join, join_all
+from bridge.batching.rowwise.loop_rules import Loop, read_loop
+from bridge.batching.rowwise.row_operation import (
     RowOperation,
     RowsMixedError,
     describe,
     read_type,
 )
-from bridge.batching.rowwise.table import rule_for
-from bridge.batching.rowwise.value import Batch, BatchValue, Mixing, Rows
-from bridge.onnx.sizes import Dim, parse_size
+from bridge.batching.rowwise.row_value import Batch, BatchValue, Mixing, Rows
+from bridge.batching.rowwise.rule_table import rule_for
+from bridge.batching.rowwise.value_numbering import Numbering, captured
+from bridge.core.size_polynomials import Dim, parse_size
 from xla_call_module.call import CallModule
-from xla_call_module.stablehlo import find_main, functions_of, open_module, read_main
+from xla_call_module.stablehlo.modules import find_main, functions_of, open_module, read_main
 
 __all__ = ["results_in_batches"]
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bridge.cli import main
+from bridge.cli.main import main
 
 
 def test_publish_and_roll_back(saved, tmp_path, capsys):

@@ -15,12 +15,12 @@ import savedmodel
 from bridge.serving import Batching, ModelConfig, publish, write_configs
 from bridge.serving.messages import BatchingParameters, MonitoringConfig
 from bridge.serving.signatures import read_signatures
-from savedmodel.records import record_sizes
+from savedmodel.files.records import record_sizes
 from tests.bridge.serving.conftest import PARAMS, export
 from tests.bridge.serving.test_warmup import _requests, _saved, _specs
-from xla_call_module.constraints import SizeConstraint
+from xla_call_module.analyses.constraints import SizeConstraint
 from xla_call_module.errors import StructureError
-from xla_call_module.refining import refine_results
+from xla_call_module.stablehlo.refining import refine_results
 
 model_server_config_pb2 = pytest.importorskip("tensorflow_serving.config.model_server_config_pb2")
 

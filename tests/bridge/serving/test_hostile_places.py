@@ -16,14 +16,14 @@ import pytest
 import bridge
 import bridge.serving
 import savedmodel
-from bridge import npz_file
+from bridge.core import npz_file
 from bridge.diff import diff
 from bridge.exporting.parameter_files import read_parameters
 from bridge.retarget_file import retarget_file
 from bridge.serving.signatures import read_signatures
 from bridge.verifying.trials import read_trials, write_trials
+from savedmodel.files.serving_files import PUBLICATION_FILE, WARMUP_FILE
 from savedmodel.manifest import MANIFEST_FILE, compare_manifest
-from savedmodel.serving_files import PUBLICATION_FILE, WARMUP_FILE
 from tests.bridge.serving.conftest import PARAMS
 from tests.fuzzing.reading import time_limit
 from xla_call_module.errors import FormatError, InteropError
@@ -224,7 +224,7 @@ def test_beside_the_versions(versions, tmp_path, thing, name):
 @pytest.mark.parametrize("thing", THINGS)
 @pytest.mark.parametrize("name", ["params.npz", "params.safetensors", "record.npz", "model.jax"])
 def test_files_of_numbers(tmp_path, thing, name):
-    from bridge.exporting.targets import _read_exported
+    from bridge.cli.targets import _read_exported
 
     THINGS[thing](tmp_path / name)
     read = {"params": read_parameters, "record": read_trials, "model": _read_exported}

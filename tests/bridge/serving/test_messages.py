@@ -7,7 +7,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto
 
 from bridge.serving import messages
-from savedmodel import schema
+from savedmodel.protos import schema
 
 pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
 

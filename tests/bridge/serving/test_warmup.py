@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import bridge
-from bridge.batching.sizes import parse_sizes
+from bridge.batching.batch_sizes import parse_sizes
 from bridge.serving import add_warmup, publish
 from bridge.serving.warmup import MOST_RECORDS, WARMUP_FILE
 from tests.bridge.serving.conftest import PARAMS, export

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from bridge.verifying.pullbacks import jax_pullbacks
+from bridge.checking_gradients.pullbacks import jax_pullbacks
 from tests.fuzzing.programs import accuracy
 from tests.fuzzing.programs.program import Program, build, numpy_dtype
 

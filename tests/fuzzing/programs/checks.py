@@ -16,9 +16,9 @@ from jax import tree_util
 
 import bridge
 import savedmodel
-from bridge.trees import to_structure
-from bridge.verifying.modes import fill_structure, read_structure
-from bridge.verifying.pullbacks import tf_pullbacks
+from bridge.checking_gradients.modes import fill_structure, read_structure
+from bridge.checking_gradients.pullbacks import tf_pullbacks
+from bridge.core.trees import to_structure
 from tests.fuzzing.programs.accuracy import QUICKLY
 from tests.fuzzing.programs.case import Case, Orders, Sizes, pullbacks
 

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from jax import export, tree_util
 
-from bridge.narrowing import narrow_dtype
-from bridge.verifying.pullbacks import tf_pullbacks
+from bridge.checking_gradients.pullbacks import tf_pullbacks
+from bridge.core.narrowing import narrow_dtype
 from tests.fuzzing.programs import accuracy
 from tests.fuzzing.programs.case import Orders, Sizes, differentiable
 from tests.fuzzing.programs.program import Program, build, numpy_dtype

@@ -16,7 +16,7 @@ import tensorflow as tf
 from jax import lax, tree_util
 
 import bridge
-from bridge.verifying.pullbacks import jax_jvp
+from bridge.checking_gradients.pullbacks import jax_jvp
 from tests.fuzzing.programs.accuracy import QUICKLY
 from tests.fuzzing.programs.case import Orders, pullbacks
 from tests.fuzzing.programs.checks import Found

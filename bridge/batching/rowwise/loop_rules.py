@@ -1,0 +1,253 @@
+"""Loops over the rows of a batch, and loops that go on until all rows are done.
+
+The first are what `jax.lax.map` makes: their turns are counted from 0 to the size of the batch, and
+each takes a row out and puts one in. The others are what `jax.vmap` makes of a loop: as long as
+one row goes on, the body computes all of them, and keeps what the others had before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.batching.rowwise.row_value import Batch, BatchValue, Elements, Mixing, Rows
+from bridge.batching.rowwise.value_numbering import Numbering, captured
+from bridge.core.size_polynomials import Iteration, of_atom
+from xla_call_module.stablehlo.modules import result_number, splat
+
+__all__ = ["Loop", "read_loop"]
+
+# What hands on a truth value for each row to all of its elements.
+_SPREADING = (
+    "stablehlo.broadcast_in_dim",
+    "stablehlo.dynamic_broadcast_in_dim",
+    "stablehlo.dynamic_reshape",
+    "stablehlo.reshape",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A `stablehlo.while`.
+
+    Attributes:
+        name: one that no other loop has.
+        condition: the block that says whether there is another turn.
+        body: the block of a turn.
+        counter: which of the values it carries counts its turns by 1, if its condition compares
+            one with a limit.
+        limit: this limit, as MLIR has it.
+        flags: for each row whether it goes on, if there is another turn as long as any does.
+        flags_axes: the dimensions of `flags` that are taken together.
+        gate: what else must be true for another turn; None for nothing.
+    """
+
+    name: str
+    condition: Any
+    body: Any
+    counter: int | None
+    limit: Any
+    flags: Any
+    flags_axes: tuple[int, ...]
+    gate: Any
+
+    @property
+    def returned(self) -> list[Any]:
+        """What the body hands on to the next turn."""
+        return list(_last(self.body).operands)
+
+    def is_kept(self, index: int) -> bool:
+        """Whether a value that is carried is never changed."""
+        return bool(self.returned[index] == self.body.arguments[index])
+
+    def begin(self, state: Sequence[BatchValue], batch: Batch) -> list[BatchValue]:
+        """What is carried into each turn of a loop over the rows, at first sight."""
+        found = []
+        for index, value in enumerate(state):
+            rows = value.rows
+            if not batch.names and rows is None and value.shape[:1] == (batch.size,):
+                # What is the same for all batches of one size has rows, too.
+                rows = None if value.mixing or self.is_kept(index) else Rows(0)
+            origin = (self.name, index) if rows else None
+            found.append(dataclasses.replace(value, rows=rows, origin=origin))
+        if self.counter is not None:
+            number = of_atom(Iteration(self.name, batch.size))
+            found[self.counter] = BatchValue((), elements=Elements((), (number,)))
+        return found
+
+    def carry(
+        self, state: Sequence[BatchValue], after: Sequence[BatchValue], where: str
+    ) -> list[BatchValue]:
+        """What a turn of a loop over the rows hands on to the next one."""
+        found = []
+        for index, (old, new) in enumerate(zip(state, after, strict=True)):
+            if index == self.counter:
+                found.append(old)
+            elif new.mixing is None and (
+                new.turn == self.name or (new.rows and new.origin != (self.name, index))
+            ):
+                text = f"{where} carries something of one row of the batch on to the next one"
+                found.append(BatchValue((), mixing=Mixing(False, text)))
+            else:
+                found.append(new)
+        return found
+
+    def end(
+        self, taken: Sequence[BatchValue], after: Sequence[BatchValue], where: str
+    ) -> list[BatchValue]:
+        """What a loop over the rows leaves behind."""
+        found = []
+        for index, value in enumerate(after):
+            if self.is_kept(index):
+                found.append(taken[index])
+            elif value.mixing is not None:
+                found.append(value)
+            elif value.rows is not None and value.origin == (self.name, index):
+                found.append(dataclasses.replace(value, origin=None))
+            else:
+                text = f"{where} computes something as often as the batch has rows"
+                found.append(BatchValue((), mixing=Mixing(True, text)))
+        return found
+
+    def unmasked(self, numbering: Numbering) -> tuple[int, ...] | None:
+        """The carried values that change in every turn, also where all rows but one are done.
+
+        None if some decide which rows go on, so that a row that is done could go on again.
+        """
+        arguments = [numbering.argument("carried", i) for i in range(len(self.body.arguments))]
+        before = dict(zip(self.condition.arguments, arguments, strict=True))
+        flags = numbering.of_block(self.condition, before)[0][self.flags]
+        known, _ = numbering.of_block(
+            self.body, dict(zip(self.body.arguments, arguments, strict=True))
+        )
+        found = tuple(
+            index
+            for index in range(len(arguments))
+            if not self.is_kept(index)
+            and not self._is_masked(index, known, flags, numbering.functions)
+        )
+        deciding = _taken_for(self.flags, self.condition)
+        is_decided = any(self.condition.arguments[index] in deciding for index in found)
+        return None if is_decided else found
+
+    def _is_masked(
+        self, index: int, known: dict[Any, int], flags: int, functions: Mapping[str, Any]
+    ) -> bool:
+        """Whether the body leaves a carried value of the rows that do not go on as it is."""
+        before = self.body.arguments[index]
+        name, operands = _operation_of(self.returned[index], functions)
+        match name:
+            case "stablehlo.select":
+                chosen, _, other = operands
+                return bool(other == before) and _is_spread(chosen, known, flags)
+            case "stablehlo.and":  # what is false stays so
+                return before in operands and known[before] == flags
+        return False
+
+
+def _operation_of(value: Any, functions: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """The name and operands of what makes a value, also in a function such as that of `jnp.where`.
+
+    Of an operation in a function that takes something else than its arguments there is no name.
+    """
+    owner = value.owner
+    if getattr(owner, "name", "") != "func.call":
+        return getattr(owner, "name", ""), list(getattr(owner, "operands", ()))
+    block = functions[str(owner.attributes["callee"]).strip('@"')].regions[0].blocks[0]
+    returned = list(_last(block).operands)[result_number(value)]
+    taken = dict(zip(block.arguments, owner.operands, strict=True))
+    operands = list(getattr(returned.owner, "operands", ()))
+    if any(operand not in taken for operand in operands):
+        return "", []
+    return getattr(returned.owner, "name", ""), [taken[operand] for operand in operands]
+
+
+def _taken_for(value: Any, block: Any) -> set[Any]:
+    """Everything in a block of which a value is computed, itself included."""
+    taken = {
+        result: [*op.operation.operands, *captured(op.operation)]
+        for op in block.operations
+        for result in op.operation.results
+    }
+    found: set[Any] = set()
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if current not in found:
+            found.add(current)
+            pending += taken.get(current, ())
+    return found
+
+
+def _is_spread(value: Any, known: dict[Any, int], flags: int) -> bool:
+    """Whether a value is the flags, or has that of each row in all of its elements."""
+    while known.get(value) != flags:
+        owner = value.owner
+        if getattr(owner, "name", "") not in _SPREADING:
+            return False
+        value = owner.operands[0]
+    return True
+
+
+def read_loop(raw: Any, name: str) -> Loop:
+    """What a `stablehlo.while` looks like.
+
+    Args:
+        raw: the operation, as MLIR has it.
+        name: one that no other loop has.
+    """
+    condition, body = (region.blocks[0] for region in raw.regions)
+    counter, limit = _read_counter(condition, body)
+    (going,) = _last(condition).operands
+    gate = None
+    flags, axes = _read_flags(going)
+    if flags is None and getattr(going.owner, "name", "") == "stablehlo.and":
+        for one, other in (going.owner.operands, reversed(going.owner.operands)):
+            if flags is None:
+                (flags, axes), gate = _read_flags(one), other
+    return Loop(name, condition, body, counter, limit, flags, axes, gate)
+
+
+def _last(block: Any) -> Any:
+    return list(block.operations)[-1].operation
+
+
+def _read_counter(condition: Any, body: Any) -> tuple[int | None, Any]:
+    """Which carried value is compared with a limit and goes up by 1, and the limit."""
+    (going,) = _last(condition).operands
+    compared = going.owner
+    if getattr(compared, "name", "") != "stablehlo.compare":
+        return None, None
+    direction = str(compared.attributes["comparison_direction"])
+    left, right = compared.operands
+    carried = list(condition.arguments)
+    if " LT" not in direction or left not in carried or right in carried:
+        return None, None
+    index = carried.index(left)
+    added = list(_last(body).operands)[index].owner
+    if getattr(added, "name", "") != "stablehlo.add":
+        return None, None
+    own, step = added.operands
+    is_step = getattr(step.owner, "name", "") == "stablehlo.constant" and splat(step.owner) == "1"
+    return (index, right) if own == body.arguments[index] and is_step else (None, None)
+
+
+def _read_flags(going: Any) -> tuple[Any, tuple[int, ...]]:
+    """What is taken together by `or` for a condition, and along which dimensions."""
+    reduced = going.owner
+    if getattr(reduced, "name", "") != "stablehlo.reduce" or len(reduced.operands) != 2:
+        return None, ()
+    inner = [op.operation for op in reduced.regions[0].blocks[0].operations]
+    names = [op.name for op in inner]
+    start = reduced.operands[1].owner
+    if names != ["stablehlo.or", "stablehlo.return"] or getattr(start, "name", "") != (
+        "stablehlo.constant"
+    ):
+        return None, ()
+    is_any = splat(start) == "false" and set(inner[0].operands) == set(
+        reduced.regions[0].blocks[0].arguments
+    )
+    axes = tuple(map(int, reduced.attributes["dimensions"]))
+    return (reduced.operands[0], axes) if is_any else (None, ())

@@ -1,0 +1,214 @@
+"""What is known of a value in a module about the rows of a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bridge.core.size_polynomials import Dim, Iteration, Size, Symbol, atoms_of, floordiv, of_atom
+
+__all__ = [
+    "Batch",
+    "BatchValue",
+    "Elements",
+    "Mixing",
+    "Rows",
+    "elements_of",
+    "find_rows",
+    "quotient",
+    "turn_of",
+]
+
+# Of arrays with more elements than that, or of a dimension that is longer, none are known.
+_MAX_ELEMENTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """Why a value may be another one in a batch of other rows.
+
+    Attributes:
+        is_size: whether it depends on the number of rows, not on what is in them.
+        text: the operation, where it comes from, and what it does, as a clause.
+    """
+
+    is_size: bool
+    text: str
+
+    @property
+    def consequence(self) -> str:
+        """What follows for a result, as the rest of a sentence."""
+        on = "the number of rows in the batch" if self.is_size else "the other rows of the batch"
+        return f"depends on {on}, as far as its operations tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where the rows of a batch are: a dimension of `outer * batch * inner` in this order.
+
+    Attributes:
+        axis: the dimension.
+        outer: how many batches follow each other in it.
+        inner: how many elements of it each row has.
+        is_constant: whether all rows are the same, whatever the batch.
+    """
+
+    axis: int
+    outer: Dim = 1
+    inner: Dim = 1
+    is_constant: bool = False
+
+    def at(self, axis: int) -> Rows:
+        """The same in another dimension."""
+        return dataclasses.replace(self, axis=axis)
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """The integers that a value has, as far as they are known.
+
+    Attributes:
+        shape: of as many dimensions as the value; 1 where all along a dimension are the same.
+        dims: in the order of rows; None for one that is not known.
+    """
+
+    shape: tuple[int, ...]
+    dims: tuple[Dim | None, ...]
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """The same as an array of objects."""
+        array = np.empty(len(self.dims), object)
+        array[:] = self.dims
+        return array.reshape(self.shape)
+
+
+def elements_of(array: np.ndarray[Any, Any]) -> Elements | None:
+    """The elements of an array of objects; None where they are too many or none is known."""
+    if array.size > _MAX_ELEMENTS or all(dim is None for dim in array.flat):
+        return None
+    return Elements(array.shape, tuple(array.flat))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchValue:
+    """One value of a module.
+
+    Attributes:
+        shape: its sizes. Only that of the dimension with the rows depends on the batch's.
+        rows: where they are; None where it is the same whatever the batch.
+        elements: what is known of integers and truth values. Where the size of the batch is among
+            them, they may only say the shape of something.
+        mixing: why it depends on the whole batch; nothing else is known then.
+        turn: of a loop over the rows the name, for what depends on the row of this turn.
+        origin: the loop over the rows and the number of the value it carries, for what that was at
+            the beginning of the turn, but for the row of this turn.
+    """
+
+    shape: tuple[Dim, ...]
+    rows: Rows | None = None
+    elements: Elements | None = None
+    mixing: Mixing | None = None
+    turn: str | None = None
+    origin: tuple[str, int] | None = None
+
+    @property
+    def rank(self) -> int:
+        """The number of its dimensions."""
+        return len(self.shape)
+
+    @property
+    def dims(self) -> tuple[Dim | None, ...] | None:
+        """All elements in the order of rows, as many as there are; None where some are unknown."""
+        if self.elements is None:
+            return None
+        if not all(isinstance(dim, int) for dim in self.shape):
+            return None
+        whole: tuple[Any, ...] = self.shape
+        if int(np.prod(whole, dtype=np.int64)) > _MAX_ELEMENTS:
+            return None
+        return tuple(np.broadcast_to(self.elements.array, whole).flat)
+
+    @property
+    def scalar(self) -> Dim | None:
+        """The one element that it has everywhere, where that is known."""
+        known = self.elements
+        return known.dims[0] if known is not None and len(known.dims) == 1 else None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The size of a batch: a number, or what the first dimension is called."""
+
+    size: Dim
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The dimension variables in it."""
+        return frozenset(a.name for a in atoms_of(self.size) if isinstance(a, Symbol))
+
+    def is_in(self, dim: Dim | None) -> bool:
+        """Whether a size depends on that of the batch."""
+        if dim is None or isinstance(dim, int) or not self.names:
+            return False
+        return any(isinstance(a, Symbol) and a.name in self.names for a in atoms_of(dim))
+
+    def is_in_elements(self, value: BatchValue) -> bool:
+        """Whether the size of the batch is among the elements of a value, or in one of them."""
+        return value.elements is not None and any(map(self.is_in, value.elements.dims))
+
+    def factor(self, dim: Dim) -> Dim | None:
+        """By what a size is a multiple of the batch's; None where it is none."""
+        found = quotient(dim, self.size)
+        return None if found is None or self.is_in(found) else found
+
+    @property
+    def position(self) -> Dim:
+        """The number of a row, which is known to be below the size."""
+        return of_atom(Iteration("row", self.size))
+
+
+def quotient(left: Dim, right: Dim) -> Dim | None:
+    """The quotient of two sizes where it is one without a remainder."""
+    if right == 0:
+        return None
+    found = floordiv(left, right)
+    return found if found * right == left else None
+
+
+def find_rows(
+    batch: Batch, shape: Sequence[Dim], before: Dim, *, is_constant: bool = False
+) -> Rows | None:
+    """Where rows are in a shape that is filled in the order of its elements.
+
+    Args:
+        batch: the batch.
+        shape: all sizes.
+        before: how often the batch is repeated: all that varies more slowly than the rows.
+        is_constant: as of `Rows`.
+    """
+    done: Dim = 1
+    for axis, dim in enumerate(shape):
+        factor = batch.factor(dim)
+        outer = None if factor is None else quotient(before, done)
+        if factor is not None and outer is not None:
+            inner = quotient(factor, outer)
+            if inner is not None:
+                return Rows(axis, outer, inner, is_constant)
+        done = done * dim
+    return None
+
+
+def turn_of(batch: Batch, start: Dim | None, rows: Rows) -> str | None:
+    """The loop over the rows of which the number of a turn is the start of a slice of rows."""
+    if not isinstance(start, Size) or (rows.outer, rows.inner) != (1, 1):
+        return None
+    match start.terms:
+        case (((Iteration(name, limit),), 1),) if name != "row" and limit == batch.size:
+            return name
+    return None

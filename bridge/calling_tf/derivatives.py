@@ -1,0 +1,604 @@
+"""A traced TensorFlow function as a JAX function, with derivatives and under `vmap`.
+
+Each derivative is TensorFlow's: a function of its own, which a tape writes and which is spliced
+into JAX's program like the first one. So it can be differentiated, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tensorflow as tf
+from jax import custom_batching, export, lax
+from jax.custom_derivatives import SymbolicZero
+
+from bridge.calling_tf.callbacks import Callback, call_now, runs_now
+from bridge.calling_tf.concrete_functions import FlatFunction, Traced, trace
+from bridge.calling_tf.deferred_calls import HeldCall, hold
+from bridge.calling_tf.differentiable import (
+    conjugate,
+    is_differentiable,
+    lost_gradients,
+    refuse_effects,
+    without_derivative,
+)
+from bridge.calling_tf.effects import (
+    WITHOUT_VECTORIZATION,
+    has_own_gradients,
+    operations_of,
+)
+from bridge.calling_tf.embedding import Embedding
+from bridge.calling_tf.graph_inlining import gradient_in_graph, has_loops, inline
+from bridge.calling_tf.linear import LinearMap, apply_linear
+from bridge.calling_tf.linearity import operations_without_gradient
+from bridge.calling_tf.results import result_specs
+from bridge.calling_tf.sampled_sizes import is_static
+from bridge.calling_tf.symbolic import lower_symbolic
+from bridge.calling_tf.transposing import transposable
+from bridge.calling_tf.variables import is_split, read, read_at_run_time, to_spec
+from bridge.calling_tf.xla_lowering import compile_function, compiled_results, lower
+from bridge.core._jax import is_staging, vary_together
+from xla_call_module.analyses.dependence import dependencies
+from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.exported import from_exported
+
+__all__ = ["Spliced"]
+
+Arrays = Sequence[Any]
+
+
+class Spliced:
+    """A JAX function of a traced function's arguments, then of its variables' values."""
+
+    def __init__(
+        self,
+        traced: Traced,
+        variables: Sequence[tf.Variable],
+        derivation: _Derivation | None = None,
+        results: tuple[jax.ShapeDtypeStruct, ...] | None = None,
+        runner: Callback | Embedding | None = None,
+    ) -> None:
+        """Nothing is compiled before it is asked for.
+
+        Args:
+            traced: the function.
+            variables: those of which it takes the values: its own, and maybe others.
+            derivation: what it is the derivative of, if it is one.
+            results: shapes and dtypes of the results, where TensorFlow does not know them.
+            runner: how TensorFlow runs it, if JAX does not compile it.
+        """
+        self._declared = results
+        self._runner = runner
+        self._derivation = derivation
+        self._traced = traced
+        self._variables = tuple(variables)
+        self._derived: dict[Hashable, Any] = {}
+        self._lock = threading.RLock()
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """The results."""
+        config: Any = jax.config  # its values are attributes that JAX adds when it is imported
+        # With its checks JAX refuses effects inside of `jax.custom_jvp`.
+        plain = config.jax_enable_checks and is_staging() and _has_effects(self._runner)
+        function = self._mapped if plain else self._differentiable
+        results: list[Any] = function(*vary_together(inputs))
+        return results
+
+    @cached_property
+    def _differentiable(self) -> Callable[..., list[Any]]:
+        function = jax.custom_jvp(self._mapped)
+        function.defjvp(self._push_forward, symbolic_zeros=True)
+        return function
+
+    @cached_property
+    def _results(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        if self._declared is not None:
+            return self._declared
+        if self._runner is None and not all(
+            r.shape.is_fully_defined() for r in self._traced.results
+        ):
+            return compiled_results(self._traced, self._module)
+        return result_specs(self._traced)
+
+    @cached_property
+    def _module(self) -> bytes:
+        if self._runner is None:
+            return compile_function(self._traced)
+        function, name = self._traced.function.python_function, self._traced.name
+        return compile_function(trace(function, self._traced.arguments, name=name))
+
+    @cached_property
+    def _mapped(self) -> Callable[..., list[Any]]:
+        if isinstance(self._runner, Callback):
+            return self._run  # callbacks have a rule of their own
+        function = custom_batching.custom_vmap(self._run)
+        function.def_vmap(self._map)
+        if self._runner is None:
+            return transposable(function, self._transpose)
+        # `custom_vmap` would trace it, and what is traced JAX alone does not run.
+        return lambda *inputs: (self._run if runs_now(inputs) else function)(*inputs)
+
+    @cached_property
+    def _compiled(self) -> tuple[export.Exported, list[Any]]:
+        """The `Exported`, and what it takes besides arguments.
+
+        For each of these an index into the variables, a variable that is none of them (what a
+        custom gradient reads), or a constant.
+        """
+        if all(map(is_static, self._traced.arguments)):
+            exported = lower(self._traced, self._module, self._results)
+        else:
+            exported = lower_symbolic(self._traced, self._results)
+        places = {id(variable): index for index, variable in enumerate(self._variables)}
+        captures: list[Any] = []
+        for captured in self._traced.captures:
+            if id(captured) in places:
+                captures.append(places[id(captured)])
+            elif isinstance(captured, tf.Variable):
+                captures.append(captured)
+            else:
+                captures.append(read([captured])[0])
+        return exported, captures
+
+    def _run(self, *inputs: Any) -> list[Any]:
+        return vary_together(self._call(*inputs), inputs)
+
+    def _call(self, *inputs: Any) -> list[Any]:
+        if isinstance(self._runner, Callback):
+            return self._runner.run(self._traced, self._results, inputs)
+        if self._runner is None:
+            return self._call_compiled(*inputs)
+        return self._call_now(*inputs) if runs_now(inputs) else self._hold(self._runner, inputs)
+
+    def _call_now(self, *inputs: Any) -> list[Any]:
+        if self._variables:  # which TensorFlow would not take the values of
+            return self._call_compiled(*inputs)
+        return call_now(self._traced, self._results, inputs)
+
+    def _call_compiled(self, *inputs: Any) -> list[Any]:
+        with self._lock:
+            exported, captures = self._compiled
+        count = len(self._traced.arguments)
+
+        def value(captured: Any) -> Any:
+            if isinstance(captured, int):
+                return inputs[count + captured]
+            if isinstance(captured, tf.Variable):
+                specs = [to_spec(captured, self._traced)]
+                return read_at_run_time([captured], specs, name=self._traced.name)[0]
+            return captured
+
+        return list(exported.call(*inputs[:count], *map(value, captures)))
+
+    def _hold(self, runner: Embedding, inputs: Sequence[Any]) -> list[Any]:
+        """A function of TensorFlow's in what is exported, else the function compiled."""
+        count = len(self._traced.arguments)
+
+        def embed(*inputs: Any) -> list[Any]:
+            values = dict(zip(map(id, self._variables), inputs[count:], strict=True))
+            return runner.run(self._traced, self._results, inputs[:count], values)
+
+        call = HeldCall(
+            name=self._traced.name,
+            exported=embed,
+            compiled=None if runner.only_exported else self._call_compiled,
+            now=self._call_now,
+        )
+        return hold(call, lambda *inputs: runner.like(self._results, inputs), inputs)
+
+    def _push_forward(self, primals: Arrays, tangents: Arrays) -> tuple[list[Any], list[Any]]:
+        """The rule of `jax.custom_jvp`."""
+        active = tuple(
+            index
+            for index, tangent in enumerate(tangents)
+            if not isinstance(tangent, SymbolicZero) and self._is_trainable(index)
+        )
+        moving = self._moving
+        if active and moving:
+            refuse_effects(self._traced)
+        results = self(*primals)
+        pushed = {}
+        if active and moving:
+            linear = LinearMap(
+                forward=lambda fixed, given: self._tangent_of(active)(*self._join(fixed, given)),
+                transpose=lambda fixed, given: self._pullback_of(active)(*self._join(fixed, given)),
+                results=tuple(jax.typeof(results[index]) for index in moving),
+            )
+            found = apply_linear(linear, primals, [tangents[index] for index in active])
+            pushed = dict(zip(moving, found, strict=True))
+        return results, [pushed.get(i, _zero_tangent(r)) for i, r in enumerate(results)]
+
+    def _transpose(self, inputs: Arrays, active: tuple[int, ...], cotangents: Arrays) -> Arrays:
+        """The rule of `jax.linear_transpose`: the gradient, where it is the same everywhere."""
+        if not all(map(self._is_trainable, active)) or not self._is_linear_in(active):
+            raise StructureError(
+                f"{self._traced.name} cannot be transposed: the gradient that TensorFlow has of it "
+                "depends on the arguments, so it is not linear in them. To do: transpose a linear "
+                "function, or take jax.vjp, which transposes the derivative at a point."
+            )
+        given = [cotangents[index] for index in self._moving]
+        return self._pullback_of(active)(*self._join(inputs, given))
+
+    def _is_linear_in(self, active: tuple[int, ...]) -> bool:
+        """Whether the gradient depends on none of these inputs."""
+        pullback = self._pullback_of(active)
+        exported, captures = pullback._compiled
+        given, count = len(pullback._traced.arguments), len(self._traced.arguments)
+        places = [i for i in active if i < count]
+        places += [
+            given + n for n, c in enumerate(captures) if isinstance(c, int) and count + c in active
+        ]
+        found = dependencies(from_exported(exported, allow_flat_trees=True))
+        return not any(one & set(places) for one in found)
+
+    def _join(self, inputs: Arrays, given: Arrays) -> list[Any]:
+        """The inputs of a derivative: arguments, tangents or cotangents, variables."""
+        count = len(self._traced.arguments)
+        return [*inputs[:count], *given, *inputs[count:]]
+
+    def _is_trainable(self, index: int) -> bool:
+        count = len(self._traced.arguments)
+        if index < count:
+            return _is_trainable(self._traced.arguments[index])
+        variable = self._variables[index - count]
+        return not is_split(variable) and is_differentiable(variable.dtype.base_dtype.name)
+
+    @cached_property
+    def _in_graph(self) -> Callable[..., list[tf.Tensor]] | None:
+        """What puts its operations into a graph, of which the gradient is taken; None for a call.
+
+        A gradient that TensorFlow was told knows the graph in which it was told, so that the Python
+        function must run again.
+        """
+        if self._runner is not None or not has_loops(self._traced.concrete):
+            return None
+        if has_own_gradients(self._traced.concrete):
+            again: Callable[..., list[tf.Tensor]] = self._traced.function.python_function
+            return again
+        return lambda *arguments: inline(self._traced.concrete, arguments)
+
+    @cached_property
+    def _moving(self) -> tuple[int, ...]:
+        """The results that have tangents."""
+        specs = enumerate(self._results)
+        return tuple(index for index, spec in specs if _is_trainable(spec))
+
+    def _tangent_of(self, active: tuple[int, ...]) -> Spliced:
+        """Arguments, tangents of the active inputs -> tangents of the results that have any."""
+        given, results = self._specs_of(active)
+        return self._derive("tangent", active, self._tangents(active), given, results)
+
+    def _pullback_of(self, active: tuple[int, ...]) -> Spliced:
+        """Arguments, cotangents of the moving results -> cotangents of the active inputs."""
+        results, given = self._specs_of(active)
+        return self._derive("pullback", active, self._cotangents(active), given, results)
+
+    def _specs_of(
+        self, active: tuple[int, ...]
+    ) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct]]:
+        """Those of the active inputs, and of the moving results."""
+        inputs = [self._spec_of(index) for index in active]
+        return inputs, [self._results[index] for index in self._moving]
+
+    def _spec_of(self, index: int) -> jax.ShapeDtypeStruct:
+        count = len(self._traced.arguments)
+        if index < count:
+            return self._traced.arguments[index]
+        variable = self._variables[index - count]
+        return jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype.as_numpy_dtype)
+
+    def _derive(
+        self,
+        kind: str,
+        active: tuple[int, ...],
+        flat: FlatFunction,
+        specs: Sequence[jax.ShapeDtypeStruct],
+        results: Sequence[jax.ShapeDtypeStruct],
+    ) -> Spliced:
+        with self._lock:
+            if (kind, active) not in self._derived:
+                given = [*self._traced.arguments, *specs]
+                compiled = self._runner is None
+                self._refuse_lost_gradients(kind, active)
+                try:
+                    traced = trace(flat, given, name=self._traced.name, compiled=compiled)
+                except (LookupError, NotImplementedError) as error:
+                    raise without_derivative(self._traced.name, kind, error) from error
+                derivation = _Derivation(self, kind, active)
+                self._derived[kind, active] = Spliced(
+                    traced,
+                    self._variables,
+                    derivation,
+                    results=tuple(results),
+                    runner=_without_effects(self._runner),
+                )
+            derived: Spliced = self._derived[kind, active]
+            return derived
+
+    def _refuse_lost_gradients(self, kind: str, active: tuple[int, ...]) -> None:
+        """Refuse a derivative that TensorFlow would compute as zero without a word."""
+        lost: tuple[str, ...] = ()
+        if kind == "tangent":  # which is the gradient of the pullback
+            count, pullback = len(self._traced.arguments), self._pullback_of(active)
+            cotangents = range(count, len(pullback._traced.arguments))
+            lost = operations_without_gradient(pullback._traced.concrete, linear=cotangents)
+        elif self._derivation is not None:
+            first = len(self._derivation.parent._traced.arguments)
+            last = len(self._traced.arguments)
+            lost = operations_without_gradient(
+                self._traced.concrete,
+                linear=[index for index in active if first <= index < last],
+                others=[index for index in active if index < first],
+            )
+        if lost:
+            raise lost_gradients(self._traced.name, kind, lost)
+
+    def _cotangents(self, active: tuple[int, ...]) -> FlatFunction:
+        """The gradient of TensorFlow, with complex cotangents as JAX has them: conjugated."""
+        count = len(self._traced.arguments)
+
+        def pull_back(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            given = [conjugate(cotangent) for cotangent in tensors[count:]]
+            return [conjugate(found) for found in self._gradient(active, tensors[:count], given)]
+
+        return pull_back
+
+    def _tangents(self, active: tuple[int, ...]) -> FlatFunction:
+        """The gradient is linear in the cotangents; the gradient of that is its transpose.
+
+        It is the same at all cotangents, but some gradients take the logarithm of them.
+        """
+        count = len(self._traced.arguments)
+
+        def push_forward(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            specs = [self._results[index] for index in self._moving]
+            found = self._traced.concrete(*tensors[:count])  # for the shapes only
+            ones = [tf.ones_like(found[index]) for index in self._moving]
+            if self._in_graph is not None:
+                pulled = self._gradient(active, tensors[:count], ones)
+                return _to_tensors(gradient_in_graph(pulled, ones, tensors[count:]), specs)
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(ones)
+                pulled = self._gradient(active, tensors[:count], ones)
+            return _to_tensors(
+                tape.gradient(
+                    pulled,
+                    ones,
+                    output_gradients=list(tensors[count:]),
+                    unconnected_gradients=tf.UnconnectedGradients.ZERO,
+                ),
+                specs,
+            )
+
+        return push_forward
+
+    def _gradient(
+        self,
+        active: tuple[int, ...],
+        arguments: Sequence[tf.Tensor],
+        cotangents: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        inputs = [*arguments, *self._variables]
+        sources = [inputs[index] for index in active]
+        specs = [self._spec_of(index) for index in active]
+        if self._in_graph is not None:
+            sources = [_alone(source) for source in sources]
+            given = dict(zip(active, sources, strict=True))
+            results = self._in_graph(
+                *(given.get(index, argument) for index, argument in enumerate(arguments))
+            )
+            targets = [results[index] for index in self._moving]
+            return _to_tensors(gradient_in_graph(targets, sources, cotangents), specs)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(sources)
+            results = self._traced.concrete(*arguments)
+            targets = [results[index] for index in self._moving]
+        return _to_tensors(
+            tape.gradient(
+                targets,
+                sources,
+                output_gradients=cotangents,
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            ),
+            specs,
+        )
+
+    def _map(
+        self, axis_size: int, in_batched: Sequence[bool], *inputs: Any
+    ) -> tuple[list[Any], list[bool]]:
+        """The rule of `custom_vmap`: TensorFlow's vectorized function, or one after another."""
+        wanted = self._batched_for_all(tuple(in_batched))
+        vectorized = None if axis_size == 0 else self._vectorized(axis_size, wanted)
+        if vectorized is not None:
+            results = vectorized(
+                *(
+                    jnp.broadcast_to(value, (axis_size, *jnp.shape(value))) if add else value
+                    for value, add in zip(inputs, map(operator.gt, wanted, in_batched), strict=True)
+                )
+            )
+            return results, [True] * len(results)
+
+        def one(elements: list[Any]) -> list[Any]:
+            rest = iter(elements)
+            pairs = zip(inputs, in_batched, strict=True)
+            return self(*(next(rest) if batched else value for value, batched in pairs))
+
+        mapped = [value for value, batched in zip(inputs, in_batched, strict=True) if batched]
+        found: list[Any] = lax.map(one, mapped)
+        return found, [True] * len(found)
+
+    def _batched_for_all(self, batched: tuple[bool, ...]) -> tuple[bool, ...]:
+        """Which inputs the vectorized function takes for each element: these, and maybe more.
+
+        A derivative has one value for each element of everything that it is taken of.
+        """
+        derivation = self._derivation
+        if derivation is None:
+            return batched
+        parent = derivation.parent
+        count, given = len(parent._traced.arguments), len(self._traced.arguments)
+        outer = [*batched[:count], *batched[given:]]
+        for index in derivation.active:
+            outer[index] = True
+        outer = list(parent._batched_for_all(tuple(outer)))
+        return (*outer[:count], *(True,) * (given - count), *outer[count:])
+
+    def _vectorized(self, size: int, batched: tuple[bool, ...]) -> Spliced | None:
+        """The function of all elements at once; None where TensorFlow has none.
+
+        That of a derivative is the derivative of the vectorized function, but where this has lost
+        gradients of its own, which a derivative has in it.
+        """
+        if self._runner is not None or any(batched[len(self._traced.arguments) :]):
+            return None
+        key = ("map", size, batched)
+        with self._lock:
+            if key not in self._derived:
+                if self._derivation is None or self._derivation.has_own_gradients:
+                    self._derived[key] = self._vectorize(size, batched)
+                else:
+                    found = self._derivation.of_vectorized(size, batched)
+                    self._derived[key] = found if found and found._compiles else None
+            vectorized: Spliced | None = self._derived[key]
+            return vectorized
+
+    def _vectorize(self, size: int, batched: tuple[bool, ...]) -> Spliced | None:
+        if operations_of(self._traced.concrete) & WITHOUT_VECTORIZATION:
+            return None
+        if not all(map(is_static, (*self._traced.arguments, *self._results))):
+            return None
+
+        def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            def one(elements: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+                rest = iter(elements)
+                pairs = zip(tensors, batched, strict=False)
+                return list(
+                    self._traced.concrete(*(next(rest) if b else value for value, b in pairs))
+                )
+
+            mapped = [value for value, b in zip(tensors, batched, strict=False) if b]
+            found = tf.vectorized_map(one, mapped, fallback_to_while_loop=False)
+            return [
+                tf.reshape(result, (size, *spec.shape))
+                for result, spec in zip(found, self._results, strict=True)
+            ]
+
+        specs = [
+            jax.ShapeDtypeStruct((size, *spec.shape) if b else spec.shape, spec.dtype)
+            for spec, b in zip(self._traced.arguments, batched, strict=False)
+        ]
+        try:
+            with _without_logging():
+                found = Spliced(trace(flat, specs, name=self._traced.name), self._variables)
+            return found if found._compiles else None
+        except (ValueError, TypeError, LookupError, NotImplementedError):
+            return None
+
+    @property
+    def _compiles(self) -> bool:
+        """Whether XLA has all of its operations."""
+        try:
+            return self._compiled is not None
+        except InteropError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Derivation:
+    """What a derivative is the derivative of.
+
+    Attributes:
+        parent: the function.
+        kind: `tangent` or `pullback`.
+        active: the inputs with respect to which.
+    """
+
+    parent: Spliced
+    kind: str
+    active: tuple[int, ...]
+
+    @property
+    def has_own_gradients(self) -> bool:
+        """Whether what this is a derivative of has gradients that TensorFlow was told."""
+        above = self.parent._derivation
+        return has_own_gradients(self.parent._traced.concrete) or (
+            above is not None and above.has_own_gradients
+        )
+
+    def of_vectorized(self, size: int, batched: tuple[bool, ...]) -> Spliced | None:
+        """The same derivative of the vectorized function; None where there is none."""
+        count = len(self.parent._traced.arguments)
+        beyond = len(batched) - len(self.parent._variables)
+        if any(index >= count for index in self.active):
+            return None  # one gradient of a variable for each element
+        vectorized = self.parent._vectorized(size, (*batched[:count], *batched[beyond:]))
+        if vectorized is None:
+            return None
+        if self.kind == "tangent":
+            return vectorized._tangent_of(self.active)
+        return vectorized._pullback_of(self.active)
+
+
+@contextmanager
+def _without_logging() -> Iterator[None]:
+    """A context in which TensorFlow logs nothing in this thread.
+
+    `tf.vectorized_map` logs pages about an operation that it has no rule for before it raises.
+    """
+    logger, here = tf.get_logger(), threading.get_ident()
+
+    def is_elsewhere(record: logging.LogRecord) -> bool:
+        return record.thread != here
+
+    logger.addFilter(is_elsewhere)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_elsewhere)
+
+
+def _is_trainable(spec: jax.ShapeDtypeStruct) -> bool:
+    return is_differentiable(str(np.dtype(spec.dtype)))
+
+
+def _zero_tangent(result: Any) -> Any:
+    if jnp.issubdtype(result.dtype, jnp.inexact):
+        return jnp.zeros_like(result)
+    return SymbolicZero(jax.typeof(result).to_tangent_aval())  # numpy has no symbolic shapes
+
+
+def _to_tensors(values: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.Tensor]:
+    """Tensors of known shapes, where TensorFlow has lost one, or has slices of a tensor."""
+    tensors = map(tf.convert_to_tensor, values)
+    return [
+        tf.reshape(tensor, spec.shape) if is_static(spec) else tensor
+        for tensor, spec in zip(tensors, specs, strict=True)
+    ]
+
+
+def _alone(source: Any) -> Any:
+    """The tensor under a name of its own, so that one that is given twice has two gradients."""
+    return source if isinstance(source, tf.Variable) else tf.identity(source)
+
+
+def _has_effects(runner: Callback | Embedding | None) -> bool:
+    if isinstance(runner, Callback):
+        return runner.ordered
+    return runner is not None and runner.has_side_effect
+
+
+def _without_effects(runner: Callback | Embedding | None) -> Callback | Embedding | None:
+    """How the derivative of what has no effects that matter is run."""
+    if isinstance(runner, Callback):
+        return replace(runner, ordered=False)
+    return runner and replace(runner, has_side_effect=False)

@@ -1,0 +1,279 @@
+"""The shapes of a TensorFlow function's results: declared, or found out at several sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+from jax import export, tree_util
+
+from bridge.calling_tf.callables import flatten_results, name_of
+from bridge.calling_tf.concrete_functions import FlatFunction, Traced, trace
+from bridge.calling_tf.sampled_sizes import SizeSamples, scope_of
+from bridge.core.narrowing import narrow_dtype
+from xla_call_module.errors import InteropError, StructureError, quote
+from xla_call_module.exported import result_paths
+
+__all__ = [
+    "DynamicShapeError",
+    "declared_results",
+    "infer_results",
+    "result_specs",
+    "returning",
+    "trace_at",
+    "trace_at_sizes",
+]
+
+_INDICES = frozenset({tf.int32.as_datatype_enum, tf.int64.as_datatype_enum})
+# A constant with more numbers is no size, and greater ones are not compared with one.
+_MOST_INDICES = 8
+_MAX_COMPARED = 4096
+
+
+class DynamicShapeError(StructureError):
+    """The shape of a result depends on values."""
+
+
+def result_specs(traced: Traced) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The shapes and dtypes of the results.
+
+    Raises:
+        DynamicShapeError: a shape depends on values; the message names the operation.
+    """
+    specs = []
+    for index, result in enumerate(traced.results):
+        if not result.shape.is_fully_defined():
+            operation = _first_dynamic(traced.concrete.outputs[index])
+            raise DynamicShapeError(
+                f"Result {index} of {traced.name} has the shape {result.shape}: that of what "
+                f"{operation} returns depends on values, and JAX compiles fixed shapes only. To "
+                "do: call it with compiled=False and shapes= of the results, or give the "
+                "operation a fixed size."
+            )
+        specs.append(jax.ShapeDtypeStruct(tuple(result.shape), result.dtype.as_numpy_dtype))
+    return tuple(specs)
+
+
+def _first_dynamic(tensor: tf.Tensor) -> str:
+    """The operation that has made the shape of a tensor unknown."""
+    operation = tensor.op
+    while True:
+        unknown = [x for x in operation.inputs if x.dtype != tf.resource and not _is_known(x)]
+        if not unknown:
+            return f"{operation.type} ({operation.name})"
+        operation = unknown[0].op
+
+
+def _is_known(tensor: tf.Tensor) -> bool:
+    return bool(tensor.shape.is_fully_defined())
+
+
+def declared_results(
+    traced: Traced, out_tree: tree_util.PyTreeDef, shapes: Any
+) -> tuple[jax.ShapeDtypeStruct, ...] | None:
+    """The declared shapes and dtypes, one for each result; None where nothing is declared.
+
+    Raises:
+        StructureError: the declaration has another structure, or contradicts what TensorFlow knows.
+    """
+    if shapes is None:
+        return None
+    scope = scope_of(traced.arguments)
+    leaves, tree = tree_util.tree_flatten(shapes)
+    if tree != out_tree:
+        raise _wrong_structure(tree, out_tree, traced.name)
+    return tuple(
+        _declared(path, _parse(leaf, known, scope), known, traced.name)
+        for path, leaf, known in zip(result_paths(out_tree), leaves, traced.results, strict=True)
+    )
+
+
+def returning(function: Callable[..., Any], shapes: Any) -> Callable[..., Any]:
+    """The function, which raises where it returns anything but what is declared.
+
+    Args:
+        function: a function of tensors.
+        shapes: a pytree of `jax.ShapeDtypeStruct`; None is the structure without results.
+    """
+    name = name_of(function)
+    leaves, tree = tree_util.tree_flatten(shapes)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        results = function(*args, **kwargs)
+        tensors, found = flatten_results(results, name)
+        if found != tree:
+            raise _wrong_structure(tree, found, name)
+        for path, leaf, tensor in zip(result_paths(found), leaves, tensors, strict=True):
+            dtype = narrow_dtype(np.dtype(tensor.dtype.as_numpy_dtype))
+            _declared(path, leaf, tf.TensorSpec(tensor.shape, dtype), name)
+        return results
+
+    call.__name__ = name
+    return call
+
+
+def _wrong_structure(
+    declared: tree_util.PyTreeDef, found: tree_util.PyTreeDef, name: str
+) -> StructureError:
+    return StructureError(
+        f"shapes= has the structure {declared}; {name} returns {found}. To do: pass a "
+        "jax.ShapeDtypeStruct, or a text such as 'b, 3', for each result, in their structure."
+    )
+
+
+def _declared(path: str, leaf: Any, known: tf.TensorSpec, name: str) -> jax.ShapeDtypeStruct:
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        raise StructureError(
+            f"shapes= has {leaf!r:.80} for {path} of {name}; expected a jax.ShapeDtypeStruct, or a "
+            "text such as 'b, 3'."
+        )
+    dtype = np.dtype(known.dtype.as_numpy_dtype)
+    static = [dim if isinstance(dim, int) else None for dim in leaf.shape]
+    if not known.shape.is_compatible_with(static) or np.dtype(leaf.dtype) != dtype:
+        raise StructureError(
+            f"{path} of {name} was declared as {np.dtype(leaf.dtype)}{list(leaf.shape)}; "
+            f"TensorFlow traces it as {dtype}, of shape {known.shape}."
+        )
+    return jax.ShapeDtypeStruct(tuple(leaf.shape), dtype)
+
+
+def _parse(leaf: Any, known: tf.TensorSpec, scope: Any) -> Any:
+    """A shape in the language of `jax.export.symbolic_shape`, with the dtype that is known."""
+    if not isinstance(leaf, str):
+        return leaf
+    try:
+        shape = export.symbolic_shape(leaf, scope=scope)
+    except ValueError as error:
+        raise StructureError(
+            f"shapes= has {leaf!r}, which is no shape: {quote(error)}. To do: write it as "
+            "in 'b, 3'."
+        ) from error
+    return jax.ShapeDtypeStruct(shape, known.dtype.as_numpy_dtype)
+
+
+def infer_results(
+    flat: FlatFunction, specs: Sequence[jax.ShapeDtypeStruct], *, name: str
+) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The symbolic shapes of the results, linear in the symbols of the arguments.
+
+    Raises:
+        StructureError: the shapes are not linear; or they depend on values.
+    """
+    samples, traces = trace_at_sizes(flat, SizeSamples(tuple(specs)), name=name, compiled=False)
+    at = list(map(result_specs, traces))
+    return tuple(
+        jax.ShapeDtypeStruct(_fit_shape(index, shapes, samples, name), shapes[0].dtype)
+        for index, shapes in enumerate(zip(*at, strict=True))
+    )
+
+
+def trace_at_sizes(
+    flat: FlatFunction, samples: SizeSamples, *, name: str, compiled: bool = True
+) -> tuple[SizeSamples, list[Traced]]:
+    """The function, traced with numbers for the symbols, and those numbers.
+
+    These are one set, each of them changed by itself, and two at which what was found is checked: a
+    small set, and one with larger numbers than the function has constants, with which it may
+    compare a size. A large one that TensorFlow refuses is left out.
+
+    Raises:
+        StructureError: TensorFlow refuses other sizes.
+    """
+    traces = [
+        trace_at(flat, samples, sizes, name=name, compiled=compiled) for sizes in samples.sizes
+    ]
+    checks: list[Mapping[str, int]] = []
+    greatest, fixed = _greatest_constant(traces[0]), _fixed_sizes(traces[0])
+    groups = (samples.small(fixed), samples.large(greatest))
+    for group, is_needed in zip(groups, (True, False), strict=True):
+        for sizes in group:
+            try:
+                traces.append(trace_at(flat, samples, sizes, name=name, compiled=compiled))
+            except StructureError:
+                if is_needed and sizes is group[-1]:
+                    raise
+                continue
+            checks.append(sizes)
+            break
+    return dataclasses.replace(samples, checks=tuple(checks)), traces
+
+
+def _greatest_constant(traced: Traced) -> int:
+    """The greatest integer in a function that a size may be compared with."""
+    constants = [
+        tf.make_ndarray(node.attr["value"].tensor).ravel().tolist()
+        for node in _nodes_of(traced)
+        if node.op == "Const"
+        and node.attr["dtype"].type in _INDICES
+        and math.prod(_shape_of_constant(node)) <= _MOST_INDICES
+    ]
+    numbers = (number for constant in constants for number in constant)
+    return max((number for number in numbers if number <= _MAX_COMPARED), default=0)
+
+
+def _fixed_sizes(traced: Traced) -> frozenset[int]:
+    """Sizes of what is computed, some of which are the same whatever the symbols are."""
+    outputs = (out for op in traced.concrete.graph.get_operations() for out in op.outputs)
+    shapes = [*(out.shape for out in outputs), *(found.shape for found in traced.captures)]
+    found = {size for shape in shapes if shape.rank is not None for size in shape if size}
+    constants = (node for node in _nodes_of(traced) if node.op == "Const")
+    return frozenset(found.union(*map(_shape_of_constant, constants)))
+
+
+def _nodes_of(traced: Traced) -> list[Any]:
+    """The nodes of a function, and of those that it calls."""
+    graph = traced.concrete.graph.as_graph_def()
+    return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+
+
+def _shape_of_constant(node: Any) -> list[int]:
+    return [dim.size for dim in node.attr["value"].tensor.tensor_shape.dim]
+
+
+def trace_at(
+    flat: FlatFunction,
+    samples: SizeSamples,
+    sizes: Mapping[str, int],
+    *,
+    name: str,
+    compiled: bool = True,
+) -> Traced:
+    """The function, traced with numbers for the symbols.
+
+    Raises:
+        StructureError: TensorFlow refuses these sizes.
+    """
+    try:
+        return trace(flat, samples.specs_at(sizes), name=name, compiled=compiled)
+    except ValueError as error:
+        if isinstance(error, InteropError):
+            raise
+        raise StructureError(
+            f"{name} cannot be traced with {_text(sizes)}: {quote(error)}. To do: have it take "
+            "arguments of every size, or write a dimension that must be divisible as in '2*b'."
+        ) from error
+
+
+def _fit_shape(index: int, at: Sequence[Any], samples: SizeSamples, name: str) -> tuple[Any, ...]:
+    shape = []
+    for axis, values in enumerate(zip(*(spec.shape for spec in at), strict=True)):
+        if (size := samples.fit(values)) is None:
+            found = ", ".join(
+                f"{value} with {_text(sizes)}"
+                for value, sizes in zip(values, samples.sizes, strict=True)
+            )
+            raise StructureError(
+                f"Dimension {axis} of result {index} of {name} is {found}, which is not linear in "
+                f"{', '.join(samples.names)}. To do: pass shapes= of the results."
+            )
+        shape.append(samples.to_dimension(size))
+    return tuple(shape)
+
+
+def _text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())

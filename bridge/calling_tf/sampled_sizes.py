@@ -1,0 +1,186 @@
+"""Numbers for symbolic dimensions, and the sizes that follow from them."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+from jax import export
+
+from bridge.core._jax import is_certain
+from xla_call_module.dimensions import evaluate, evaluate_shape, symbols
+
+__all__ = ["Size", "SizeSamples", "is_static", "scope_of"]
+
+# Sizes at which functions are traced: whole numbers of what shapes are usually divided by.
+_BASE, _STEP = 24, 48
+# Odd sizes at which what was found is checked: one below those, or the first that a function takes,
+# and one above what a function is likely to compare a size with.
+_SMALL = (3, 5, 7, 9, 13, 17, 73)
+_LARGE = 301
+# Where the bounds of a symbol are looked for.
+_MAX_BOUND = 1 << 20
+# A flattened tensor has the product of as many symbols at most.
+_DEGREE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A sum of terms with whole coefficients.
+
+    Attributes:
+        constant: what does not depend on symbols.
+        terms: texts of expressions of the symbols, with their coefficients.
+    """
+
+    constant: int
+    terms: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class SizeSamples:
+    """Several numbers for each symbol in the shapes of arguments.
+
+    Attributes:
+        specs: the arguments.
+        declared: expressions that sizes are known to be, besides those that are linear.
+        checks: sets of numbers at which what was found is checked.
+    """
+
+    specs: tuple[jax.ShapeDtypeStruct, ...]
+    declared: tuple[str, ...] = ()
+    checks: tuple[Mapping[str, int], ...] = ()
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The symbols."""
+        texts = [_texts(spec) for spec in self.specs]
+        return tuple(sorted({name for shape in texts for dim in shape for name in symbols(dim)}))
+
+    @cached_property
+    def sizes(self) -> tuple[Mapping[str, int], ...]:
+        """One set of numbers, the same with each of them changed by itself, and the checks."""
+        base = {name: _BASE + index for index, name in enumerate(self.names)}
+        moved = [{**base, name: base[name] + _STEP} for name in self.names]
+        return (base, *moved, *self.checks)
+
+    def small(self, taken: Container[int]) -> list[Mapping[str, int]]:
+        """Sets of small numbers, or of the least that the symbols may have.
+
+        Those come last in which a number is a size that there is besides, since TensorFlow compiles
+        otherwise where sizes happen to be the same.
+        """
+        sets = self._distinct([self._near(size) for size in _SMALL])
+        return sorted(sets, key=lambda sizes: any(size in taken for size in sizes.values()))
+
+    @property
+    def ones(self) -> Mapping[str, int] | None:
+        """Each symbol as 1; None where not all may be."""
+        if any(least > 1 for least, _ in self._bounds.values()):
+            return None
+        return dict.fromkeys(self.names, 1)
+
+    def large(self, greatest: int) -> list[Mapping[str, int]]:
+        """Sets of numbers above a number, or of the greatest that the symbols may have."""
+        return self._distinct([self._near(max(greatest + 2, _LARGE)), self._near(_LARGE)])
+
+    def _distinct(self, sets: Sequence[Mapping[str, int]]) -> list[Mapping[str, int]]:
+        return [sizes for index, sizes in enumerate(sets) if sizes not in sets[:index]]
+
+    def _near(self, size: int) -> Mapping[str, int]:
+        """A number for each symbol that its constraints allow, each another where they do."""
+        wanted = ((name, size + 2 * index) for index, name in enumerate(self.names))
+        return {
+            name: min(max(number, self._bounds[name][0]), self._bounds[name][1])
+            for name, number in wanted
+        }
+
+    @cached_property
+    def _bounds(self) -> Mapping[str, tuple[int, int]]:
+        """The least and the greatest number of each symbol."""
+        return {name: _bounds(self.dimension(name)) for name in self.names}
+
+    def specs_at(self, sizes: Mapping[str, int]) -> list[jax.ShapeDtypeStruct]:
+        """The arguments, with numbers for the symbols."""
+        return [
+            jax.ShapeDtypeStruct(evaluate_shape(_texts(spec), sizes), spec.dtype)
+            for spec in self.specs
+        ]
+
+    def fit(self, values: Sequence[int]) -> Size | None:
+        """What has these values at the sizes: a linear one or a multiple of a product; or None."""
+        if len(set(values)) == 1:
+            return Size(values[0])
+        return self._fit_linear(values) or self._fit_multiple(values)
+
+    def _fit_linear(self, values: Sequence[int]) -> Size | None:
+        base, *others = self.sizes
+        count = len(self.names)
+        rises = [value - values[0] for value in values[1 : 1 + count]]
+        if any(rise % _STEP for rise in rises):
+            return None
+        slopes = {name: rise // _STEP for name, rise in zip(self.names, rises, strict=True)}
+        constant = values[0] - sum(slope * base[name] for name, slope in slopes.items())
+        for check, value in zip(others[count:], values[1 + count :], strict=True):
+            if constant + sum(slope * check[name] for name, slope in slopes.items()) != value:
+                return None
+        return Size(constant, tuple((name, slope) for name, slope in slopes.items() if slope))
+
+    def _fit_multiple(self, values: Sequence[int]) -> Size | None:
+        for term in (*self.declared, *self.products):
+            sizes = [evaluate(term, at) or 0 for at in self.sizes]
+            if all(sizes) and not values[0] % sizes[0]:
+                factor = values[0] // sizes[0]
+                if [factor * size for size in sizes] == list(values):
+                    return Size(0, ((term, factor),))
+        return None
+
+    @cached_property
+    def products(self) -> tuple[str, ...]:
+        """Products of symbols, as those that flatten a tensor."""
+        degrees = range(2, _DEGREE + 1)
+        return tuple(
+            "*".join(names)
+            for degree in degrees
+            for names in itertools.combinations_with_replacement(self.names, degree)
+        )
+
+    def dimension(self, term: str) -> Any:
+        """A term as a dimension of JAX."""
+        (found,) = export.symbolic_shape(term, scope=scope_of(self.specs))
+        return found
+
+    def to_dimension(self, size: Size) -> Any:
+        """A size as a dimension of JAX."""
+        return sum((n * self.dimension(term) for term, n in size.terms), size.constant)
+
+
+def _bounds(dimension: Any) -> tuple[int, int]:
+    """The least and the greatest number that a dimension may be, by bisection."""
+    least = bisect.bisect_left(
+        range(1, _MAX_BOUND), True, key=lambda size: not is_certain(lambda: dimension >= size + 1)
+    )
+    greatest = bisect.bisect_left(
+        range(1, _MAX_BOUND), True, key=lambda size: is_certain(lambda: dimension <= size)
+    )
+    return least + 1, greatest + 1
+
+
+def _texts(spec: jax.ShapeDtypeStruct) -> tuple[int | str, ...]:
+    return tuple(dim if isinstance(dim, int) else str(dim) for dim in spec.shape)
+
+
+def is_static(spec: jax.ShapeDtypeStruct) -> bool:
+    """Whether no dimension is symbolic."""
+    return all(isinstance(dim, int) for dim in spec.shape)
+
+
+def scope_of(specs: Sequence[jax.ShapeDtypeStruct]) -> Any:
+    """Where the symbols of the shapes are from; None where there are none."""
+    dims = (dim for spec in specs for dim in spec.shape if not isinstance(dim, int))
+    return next((dim.scope for dim in dims), None)

@@ -1,0 +1,183 @@
+"""The values of TensorFlow's variables and tensors, as JAX takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tensorflow as tf
+
+from bridge.calling_tf.concrete_functions import Traced
+from bridge.calling_tf.deferred_calls import HeldCall, hold
+from bridge.core.narrowing import is_narrowed, narrow_array
+from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.errors import StructureError, UnsupportedError
+
+__all__ = [
+    "is_split",
+    "is_trainable",
+    "path_of",
+    "read",
+    "read_at_run_time",
+    "to_array",
+    "to_numpy",
+    "to_spec",
+    "to_tensor",
+    "variables_of",
+]
+
+# TensorFlow's DLPack does not know them.
+_NOT_SHARED = frozenset({"float8_e4m3fn", "float8_e5m2"})
+
+
+def to_numpy(tensor: tf.Tensor) -> np.ndarray[Any, Any]:
+    """A view of an eager tensor on the CPU; a copy from elsewhere."""
+    try:
+        return np.asarray(tensor)
+    except ValueError:  # of one number of a dtype that numpy itself does not have
+        return np.asarray(tensor.numpy(), dtype=tensor.dtype.as_numpy_dtype)
+
+
+def to_array(tensor: tf.Tensor) -> jax.Array:
+    """The JAX array with the same memory, where the tensor is on the CPU."""
+    array: jax.Array = jax.device_put(_physical(to_numpy(tensor)))
+    return array
+
+
+def to_tensor(value: Any) -> tf.Tensor:
+    """The eager tensor with the same memory, where JAX has it on the CPU.
+
+    TensorFlow takes memory that is not its own for what must not be written to.
+    """
+    if _is_shareable(value):
+        return tf.experimental.dlpack.from_dlpack(value.__dlpack__())
+    array = np.asarray(value)  # of a Python number, too, which JAX hands on as it is
+    return tf.constant(narrow_array(array, "A value that TensorFlow takes"))
+
+
+def _is_shareable(value: Any) -> bool:
+    """Whether TensorFlow can take the memory of a value: one array on the CPU."""
+    return (
+        isinstance(value, jax.Array)
+        and value.dtype.name not in _NOT_SHARED
+        and [device.platform for device in value.devices()] == ["cpu"]
+    )
+
+
+def is_split(captured: Any) -> bool:
+    """Whether JAX, as it is set, has the value as pairs of 32 bits only."""
+    dtype = dtype_from_name(captured.dtype.name, where="a captured value").numpy
+    return is_narrowed(dtype)
+
+
+def to_spec(captured: Any, traced: Traced) -> jax.ShapeDtypeStruct:
+    """The shape and dtype in which a compiled function takes a captured value.
+
+    While `jax_enable_x64` is off, one of 64 bits is taken as its bits: uint32, with a last
+    dimension of 2, or of 4 for complex128.
+
+    Raises:
+        StructureError: it is neither a variable nor a tensor, or its shape is not fixed.
+    """
+    if captured.dtype == tf.resource:
+        raise StructureError(
+            f"{traced.name} takes a resource that is no variable, of which JAX knows nothing: "
+            f"{_users(captured, traced)} takes it. To do: pass compiled=False, which runs the "
+            "function in TensorFlow, through a callback."
+        )
+    if not captured.shape.is_fully_defined():
+        raise StructureError(
+            f"{traced.name} reads the variable {captured.name}, whose shape {captured.shape} is "
+            "not fixed. To do: give it one, or pass compiled=False."
+        )
+    dtype = dtype_from_name(captured.dtype.name, where="a captured value").numpy
+    shape = tuple(captured.shape)
+    if not is_split(captured):
+        return jax.ShapeDtypeStruct(shape, dtype)
+    return jax.ShapeDtypeStruct((*shape, dtype.itemsize // 4), np.uint32)
+
+
+def _users(captured: Any, traced: Traced) -> str:
+    index = next(i for i, found in enumerate(traced.captures) if found is captured)
+    tensor = traced.concrete.inputs[len(traced.arguments) + index]
+    users = [f"{operation.type} ({operation.name})" for operation in tensor.consumers()]
+    return ", ".join(users) or "an operation"
+
+
+def read(captures: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """The values now, as `to_spec` has them; on the CPU without a copy.
+
+    TensorFlow copies on the next write what somebody still holds, so they stay as they are.
+    """
+    with tf.init_scope():
+        return [_physical(to_numpy(_value(captured))) for captured in captures]
+
+
+def _value(captured: Any) -> tf.Tensor:
+    if not isinstance(captured, tf.Variable):
+        return captured
+    return tf.raw_ops.ReadVariableOp(resource=captured.handle, dtype=captured.dtype)
+
+
+def _physical(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if not is_narrowed(array.dtype):
+        return array
+    pairs = array.dtype.itemsize // 4
+    return np.ascontiguousarray(array)[..., None].view(np.uint32).reshape(*array.shape, pairs)
+
+
+def read_at_run_time(
+    captures: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct], *, name: str
+) -> Sequence[jax.Array]:
+    """The values as they are whenever the program that is being traced runs.
+
+    Args:
+        captures: the variables.
+        specs: as `to_spec` has them.
+        name: of the function that reads them, for messages.
+
+    Raises:
+        UnsupportedError: when the program is exported.
+    """
+    if not captures:
+        return ()
+
+    def call_back() -> Sequence[Any]:
+        found: Sequence[jax.Array] = jax.pure_callback(lambda: read(captures), list(specs))
+        return [jnp.asarray(value) for value in found]
+
+    def refuse() -> Sequence[Any]:
+        raise UnsupportedError(
+            f"{name} reads {', '.join(map(path_of, captures))} whenever the program runs, which "
+            "calls back to Python, and the callback cannot leave this process. To do: pass "
+            "variables='constant' to bridge.call_tf, which takes the values of now, or "
+            "variables='argument', which makes parameters of them."
+        )
+
+    def now() -> Sequence[Any]:
+        return [jnp.asarray(value) for value in read(captures)]
+
+    return hold(HeldCall(name, exported=refuse, compiled=call_back, now=now), call_back, ())
+
+
+def is_trainable(variable: tf.Variable) -> bool:
+    """Whether JAX, as it is set, can differentiate with respect to a variable."""
+    dtype = dtype_from_name(variable.dtype.name, where=variable.name)
+    return dtype.differentiable and not is_split(variable)
+
+
+def variables_of(fun_tf: Any) -> tuple[tf.Variable, ...] | None:
+    """The variables that a module, a layer or a concrete function says that it has, or None."""
+    found = getattr(fun_tf, "variables", None)
+    if found is None or callable(found):
+        return None
+    # A variable of Keras 3 is an object of its own around TensorFlow's.
+    return tuple(v if isinstance(v, tf.Variable) else v.value for v in found)
+
+
+def path_of(variable: tf.Variable) -> str:
+    """The name of a variable, as a layer of Keras or a module gave it."""
+    return str(variable.name).partition(":")[0]

@@ -1,0 +1,1 @@
+"""An `Exported` and the chain of its VJPs, order by order."""

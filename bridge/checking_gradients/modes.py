@@ -1,0 +1,185 @@
+"""The ways in which TensorFlow can run an `Exported`: live, and from files."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from jax import export, tree_util
+
+from bridge.convert import convert
+from bridge.core.trees import to_structure
+from bridge.save import save
+from savedmodel.protos.structures import Leaf, Structure
+from xla_call_module.call import TensorSpec
+
+__all__ = ["Modes", "Prepared", "fill_structure", "read_structure", "to_tensor_spec"]
+
+Flat = Callable[[Sequence[Any]], list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A function as one of the modes runs it.
+
+    Attributes:
+        call: from the flat arguments, one for each leaf, to the flat results.
+        variables: what stands for the first arguments; the call reads these by itself.
+        enter: makes of a function, such as a gradient of `call`, and of the specs of its arguments
+            what runs it.
+    """
+
+    call: Flat
+    variables: Sequence[tf.Variable]
+    enter: Callable[[Callable[..., Any], Any], Callable[..., Any]]
+
+
+class Modes:
+    """The modes of one `Exported`; they share its conversion and its files."""
+
+    def __init__(
+        self,
+        exported: export.Exported,
+        specs: Sequence[TensorSpec],
+        *,
+        variables: Sequence[Any],
+        params: Any,
+        order: int,
+        folder: Path,
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            exported: what is run.
+            specs: its flat arguments.
+            variables: the values of those of them that are variables in every mode.
+            params: the first argument, which holds them; None where there are none.
+            order: of the gradients that are written to files.
+            folder: where the files are written.
+        """
+        self._exported = exported
+        self._specs = specs
+        self._variables = variables
+        self._params = params
+        self._order = order
+        self._folder = folder
+
+    def prepare(self, mode: str) -> Prepared:
+        """The function as a mode runs it."""
+        match mode:
+            case "eager":
+                return self._live(_as_it_is)
+            case "graph" | "jit":
+                return self._live(_in_function(compiled=mode == "jit"))
+            case "saved":
+                return self._from_file(self._saved)
+            case "resaved":
+                return self._from_file(self._resaved)
+            case "tf_saved":
+                return self._from_tensorflow()
+        raise AssertionError(mode)
+
+    def _live(self, enter: Callable[..., Any]) -> Prepared:
+        call = partial(self._flatly, self._converted)
+        return Prepared(call, self._new_variables(), enter)
+
+    @cached_property
+    def _converted(self) -> Callable[..., Any]:
+        return convert(self._exported)
+
+    def _flatly(self, converted: Callable[..., Any], leaves: Sequence[Any]) -> list[Any]:
+        args, kwargs = tree_util.tree_unflatten(self._exported.in_tree, leaves)
+        return tree_util.tree_leaves(converted(*args, **kwargs))
+
+    def _new_variables(self) -> list[tf.Variable]:
+        return [tf.Variable(value) for value in self._variables]
+
+    @cached_property
+    def _saved(self) -> str:
+        path = str(self._folder / "saved")
+        save(self._exported, path, params=self._params, gradient_order=self._order)
+        return path
+
+    @cached_property
+    def _resaved(self) -> str:
+        path = str(self._folder / "resaved")
+        loaded = tf.saved_model.load(self._saved)
+        tf.saved_model.save(loaded, path, signatures=loaded.signatures)
+        return path
+
+    def _from_file(self, path: str) -> Prepared:
+        loaded = tf.saved_model.load(path)
+        in_structure = to_structure(self._exported.in_tree)
+        out_structure = to_structure(self._exported.out_tree)
+
+        def call(leaves: Sequence[Any]) -> list[Any]:
+            args, kwargs = fill_structure(in_structure, leaves)
+            found = loaded(*(args if self._params is None else args[1:]), **kwargs)
+            by_index = dict(read_structure(out_structure, found))
+            return [by_index[index] for index in range(len(by_index))]
+
+        return Prepared(call, [] if self._params is None else loaded.variables, _as_it_is)
+
+    def _from_tensorflow(self) -> Prepared:
+        """A module of TensorFlow's own that holds the converted function."""
+        module, path = tf.Module(), str(self._folder / "tf_saved")
+        module.held = self._new_variables()
+        converted = convert(self._exported, gradient_order=max(self._order, 1))
+        module.run = tf.function(
+            lambda *free: self._flatly(converted, [*module.held, *free]),
+            input_signature=[to_tensor_spec(spec) for spec in self._specs[len(module.held) :]],
+            autograph=False,
+        )
+        tf.saved_model.save(module, path)
+        loaded = tf.saved_model.load(path)
+        held = list(loaded.held)
+        return Prepared(lambda leaves: loaded.run(*leaves[len(held) :]), held, _as_it_is)
+
+
+def to_tensor_spec(spec: TensorSpec) -> tf.TensorSpec:
+    """TensorFlow's spec, with None for each symbolic dimension."""
+    return tf.TensorSpec(spec.static_shape, spec.dtype.name)
+
+
+def _as_it_is(function: Callable[..., Any], _: Any) -> Callable[..., Any]:
+    return function
+
+
+def _in_function(*, compiled: bool) -> Callable[..., Any]:
+    # TensorFlow warns of retracing where a new function is made of the same code again and again,
+    # but not of one that was traced on purpose.
+    return lambda function, signature: tf.function(
+        function, input_signature=signature, jit_compile=compiled, autograph=False
+    ).get_concrete_function()
+
+
+def fill_structure(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """The leaves in the containers in which a loaded function takes them."""
+    if isinstance(structure, Leaf):
+        return leaves[structure.index]
+    children = {key: fill_structure(child, leaves) for key, child in structure.children}
+    match structure.kind:
+        case "none":
+            return None
+        case "dict":
+            return children
+        case "list":
+            return list(children.values())
+        case "tuple":
+            return tuple(children.values())
+        case "namedtuple":
+            return namedtuple(structure.name, children)(**children)
+
+
+def read_structure(structure: Structure, found: Any) -> Iterator[tuple[int, Any]]:
+    """The leaves of what a loaded function returned, with their indices."""
+    if isinstance(structure, Leaf):
+        yield structure.index, found
+        return
+    for position, (key, child) in enumerate(structure.children):
+        yield from read_structure(child, found[key if structure.kind == "dict" else position])

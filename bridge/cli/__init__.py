@@ -1,0 +1,1 @@
+"""The command `jax-tf-bridge`: one module for each of its longer commands."""

@@ -1,0 +1,122 @@
+"""What `module:function` names: an object of a Python module, or a serialized `Exported`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from jax import export
+
+from savedmodel.files.model_folder import read_file
+from xla_call_module.errors import FormatError, InteropError, StructureError
+from xla_call_module.symbolic_shapes import deserialize_exported
+
+__all__ = ["CodeError", "Target", "find_target"]
+
+
+class CodeError(StructureError):
+    """The user's own code raised something, which is the cause: mend it."""
+
+
+_MAX_EXPORTED_BYTES = 1 << 31  # flatbuffers' own limit
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is exported.
+
+    Attributes:
+        name: as it was asked for, without the folders of a file.
+        value: the object; an `Exported` of a file.
+        file: where it comes from; None where the module does not say.
+    """
+
+    name: str
+    value: Any
+    file: Path | None
+
+
+def find_target(name: str, folder: Path) -> Target:
+    """The object that a name stands for.
+
+    Args:
+        name: `module:function`, `module:object.method`, or the path of a file that holds what
+            `jax.export.Exported.serialize` returned.
+        folder: where modules are looked for first, as `python -m` does in its own.
+
+    Raises:
+        StructureError: there is no such module or object.
+        CodeError: the module cannot be imported.
+        FormatError: the file holds no `Exported`.
+        OSError: it cannot be read.
+    """
+    if (path := folder / name).is_file() and not name.endswith(".py"):
+        return Target(path.name, _read_exported(path), path)
+    module_name, colon, attributes = name.partition(":")
+    if not colon or not module_name or not attributes:
+        raise StructureError(
+            f"{name!r} is no file, and not of the form module:function. To do: write it as "
+            "package.module:function, module:object.method, or name a file that holds a "
+            "serialized jax.export.Exported."
+        )
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    module = _import(module_name, folder)
+    value = module
+    for number, attribute in enumerate(parts := attributes.split(".")):
+        if not hasattr(value, attribute):
+            where = ".".join([module_name, *parts[:number]])
+            near = get_close_matches(attribute, dir(value), n=1)
+            cure = f"Did you mean {near[0]!r}?" if near else f"To do: define it in {where}."
+            raise StructureError(f"{where} has no {attribute!r}. {cure}")
+        value = getattr(value, attribute)
+    file = getattr(module, "__file__", None)
+    return Target(name, value, Path(file) if file else None)
+
+
+def _import(name: str, folder: Path) -> Any:
+    if name.endswith(".py") or "/" in name:
+        as_module = name.removesuffix(".py").strip("/.").replace("/", ".")
+        raise StructureError(
+            f"{name} is a path, and the name of a module is expected. To do: write "
+            f"{as_module}:function, in the folder above it."
+        )
+    try:
+        return importlib.import_module(name)
+    except InteropError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _broken(name, error) from error
+        raise StructureError(
+            f"There is no module {error.name!r} in {folder} or where Python looks for packages. "
+            "To do: run the command in the folder where the module is, or install it."
+        ) from error
+    except Exception as error:
+        raise _broken(name, error) from error
+
+
+def _broken(name: str, error: Exception) -> CodeError:
+    return CodeError(
+        f"{name} cannot be imported: {type(error).__name__}: {error} To do: mend it; "
+        f"python -c 'import {name}' shows the same."
+    )
+
+
+def _read_exported(path: Path) -> export.Exported:
+    try:
+        return deserialize_exported(read_file(path, limit=_MAX_EXPORTED_BYTES))
+    except (OSError, InteropError):
+        raise
+    except Exception as error:
+        # flatbuffers has no error of its own for what is no message of JAX.
+        raise FormatError(
+            f"{path} holds no serialized jax.export.Exported ({type(error).__name__}: "
+            f"{error!s:.200}). To do: write it with Exported.serialize(), or name the function as "
+            "module:function."
+        ) from error

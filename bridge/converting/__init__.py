@@ -1,0 +1,1 @@
+"""The parts of `bridge.convert`: TensorFlow arguments, eager calls, differentiable functions."""

@@ -1,0 +1,566 @@
+"""A chain of calls as one differentiable TensorFlow function.
+
+Order 0 of the chain is the function, order k+1 the VJP of order k. The gradient of each order is
+the next one, so tapes can be nested. Where the orders come from is not known here, so that a chain
+that was written to a file runs without JAX.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from bridge.chains.orders import Order, Runner, check_order
+from xla_call_module._autograph import exempt_from_autograph
+from xla_call_module._tf import (
+    flags_in_force,
+    imported_release,
+    recording_query,
+    stop_recording,
+)
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
+from xla_call_module.dimensions import evaluate_shape, solve
+from xla_call_module.errors import InteropError
+from xla_call_module.passes.constants import HOISTED_FROM, check_hoisting, hoist_constants
+from xla_call_module.passes.residuals import split_residuals
+from xla_call_module.passes.retargeting import adapt
+from xla_call_module.runtime.op import Op
+from xla_call_module.shape_checks.tensorflow_errors import ShapeMismatchError
+
+__all__ = ["DifferentiableCall", "GradientOptions"]
+
+Tensors = list[tf.Tensor]
+Gradients = list[tf.Tensor | None]
+
+# What JAX raises for a loop without a known number of steps, and what this package raises.
+_NOT_DIFFERENTIABLE = (InteropError, ValueError, NotImplementedError, TypeError, LookupError)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientOptions:
+    """What is asked of the gradients of a chain.
+
+    Attributes:
+        with_gradient: whether there are any.
+        order_in_file: how many orders `tf.saved_model.save` writes.
+        residuals: whether the function hands values on to its gradient, which otherwise computes
+            them again.
+        hoisted_from: from how many bytes on a constant is taken out of the modules.
+        disabled_checks: what every order leaves out besides the checks of the `Exported`.
+        portable_linalg: whether calls of linear algebra libraries are replaced.
+        unconnected_zeros: whether the gradient of an argument that no result depends on is zeros,
+            as in JAX, and not None, as in TensorFlow.
+        keeps_convention: whether calls keep the calling convention of the export where the imported
+            TensorFlow has it; otherwise they have the oldest that says the same.
+        no_gradient: what the error says where a gradient is asked for and there is none; by default
+            that the function was converted so.
+    """
+
+    with_gradient: bool = True
+    order_in_file: int = 1
+    residuals: bool = False
+    hoisted_from: int | None = HOISTED_FROM
+    disabled_checks: tuple[DisabledCheck, ...] = ()
+    portable_linalg: bool = True
+    unconnected_zeros: bool = False
+    keeps_convention: bool = False
+    no_gradient: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that nothing can be made of.
+
+        A file without gradients is asked for in another way.
+        """
+        cure = "for a function without gradients pass with_gradient=False"
+        check_order(self.order_in_file, least=1, cure=cure)
+        check_hoisting(self.hoisted_from)
+
+
+@dataclass(frozen=True, slots=True)
+class _Runnable:
+    """An op, and the constants that it takes after its arguments.
+
+    Attributes:
+        op: of one module.
+        constants: what was taken out of the module.
+        assert_shapes: whether a graph asserts what it does not know of shapes. What calls a VJP has
+            run the function with them.
+    """
+
+    op: Op
+    constants: tuple[tf.Tensor, ...]
+    assert_shapes: bool
+
+    def __call__(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
+        """The results, eagerly or in a graph."""
+        operands = self.operands(tensors)
+        if tf.executing_eagerly():
+            return self.op.run(operands)
+        taken = [*tensors, *self.constants]
+        shapes = _result_shapes(self.op.call, taken, self.op.disabled_checks)
+        return self.op.add_to_graph(operands, shapes, assert_shapes=self.assert_shapes)
+
+    def with_constants_of(self, other: _Runnable) -> _Runnable:
+        """The same in a graph that a file holds: what `other` does not take is written into it.
+
+        `tf.saved_model.save` knows the constants of functions, and no others of their gradients.
+        """
+        known = {id(constant) for constant in other.constants}
+        constants = (c if id(c) in known else tf.constant(c.numpy()) for c in self.constants)
+        return replace(self, constants=tuple(constants))
+
+    def operands(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
+        """What the op takes of the arguments and the constants."""
+        taken = [*tensors, *self.constants]
+        return [taken[index] for index in self.op.call.kept]
+
+
+@dataclass(frozen=True, slots=True)
+class _Handed:
+    """What a forward pass hands on: the backward pass, and the residuals that it takes."""
+
+    backward: _Runnable
+    residuals: Sequence[tf.Tensor]
+
+
+class DifferentiableCall:
+    """One order of the chain, on flat tensors."""
+
+    def __init__(
+        self, order: Order, options: GradientOptions, *, below: DifferentiableCall | None = None
+    ) -> None:
+        """Take the call; its VJP, and its form for the imported TensorFlow, wait for need.
+
+        Args:
+            order: this order of the chain.
+            options: what is asked of all of them.
+            below: the call that this is the VJP of.
+        """
+        self.call = order.call
+        self._source = order
+        self._options = options
+        self._order: int = 0 if below is None else below._order + 1
+        self._name: str = self.call.name if below is None else below._name
+        self._constants: dict[str, tf.Tensor] = {} if below is None else below._constants
+        if below is None and order.constants:
+            with tf.init_scope():
+                self._constants.update(
+                    (key, tf.constant(value)) for key, value in order.constants.items()
+                )
+        self.disabled_checks = unite(self.call.disabled_checks, flags_in_force().disabled_checks)
+        self._prepared: _Runnable | None = None
+        self._vjp: DifferentiableCall | None = None
+        self._passes: tuple[_Runnable, _Runnable] | None = None
+        self._function: Any = None
+        self._lock = threading.RLock()
+        self._may_record = recording_query()
+
+    @property
+    def _run(self) -> _Runnable:
+        """The call as the imported TensorFlow runs it, made when it is needed."""
+        if self._prepared is None:
+            with self._lock:
+                self._prepared = self._prepare(self.call, assert_shapes=self._order == 0)
+        return self._prepared
+
+    def prepare(self) -> None:
+        """Retarget the call for the imported TensorFlow now.
+
+        Raises:
+            VersionError: it does not read the computation.
+        """
+        assert self._run.op is not None
+
+    def runner(self) -> Runner | None:
+        """What runs the call in JAX, where nothing is recorded; None where only TensorFlow can."""
+        return self._source.runner()
+
+    def __call__(
+        self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None = None
+    ) -> Tensors:
+        """The flat results.
+
+        Args:
+            tensors: one for each of `call.own_args`, of their dtypes and of fitting shapes; in a
+                graph None for some of those that neither the call nor its gradient takes.
+            handed: what computes the same from what the order below has computed already.
+        """
+        if tf.executing_eagerly() and not self._may_record():
+            return self._apply(tensors, handed)
+        if not tensors:
+            return self._apply(tensors)
+        if not self._options.with_gradient:
+            return self._apply_without_gradient(tensors)
+        if tf.executing_eagerly():
+            return self._record(tensors, handed)
+        if self._may_record():
+            return self._apply_as_function(tensors)
+        return self._attach_gradient(tensors, handed)
+
+    def _apply_without_gradient(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
+        """The results, of which TensorFlow refuses the gradient."""
+        results = self._apply(tensors)
+        if not tf.executing_eagerly():
+            # A tape in a graph does not hear of the call, and would find nothing on its way back.
+            given = [tensor for tensor in tensors if tensor is not None]
+            results = list(tf.identity_n([*results, *given]))[: len(results)]
+        message = self._options.no_gradient or (
+            f"{self._name} was converted with with_gradient=False: it has no gradient."
+        )
+        return [_prevent_gradient(result, message) for result in results]
+
+    def _record(self, tensors: Sequence[tf.Tensor], handed: _Handed | None) -> Tensors:
+        """The results in eager mode, with their gradient on the tapes.
+
+        A tape makes zeros for what it has no cotangent of, which TensorFlow cannot for float8, so
+        it hears only of results that have a gradient.
+        """
+        results: Tensors = []
+        recorded = [i for i, spec in enumerate(self.call.results) if spec.dtype.differentiable]
+
+        def differentiable(*tensors: tf.Tensor) -> tuple[Tensors, Any]:
+            with stop_recording():
+                found, residuals = self._apply_forward(tensors, handed)
+            results.extend(found)
+
+            def gradient(*cotangents: tf.Tensor | None) -> Gradients:
+                upstream: Gradients = [None] * len(found)
+                for index, cotangent in zip(recorded, cotangents, strict=True):
+                    upstream[index] = cotangent
+                return self._pull_back(tensors, found, upstream, residuals)
+
+            return [found[index] for index in recorded], gradient
+
+        if not recorded:
+            with stop_recording():
+                return self._apply(tensors, handed)
+        watched = tf.custom_gradient(differentiable)(*tensors)
+        for index, result in zip(recorded, watched, strict=True):
+            results[index] = result
+        return results
+
+    def _attach_gradient(
+        self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None = None
+    ) -> Tensors:
+        """The results in a graph, where an IdentityN leads from them to their gradients.
+
+        This is what `tf.custom_gradient` does in a graph, too; only this way can the gradient tell
+        that `tf.saved_model.save` traces it, which passes None for the operation
+        (tensorflow/python/saved_model/save.py, `_trace_gradient_functions`). TensorFlow may have
+        copied the operation into another graph, so all that the gradient takes are its inputs.
+        """
+        results, handed_on = self._apply_forward(tensors, handed)
+        residuals = () if handed_on is None else handed_on.residuals
+        given = [index for index, tensor in enumerate(tensors) if tensor is not None]
+        inputs = [*results, *(tensors[index] for index in given), *residuals]
+        first, last = len(results), len(results) + len(given)
+
+        def gradient(operation: tf.Operation | None, *cotangents: tf.Tensor | None) -> Gradients:
+            sources = inputs if operation is None else list(operation.inputs)
+            pull_back = self._pull_back_for_file if operation is None else self._pull_back
+            taken: Gradients = [None] * len(tensors)
+            for index, source in zip(given, sources[first:last], strict=True):
+                taken[index] = source
+            again = None if handed_on is None else replace(handed_on, residuals=sources[last:])
+            pulled = pull_back(taken, sources[:first], cotangents[:first], again)
+            return [None] * first + [pulled[index] for index in given] + [None] * len(residuals)
+
+        op_type = f"{self.call.name}-{uuid.uuid4().hex}"
+        tf.RegisterGradient(op_type)(exempt_from_autograph(gradient))
+        graph = tf.compat.v1.get_default_graph()
+        with graph.gradient_override_map({"IdentityN": op_type}):
+            outputs = tf.identity_n(inputs)
+        if self._order == 0:
+            for level in self._levels_in_file():
+                level._as_function().add_to_graph(graph)
+                for constant in level._run.constants:
+                    tf.identity(constant)  # so that this function has it, too
+        return list(outputs[:first])
+
+    def _apply_as_function(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
+        """The results of a function that makes the call, and whose only inputs are `tensors`.
+
+        A forward accumulator inside a graph sees nothing of a gradient that is attached there, and
+        takes the tangents for zero; a function's gradient it transposes. And of what is in the
+        gradients that it writes, `tf.saved_model.save` knows only functions that it knew before.
+        """
+        # Inside the function all static sizes are known.
+        run = self._run
+        static = run.assert_shapes and run.op.size_assertions(run.operands(tensors))
+        needed = [tensors[index] for index in self._needed()]
+        with tf.control_dependencies(static or []):
+            results = list(self._as_function()(*needed))
+        # Constants know no sizes that the arguments do not.
+        taken = [*tensors, *(None for _ in self.call.hoisted)]
+        shapes = _result_shapes(self.call, taken, self.disabled_checks)
+        for result, shape in zip(results, shapes, strict=True):
+            result.set_shape(shape)
+        return results
+
+    def _as_function(self) -> Any:
+        """The concrete function of the needed arguments.
+
+        It is traced once, outside of whatever runs it.
+        """
+        with self._lock:
+            if self._function is None:
+                needed = self._needed()
+                signature = [
+                    tf.TensorSpec(spec.static_shape, tf.as_dtype(spec.dtype.enum), f"arg_{index}")
+                    for index in needed
+                    for spec in [self.call.args[index]]
+                ]
+
+                def call(*given: tf.Tensor) -> Tensors:
+                    tensors: Gradients = [None] * len(self.call.own_args)
+                    for index, tensor in zip(needed, given, strict=True):
+                        tensors[index] = tensor
+                    return self._attach_gradient(tensors)
+
+                with tf.init_scope(), tf.device(None):
+                    function = tf.function(call, input_signature=signature, autograph=False)
+                    self._function = function.get_concrete_function()
+            return self._function
+
+    def _needed(self) -> tuple[int, ...]:
+        """The arguments of the call and of its gradient, and those that have one.
+
+        Of any other the gradient is None, which TensorFlow takes for zeros where it goes through
+        a function.
+        """
+        every = range(len(self.call.own_args))
+        if self._options.unconnected_zeros:
+            return tuple(every)
+        needed = set(self.call.kept)
+        if self.call.is_differentiable:
+            try:
+                vjp = self._order_above().call
+            except _NOT_DIFFERENTIABLE:
+                return tuple(every)
+            needed.update(vjp.kept)
+            needed.update(i for i in every if self._has_gradient(i, vjp))
+        return tuple(sorted(needed & set(every)))
+
+    def _apply_forward(
+        self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None
+    ) -> tuple[Tensors, _Handed | None]:
+        """The results, and what the gradient is handed."""
+        passes = self._forward_and_backward() if handed is None else None
+        if passes is None:
+            return self._apply(tensors, handed), None
+        forward, backward = passes
+        found = forward(tensors)
+        count = len(self.call.results)
+        results, residuals = found[:count], found[count:]
+        if not tf.executing_eagerly():
+            # The gradient of what is handed on is in the next order already.
+            residuals = [tf.stop_gradient(residual) for residual in residuals]
+        return results, _Handed(backward, residuals)
+
+    def _apply(self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None = None) -> Tensors:
+        if handed is None:
+            return self._run(tensors)
+        return handed.backward([*tensors, *handed.residuals])
+
+    def _prepare(self, call: CallModule, *, assert_shapes: bool) -> _Runnable:
+        """A call as the imported TensorFlow runs it; its constants are shared by all orders."""
+        carried = self._source.carried()
+        call = replace(call, exported=carried.exported, trees=carried.trees)
+        with tf.init_scope():
+            # In a session's graph a constant would be one of that graph alone.
+            if self._options.hoisted_from is not None and tf.executing_eagerly():
+                size = self._options.hoisted_from
+                call, values = hoist_constants(call, size, known=self._constants)
+                self._constants.update((key, tf.constant(value)) for key, value in values.items())
+        constants = tuple(self._constants[key] for key in call.hoisted)
+        release = imported_release()
+        adapted = adapt(call, release)
+        if self._options.keeps_convention and call.version <= release.convention:
+            adapted = replace(adapted, version=call.version)
+        return _Runnable(Op(adapted), constants, assert_shapes)
+
+    def _pull_back(
+        self,
+        tensors: Sequence[tf.Tensor | None],
+        results: Sequence[tf.Tensor],
+        cotangents: Sequence[tf.Tensor | None],
+        handed: _Handed | None,
+    ) -> Gradients:
+        vjp = self._order_above()
+        taken = self._to_jax(results, cotangents)
+        try:
+            return self._to_tensorflow(vjp([*tensors, *taken], handed))
+        except (tf.errors.InvalidArgumentError, ValueError) as error:
+            for index, (cotangent, result) in enumerate(zip(cotangents, results, strict=True)):
+                if cotangent is not None:
+                    self._check_cotangent(index, cotangent, result, error)
+            raise
+
+    def _pull_back_for_file(
+        self,
+        tensors: Sequence[tf.Tensor | None],
+        results: Sequence[tf.Tensor],
+        cotangents: Sequence[tf.Tensor | None],
+        handed: _Handed | None,
+    ) -> Gradients:
+        """The gradients as a file holds them, which ends with the last order."""
+        try:
+            vjp = self._order_above()
+        except _NOT_DIFFERENTIABLE as error:
+            return self._refuse_in_file(tensors, error)
+        arguments = [*tensors, *self._to_jax(results, cotangents)]
+        if vjp._order < self._options.order_in_file:
+            return self._to_tensorflow(vjp._apply_as_function(arguments))
+        message = (
+            f"{self._name} was saved with gradients up to order {vjp._order}. To do: convert it "
+            f"with gradient_order={vjp._order + 1} or more (forward mode needs one more than "
+            "reverse mode)."
+        )
+        if handed is None:
+            pulled = vjp._run.with_constants_of(self._run)(arguments)
+        else:
+            backward = handed.backward.with_constants_of(self._run)
+            pulled = backward([*arguments, *handed.residuals])
+        return self._to_tensorflow([_prevent_gradient(gradient, message) for gradient in pulled])
+
+    def _refuse_in_file(self, tensors: Sequence[tf.Tensor | None], error: Exception) -> Gradients:
+        """Gradients that fail when they run, because what is loaded cannot fail earlier."""
+        message = f"{self._name} is saved without a gradient of order {self._order + 1}: "
+        message += f"{error}"
+        warnings.warn(message, UserWarning, stacklevel=2)
+        with tf.control_dependencies([tf.debugging.Assert(False, [message])]):
+            return [
+                tf.fill(tf.shape(tensor), tf.cast(float("nan"), tensor.dtype))
+                if spec.dtype.differentiable and tensor is not None
+                else None
+                for spec, tensor in zip(self.call.own_args, tensors, strict=True)
+            ]
+
+    def _to_jax(
+        self, results: Sequence[tf.Tensor], cotangents: Sequence[tf.Tensor | None]
+    ) -> Tensors:
+        """The cotangents that the VJP takes."""
+        specs = self._order_above().call.own_args[len(self.call.own_args) :]
+        return [
+            _cotangent(spec, cotangent, result)
+            for spec, cotangent, result in zip(specs, cotangents, results, strict=True)
+        ]
+
+    def _to_tensorflow(self, gradients: Sequence[tf.Tensor]) -> Gradients:
+        """TensorFlow's gradients: conjugated, and None where no result depends on the argument."""
+        vjp = self._order_above().call
+        return [
+            _conjugate(spec, gradient) if self._has_gradient(index, vjp) else None
+            for index, (spec, gradient) in enumerate(
+                zip(self.call.own_args, gradients, strict=True)
+            )
+        ]
+
+    def _has_gradient(self, index: int, vjp: CallModule) -> bool:
+        """Whether the gradient of an argument is a tensor and not None."""
+        is_none = vjp.results[index].is_zero and not self._options.unconnected_zeros
+        return self.call.own_args[index].dtype.differentiable and not is_none
+
+    def _check_cotangent(
+        self, index: int, cotangent: tf.Tensor, result: tf.Tensor, error: Exception
+    ) -> None:
+        """Refuse a cotangent that is not of its result's dtype and shape, where these are known.
+
+        Raises:
+            ShapeMismatchError: it is another.
+        """
+        is_like = cotangent.dtype == result.dtype or result.dtype.is_integer
+        if not is_like or not result.shape.is_compatible_with(cotangent.shape):
+            found, wanted = (f"{x.dtype.name} of shape {x.shape}" for x in (cotangent, result))
+            raise ShapeMismatchError(
+                f"The upstream gradient of {self.call.results[index].path} of {self._name} is "
+                f"{found}; expected {wanted}, as the result itself. To do: pass output_gradients "
+                "(or grad_ys) of that shape and dtype."
+            ) from error
+
+    def _levels_in_file(self) -> Iterator[DifferentiableCall]:
+        """The orders that have a gradient in a file, but for this one."""
+        level = self
+        while level._order + 1 < self._options.order_in_file and level.call.is_differentiable:
+            try:
+                level = level._order_above()
+            except _NOT_DIFFERENTIABLE:
+                return  # the gradient warns of it when it is saved
+            yield level
+
+    def _forward_and_backward(self) -> tuple[_Runnable, _Runnable] | None:
+        """The two passes where residuals are handed on, which they are to the first gradient."""
+        if not self._options.residuals or self._order > 0 or not self.call.is_differentiable:
+            return None
+        with self._lock:
+            if self._passes is None:
+                try:
+                    vjp = self._order_above()
+                except (ValueError, NotImplementedError, TypeError):
+                    return None  # there is no VJP, which is said where a gradient is taken
+                split = split_residuals(self.call, vjp.call)
+                if split is not None:
+                    self._passes = (
+                        self._prepare(split[0], assert_shapes=True),
+                        vjp._prepare(split[1], assert_shapes=False),
+                    )
+            return self._passes
+
+    def _order_above(self) -> DifferentiableCall:
+        with self._lock:
+            if self._vjp is None:
+                self._vjp = DifferentiableCall(self._source.vjp(), self._options, below=self)
+            return self._vjp
+
+
+def _cotangent(spec: TensorSpec, cotangent: tf.Tensor | None, result: tf.Tensor) -> tf.Tensor:
+    """What the VJP module takes for one result: `false` for a float0, else the conjugate."""
+    if spec.element == "float0":
+        return tf.zeros(tf.shape(result), tf.bool)
+    if cotangent is None:
+        # ZerosLike has no kernel for float8.
+        return tf.cast(tf.zeros(tf.shape(result)), result.dtype)
+    return _conjugate(spec, tf.convert_to_tensor(cotangent))
+
+
+def _conjugate(spec: TensorSpec, tensor: tf.Tensor) -> tf.Tensor:
+    """TensorFlow's gradient of a complex value is the conjugate of JAX's cotangent.
+
+    JAX: https://docs.jax.dev/en/latest/notebooks/autodiff_cookbook.html#complex-numbers-and-differentiation
+    TensorFlow: the gradients in tensorflow/python/ops/math_grad.py conjugate their inputs.
+    """
+    return tf.math.conj(tensor) if spec.dtype.is_complex else tensor
+
+
+def _result_shapes(
+    call: CallModule, tensors: Sequence[tf.Tensor | None], disabled_checks: Sequence[DisabledCheck]
+) -> list[Any]:
+    """What is known of the results' shapes where those of the arguments are known.
+
+    Without the check of shapes TensorFlow takes some that contradict one another, and what follows
+    from them is known when they are there.
+    """
+    sizes = [_known_shape(tensor) for tensor in tensors]
+    unchecked = SHAPE_ASSERTIONS in disabled_checks
+    symbols = {} if unchecked else solve([spec.shape or () for spec in call.args], sizes)
+    return [evaluate_shape(spec.shape or (), symbols) for spec in call.results]
+
+
+def _known_shape(tensor: tf.Tensor | None) -> tuple[int | None, ...] | None:
+    if tensor is None or tensor.shape.rank is None:
+        return None
+    return tuple(tensor.shape.as_list())
+
+
+def _prevent_gradient(tensor: tf.Tensor, message: str) -> tf.Tensor:
+    """A tensor of which TensorFlow refuses the gradient with a LookupError that says why."""
+    if not tensor.dtype.is_floating and not tensor.dtype.is_complex:
+        return tensor
+    return tf.raw_ops.PreventGradient(input=tensor, message=message)

@@ -1,0 +1,191 @@
+"""What a TensorFlow user passes -> flat tensors, and what each of them was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+from jax import tree_util
+
+from bridge.core.containers import without_containers
+from bridge.core.explaining import flatten
+from bridge.core.narrowing import check_narrowing, narrow_dtype
+from bridge.exporting.specifications import ArgumentSpec
+from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.errors import ArgumentError, InteropError, quote
+from xla_call_module.exported import argument_paths
+
+__all__ = ["Arguments", "TooLargeError", "plain_structure", "read_arguments"]
+
+# What is to JAX like a Python scalar, by the kind of its dtype.
+_WEAK = {"b": bool, "i": int, "f": float, "c": complex}
+
+
+_WIDE = (tf.int64, tf.uint64, tf.float64, tf.complex128)
+
+
+class TooLargeError(ArgumentError, OverflowError):
+    """A Python integer has no place in the dtype that it gets; JAX has an OverflowError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The flat arguments of one call.
+
+    Attributes:
+        tensors: one for each leaf of `(args, kwargs)`; typed PRNG keys as their key data.
+        tree: the structure of `(args, kwargs)`.
+        origins: for each leaf the class of the array or Python scalar that it was, that of the
+            scalar for a weakly typed JAX array, the dtype of the typed PRNG key that it was, or
+            None; empty where all were tensors.
+    """
+
+    tensors: list[tf.Tensor]
+    tree: tree_util.PyTreeDef
+    origins: tuple[Any, ...] = ()
+
+    @property
+    def shapes(self) -> list[tuple[int | None, ...] | None]:
+        """The tensors' static shapes."""
+        return [None if x.shape.rank is None else tuple(x.shape.as_list()) for x in self.tensors]
+
+    def describe(self) -> list[ArgumentSpec]:
+        """The specs of the arguments as JAX sees them.
+
+        Raises:
+            DtypeError: a tensor's dtype is none of JAX's, with its path.
+        """
+        origins = self.origins or (None,) * len(self.tensors)
+        specs = []
+        for path, tensor, shape, origin in zip(
+            argument_paths(self.tree), self.tensors, self.shapes, origins, strict=True
+        ):
+            if origin is None or isinstance(origin, type):
+                dtype = dtype_from_name(tensor.dtype.name, where=path).numpy
+                specs.append(ArgumentSpec(path, shape, dtype, origin))
+            else:
+                trailing = jax.eval_shape(
+                    jax.random.key_data, jax.ShapeDtypeStruct((), origin)
+                ).ndim
+                logical = None if shape is None else shape[: len(shape) - trailing]
+                specs.append(ArgumentSpec(path, logical, origin, jax.Array))
+        return specs
+
+
+def read_arguments(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], *, wide: bool = False
+) -> tuple[list[tf.Tensor], tuple[Any, ...]]:
+    """The flat arguments of a call as tensors, and what two calls share that need the same module.
+
+    Every call comes through here, after the last run of the op has cooled the processor's caches.
+
+    Args:
+        args: positional arguments.
+        kwargs: keyword arguments.
+        wide: whether Python numbers keep 64 bits, whatever JAX is set to.
+
+    Returns:
+        `Arguments.tensors`, and a key that begins with `Arguments.tree` and `Arguments.origins`.
+
+    Raises:
+        ArgumentError: a leaf is nothing that TensorFlow makes a tensor of, with its path.
+        DtypeError: JAX's narrower dtype does not hold a value.
+    """
+    leaves, tree = flatten((args, kwargs), where="An argument")
+    origins: tuple[Any, ...] = ()
+    for leaf in leaves:
+        if not isinstance(leaf, tf.Tensor):
+            leaves, tree, origins = _convert((args, kwargs), wide=wide)
+            break
+    key: list[Any] = [tree, origins]
+    for index, tensor in enumerate(leaves):
+        shape = tensor.shape
+        if tensor.dtype in _WIDE and not wide and hasattr(tensor, "numpy"):
+            check_narrowing(tensor.numpy(), argument_paths(tree)[index])
+        # There is one object of each dtype, and DType and TensorShape hash and compare in Python.
+        key += id(tensor.dtype), None if shape.rank is None else tuple(shape.as_list())
+    return leaves, tuple(key)
+
+
+def plain_structure(
+    tree: tree_util.PyTreeDef,
+) -> tuple[tree_util.PyTreeDef, tuple[int, ...] | None]:
+    """The structure with Python's containers alone, and the order that its leaves have there.
+
+    Args:
+        tree: that of arguments, which may have TensorFlow's containers where they are pytrees.
+
+    Returns:
+        For each leaf its index in `tree`; None where nothing changes.
+    """
+    filled = tree_util.tree_unflatten(tree, range(tree.num_leaves))
+    order, plain = tree_util.tree_flatten(without_containers(filled))
+    return plain, None if plain == tree else tuple(order)
+
+
+def _convert(
+    arguments: Any, *, wide: bool
+) -> tuple[list[tf.Tensor], tree_util.PyTreeDef, tuple[Any, ...]]:
+    """Tensors, their structure and their origins."""
+    leaves, tree = tree_util.tree_flatten(without_containers(arguments))
+    tensors, origins = [], []
+    for index, leaf in enumerate(leaves):
+        if not wide and (known := _known(leaf)) is not None:
+            check_narrowing(known, argument_paths(tree)[index])
+        try:
+            tensor, origin = _to_tensor(leaf, wide=wide)
+        except OverflowError as error:
+            fits = isinstance(leaf, int) and -(1 << 63) <= leaf < 1 << 63
+            wider = "call jax.config.update('jax_enable_x64', True) first, or " if fits else ""
+            raise TooLargeError(
+                f"{argument_paths(tree)[index]} is {_shorten(leaf)}, too large for JAX as it is "
+                f"set: {quote(error)}. To do: {wider}pass a float."
+            ) from error
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            if isinstance(error, InteropError):
+                raise
+            raise ArgumentError(
+                f"{argument_paths(tree)[index]} is {_shorten(leaf)}; expected a tensor, a "
+                f"variable, a numpy or JAX array, or a Python number. TensorFlow says: {error}"
+            ) from error
+        tensors.append(tensor)
+        origins.append(origin)
+    return tensors, tree, tuple(origins)
+
+
+def _known(leaf: Any) -> np.ndarray[Any, Any] | None:
+    """A number, or an array of 64 bits."""
+    if type(leaf) in (float, complex):
+        return np.asarray(leaf)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return np.asarray(leaf) if leaf.dtype.itemsize > 4 else None
+    return None
+
+
+def _to_tensor(leaf: Any, *, wide: bool) -> tuple[tf.Tensor, Any]:
+    if isinstance(leaf, tf.Tensor):
+        return leaf, None
+    if type(leaf) in (bool, int, float, complex):
+        dtype = np.dtype(type(leaf))
+        narrow = dtype if wide else narrow_dtype(dtype)
+        return tf.constant(np.asarray(leaf, narrow)), type(leaf)
+    if isinstance(leaf, jax.Array):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return tf.constant(np.asarray(jax.random.key_data(leaf))), leaf.dtype
+        scalar = _WEAK.get(leaf.dtype.kind) if jax.typeof(leaf).weak_type else None
+        return tf.constant(np.asarray(leaf)), scalar or jax.Array
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        if leaf.dtype == jax.dtypes.float0:
+            return tf.zeros(leaf.shape, tf.bool), np.ndarray
+        return tf.convert_to_tensor(leaf), np.ndarray
+    # Variables are read here, under the caller's tape; their gradients are TensorFlow's business.
+    return tf.convert_to_tensor(leaf), None
+
+
+def _shorten(leaf: Any) -> str:
+    text = repr(leaf)
+    return f"{text[:80]}{'…' if len(text) > 80 else ''} ({type(leaf).__name__})"

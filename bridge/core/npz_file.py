@@ -1,0 +1,51 @@
+"""Files of numpy's arrays, .npz, opened so that a small one cannot fill the memory."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from savedmodel.files.model_folder import locate
+from xla_call_module.errors import FormatError
+
+__all__ = ["NPZ_ERRORS", "open_npz"]
+
+# How much larger than its file what is compressed may be.
+_MAX_EXPANSION = 1 << 30
+# What zipfile and numpy raise of files that are none of theirs, or damaged.
+NPZ_ERRORS = (
+    AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, OverflowError,
+    RuntimeError, TypeError, ValueError, struct.error, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+@contextmanager
+def open_npz(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """The arrays of a file by their names, each of which is read when it is asked for.
+
+    Raises:
+        FormatError: it is no regular file, or its arrays are far larger than it is.
+        OSError: it cannot be read.
+        Exception: one of `NPZ_ERRORS`, if it is no such file, or is damaged.
+    """
+    folder, name = locate(path)
+    with folder.open(name) as file:
+        size = os.fstat(file.fileno()).st_size
+        # numpy reads a single array or a pickle under this name, too.
+        with zipfile.ZipFile(file) as archive:
+            expanded = sum(member.file_size for member in archive.infolist())
+        if expanded > size + _MAX_EXPANSION:
+            raise FormatError(
+                f"{path} has {size:,} bytes, which are {expanded:,} once they are unpacked. To do: "
+                "write it with numpy.savez, which does not compress."
+            )
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as entries:
+            yield entries

@@ -1,0 +1,250 @@
+"""A function is exported for several platforms, and what to say where one of them cannot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax import export, tree_util
+
+from bridge.core._jax import callback_frames, replace_vjp
+from bridge.core.explaining import calls_back, explain_tracing
+from bridge.exporting.direct_export import export_directly
+from xla_call_module._jax import survive_forks
+from xla_call_module.checks import DisabledCheck, parse_checks, unite
+from xla_call_module.errors import InteropError, LoweringError, StructureError, UnsupportedError
+from xla_call_module.exported import from_exported, to_jax_checks
+from xla_call_module.linalg.lapack import is_portable
+
+__all__ = ["argument_names", "explain_gradient", "export_for"]
+
+# What JAX raises where it cannot lower; its own rule for `debug.print` ends in a `TypeError` with
+# several platforms.
+_REFUSALS = (NotImplementedError, ValueError, TypeError)
+_NO_RULE = re.compile(r"MLIR translation rule for primitive '(\w+)' not found")
+# How JAX shows a custom call whose meaning it does not guarantee:
+# `%0 = stablehlo.custom_call @made_up(%arg0) {…} : … at loc("jit(f)/ffi_call"(… "f.py":4:11 …))`.
+_UNSTABLE_TARGET = re.compile(r"custom_call @([^\s(]+)\(")
+_UNSTABLE = re.compile(r"custom_call @([^\s(]+)\(.* at loc\((.*)\)", re.DOTALL)
+_PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
+
+
+def export_for(
+    fun: jax.stages.Wrapped,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    name: str,
+    platforms: Sequence[str],
+    disabled_checks: Sequence[DisabledCheck],
+) -> export.Exported:
+    """What `jax.export` makes of a function, for all of the platforms.
+
+    Args:
+        fun: the function.
+        args: specs of its positional arguments.
+        kwargs: specs of its keyword arguments.
+        name: of the function, for messages.
+        platforms: what it is lowered for, in the order of the platform index.
+        disabled_checks: safety checks to leave out; those that JAX does not have are ignored.
+
+    Raises:
+        LoweringError: it cannot be lowered for some of the platforms; the message names the
+            primitive, and the platforms for which it can.
+        StructureError: it calls a target that has no meaning outside this process, with its place.
+        UnsupportedError: it calls back to Python.
+        Exception: what tracing the function raises; for what JAX and its frameworks refuse it is
+            an `InteropError`, too.
+    """
+    survive_forks()
+
+    def export_on(names: Sequence[str]) -> export.Exported:
+        return _export(fun, args, kwargs, platforms=names, disabled_checks=disabled_checks)
+
+    try:
+        return export_on(platforms)
+    except Exception as error:
+        explained = explain_tracing(name, error)
+        if explained is not None:
+            raise explained from error
+        known = isinstance(error, _REFUSALS) and not isinstance(error, UnsupportedError)
+        if not known or not _is_traced(fun, args, kwargs):
+            raise
+        if _is_of_callbacks(error):
+            raise _calls_back(name, fun, args, kwargs, error) from error
+        reasons = _reasons(export_on, platforms)
+        for reason in reasons.values():
+            if _is_of_callbacks(reason):  # which is what is wrong, on every platform
+                raise _calls_back(name, fun, args, kwargs, reason) from error
+        usable = [platform for platform in platforms if platform not in reasons]
+        obstacle = _obstacle(export_on(usable), disabled_checks) if usable else ""
+        said = {platform: str(reason) for platform, reason in reasons.items()}
+        refusal = _explain(name, platforms, said, obstacle)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def _export(
+    fun: jax.stages.Wrapped,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    platforms: Sequence[str],
+    disabled_checks: Sequence[DisabledCheck],
+) -> export.Exported:
+    """What JAX exports, with the library calls that it does not guarantee and that are replaced."""
+
+    def export_with(allowed: Sequence[DisabledCheck]) -> export.Exported:
+        checks = to_jax_checks(allowed)
+        exported = export_directly(fun, args, kwargs, platforms=platforms, disabled_checks=checks)
+        if exported is None:
+            whole = export.export(fun, platforms=platforms, disabled_checks=checks)
+            exported = whole(*args, **kwargs)
+        return exported
+
+    def again(error: ValueError) -> export.Exported:
+        targets = [target for target in _UNSTABLE_TARGET.findall(str(error)) if is_portable(target)]
+        if not targets:
+            raise error
+        named = parse_checks(f"custom_call:{target}" for target in targets)
+        return export_with(unite(disabled_checks, named))
+
+    try:
+        exported = export_with(disabled_checks)
+    except ValueError as error:
+        exported = again(error)
+
+    def differentiate() -> export.Exported:
+        try:
+            return exported.vjp()
+        except ValueError as error:
+            return again(error).vjp()
+
+    return replace_vjp(exported, differentiate)
+
+
+def _reasons(
+    export_on: Callable[[Sequence[str]], export.Exported], platforms: Sequence[str]
+) -> Mapping[str, Exception]:
+    """Why a function cannot be lowered, for each platform for which it cannot."""
+    reasons = {}
+    for platform in platforms:
+        try:
+            export_on([platform])
+        except _REFUSALS as reason:
+            reasons[platform] = reason
+    return reasons
+
+
+def _is_of_callbacks(error: Exception) -> bool:
+    return isinstance(error, NotImplementedError) and "callback" in str(error)
+
+
+def _calls_back(
+    name: str,
+    fun: jax.stages.Wrapped,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    error: Exception,
+) -> UnsupportedError:
+    return calls_back(name, callback_frames(fun.trace(*args, **kwargs).jaxpr.jaxpr), error)
+
+
+def argument_names(
+    fun: jax.stages.Wrapped, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """What a function that was just exported calls its flat arguments; empty where unknown.
+
+    JAX has kept the trace, so this runs none of its Python.
+    """
+    count = len(tree_util.tree_leaves((args, kwargs)))
+    known = fun.trace(*args, **kwargs).jaxpr.jaxpr.debug_info.arg_names or ()
+    return tuple(known) if len(known) == count else ("",) * count
+
+
+def explain_gradient(name: str, platforms: Sequence[str], error: Exception) -> LoweringError | None:
+    """What to say of a VJP that cannot be lowered; None where that is not the reason."""
+    if (primitive := _NO_RULE.search(str(error))) is None:
+        return None
+    where = re.search(r"not found for platforms? \[?([^\]]*)", str(error))
+    missing = re.findall(r"\w+", where[1]) if where else []
+    usable = [platform for platform in platforms if platform not in missing]
+    reason = _without_rule(primitive[1])
+    return _unlowered(f"The gradient of {name}", usable, dict.fromkeys(missing, reason))
+
+
+def _obstacle(exported: export.Exported, disabled_checks: Sequence[DisabledCheck]) -> str:
+    """What TensorFlow lacks of what could be lowered; empty for nothing."""
+    try:
+        from_exported(exported, disabled_checks=disabled_checks)
+    except InteropError as error:
+        return str(error)
+    return ""
+
+
+def _is_traced(fun: jax.stages.Wrapped, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the function itself is in order, so that the error is one of lowering it."""
+    try:
+        fun.trace(*args, **kwargs)
+    except _REFUSALS:
+        return False
+    return True
+
+
+def _explain(
+    name: str, platforms: Sequence[str], reasons: Mapping[str, str], obstacle: str
+) -> InteropError | None:
+    """The error for what each platform says, or None where they say nothing of platforms."""
+    usable = [platform for platform in platforms if platform not in reasons]
+    found = {platform: _UNSTABLE.search(text) for platform, text in reasons.items()}
+    calls = {platform: call for platform, call in found.items() if call is not None}
+    if calls.keys() == set(platforms):
+        return _unstable(name, next(iter(calls.values())))
+    if usable or calls or any(_NO_RULE.search(text) for text in reasons.values()):
+        return _unlowered(
+            name,
+            usable,
+            {platform: _reason(text, calls.get(platform)) for platform, text in reasons.items()},
+            obstacle,
+        )
+    return None
+
+
+def _unstable(name: str, call: re.Match[str]) -> StructureError:
+    target, location = call.groups()
+    place = _PLACE.search(location)
+    return StructureError(
+        f"{name} calls {target} at {f'{place[1]}:{place[2]}' if place else location}, and JAX does "
+        "not guarantee what that target means outside this process. To do: compute this part "
+        "outside the exported function, or, if the TensorFlow that will run it has the target, "
+        f"pass disabled_checks=['custom_call:{target}']."
+    )
+
+
+def _reason(text: str, call: re.Match[str] | None) -> str:
+    if (primitive := _NO_RULE.search(text)) is not None:
+        return _without_rule(primitive[1])
+    if call is not None:
+        return f"it is lowered to the custom call {call[1]}, whose meaning JAX does not guarantee"
+    return text.partition("\n")[0]
+
+
+def _without_rule(primitive: str) -> str:
+    return f"JAX has no rule for the primitive {primitive} there"
+
+
+def _unlowered(
+    what: str, usable: Sequence[str], reasons: Mapping[str, str], obstacle: str = ""
+) -> LoweringError:
+    said = "; ".join(f"{platform}: {reason}" for platform, reason in reasons.items())
+    cure = "leave the primitive out of what is exported"
+    if obstacle:
+        cure += f", since platforms={list(usable)} would not do either: {obstacle.rstrip('.')}"
+    elif usable:
+        cure = f"export it for the others, platforms={list(usable)}"
+    return LoweringError(
+        f"{what} cannot be lowered for {' and '.join(reasons)} ({said}). To do: {cure}."
+    )

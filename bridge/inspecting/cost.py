@@ -1,0 +1,236 @@
+"""What a call costs for concrete sizes, by the analyses of the JAX stages.
+
+The figures are XLA's own: `cost_analysis` and `memory_analysis` of what `jax.jit` compiles
+(https://docs.jax.dev/en/latest/jax.stages.html). For a platform that is not at hand nothing can be
+compiled; a call is then counted as it is lowered, before XLA has optimized it, and what memory it
+takes is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from bridge.core._jax import enable_x64
+from bridge.core.backend import platform_of, require_own_runtime
+from bridge.loading.exported_from_call import adopt
+from bridge.loading.signature_calls import call_of_order, calls_of
+from savedmodel.model import SavedModel
+from xla_call_module.call import CallModule
+from xla_call_module.checks import PLATFORM
+from xla_call_module.dimensions import evaluate_shape
+from xla_call_module.errors import PlatformError, ShardingError, StructureError
+from xla_call_module.stablehlo.refining import refine
+
+__all__ = ["CostReport", "cost_of", "costs_of_model", "parse_sizes"]
+
+
+@dataclass(frozen=True, slots=True)
+class CostReport:
+    """The cost of one call of a module; None where the analyses do not tell.
+
+    Attributes:
+        signature: its key.
+        order: 0 for the function, 1 for its gradient.
+        platform: for which it was counted.
+        sizes: of the dimension variables.
+        compiled: whether this is what XLA runs, and not what it was given.
+        flops: floating-point operations.
+        transcendentals: those of them that are such as `exp`.
+        bytes_accessed: that operations read and write.
+        argument_bytes: of arguments, parameters among them.
+        result_bytes: of results.
+        temporary_bytes: that it needs besides.
+        peak_bytes: of the three together, what is shared counted once.
+    """
+
+    signature: str
+    order: int
+    platform: str
+    sizes: Mapping[str, int]
+    compiled: bool
+    flops: float | None
+    transcendentals: float | None
+    bytes_accessed: float | None
+    argument_bytes: int | None
+    result_bytes: int | None
+    temporary_bytes: int | None
+    peak_bytes: int | None
+
+
+def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
+    """The sizes in texts such as `b=8,seq=16`.
+
+    Raises:
+        StructureError: a text has another form, or a size is less than 1.
+
+    Example:
+        >>> parse_sizes(["b=8,seq=16"])
+        {'b': 8, 'seq': 16}
+    """
+    sizes = {}
+    for part in filter(None, ",".join(texts).split(",")):
+        name, _, number = (piece.strip() for piece in part.partition("="))
+        if not name.isidentifier() or not number.isdecimal() or not 0 < int(number) < 2**31:
+            raise StructureError(
+                f"{part!r} gives no size; expected a dimension variable and a number of at least "
+                "1, such as b=8."
+            )
+        sizes[name] = int(number)
+    return sizes
+
+
+def costs_of_model(
+    model: SavedModel,
+    *,
+    order: int = 0,
+    platform: str | None = None,
+    batch: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> tuple[CostReport, ...]:
+    """The cost of each call of each signature.
+
+    Args:
+        model: what `savedmodel.read` gave.
+        order: which gradient; 0 for the function.
+        platform: for which; by default that of JAX's first device.
+        batch: the size of every dimension variable that `sizes` does not name.
+        sizes: of dimension variables.
+
+    Raises:
+        InteropError: as `cost_of`; StructureError for a signature without that gradient, and for
+            a size of a variable that no signature has.
+    """
+    given = dict(sizes or {})
+    chains = [
+        (signature, call_of_order(signature, chain, order))
+        for signature in model.signatures
+        for chain in calls_of(signature)
+    ]
+    known = {name for _, call in chains for name in call.symbols}
+    if unknown := sorted(given.keys() - known):
+        raise StructureError(
+            f"{', '.join(unknown)} is no dimension variable of the file; it has "
+            f"{', '.join(sorted(known)) or 'none'}."
+        )
+    found = []
+    for signature, call in chains:
+        default = {} if batch is None else dict.fromkeys(call.symbols, batch)
+        chosen = {name: size for name, size in (default | given).items() if name in call.symbols}
+        found.append(cost_of(call, signature.key, order, platform=platform, sizes=chosen))
+    return tuple(found)
+
+
+def cost_of(
+    call: CallModule,
+    signature: str,
+    order: int,
+    *,
+    platform: str | None,
+    sizes: Mapping[str, int],
+) -> CostReport:
+    """The cost of one call.
+
+    Args:
+        call: what is called.
+        signature: its key, and
+        order: its order, for the report.
+        platform: for which; None for that of JAX's first device.
+        sizes: of its dimension variables.
+
+    Raises:
+        StructureError: a variable has no size, or a shape is not known.
+        PlatformError: the module is not for the platform.
+        ShardingError: the module is for several devices.
+    """
+    _check(call, sizes)
+    devices = _devices(platform)
+    chosen = platform or platform_of(devices[0])
+    if chosen not in call.platforms and PLATFORM not in call.disabled_checks:
+        raise PlatformError(
+            f"{call.name} was exported for {', '.join(call.platforms)}, not for {chosen}. To do: "
+            f"ask for one of these with --platform."
+        )
+    require_own_runtime(f"what {call.name} costs")
+    with enable_x64():
+        lowered = _lower(call if devices else _static(call, sizes), sizes, chosen, devices)
+        compiled = lowered.compile() if devices else None
+    costs = _analysis(lowered if compiled is None else compiled)
+    memory = None if compiled is None else compiled.memory_analysis()
+    return CostReport(
+        signature=signature,
+        order=order,
+        platform=chosen,
+        sizes=dict(sizes),
+        compiled=compiled is not None,
+        flops=costs.get("flops"),
+        transcendentals=costs.get("transcendentals", 0.0),
+        bytes_accessed=costs.get("bytes accessed"),
+        **_memory(memory),
+    )
+
+
+def _check(call: CallModule, sizes: Mapping[str, int]) -> None:
+    if call.nr_devices > 1:
+        raise ShardingError(
+            f"{call.name} was exported for {call.nr_devices} devices; its cost on one is none of "
+            "its own. To do: export it without shardings to see it."
+        )
+    if unsized := [name for name in call.symbols if name not in sizes]:
+        raise StructureError(
+            f"{call.name} has the dimension variables {', '.join(call.symbols)}, and "
+            f"{', '.join(unsized)} has no size. To do: give --batch N, or --size {unsized[0]}=N."
+        )
+    if shapeless := [spec.path for spec in call.args if spec.shape is None]:
+        raise StructureError(
+            f"{call.name}: the shape of {shapeless[0]} is not in the file, so its cost cannot be "
+            "counted. To do: save the file with this package."
+        )
+
+
+def _static(call: CallModule, sizes: Mapping[str, int]) -> CallModule:
+    if not call.symbols:
+        return call
+    shapes = [evaluate_shape(spec.shape or (), sizes) for spec in call.operands]
+    return refine(call, [[size for size in shape if size is not None] for shape in shapes])
+
+
+def _devices(platform: str | None) -> Sequence[Any]:
+    try:
+        return jax.devices(platform)
+    except RuntimeError:  # no such backend
+        return ()
+
+
+def _lower(
+    call: CallModule, sizes: Mapping[str, int], platform: str, devices: Sequence[Any]
+) -> Any:
+    arguments = [
+        jax.ShapeDtypeStruct(evaluate_shape(spec.shape or (), sizes), spec.dtype.numpy)
+        for spec in call.operands
+    ]
+    with jax.default_device(devices[0] if devices else None):
+        traced = jax.jit(adopt(call).call).trace(*arguments)
+        return traced.lower(lowering_platforms=(platform,))
+
+
+def _analysis(stage: Any) -> Mapping[str, float]:
+    """What a stage says it costs; JAX has returned a list with one such mapping, too."""
+    found = stage.cost_analysis() or {}
+    found = found[0] if isinstance(found, list) else found
+    return {key: value for key, value in found.items() if value >= 0}
+
+
+def _memory(stats: Any) -> dict[str, int | None]:
+    names = ("argument_bytes", "result_bytes", "temporary_bytes", "peak_bytes")
+    if stats is None:
+        return dict.fromkeys(names)
+    parts = (
+        int(stats.argument_size_in_bytes),
+        int(stats.output_size_in_bytes),
+        int(stats.temp_size_in_bytes),
+    )
+    return dict(zip(names, (*parts, sum(parts) - int(stats.alias_size_in_bytes)), strict=True))

@@ -1,0 +1,487 @@
+"""What is in a SavedModel, as values: `inspect` gives them, and others draw and compare them."""
+
+from __future__ import annotations
+
+import stat
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bridge.inspecting.sharding import ShardingReport, read_shardings
+from bridge.loading.signature_calls import calls_of, inputs_of, names_of, outputs_of
+from savedmodel.files.folder import PROTO_FILE
+from savedmodel.files.model_folder import ModelFolder
+from savedmodel.files.provenance import tensorflow_writer
+from savedmodel.files.records import record_sizes
+from savedmodel.files.serving_files import WARMUP_FILE
+from savedmodel.manifest import Manifest, read_manifest
+from savedmodel.model import SavedModel, Signature, Variable
+from savedmodel.wiring import Parameter
+from xla_call_module.analyses.several_devices import operation_of_several_devices
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.checks import unite
+from xla_call_module.dimensions import Shape
+from xla_call_module.flags import VARIABLE, read_flags
+from xla_call_module.passes.constants import Constant, constants_of
+from xla_call_module.passes.retargeting import Obstacle, find_obstacles
+from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
+from xla_call_module.versions import RELEASES
+
+__all__ = [
+    "CheckReport",
+    "ConstantReport",
+    "FileReport",
+    "ObstacleReport",
+    "OrderReport",
+    "ParameterReport",
+    "SignatureReport",
+    "StoredFile",
+    "TensorReport",
+    "WarmupReport",
+    "newest",
+    "report_of",
+]
+
+# Where TensorFlow Serving looks (tensorflow_serving/servables/tensorflow/saved_model_warmup.cc).
+_CONSTANTS_SHOWN = 10
+# What holds other operations and computes nothing.
+_STRUCTURE = frozenset({"builtin.module", "func.func", "func.return", "stablehlo.return"})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorReport:
+    """An input or output of a signature.
+
+    Attributes:
+        name: in the signature.
+        path: in the exported function's pytrees.
+        dtype: what crosses.
+        shape: symbolic dimensions as text.
+        element: JAX's own dtype where it is another, such as `key<fry>`.
+        used: whether the module takes it; always so for outputs.
+    """
+
+    name: str
+    path: str
+    dtype: str
+    shape: Shape | None
+    element: str
+    used: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """A safety check that does not apply, and who says so: `file`, `TF_XLA_FLAGS`, or both."""
+
+    name: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantReport:
+    """A constant that a module stores in full.
+
+    Attributes:
+        type: as StableHLO writes it.
+        bytes: of its elements.
+        location: where in the Python source it comes from.
+    """
+
+    type: str
+    bytes: int
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObstacleReport:
+    """A release that does not run a module as it stands.
+
+    Attributes:
+        tensorflow: the release.
+        reason: what it does not take.
+        operation: the operation behind that, with its source line; empty where none is known.
+        removable: whether `retarget` would cure it; None where that was not tried.
+    """
+
+    tensorflow: str
+    reason: str
+    operation: str
+    removable: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class OrderReport:
+    """One module of a signature: the function, its VJP, the VJP of that.
+
+    Attributes:
+        call: 0 for the first call of the signature; files of this package have no other.
+        order: 0 for the function.
+        function: its name.
+        module_bytes: the size of the module.
+        stablehlo: the version of the portable artifact.
+        calling_convention: of the XlaCallModule node.
+        tensorflow: the oldest release known to run it.
+        obstacles: why each older one does not, the oldest first; all of the last is found out.
+        operations: how often each operation occurs, most frequent first.
+        custom_calls: targets that the module calls, sorted.
+        constants: the largest ones that it stores, the largest first.
+        constant_bytes: of all that it stores.
+        sharding: how its arrays lie on several devices; None on one.
+        needs_devices: the operation, with its source line, for which one device, such as that of
+            TensorFlow, cannot run it; empty where one can.
+    """
+
+    call: int
+    order: int
+    function: str
+    module_bytes: int
+    stablehlo: str
+    calling_convention: int
+    tensorflow: str
+    obstacles: tuple[ObstacleReport, ...]
+    operations: Mapping[str, int]
+    custom_calls: tuple[str, ...]
+    constants: tuple[ConstantReport, ...]
+    constant_bytes: int
+    sharding: ShardingReport | None
+    needs_devices: str
+
+    @property
+    def title(self) -> str:
+        """What it is, for people."""
+        what = f"gradient {self.order}" if self.order else "function"
+        return f"call {self.call + 1}, {what}" if self.call else what
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureReport:
+    """A signature and the modules behind it.
+
+    Attributes:
+        key: such as `serving_default`.
+        function: the name of the exported function.
+        inputs: in the order of the function's arguments.
+        outputs: in the order of its results.
+        platforms: what it was lowered for, in the order of the platform index.
+        calling_convention: of the XlaCallModule node.
+        stablehlo: the version of the portable artifact.
+        tensorflow: the oldest release known to run it, gradients included.
+        disabled_checks: safety checks that the file disables.
+        checks: all that do not apply here and now, with where each comes from.
+        custom_calls: targets that the module calls, sorted.
+        gradient_order: how many orders of gradients the file has.
+        module_bytes: the size of the module.
+        devices: how many it was partitioned for.
+        parameters: names of the variables that are bound to it.
+        operations: how often each operation occurs in the function and its gradients.
+        orders: the function's module, then those of its gradients.
+        batch_buckets: the sizes that batches are padded to; empty where they are not.
+    """
+
+    key: str
+    function: str
+    inputs: tuple[TensorReport, ...]
+    outputs: tuple[TensorReport, ...]
+    platforms: tuple[str, ...]
+    calling_convention: int
+    stablehlo: str
+    tensorflow: str
+    disabled_checks: tuple[str, ...]
+    checks: tuple[CheckReport, ...]
+    custom_calls: tuple[str, ...]
+    gradient_order: int
+    module_bytes: int
+    devices: int
+    parameters: tuple[str, ...]
+    operations: Mapping[str, int]
+    orders: tuple[OrderReport, ...]
+    batch_buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterReport:
+    """A variable.
+
+    Attributes:
+        name: its pytree path with slashes.
+        dtype: the element type.
+        shape: the shape.
+        bytes: of its value.
+        trainable: whether TensorFlow counts it among the trainable ones.
+        constant: whether it is a constant of the computation, and no parameter of the model.
+        share: of the bytes of all variables, from 0 to 1.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    trainable: bool
+    constant: bool
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of the SavedModel: its path in the folder, and its size."""
+
+    path: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupReport:
+    """The requests that TensorFlow Serving runs before the first real one.
+
+    Attributes:
+        path: in the folder.
+        records: how many there are.
+        bytes: of all of them.
+    """
+
+    path: str
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """What `inspect` found.
+
+    Attributes:
+        path: the folder.
+        bytes: of all its files.
+        tensorflow: the oldest release known to read all of it.
+        signatures: sorted by key, the default one first.
+        parameters: in the order of their pytree; then the constants that are variables.
+        metadata: what the writer recorded; empty after TensorFlow has saved the file again.
+        writer: what wrote the file, as far as it says.
+        saved_again: whether TensorFlow has saved again what this package wrote.
+        files: sorted by path.
+        assets: those of them that are the model's assets.
+        warmup: None where there are no warmup requests.
+        manifest: what `savedmodel.manifest` says of the files and their making; None where there is
+            none. Whether it is right, `jax-tf-bridge manifest` tells.
+        flags: what TF_XLA_FLAGS says that has no effect, or on which TensorFlow ends the process.
+        others: the signatures that compute something besides calls of modules, and what that is.
+    """
+
+    path: str
+    bytes: int
+    tensorflow: str
+    signatures: tuple[SignatureReport, ...]
+    parameters: tuple[ParameterReport, ...]
+    metadata: dict[str, Any]
+    writer: str
+    saved_again: bool
+    files: tuple[StoredFile, ...]
+    assets: tuple[StoredFile, ...]
+    warmup: WarmupReport | None
+    manifest: Manifest | None
+    flags: tuple[str, ...]
+    others: Mapping[str, str]
+
+    @property
+    def parameters_by_size(self) -> tuple[ParameterReport, ...]:
+        """The largest first."""
+        return tuple(sorted(self.parameters, key=lambda parameter: -parameter.bytes))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with the fields of these classes."""
+        return asdict(self)
+
+
+def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
+    """What is in a SavedModel that has been read.
+
+    Args:
+        model: what was read,
+        folder: from there.
+
+    Raises:
+        FormatError: a module or a warmup request is damaged.
+    """
+    default = model.default.key
+    signatures = sorted(model.signatures, key=lambda s: (s.key != default, s.key))
+    reports = tuple(_report_signature(signature, model.variables) for signature in signatures)
+    files = _files(folder)
+    writer, saved_again = _writer(folder, model)
+    flags = read_flags()
+    return FileReport(
+        path=str(folder.path),
+        bytes=sum(file.bytes for file in files),
+        tensorflow=newest([report.tensorflow for report in reports]),
+        signatures=reports,
+        parameters=_report_parameters(model.variables),
+        metadata=_metadata(model),
+        writer=writer,
+        saved_again=saved_again,
+        files=files,
+        assets=tuple(file for file in files if file.path.startswith("assets/")),
+        warmup=_report_warmup(folder),
+        manifest=read_manifest(folder),
+        flags=(*flags.ignored, *flags.fatal),
+        others=dict(model.others),
+    )
+
+
+def _report_signature(signature: Signature, variables: Sequence[Variable]) -> SignatureReport:
+    calls = calls_of(signature)
+    call = calls[0][0]
+    orders = tuple(
+        _report_order(number, order, module)
+        for number, chain in enumerate(calls)
+        for order, module in enumerate(chain)
+    )
+    main, buckets = orders[0], signature.function.batch_buckets
+    return SignatureReport(
+        key=signature.key,
+        function=call.name,
+        inputs=tuple(_report_tensor(*known) for known in inputs_of(signature, call)),
+        outputs=tuple(
+            _report_tensor(*known, True) for known in outputs_of(signature, calls, variables)
+        ),
+        platforms=call.platforms,
+        calling_convention=call.version,
+        stablehlo=main.stablehlo,
+        tensorflow=newest([order.tensorflow for order in orders]),
+        disabled_checks=tuple(map(str, call.disabled_checks)),
+        checks=_report_checks(call),
+        custom_calls=main.custom_calls,
+        gradient_order=min(map(len, calls)) - 1,
+        module_bytes=main.module_bytes,
+        devices=call.nr_devices,
+        parameters=_bound(signature, variables),
+        operations=_most_frequent(sum((Counter(o.operations) for o in orders), Counter[str]())),
+        orders=orders,
+        batch_buckets=() if buckets is None else buckets.sizes,
+    )
+
+
+def _report_order(number: int, order: int, call: CallModule) -> OrderReport:
+    with open_module(call.module) as module:
+        targets = set(custom_call_targets(walk(module)))
+        names = Counter(operation.name for operation in walk(module))
+        constants, constant_bytes = constants_of(module, _CONSTANTS_SHOWN)
+        obstacles = tuple(map(_report_obstacle, find_obstacles(call, module)))
+        sharding = read_shardings(call, module)
+        needs_devices = operation_of_several_devices(call, module)
+    return OrderReport(
+        call=number,
+        order=order,
+        function=call.name,
+        module_bytes=len(call.module),
+        stablehlo=".".join(map(str, call.stablehlo_version)),
+        calling_convention=call.version,
+        tensorflow=_first_after(obstacles),
+        obstacles=obstacles,
+        operations=_most_frequent(names),
+        custom_calls=tuple(sorted(targets)),
+        constants=tuple(map(_report_constant, constants)),
+        constant_bytes=constant_bytes,
+        sharding=sharding,
+        needs_devices=needs_devices,
+    )
+
+
+def _report_obstacle(obstacle: Obstacle) -> ObstacleReport:
+    return ObstacleReport(
+        obstacle.release.name, obstacle.reason, obstacle.operation, obstacle.removable
+    )
+
+
+def _report_constant(constant: Constant) -> ConstantReport:
+    return ConstantReport(constant.type, constant.size, constant.location)
+
+
+def _report_tensor(name: str, spec: TensorSpec, used: bool) -> TensorReport:  # noqa: FBT001 - of a tuple
+    return TensorReport(name, spec.path, spec.dtype.name, spec.shape, spec.element, used)
+
+
+def _bound(signature: Signature, variables: Sequence[Variable]) -> tuple[str, ...]:
+    """The names of the variables that a signature takes, in their order."""
+    function, names = signature.function, names_of(variables)
+    found = {*function.bound.values(), *function.constants.values()}
+    if signature.wiring is not None:
+        values = (value for value in signature.wiring.values() if isinstance(value, Parameter))
+        found |= {value.variable for value in values}
+    return tuple(names[index] for index in sorted(found))
+
+
+def _report_checks(call: CallModule) -> tuple[CheckReport, ...]:
+    """The checks that are off, as TensorFlow has it, each with who says so."""
+    sources = {"file": call.disabled_checks, VARIABLE: read_flags().disabled_checks}
+    return tuple(
+        CheckReport(str(check), tuple(by for by, checks in sources.items() if check in checks))
+        for check in unite(*sources.values())
+    )
+
+
+def _report_parameters(variables: Sequence[Variable]) -> tuple[ParameterReport, ...]:
+    total = sum(variable.size for variable in variables)
+    return tuple(
+        ParameterReport(
+            name,
+            variable.dtype.name,
+            variable.shape,
+            variable.size,
+            variable.trainable,
+            variable.constant,
+            variable.size / total if total else 0.0,
+        )
+        for name, variable in zip(names_of(variables), variables, strict=True)
+    )
+
+
+def _most_frequent(names: Counter[str]) -> dict[str, int]:
+    ordered = sorted(names.items(), key=lambda item: (-item[1], item[0]))
+    return {name: count for name, count in ordered if name not in _STRUCTURE}
+
+
+def _first_after(obstacles: Sequence[ObstacleReport]) -> str:
+    """The oldest release without an obstacle."""
+    if not obstacles:
+        return RELEASES[0].name
+    if obstacles[-1].tensorflow == RELEASES[-1].name:
+        return f"> {RELEASES[-1].name}"
+    return RELEASES[len(obstacles)].name
+
+
+def newest(names: Sequence[str]) -> str:
+    """The newest of several releases, one that is newer than all known ones above them."""
+    order = [release.name for release in RELEASES]
+    return max(names, key=lambda name: order.index(name) if name in order else len(order))
+
+
+def _metadata(model: SavedModel) -> dict[str, Any]:
+    return {key: value for key, value in model.metadata.items() if key != "signatures"}
+
+
+def _writer(folder: ModelFolder, model: SavedModel) -> tuple[str, bool]:
+    """What wrote the file, and whether that was TensorFlow with what is ours."""
+    version = tensorflow_writer(PROTO_FILE, within=folder)
+    calls = [call for signature in model.signatures for call in signature.function.chain]
+    ours = any(call.exported for call in calls)
+    if version:
+        return f"TensorFlow {version}", ours
+    return str(model.metadata.get("writer", "another program")), False
+
+
+def _files(folder: ModelFolder) -> tuple[StoredFile, ...]:
+    """The regular files below a folder; links are not followed."""
+    found = [
+        StoredFile(name, status.st_size)
+        for name, status in folder.walk()
+        if stat.S_ISREG(status.st_mode)
+    ]
+    return tuple(sorted(found, key=lambda file: file.path))
+
+
+def _report_warmup(folder: ModelFolder) -> WarmupReport | None:
+    if folder.find(WARMUP_FILE) is None:
+        return None
+    records, total = 0, 0
+    for size in record_sizes(WARMUP_FILE, within=folder):
+        records, total = records + 1, total + size
+    return WarmupReport(WARMUP_FILE, records, total)

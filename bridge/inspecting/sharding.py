@@ -1,0 +1,182 @@
+"""How the arrays of a call lie on its mesh, as far as its module and its `Exported` tell.
+
+A module has the sharding of each argument and result as text of XLA's `HloSharding`, the attribute
+`mhlo.sharding`, whichever partitioner it was written for. It says which part each device has. The
+names of the mesh's axes are in the module's Shardy attributes, or in the avals of the `Exported`.
+
+Source: xla/hlo/ir/hlo_sharding.cc, `HloSharding::ToString`; https://openxla.org/shardy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from xla_call_module.analyses.module_shardings import read_module_shardings
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.errors import InteropError
+from xla_call_module.shardings.array_sharding import REPLICATED, Sharding
+from xla_call_module.shardings.placements import Mesh, MeshAxis
+from xla_call_module.shardings.sharding_text import sharding_from_text
+from xla_call_module.stablehlo.modules import open_module, serialize_module
+
+__all__ = ["ArraySharding", "ShardingReport", "read_shardings"]
+
+_SHARDY_MESH = "sdy.mesh"
+# No mesh that is drawn or listed by device is larger.
+_MOST_DEVICES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySharding:
+    """An argument or a result on the mesh.
+
+    Attributes:
+        path: in the exported function's pytrees.
+        role: `in` or `out`.
+        shape: symbolic dimensions as text.
+        axes: for each dimension the names of the mesh's axes that split it, the slowest first.
+        parts: for each dimension into how many parts it is split.
+        tiles: for each device, in the mesh's order, the part that it has, counted in C order.
+        text: the sharding as the module has it.
+    """
+
+    path: str
+    role: str
+    shape: tuple[int | str, ...]
+    axes: tuple[tuple[str, ...], ...]
+    parts: tuple[int, ...]
+    tiles: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingReport:
+    """The mesh of a call, and its arrays on it.
+
+    Attributes:
+        partitioner: `Shardy` or `GSPMD`.
+        mesh: its axes, the slowest first.
+        arrays: those whose sharding the module says; one without `tiles` has another form than an
+            even split, which its text shows.
+    """
+
+    partitioner: str
+    mesh: tuple[MeshAxis, ...]
+    arrays: tuple[ArraySharding, ...]
+
+
+def read_shardings(call: CallModule, module: Any) -> ShardingReport | None:
+    """The shardings of a call; None where it is for one device.
+
+    Args:
+        call: any call.
+        module: its parsed module.
+    """
+    if call.nr_devices < 2:
+        return None
+    if not any(op.operation.name == _SHARDY_MESH for op in module.body.operations):
+        return _read(call, module)
+    # Written by JAX alone, it has Shardy's operations, which become attributes when it is written.
+    with open_module(serialize_module(module, call.stablehlo_version)) as doubled:
+        return _read(call, doubled)
+
+
+def _read(call: CallModule, module: Any) -> ShardingReport:
+    said = read_module_shardings(module)
+    found = [
+        *zip(["in"] * len(call.operands), call.operands, said.argument_texts, strict=False),
+        *zip(["out"] * len(call.results), call.results, said.result_texts, strict=False),
+    ]
+    mesh = _mesh(call, said.meshes, [text for _, _, text in found])
+    arrays = tuple(_array(mesh, role, spec, text) for role, spec, text in found if text)
+    return ShardingReport("Shardy" if call.uses_shardy else "GSPMD", mesh, arrays)
+
+
+def _mesh(call: CallModule, meshes: Sequence[Mesh], texts: Sequence[str]) -> tuple[MeshAxis, ...]:
+    """The first description of the mesh that has as many devices as the call."""
+    orders = [s.order for text in texts if (s := _parse(text)) is not None and s.order is not None]
+    unnamed = [tuple(MeshAxis("", size) for size in order.reshape) for order in orders]
+    candidates = [*(mesh.axes for mesh in meshes), _mesh_of_exported(call), *unnamed]
+    fitting = [mesh for mesh in candidates if math.prod(a.size for a in mesh) == call.nr_devices]
+    named = [mesh for mesh in fitting if all(axis.name for axis in mesh)]
+    finest = sorted(fitting, key=len, reverse=True)
+    return next(iter([*named, *finest]), (MeshAxis("", call.nr_devices),))
+
+
+def _mesh_of_exported(call: CallModule) -> tuple[MeshAxis, ...]:
+    """The mesh in the avals, which JAX has from 0.9 on."""
+    from xla_call_module.exported import carried_avals  # the one part of a report that needs JAX
+
+    try:
+        avals = carried_avals(call) if call.exported else ()
+    except InteropError:
+        return ()  # such as a pytree type that is not registered here, which only `load` needs
+    for aval in avals:
+        mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+        if mesh is not None and mesh.axis_names:
+            pairs = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
+            return tuple(MeshAxis(str(name), int(size)) for name, size in pairs)
+    return ()
+
+
+def _array(mesh: tuple[MeshAxis, ...], role: str, spec: TensorSpec, text: str) -> ArraySharding:
+    shape = spec.shape or ()
+    sizes = tuple(axis.size for axis in mesh)
+    found = _tiles(text, len(shape), math.prod(sizes))
+    if found is None:
+        return ArraySharding(spec.path, role, shape, (), (), (), text)
+    parts, tiles = found
+    return ArraySharding(
+        spec.path, role, shape, _splitting_axes(mesh, parts, tiles), parts, tiles, text
+    )
+
+
+def _tiles(text: str, rank: int, devices: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Parts of each dimension and the part that each device has; None for any other sharding."""
+    sharding = _parse(text)
+    if sharding is None or devices > _MOST_DEVICES:
+        return None
+    if sharding.kind == REPLICATED:
+        return (1,) * rank, (0,) * devices
+    if sharding.rank != rank or sharding.order is None or {*sharding.subgroups} - {REPLICATED}:
+        return None
+    order = sharding.order.devices() if sharding.order.count == devices else ()
+    if sorted(order) != list(range(devices)):
+        return None
+    parts = sharding.parts(rank)
+    copies = devices // math.prod(parts)
+    tiles = [0] * devices
+    for position, device in enumerate(order):
+        tiles[device] = position // copies
+    return parts, tuple(tiles)
+
+
+def _parse(text: str) -> Sharding | None:
+    try:
+        return sharding_from_text(text)
+    except InteropError:
+        return None  # its text is shown
+
+
+def _splitting_axes(
+    mesh: tuple[MeshAxis, ...], parts: tuple[int, ...], tiles: tuple[int, ...]
+) -> tuple[tuple[str, ...], ...]:
+    """For each dimension the axes along which the part of that dimension changes."""
+    on_mesh = np.array(tiles).reshape([axis.size for axis in mesh])
+    coordinates = np.unravel_index(on_mesh, parts) if parts else ()
+    found = []
+    for coordinate in coordinates:
+        strides = {
+            axis.name or f"axis {index}": int(np.take(coordinate, 1, axis=index).flat[0])
+            - int(np.take(coordinate, 0, axis=index).flat[0])
+            for index, axis in enumerate(mesh)
+            if axis.size > 1
+        }
+        used = sorted((name for name in strides if strides[name]), key=lambda n: -strides[n])
+        found.append(tuple(used))
+    return tuple(found)

@@ -1,0 +1,179 @@
+"""Nested inputs and outputs of a layer <-> the flat arguments and results of its function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from savedmodel.protos.structures import Branch, Leaf, Structure
+from xla_call_module.errors import StructureError
+
+__all__ = ["describe", "fill", "match_first", "match_inputs", "match_shapes"]
+
+_MASK = "mask"
+_Children = tuple[tuple[str, Structure], ...]
+
+
+def match_inputs(
+    name: str, inputs: Structure, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """The leaves of a layer's arguments, in the order of the function's own.
+
+    The inputs of a function of several may come as one list or tuple, as Keras passes what several
+    layers return.
+
+    Args:
+        name: of the layer, for messages.
+        inputs: what the function takes, as a pair of positional and keyword arguments.
+        args: what the layer was called with.
+        kwargs: the same by keyword.
+
+    Raises:
+        StructureError: another structure arrived; the message says where it differs.
+    """
+    positional, keyword = _pair(inputs)
+    spread = _spread(args, len(positional))
+    if len(spread) != len(positional):
+        wanted = ", ".join(describe(child) for _, child in positional) or "none"
+        raise StructureError(
+            f"{name} was called with {len(args)} positional input(s); expected "
+            f"{len(positional)}: {wanted}. To do: pass each input by itself, or all in one list."
+        )
+    found: dict[int, Any] = {}
+    for position, (value, (_, child)) in enumerate(zip(spread, positional, strict=True)):
+        found.update(_match(name, child, value, f"inputs[{position}]", _is_leaf))
+    wanted_keys = {key for key, _ in keyword}
+    # A mask is handed on beside the function, unless it takes one itself.
+    kwargs = {key: value for key, value in kwargs.items() if key in wanted_keys or key != _MASK}
+    if kwargs.keys() != wanted_keys:
+        raise StructureError(
+            f"{name} was called with the keyword inputs {sorted(kwargs)}; expected "
+            f"{sorted(wanted_keys)}."
+        )
+    for key, child in keyword:
+        found.update(_match(name, child, kwargs[key], key, _is_leaf))
+    return [found[index] for index in sorted(found)]
+
+
+def match_shapes(name: str, inputs: Structure, shapes: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """The same for shapes in the place of the inputs, as `compute_output_shape` takes them.
+
+    Raises:
+        StructureError: another structure arrived.
+    """
+    positional, _ = _pair(inputs)
+    if len(shapes) == 1 and len(positional) > 1 and not _is_shape(shapes[0]):
+        shapes = _spread(shapes, len(positional))
+    if len(shapes) != len(positional):
+        raise StructureError(
+            f"{name} has {len(positional)} inputs; {len(shapes)} shapes were passed."
+        )
+    found: dict[int, Any] = {}
+    for position, (shape, (_, child)) in enumerate(zip(shapes, positional, strict=True)):
+        found.update(_match(name, child, shape, f"input_shape[{position}]", _is_shape))
+    return [tuple(found[index]) for index in sorted(found)]
+
+
+def match_first(name: str, inputs: Structure, value: Any) -> list[tuple[int, Any]]:
+    """The leaves of the first argument, which may be a list of all, with their indices.
+
+    Raises:
+        StructureError: it has another structure.
+    """
+    positional, _ = _pair(inputs)
+    values = _spread((value,), len(positional))
+    found: list[tuple[int, Any]] = []
+    for one, (_, child) in zip(values, positional, strict=False):
+        found += _match(name, child, one, "inputs", _is_leaf)
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def fill(structure: Structure, leaf: Callable[[int], Any]) -> Any:
+    """The structure with what `leaf` gives for the index of each leaf.
+
+    Named tuples are tuples, as their classes may not be there.
+    """
+    if isinstance(structure, Leaf):
+        return leaf(structure.index)
+    children = {key: fill(child, leaf) for key, child in structure.children}
+    if structure.kind == "none":
+        return None
+    if structure.kind == "dict":
+        return children
+    return list(children.values()) if structure.kind == "list" else tuple(children.values())
+
+
+def describe(structure: Structure) -> str:
+    """A structure in one line, with `*` for each leaf."""
+    return str(fill(structure, lambda _: _STAR))
+
+
+class _Star:
+    def __repr__(self) -> str:
+        return "*"
+
+
+_STAR = _Star()
+
+
+def _pair(inputs: Structure) -> tuple[_Children, _Children]:
+    assert isinstance(inputs, Branch)
+    args, kwargs = (child for _, child in inputs.children)
+    assert isinstance(args, Branch)
+    assert isinstance(kwargs, Branch)
+    return args.children, kwargs.children
+
+
+def _spread(args: Sequence[Any], count: int) -> Sequence[Any]:
+    one_list = len(args) == 1 and count > 1 and isinstance(args[0], (list, tuple))
+    return args[0] if one_list else args
+
+
+def _match(
+    name: str, structure: Structure, value: Any, where: str, is_leaf: Callable[[Any], bool]
+) -> Iterator[tuple[int, Any]]:
+    if isinstance(structure, Leaf):
+        if not is_leaf(value):
+            raise _unlike(name, structure, value, where)
+        yield structure.index, value
+        return
+    if structure.kind == "none":
+        if value is not None:
+            raise _unlike(name, structure, value, where)
+        return
+    children = dict(structure.children)
+    if isinstance(value, Mapping):
+        items = {str(key): part for key, part in value.items()}  # structures have text for keys
+        if structure.kind not in ("dict", "namedtuple") or items.keys() != children.keys():
+            raise _unlike(name, structure, value, where)
+    elif (
+        structure.kind != "dict"
+        and isinstance(value, (list, tuple))
+        and len(value) == len(children)
+    ):
+        items = dict(zip(children, value, strict=True))
+    else:
+        raise _unlike(name, structure, value, where)
+    for key, child in children.items():
+        yield from _match(name, child, items[key], f"{where}[{key!r}]", is_leaf)
+
+
+def _is_leaf(value: Any) -> bool:
+    return value is not None and not isinstance(value, (Mapping, list, tuple))
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        size is None or isinstance(size, int) for size in value
+    )
+
+
+def _unlike(name: str, structure: Structure, value: Any, where: str) -> StructureError:
+    found: Any = type(value).__name__
+    if isinstance(value, Mapping):
+        found = f"a dict with the keys {sorted(map(str, value))}"
+    elif isinstance(value, (list, tuple)):
+        found = f"a {found} of {len(value)}"
+    return StructureError(
+        f"{where} of {name} is {found}; the function was exported for {describe(structure)} there."
+    )

@@ -1,0 +1,490 @@
+"""Calls that do not describe themselves, and what is around them, as an `Exported`.
+
+That is how the files of other programs are: a node has a module, and the rest is TensorFlow's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from jax.sharding import AbstractMesh
+
+from bridge.core._jax import cut_vjp, enable_x64, replace_vjp
+from bridge.core.keys import to_logical, to_physical
+from bridge.loading.calling import call_flat, is_float0
+from bridge.loading.hoisted_constants import find_constants
+from bridge.loading.restore import restore
+from bridge.loading.signature_calls import result_shapes
+from bridge.loading.spreading import on_one_device, spread
+from savedmodel.model import SavedModel, Variable
+from savedmodel.wiring import (
+    Cast,
+    Constant,
+    Gradient,
+    Input,
+    Invocation,
+    Parameter,
+    Reshape,
+    Value,
+    Wiring,
+)
+from xla_call_module.analyses.custom_calls import classify, refuse_callbacks
+from xla_call_module.analyses.several_devices import check_one_device
+from xla_call_module.analyses.tensorflow_functions import refuse_functions
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.checks import DisabledCheck, unite
+from xla_call_module.dimensions import Dim, Shape, symbols
+from xla_call_module.dtypes import WIDE
+from xla_call_module.errors import InteropError, PlatformError, StructureError, quote
+from xla_call_module.exported import to_jax_checks
+from xla_call_module.passes.infer_signature import describe
+from xla_call_module.stablehlo.modules.call_graph import check_calls
+from xla_call_module.stablehlo.modules.modules import (
+    custom_call_targets,
+    functions_of,
+    open_module,
+    walk,
+)
+from xla_call_module.symbolic_shapes import limited_steps, parse_shape
+
+__all__ = ["adopt", "export_wiring", "input_order", "is_real", "to_results"]
+
+
+def adopt(call: CallModule) -> export.Exported:
+    """An `Exported` with the module of a call, of its operands as a flat tuple; without a VJP.
+
+    Args:
+        call: any call.
+
+    Raises:
+        FormatError, StructureError: see `describe`; the module calls back to Python.
+    """
+    call = describe(call)
+    with open_module(call.module) as module:
+        refuse_callbacks(call.name, module)
+        refuse_functions(call.name, module)
+        check_calls(functions_of(module))
+    scope = export.SymbolicScope()
+    with limited_steps("to read the shapes of a call"):
+        args = [_to_spec(spec, scope) for spec in call.operands]
+        results = [_to_spec(spec, scope) for spec in call.results]
+
+    def like(*_: Any) -> tuple[Any, ...]:
+        return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in results)
+
+    with _wide((*call.args, *call.results)):
+        made = export.export(jax.jit(like), platforms=call.platforms)(*args)
+    adopted = dataclasses.replace(
+        made,
+        fun_name=call.name,
+        mlir_module_serialized=call.module,
+        calling_convention_version=call.version,
+        module_kept_var_idx=tuple(range(len(args))),
+        disabled_safety_checks=to_jax_checks(call.disabled_checks),
+        uses_global_constants=call.has_platform_index or bool(call.symbols),
+        nr_devices=call.nr_devices,
+    )
+    return cut_vjp(adopted, 0)  # that of the zeros
+
+
+def _to_spec(spec: TensorSpec, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(parse_shape(spec.shape or (), scope=scope), spec.dtype.numpy)
+
+
+def _wide(specs: Sequence[TensorSpec]) -> contextlib.AbstractContextManager[Any]:
+    return _wide_if(spec.dtype.name for spec in specs)
+
+
+def _wide_if(dtypes: Iterable[str]) -> contextlib.AbstractContextManager[Any]:
+    """A context with 64-bit dtypes, if any is among the names."""
+    return enable_x64() if any(name in WIDE for name in dtypes) else contextlib.nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A call as a JAX function of its operands.
+
+    Attributes:
+        exported: what is called.
+        run: the function.
+        specs: its operands.
+        order: how often it can be differentiated.
+    """
+
+    exported: export.Exported
+    run: Callable[..., tuple[Any, ...]]
+    specs: tuple[TensorSpec, ...]
+    order: int
+
+
+def export_wiring(
+    wiring: Wiring,
+    names: Mapping[int, str],
+    model: SavedModel,
+    disabled_checks: Sequence[DisabledCheck],
+    mesh: AbstractMesh | None = None,
+) -> export.Exported:
+    """A signature as an `Exported` of a dict of parameters, if there are any, and of its inputs.
+
+    Args:
+        wiring: of the signature.
+        names: for each variable that is a parameter its name.
+        model: the file.
+        disabled_checks: safety checks that are not in force besides those of the calls.
+        mesh: what it is to run on; None for one device.
+
+    Raises:
+        InteropError: a module is damaged, or cannot be called from JAX.
+    """
+    variables = model.variables
+
+    def constant(variable: int) -> np.ndarray[Any, Any]:
+        return variables[variable].shared()
+
+    functions = _with_own_symbols(
+        {
+            id(invocation): _to_function(invocation, model, disabled_checks)
+            for invocation in wiring.invocations()
+        }
+    )
+    specs = _input_specs(wiring, functions)
+
+    def function(*arguments: Any) -> Any:
+        params, *inputs = arguments if names else ({}, *arguments)
+        evaluation = _Evaluation(
+            inputs=dict(zip(specs, inputs, strict=True)),
+            parameters={v: params[name] for v, name in names.items()},
+            constant=constant,
+            functions=functions,
+        )
+        for invocation in wiring.invocations():  # in order, as chains may be long
+            evaluation.call(invocation)
+        return to_results({n: evaluation.value(v) for n, v in wiring.outputs.items()})
+
+    first = next(iter(functions.values())).exported
+    function.__name__ = first.fun_name
+    scope = export.SymbolicScope()
+    with limited_steps("to read the shapes of a signature"):
+        given: list[Any] = [_to_spec(spec, scope) for spec in specs.values()]
+    if names:
+        given = [{name: _spec_of(variables[v]) for v, name in names.items()}, *given]
+    with _wide_if(_dtypes_of(wiring, functions, [variables[v] for v in names])):
+        made = _export(
+            function,
+            given,
+            platforms=_common_platforms([found.exported for found in functions.values()]),
+            disabled_checks=_checks_for([found.exported for found in functions.values()]),
+        )
+    if mesh is not None:
+        arguments: list[Value] = [
+            *map(Parameter, sorted(names, key=names.__getitem__)),
+            *map(Input, specs),
+        ]
+        made = spread(made, arguments, _flat_results(wiring), wiring, mesh)
+    return cut_vjp(made, min(found.order for found in functions.values()))
+
+
+def to_results(outputs: Mapping[str, Any]) -> Any:
+    """The results of a signature: one value, a tuple, or a dict by names that somebody chose."""
+    if list(outputs) == [f"output_{index}" for index in range(len(outputs))]:
+        return next(iter(outputs.values())) if len(outputs) == 1 else tuple(outputs.values())
+    return dict(outputs)
+
+
+def _flat_results(wiring: Wiring) -> list[Value]:
+    """The outputs in the order in which they are the flat results."""
+    leaves: list[Value] = jax.tree.leaves(
+        to_results(wiring.outputs), is_leaf=lambda leaf: isinstance(leaf, Value)
+    )
+    return leaves
+
+
+def _export(
+    function: Callable[..., Any],
+    specs: Sequence[Any],
+    *,
+    platforms: Sequence[str],
+    disabled_checks: Sequence[export.DisabledSafetyCheck],
+) -> export.Exported:
+    """What `jax.export` makes of a function around calls.
+
+    Raises:
+        StructureError: the shapes of one call do not follow from those of the others.
+    """
+    wrapped = jax.jit(function)
+    try:
+        return export.export(wrapped, platforms=platforms, disabled_checks=disabled_checks)(*specs)
+    except (ValueError, TypeError) as error:
+        if isinstance(error, InteropError):
+            raise
+        raise StructureError(
+            f"{function.__name__} and what is around it in the file are no JAX function of "
+            f"symbolic shapes: {quote(error)}. To do: use the file through TensorFlow, from JAX by "
+            "bridge.call_tf."
+        ) from error
+
+
+def _with_own_symbols(functions: Mapping[int, _Function]) -> dict[int, _Function]:
+    """The functions, the dimension variables of each under names that no other has.
+
+    Where two of them take the same input, JAX finds out that the sizes are the same.
+    """
+    taken: set[str] = set()
+    renamed = {}
+    for key, function in functions.items():
+        found = {s for spec in function.specs for dim in spec.shape or () for s in symbols(dim)}
+        names = {name: name for name in found}
+        for name in sorted(found & taken):
+            count = next(i for i in itertools.count(1) if f"{name}_{i}" not in taken | found)
+            names[name] = f"{name}_{count}"
+        taken |= set(names.values())
+        specs = tuple(
+            dataclasses.replace(
+                spec, shape=spec.shape and tuple(_rename(dim, names) for dim in spec.shape)
+            )
+            for spec in function.specs
+        )
+        renamed[key] = dataclasses.replace(function, specs=specs)
+    return renamed
+
+
+def _rename(dim: Dim, names: Mapping[str, str]) -> Dim:
+    if isinstance(dim, int):
+        return dim
+    return re.sub(r"[^\W\d]\w*", lambda found: names.get(found[0], found[0]), dim)
+
+
+def _dtypes_of(
+    wiring: Wiring, functions: Mapping[int, _Function], variables: Sequence[Variable]
+) -> Iterator[str]:
+    """The names of all dtypes in a signature."""
+    yield from (spec.dtype.name for found in functions.values() for spec in found.specs)
+    yield from (
+        spec.dtype.name
+        for invocation in wiring.invocations()
+        for spec in invocation.call.own_results
+    )
+    yield from (spec.dtype.name for spec in wiring.inputs.values())
+    yield from (variable.dtype.name for variable in variables)
+    for value in wiring.values():
+        if isinstance(value, Cast):
+            yield value.dtype.name
+        elif isinstance(value, Constant):
+            yield str(value.value.dtype)
+
+
+def _checks_for(exporteds: Sequence[export.Exported]) -> list[export.DisabledSafetyCheck]:
+    """The checks of what is exported once more; the custom calls in it were checked before."""
+    checks = [check for exported in exporteds for check in exported.disabled_safety_checks]
+    for exported in exporteds:
+        with open_module(exported.mlir_module_serialized) as module:
+            targets = set(custom_call_targets(walk(module)))
+        checks += [
+            export.DisabledSafetyCheck.custom_call(target)
+            for target in sorted(targets)
+            if not classify(target).stable
+        ]
+    return list(dict.fromkeys(checks))
+
+
+def _spec_of(variable: Variable) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(variable.shape, variable.dtype.numpy)
+
+
+def _common_platforms(exporteds: Sequence[export.Exported]) -> tuple[str, ...]:
+    common = [p for p in exporteds[0].platforms if all(p in e.platforms for e in exporteds)]
+    if not common:
+        raise PlatformError(
+            f"The functions of a signature were exported for {[e.platforms for e in exporteds]}, "
+            "which have no platform in common."
+        )
+    return tuple(common)
+
+
+def input_order(wiring: Wiring) -> tuple[str, ...]:
+    """The names of the inputs in the order in which they are first used, then the others."""
+    used = (value.name for value in wiring.values() if isinstance(value, Input))
+    return tuple(dict.fromkeys([*used, *wiring.inputs]))
+
+
+def _input_specs(wiring: Wiring, functions: Mapping[int, _Function]) -> dict[str, TensorSpec]:
+    """For each input what it must be: the shape that a module takes, or the declared one."""
+    shapes: dict[str, Shape | None] = {name: spec.shape for name, spec in wiring.inputs.items()}
+    for invocation in reversed(wiring.invocations()):
+        pairs = zip(invocation.operands, functions[id(invocation)].specs, strict=True)
+        for value, spec in reversed(list(pairs)):
+            while isinstance(value, Cast):
+                value = value.source
+            if isinstance(value, Input):
+                shapes[value.name] = spec.shape
+    for name, shape in shapes.items():
+        if shape is None:
+            raise StructureError(
+                f"The input {name} has an unknown rank, and is not passed to a module as it is. "
+                "To do: use the file through TensorFlow, from JAX by bridge.call_tf."
+            )
+    return {
+        name: dataclasses.replace(wiring.inputs[name], shape=shapes[name])
+        for name in input_order(wiring)
+    }
+
+
+def _to_function(
+    invocation: Invocation,
+    model: SavedModel,
+    disabled_checks: Sequence[DisabledCheck],
+) -> _Function:
+    call = invocation.call
+    if call.exported:
+        return _restored(invocation, model, disabled_checks)
+    gradient = invocation.gradient
+    call = _on_one_device(describe(call, result_shapes(gradient)))
+    checks = unite(call.disabled_checks, disabled_checks)
+    primal = adopt(dataclasses.replace(call, disabled_checks=checks))
+    if gradient is not None:
+        primal = replace_vjp(primal, lambda: _export_gradient(primal, gradient))
+    return _Function(primal, call_flat(primal), call.operands, int(gradient is not None))
+
+
+def _on_one_device(call: CallModule) -> CallModule:
+    """What another program wrote, for one device: JAX is not told how its values are to lie.
+
+    Raises:
+        ShardingError: it does not run on one.
+    """
+    check_one_device(call, is_alone=False)
+    return dataclasses.replace(call, nr_devices=1)
+
+
+def _restored(
+    invocation: Invocation,
+    model: SavedModel,
+    disabled_checks: Sequence[DisabledCheck],
+) -> _Function:
+    """A call that describes itself, as a function of the node's operands."""
+    call = invocation.call
+    places = {index: position for position, index in enumerate(call.kept)}
+
+    def passed(index: int) -> np.ndarray[Any, Any]:
+        value = invocation.operands[places[index]]
+        if isinstance(value, Parameter):
+            return model.variables[value.variable].shared()
+        if isinstance(value, Constant):
+            return value.value
+        raise StructureError(
+            f"A constant of {call.name} is computed in the file, by {type(value).__name__}. To do: "
+            "use the file through TensorFlow."
+        )
+
+    known = {key: functools.partial(passed, index) for index, key in call.constants.items()}
+    constant = find_constants(invocation.chain, known, model)
+    check_one_device(call, is_alone=False)
+    exported = on_one_device(restore(invocation.chain, constant, disabled_checks))
+    flat = call_flat(exported)
+
+    def run(*operands: Any) -> tuple[Any, ...]:
+        # What the module does not take has a static shape.
+        arguments = [
+            to_logical(operands[places[index]], aval)
+            if index in places
+            else jnp.zeros(aval.shape, aval.dtype)
+            for index, aval in enumerate(exported.in_avals)
+        ]
+        return tuple(map(to_physical, flat(*arguments)))
+
+    return _Function(exported, run, call.operands, len(invocation.chain) - 1)
+
+
+def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Exported:
+    """The VJP of a call, of a module that takes and returns some of its values only."""
+    adopted = adopt(_on_one_device(describe(gradient.call)))
+    pull_back = call_flat(adopted)
+    count = len(primal.in_avals)
+
+    def vjp(*arguments: Any) -> tuple[Any, ...]:
+        operands, cotangents = arguments[:count], arguments[count:]
+        # The cotangents of integers: other programs give them the integer's dtype, or bool.
+        shapes = [c.shape for c in cotangents if is_float0(c)]
+        given = {"operand": operands, "result": cotangents}
+        taken = []
+        for (kind, index), spec in zip(gradient.operands, gradient.call.operands, strict=True):
+            if kind == "zero":
+                taken.append(jnp.zeros(shapes[index], spec.dtype.numpy))
+            elif is_float0(given[kind][index]):
+                taken.append(jnp.zeros(given[kind][index].shape, spec.dtype.numpy))
+            else:
+                taken.append(given[kind][index])
+        results = pull_back(*taken)
+        return tuple(
+            _zero_cotangent(operand) if index is None or not is_real(operand) else results[index]
+            for operand, index in zip(operands, gradient.results, strict=True)
+        )
+
+    specs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in primal.in_avals]
+    for aval in primal.out_avals:
+        dtype = aval.dtype if is_real(aval) else jax.dtypes.float0
+        specs.append(jax.ShapeDtypeStruct(aval.shape, dtype))
+    checks = _checks_for([primal, adopted])
+    with _wide((*gradient.call.args, *gradient.call.results)):
+        made = _export(vjp, specs, platforms=primal.platforms, disabled_checks=checks)
+    return cut_vjp(made, 0)
+
+
+def is_real(value: Any) -> bool:
+    """Whether JAX differentiates with respect to values of this dtype."""
+    return bool(jnp.issubdtype(value.dtype, jnp.inexact))
+
+
+def _zero_cotangent(operand: Any) -> Any:
+    """Zeros, of float0 for what has no tangents; JAX makes these also where sizes are symbols."""
+    return jax.vjp(lambda _: 0.0, operand)[1](0.0)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """The values of a signature for some inputs and parameters."""
+
+    inputs: Mapping[str, Any]
+    parameters: Mapping[int, Any]
+    constant: Callable[[int], np.ndarray[Any, Any]]
+    functions: Mapping[int, _Function]
+    _results: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+
+    def value(self, value: Value) -> Any:
+        match value:
+            case Input(name):
+                return self.inputs[name]
+            case Parameter(variable):
+                if variable in self.parameters:
+                    return self.parameters[variable]
+                return jnp.asarray(self.constant(variable))
+            case Constant(array):
+                return jnp.asarray(array)
+            case Cast(source, dtype):
+                return jax.lax.convert_element_type(self.value(source), dtype.numpy)
+            case Reshape(source, shape):
+                return self.value(source).reshape(shape)
+        return self.call(value.invocation)[value.index]
+
+    def call(self, invocation: Invocation) -> tuple[Any, ...]:
+        """The results of a call, which is run once."""
+        key = id(invocation)
+        if key not in self._results:
+            constants = invocation.call.constants
+            operands = [
+                None if index in constants else self.value(operand)
+                for index, operand in zip(invocation.call.kept, invocation.operands, strict=True)
+            ]
+            self._results[key] = self.functions[key].run(*operands)
+        return self._results[key]

@@ -1,0 +1,419 @@
+"""What `load` returns: a SavedModel as JAX functions, without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export, tree_util
+from jax.sharding import Mesh, NamedSharding
+
+from bridge.core._jax import transformation_query
+from bridge.core.backend import require_own_runtime
+from bridge.core.keys import to_logical
+from bridge.core.progress import progress_bar
+from bridge.loading.arguments import Arguments, Sizes
+from bridge.loading.binding import Binding, bind
+from bridge.loading.calling import MappableExported, call_flat
+from bridge.loading.exported_from_call import adopt
+from bridge.loading.exported_on_mesh import remesh
+from bridge.loading.placing import OnMesh, place_variable
+from savedmodel.model import DEFAULT_SIGNATURE, SavedModel, Signature, Variable
+from xla_call_module.checks import DisabledCheck, unite
+from xla_call_module.errors import InteropError, ShardingError, StructureError, quote
+from xla_call_module.exported import from_exported
+from xla_call_module.flags import read_flags
+from xla_call_module.pytrees.tree_restoring import missing_classes
+from xla_call_module.stablehlo.refining import refine
+
+__all__ = ["LoadedModel", "LoadedSignature"]
+
+# For how many kinds of shapes that it was not exported for a function is kept.
+_REFINED = 16
+_is_free = transformation_query()
+
+
+class LoadedModel:
+    """A SavedModel as JAX functions. Calling it calls its default signature.
+
+    Attributes:
+        signatures: for each key the function. Those of a file that compute something besides calls
+            of JAX functions, such as `bridge.serving.compose` makes, are not among them.
+        others: those signatures, and what they compute.
+    """
+
+    signatures: Mapping[str, LoadedSignature]
+    others: Mapping[str, str]
+
+    def __init__(self, model: SavedModel, mesh: Mesh | None = None) -> None:
+        """Take over what was read; nothing of it is parsed further.
+
+        Args:
+            model: the file.
+            mesh: what its functions run on; None for JAX's default device.
+
+        Raises:
+            ShardingError: it is no mesh of devices.
+        """
+        _check_mesh(mesh)
+        values = _Values(model.variables)
+        found = {s.key: LoadedSignature(s, model, values, mesh) for s in model.signatures}
+        self.others = MappingProxyType(dict(model.others))
+        self.signatures = _Signatures(found, self.others)
+        self._default_key = DEFAULT_SIGNATURE
+        if DEFAULT_SIGNATURE not in model.others:
+            self._default_key = model.default.key
+
+    @property
+    def default(self) -> LoadedSignature:
+        """The signature that is called when the model is.
+
+        Raises:
+            StructureError: it computes something besides calls of JAX functions.
+        """
+        return self.signatures[self._default_key]
+
+    @property
+    def params(self) -> Any:
+        """The parameters of the default signature."""
+        return self.default.params
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the default signature returns."""
+        return self.default(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        """The signatures with their inputs."""
+        return f"LoadedModel({', '.join(map(repr, self.signatures.values()))})"
+
+
+def _check_mesh(mesh: Any) -> None:
+    if mesh is not None and not (isinstance(mesh, Mesh) and mesh.axis_names):
+        raise ShardingError(
+            f"mesh is {mesh!r}; expected a jax.sharding.Mesh of devices, with names for its axes. "
+            "To do: make one with jax.make_mesh or bridge.meshes.mesh_of."
+        )
+
+
+class LoadedSignature:
+    """A signature of a SavedModel as a JAX function whose parameters are bound.
+
+    It can be called under `jax.jit`, `jax.grad` and its like to the order that was saved,
+    `jax.lax.scan` and `jax.export`. `jax.vmap` of it calls it for one element after another, since
+    the batching of a module is fixed when it is exported. The parameters are constants in all of
+    these; to differentiate with respect to them call `exported.call(params, ...)`.
+
+    Attributes:
+        key: of the signature.
+    """
+
+    key: str
+
+    def __init__(
+        self,
+        signature: Signature,
+        model: SavedModel,
+        values: _Values,
+        mesh: Mesh | None = None,
+    ) -> None:
+        """Take over what was read."""
+        self.key = signature.key
+        self._mesh = mesh
+        self._signature = signature
+        self._model = model
+        self._values = values
+        self._refined: dict[Sizes, Any] = {}
+
+    @cached_property
+    def exported(self) -> export.Exported:
+        """The `Exported` that was saved; its first argument is the parameters, if it has any.
+
+        Its module means what the exported one meant; `changes` says what was done to it. Constants
+        that are variables in the file, and what a backward pass is handed in TensorFlow, are in it
+        again. On a mesh it is for that mesh: `exported.in_shardings_jax(mesh)` says how the
+        arguments lie on it, and `exported.call` takes arrays that lie so.
+
+        Raises:
+            FormatError: it is damaged.
+            ShardingError: it cannot run on the mesh.
+            StructureError: a pytree type of an older file is not registered for serialization in
+                this process.
+            VersionError: a newer JAX wrote it.
+
+        Warns:
+            UserWarning: a class of its arguments or results is not imported; it has a stand-in.
+        """
+        return MappableExported.of(self._binding.exported)
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What saving did to the module, in words; nothing where its bytes are those exported."""
+        return self._signature.function.call.changes
+
+    @property
+    def params(self) -> Any:
+        """The pytree of the parameters as read-only numpy arrays, or None.
+
+        On a mesh they are JAX's arrays and lie on it; those that were donated are read again.
+
+        Raises:
+            FormatError: a value is damaged.
+        """
+        if self._binding.params is None:
+            return None
+        if _is_any_deleted(self._leaves):
+            del self._leaves
+        return tree_util.tree_unflatten(self._binding.params, self._leaves)
+
+    @cached_property
+    def _leaves(self) -> list[Any]:
+        # A tracer must not be remembered.
+        with jax.ensure_compile_time_eval():
+            return self._parameters(self._values.host)
+
+    @cached_property
+    def inputs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """For each input name of the signature its spec, in the order of the arguments."""
+        return _specs(self._binding.inputs, self.exported.in_avals)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """For each output name of the signature its spec, in the order of the results."""
+        return _specs(self._binding.outputs, self.exported.out_avals)
+
+    @property
+    def binding(self) -> Binding:
+        """Which leaves of the exported function are parameters, inputs and outputs."""
+        return self._binding
+
+    @property
+    def variable_names(self) -> tuple[str, ...]:
+        """For each leaf of the parameters a name that only its variable has; empty if it has none.
+
+        Where several have one name, as jax2tf leaves them, it is followed by dtype and shape, such
+        as `Variable float32[3,2]`.
+        """
+        plain = [variable.name for variable in self._model.variables]
+        full = [
+            f"{v.name} {v.dtype.name}[{','.join(map(str, v.shape))}]" for v in self._model.variables
+        ]
+
+        def name(index: int) -> str:
+            if plain.count(plain[index]) == 1:
+                return plain[index]
+            return full[index] if full.count(full[index]) == 1 else ""
+
+        return tuple("" if i is None else name(i) for i in self._binding.variables)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns, as a pytree.
+
+        Args:
+            args: the arguments of the exported function but for the parameters; or none.
+            kwargs: its keyword arguments; or the inputs by their names in the signature, without
+                those that the file has a default for.
+
+        Raises:
+            StructureError, DtypeError: the arguments are not those that it was exported for.
+            PlatformError: it was not exported for the platform at hand.
+            ShardingError: it was exported for several devices and loaded without a mesh; the mesh
+                does not divide a dimension that is split along it.
+        """
+        if _is_free():
+            require_own_runtime(f"what {self.key} returns")
+        if not args and self._signature.defaults and kwargs.keys() <= self._signature.inputs.keys():
+            kwargs = {**self._signature.defaults, **kwargs}
+        leaves, match = self._arguments.flatten(args, kwargs)
+        if self._on_mesh is not None:
+            leaves = self._on_mesh.inputs(leaves, len(self._binding.variables))
+        sizes = self._arguments.unlike(leaves)
+        run = self._run if sizes is None else self._run_for(sizes)
+        if self._mesh is not None and _is_any_deleted(self._device_parameters):
+            del self._device_parameters
+        try:
+            results = run(*self._device_parameters, *leaves)
+        except (ValueError, TypeError) as error:
+            if isinstance(error, InteropError):
+                raise
+            raise StructureError(
+                f"JAX cannot call {self.key} in this way: {quote(error)}. It can be differentiated "
+                "in reverse mode, by jax.grad, jax.vjp and jax.jacrev."
+            ) from error
+        return tree_util.tree_unflatten(match.results(self.exported.out_tree), results)
+
+    def __repr__(self) -> str:
+        """The key and what the module takes."""
+        call = self._signature.function.call
+        ordered = sorted(self._signature.inputs.items(), key=lambda item: item[1])
+        inputs = ", ".join(f"{name}: {call.args[index]}" for name, index in ordered)
+        return f"{self.key}({inputs})"
+
+    @cached_property
+    def _binding(self) -> Binding:
+        mesh = None if self._mesh is None else self._mesh.abstract_mesh
+        binding = bind(self._signature, self._model, self._flags, mesh)
+        self._values.warn_of_missing(binding.exported)
+        return dataclasses.replace(binding, exported=remesh(binding.exported, self._mesh))
+
+    @cached_property
+    def _on_mesh(self) -> OnMesh | None:
+        return None if self._mesh is None else OnMesh(self.key, self.exported, self._mesh)
+
+    @cached_property
+    def _flags(self) -> tuple[DisabledCheck, ...]:
+        """The checks that TF_XLA_FLAGS disables, as TensorFlow would have it."""
+        return read_flags().disabled_checks
+
+    @cached_property
+    def _arguments(self) -> Arguments:
+        checks = unite(self._signature.function.call.disabled_checks, self._flags)
+        device = None if self._mesh is None else self._mesh.devices.flat[0]
+        padded = self._signature.function.batch_buckets
+        sizes = () if padded is None else padded.sizes
+        return Arguments(self.key, self._binding, checks, device, sizes)
+
+    @cached_property
+    def _run(self) -> Any:
+        return self._jit(call_flat(self.exported, name=self.key))
+
+    def _jit(self, flat: Callable[..., Any]) -> Any:
+        if self._on_mesh is None:
+            return jax.jit(flat)
+        on_mesh, count = self._on_mesh, len(self._binding.variables)
+        parameters = tuple(on_mesh.of_parameter(position) for position in range(count))
+        return jax.jit(flat, in_shardings=(*parameters, *on_mesh.shardings[count:]))
+
+    def _run_for(self, sizes: Sizes) -> Any:
+        """The function for arguments of other shapes than it was exported for."""
+        if sizes not in self._refined:
+            call = from_exported(self.exported, allow_flat_trees=True)
+            shapes = [tuple(size or 0 for size in sizes[index]) for index in call.kept]
+            flat = call_flat(adopt(refine(call, shapes)), name=self.key)
+            if len(self._refined) >= _REFINED:
+                self._refined.pop(next(iter(self._refined)))
+            self._refined[sizes] = self._jit(lambda *leaves: flat(*(leaves[i] for i in call.kept)))
+        return self._refined[sizes]
+
+    @cached_property
+    def _device_parameters(self) -> list[Any]:
+        # A tracer must not be remembered.
+        with jax.ensure_compile_time_eval():
+            return self._parameters(self._values.device, self._binding.taken)
+
+    def _parameters(
+        self, value_of: Callable[[int], Any], needed: Container[int] | None = None
+    ) -> list[Any]:
+        """The leaves of the parameters, with zeros for those that are not needed."""
+        leaves = []
+        avals = self.exported.in_avals
+        found = self._model.variables
+        sizes = [0 if i is None else found[i].size for i in self._binding.variables]
+        done = 0
+        with progress_bar("Loading") as progress:
+            for position, variable in enumerate(self._binding.variables):
+                if variable is None or (needed is not None and position not in needed):
+                    leaves.append(self._zeros(position, avals[position]))
+                elif self._on_mesh is None:
+                    leaves.append(to_logical(value_of(variable), avals[position]))
+                else:
+                    sharding = self._on_mesh.of_parameter(position)
+                    placed = self._values.placed(variable, sharding)
+                    leaves.append(to_logical(placed, avals[position]))
+                done += sizes[position]
+                if progress is not None:
+                    progress(done, sum(sizes))
+        return leaves
+
+    def _zeros(self, position: int, aval: Any) -> Any:
+        return _zeros(aval) if self._on_mesh is None else self._on_mesh.zeros(position, aval)
+
+
+class _Values:
+    """What the signatures of a file share: its variables' values, each of them read once."""
+
+    def __init__(self, variables: Sequence[Variable]) -> None:
+        self._variables = variables
+        self._device: dict[int, jax.Array] = {}
+        self._placed: dict[tuple[int, NamedSharding], jax.Array] = {}
+        self._missing: set[str] = set()
+
+    def warn_of_missing(self, exported: export.Exported) -> None:
+        """Say once which classes are not here."""
+        trees = (exported.in_tree, exported.out_tree)
+        found = {path for tree in trees for path in missing_classes(tree)} - self._missing
+        if not found:
+            return
+        self._missing |= found
+        warnings.warn(
+            f"The pytrees of {exported.fun_name} have classes that this process has not imported, "
+            f"or has with other fields: {', '.join(sorted(found))}. What stands for them has their "
+            "fields. To do: import them before bridge.load.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+    def host(self, index: int) -> np.ndarray[Any, Any]:
+        """A read-only array."""
+        return self._variables[index].shared()
+
+    def device(self, index: int) -> jax.Array:
+        """The same on JAX's default device; on a CPU it is the same memory."""
+        if index not in self._device:
+            self._device[index] = jax.device_put(self.host(index))
+        return self._device[index]
+
+    def placed(self, index: int, sharding: NamedSharding) -> jax.Array:
+        """The same on a mesh, of which each device has read its part."""
+        found = self._placed.get((index, sharding))
+        if found is None or found.is_deleted():
+            found = self._placed[index, sharding] = place_variable(self._variables[index], sharding)
+        return found
+
+
+def _is_any_deleted(leaves: Sequence[Any]) -> bool:
+    """Whether a caller has donated one of the arrays, which the model shares with its callers."""
+    return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves)
+
+
+def _zeros(aval: Any) -> Any:
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+        return jax.numpy.zeros(aval.shape, aval.dtype)
+    return np.zeros(aval.shape, aval.dtype)
+
+
+def _specs(indices: Mapping[str, int], avals: Sequence[Any]) -> Mapping[str, jax.ShapeDtypeStruct]:
+    ordered = sorted(indices.items(), key=lambda item: item[1])
+    return MappingProxyType(
+        {name: jax.ShapeDtypeStruct(avals[i].shape, avals[i].dtype) for name, i in ordered}
+    )
+
+
+class _Signatures(Mapping[str, LoadedSignature]):
+    """The signatures that are JAX functions; asked for another one, it says why that is none."""
+
+    def __init__(self, found: Mapping[str, LoadedSignature], others: Mapping[str, str]) -> None:
+        self._found, self._others = found, others
+
+    def __getitem__(self, key: str) -> LoadedSignature:
+        if key in self._others:
+            keys = ", ".join(map(repr, self._found))
+            raise StructureError(f"{self._others[key]} Those that are JAX functions are {keys}.")
+        return self._found[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __repr__(self) -> str:
+        return repr(self._found)

@@ -1,0 +1,1 @@
+"""Rules for operations that compute: elementwise, bits, conversions, reductions, normalizations."""

@@ -1,0 +1,109 @@
+"""Batch normalizations, which older modules have as operations of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bridge.core.size_polynomials import product
+from bridge.onnx.arithmetic.reductions import reduce_along
+from bridge.onnx.graph import nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Rule
+from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.values import Value, of_sizes
+
+__all__ = ["RULES"]
+
+
+def _inference(graph: Graph, op: Operation) -> Value:
+    x, scale, offset, mean, variance = _wide(graph, op)
+    do = nodes.elementwise
+    scaled = do(graph, "Mul", _normalized(graph, op, x, mean, variance), scale)
+    return nodes.cast(graph, do(graph, "Add", scaled, offset), op.result.dtype)
+
+
+def _training(graph: Graph, op: Operation) -> Sequence[Value]:
+    """The normalized array, and the mean and variance of each feature."""
+    x, scale, offset = _wide(graph, op)
+    do = nodes.elementwise
+    mean = _mean(graph, op, x)
+    centered = do(graph, "Sub", x, _along_features(graph, op, mean, x))
+    variance = _mean(graph, op, do(graph, "Mul", centered, centered))
+    placed = [_along_features(graph, op, value, x) for value in (mean, variance)]
+    scaled = do(graph, "Mul", _normalized(graph, op, x, *placed), scale)
+    found = [do(graph, "Add", scaled, offset), mean, variance]
+    kinds = [kind.dtype for kind in op.results]
+    return [nodes.cast(graph, v, dtype) for v, dtype in zip(found, kinds, strict=True)]
+
+
+def _gradients(graph: Graph, op: Operation) -> Sequence[Value]:
+    """Those of the array, the scale and the offset, of a normalization with its own mean."""
+    x, scale, mean, variance, gradient = _wide(graph, op)
+    do = nodes.elementwise
+    normalized = _normalized(graph, op, x, mean, variance)
+    of_scale = _sum(graph, op, do(graph, "Mul", gradient, normalized))
+    of_offset = _sum(graph, op, gradient)
+    count = _count(graph, op, x)
+    means = [
+        _along_features(graph, op, do(graph, "Div", total, count), x)
+        for total in (of_offset, of_scale)
+    ]
+    rest = do(graph, "Sub", gradient, means[0])
+    rest = do(graph, "Sub", rest, do(graph, "Mul", normalized, means[1]))
+    of_x = do(graph, "Div", do(graph, "Mul", scale, rest), _deviation(graph, op, variance))
+    kinds = [kind.dtype for kind in op.results]
+    found = [of_x, of_scale, of_offset]
+    return [nodes.cast(graph, v, dtype) for v, dtype in zip(found, kinds, strict=True)]
+
+
+def _wide(graph: Graph, op: Operation) -> list[Value]:
+    """The operands, of float32 at least, those of features along their dimension."""
+    x = op.operands[0]
+    dtype = np.dtype(np.float64) if x.dtype == np.float64 else np.dtype(np.float32)
+    wide = [nodes.cast(graph, value, dtype) for value in op.operands]
+    return [v if v.rank == x.rank > 1 else _along_features(graph, op, v, x) for v in wide]
+
+
+def _along_features(graph: Graph, op: Operation, value: Value, x: Value) -> Value:
+    if value.shape == x.shape and x.rank == 1:
+        return value
+    return nodes.place(graph, value, [op.integer("feature_index")], x.shape)
+
+
+def _deviation(graph: Graph, op: Operation, variance: Value) -> Value:
+    epsilon = nodes.number_like(variance, float(op.raw.attributes["epsilon"].value))
+    return nodes.elementwise(graph, "Sqrt", nodes.elementwise(graph, "Add", variance, epsilon))
+
+
+def _normalized(graph: Graph, op: Operation, x: Value, mean: Value, variance: Value) -> Value:
+    centered = nodes.elementwise(graph, "Sub", x, mean)
+    return nodes.elementwise(graph, "Div", centered, _deviation(graph, op, variance))
+
+
+def _axes(op: Operation, x: Value) -> list[int]:
+    return [axis for axis in range(x.rank) if axis != op.integer("feature_index")]
+
+
+def _sum(graph: Graph, op: Operation, x: Value) -> Value:
+    return reduce_along(graph, "add", x, _axes(op, x)) if _axes(op, x) else x
+
+
+def _count(graph: Graph, op: Operation, x: Value) -> Value:
+    """How many elements there are of each feature."""
+    size = product(x.shape[axis] for axis in _axes(op, x))
+    return nodes.cast(graph, of_sizes((size,), np.dtype(np.int64), ()), x.dtype)
+
+
+def _mean(graph: Graph, op: Operation, x: Value) -> Value:
+    return nodes.elementwise(graph, "Div", _sum(graph, op, x), _count(graph, op, x))
+
+
+_ATTRIBUTES = ("epsilon", "feature_index")
+
+RULES = {
+    "stablehlo.batch_norm_grad": Rule(_gradients, _ATTRIBUTES),
+    "stablehlo.batch_norm_inference": Rule(_inference, _ATTRIBUTES),
+    "stablehlo.batch_norm_training": Rule(_training, _ATTRIBUTES),
+}

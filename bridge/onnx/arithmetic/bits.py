@@ -1,0 +1,101 @@
+"""Operations on the bits of integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bridge.onnx.graph import nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Emit, Rule
+from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.values import Value
+
+__all__ = ["RULES", "shift"]
+
+
+def _bits_of(value: Value) -> int:
+    return 8 * value.dtype.itemsize
+
+
+def _unsigned(graph: Graph, value: Value) -> Value:
+    """The same bits as an unsigned integer, such as BitShift takes."""
+    return nodes.cast(graph, value, f"uint{_bits_of(value)}")
+
+
+def shift(graph: Graph, value: Value, amount: int, direction: str) -> Value:
+    """An unsigned integer, shifted `LEFT` or `RIGHT` by fewer bits than it has."""
+    by = nodes.number_like(value, amount)
+    return nodes.elementwise(graph, "BitShift", value, by, direction=direction)
+
+
+def _shift(direction: str) -> Emit:
+    """Zeros come in; nothing stays when it is by as many bits as there are, or more."""
+
+    def emit(graph: Graph, op: Operation) -> Value:
+        value, amount = op.operands
+        bits, by = _unsigned(graph, value), _unsigned(graph, amount)
+        moved = nodes.elementwise(graph, "BitShift", bits, by, direction=direction)
+        if by.array is None or (by.array >= _bits_of(value)).any():
+            limit = nodes.number_like(by, _bits_of(value))
+            inside = nodes.elementwise(graph, "Less", by, limit, dtype=bool)
+            moved = nodes.where(graph, inside, moved, nodes.number_like(moved, 0))
+        return nodes.cast(graph, moved, value.dtype)
+
+    return emit
+
+
+def _shift_right_arithmetic(graph: Graph, op: Operation) -> Value:
+    """The sign comes in: what is negative is shifted as its complement, which is not."""
+    value, amount = op.operands
+    signed = nodes.cast(graph, value, f"int{_bits_of(value)}")
+    by = _unsigned(graph, amount)
+    most = nodes.number_like(by, _bits_of(value) - 1)
+    if by.array is None or (by.array > _bits_of(value) - 1).any():
+        by = nodes.elementwise(graph, "Min", by, most)
+    negative = nodes.elementwise(graph, "Less", signed, nodes.number_like(signed, 0), dtype=bool)
+    complement = nodes.elementwise(graph, "BitwiseNot", signed)
+    natural = _unsigned(graph, nodes.where(graph, negative, complement, signed))
+    moved = nodes.elementwise(graph, "BitShift", natural, by, direction="RIGHT")
+    moved = nodes.cast(graph, moved, signed.dtype)
+    result = nodes.where(graph, negative, nodes.elementwise(graph, "BitwiseNot", moved), moved)
+    return nodes.cast(graph, result, value.dtype)
+
+
+def _popcnt(graph: Graph, op: Operation) -> Value:
+    (value,) = op.operands
+    return nodes.cast(graph, _count_ones(graph, _unsigned(graph, value)), value.dtype)
+
+
+def _count_ones(graph: Graph, value: Value) -> Value:
+    """Sums of neighbouring groups of bits, of twice as many bits at each step."""
+    bits = _bits_of(value)
+    width = 1
+    while width < bits:
+        pattern = sum(((1 << width) - 1) << start for start in range(0, bits, 2 * width))
+        mask = nodes.number_like(value, np.uint64(pattern).astype(value.dtype))
+        low = nodes.elementwise(graph, "BitwiseAnd", value, mask)
+        high = nodes.elementwise(graph, "BitwiseAnd", shift(graph, value, width, "RIGHT"), mask)
+        value = nodes.elementwise(graph, "Add", low, high)
+        width *= 2
+    return value
+
+
+def _count_leading_zeros(graph: Graph, op: Operation) -> Value:
+    """As many as are left when the highest one has been copied to all lower bits."""
+    (value,) = op.operands
+    bits = _unsigned(graph, value)
+    width = 1
+    while width < _bits_of(value):
+        bits = nodes.elementwise(graph, "BitwiseOr", bits, shift(graph, bits, width, "RIGHT"))
+        width *= 2
+    zeros = nodes.elementwise(graph, "BitwiseNot", bits)
+    return nodes.cast(graph, _count_ones(graph, zeros), value.dtype)
+
+
+RULES = {
+    "stablehlo.count_leading_zeros": Rule(_count_leading_zeros, whole=False),
+    "stablehlo.popcnt": Rule(_popcnt, whole=False),
+    "stablehlo.shift_left": Rule(_shift("LEFT"), whole=False),
+    "stablehlo.shift_right_arithmetic": Rule(_shift_right_arithmetic, whole=False),
+    "stablehlo.shift_right_logical": Rule(_shift("RIGHT"), whole=False),
+}

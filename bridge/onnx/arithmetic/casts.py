@@ -1,0 +1,91 @@
+"""Conversions between dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bridge.onnx.graph import nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.opsets import FIRST_WITH_FLOAT8
+from bridge.onnx.graph.rules import Rule
+from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.values import Value
+from xla_call_module.errors import VersionError
+
+__all__ = ["RULES", "convert"]
+
+_FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+
+
+def _convert(graph: Graph, op: Operation) -> Value:
+    return convert(graph, op.operands[0], op.result.dtype)
+
+
+def convert(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
+    """What StableHLO's `convert` gives: XLA rounds floats to the nearest integer that there is."""
+    if value.dtype == dtype:
+        return value
+    if graph.opset < FIRST_WITH_FLOAT8 and {value.dtype.name, dtype.name}.intersection(_FLOAT8):
+        raise VersionError(
+            f"ONNX has floats of 8 bits from opset {FIRST_WITH_FLOAT8} on, and it is to be "
+            f"{graph.opset}. To do: take a newer one."
+        )
+    is_float = np.zeros(0, dtype).dtype.kind not in "biu"
+    if value.is_float and not is_float and dtype != np.bool_:
+        return _to_integer(graph, value, dtype)
+    if dtype.name in _FLOAT8:
+        value = graph.cast(value, np.dtype(np.float32))
+    return graph.cast(value, dtype)
+
+
+def _to_integer(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
+    """Rounded towards zero; 0 for NaN, and the nearest integer for what is out of bounds."""
+    if value.array is not None:
+        return _fold(value, dtype)
+    bounds = np.iinfo(dtype)
+    wide = np.float64 if dtype.itemsize >= np.dtype(np.int32).itemsize else np.float32
+    floats = nodes.cast(graph, value, wide if value.dtype != np.float64 else np.float64)
+    is_nan = nodes.elementwise(graph, "IsNaN", floats, dtype=bool)
+    floats = nodes.where(graph, is_nan, nodes.number_like(floats, 0), floats)
+    if dtype.itemsize < np.dtype(np.int64).itemsize:
+        low, high = (nodes.number_like(floats, n) for n in (bounds.min, bounds.max))
+        clipped = nodes.elementwise(graph, "Clip", floats, low, high)
+        through = np.int64 if dtype == np.uint32 else np.int32
+        return nodes.cast(graph, nodes.cast(graph, clipped, through), dtype)
+    # The largest integer is no float, so nothing is clipped to it, and it is put in afterwards.
+    limit = nodes.number_like(floats, 2.0**64 if bounds.min == 0 else 2.0**63)
+    below = nodes.number_like(floats, np.nextafter(limit.scalar, 0))
+    low = nodes.number_like(floats, bounds.min)
+    made = _truncate(graph, nodes.elementwise(graph, "Clip", floats, low, below), dtype)
+    too_large = nodes.elementwise(graph, "GreaterOrEqual", floats, limit, dtype=bool)
+    return nodes.where(graph, too_large, nodes.constant(bounds.max, dtype), made)
+
+
+def _truncate(graph: Graph, floats: Value, dtype: np.dtype[Any]) -> Value:
+    """Floats that are in bounds as integers of 64 bits; the upper half of unsigned ones apart."""
+    if dtype != np.uint64:
+        return nodes.cast(graph, floats, dtype)
+    half = nodes.number_like(floats, 2.0**63)
+    upper = nodes.elementwise(graph, "GreaterOrEqual", floats, half, dtype=bool)
+    less = nodes.elementwise(graph, "Sub", floats, half)
+    rest = nodes.cast(graph, nodes.where(graph, upper, less, floats), np.int64)
+    bit = nodes.constant(1 << 63, np.uint64)
+    none = nodes.constant(0, np.uint64)
+    added = nodes.where(graph, upper, bit, none)
+    return nodes.elementwise(graph, "BitwiseOr", nodes.cast(graph, rest, np.uint64), added)
+
+
+def _fold(value: Value, dtype: np.dtype[Any]) -> Value:
+    assert value.array is not None, "the value is constant"
+    bounds = np.iinfo(dtype)
+    exact = np.trunc(np.nan_to_num(value.array.astype(np.float64), nan=0.0))
+    numbers = [min(max(int(n), bounds.min), bounds.max) for n in exact.reshape(-1)]
+    array = np.array(numbers, dtype).reshape(value.array.shape)
+    return Value(dtype, value.shape, value.held, array=array)
+
+
+RULES = {
+    "stablehlo.convert": Rule(_convert, whole=False),
+}

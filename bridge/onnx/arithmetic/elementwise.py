@@ -1,0 +1,301 @@
+"""Operations of one element at a time that ONNX has, or that take few of its operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from bridge.core.size_polynomials import broadcast, lower_bound
+from bridge.onnx.arithmetic.fusions import fuse_difference, fuse_product
+from bridge.onnx.arithmetic.gelu import fuse_gelu
+from bridge.onnx.arithmetic.normalizations import fuse_normalizing_product, fuse_normalizing_sum
+from bridge.onnx.arithmetic.reducers import is_identity
+from bridge.onnx.graph import nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Emit, Rule
+from bridge.onnx.graph.size_arithmetic import compute_sizes
+from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.values import Value
+from bridge.onnx.graph.wide_integers import fits_in_32_bits
+
+__all__ = ["RULES"]
+
+
+def _same(op_type: str) -> Emit:
+    """The rule of an operation that ONNX has with the same meaning."""
+
+    def emit(graph: Graph, op: Operation) -> Value:
+        return nodes.elementwise(graph, op_type, *op.operands)
+
+    return emit
+
+
+def _arithmetic(op_type: str, of_bools: str = "") -> Emit:
+    """The rule of an operation of numbers, of sizes, and perhaps of booleans."""
+
+    def emit(graph: Graph, op: Operation) -> Value:
+        return _compute(graph, op, op_type, of_bools)
+
+    return emit
+
+
+def _compute(graph: Graph, op: Operation, op_type: str, of_bools: str) -> Value:
+    known = compute_sizes(op.name.removeprefix("stablehlo."), op.operands)
+    if known is not None:
+        return known
+    chosen = of_bools if op.operands[0].dtype == bool else op_type
+    return nodes.elementwise(graph, chosen, *op.operands)
+
+
+def _bitwise(op_type: str) -> Emit:
+    """The rule of an operation of truth values, or of the bits of integers."""
+
+    def emit(graph: Graph, op: Operation) -> Value:
+        if op.operands[0].dtype != bool:
+            return nodes.elementwise(graph, f"Bitwise{op_type}", *op.operands)
+        decided = _DECIDED.get(op_type)
+        for value in op.operands:
+            if value.scalar is not None and bool(value.scalar) == decided:
+                return value.seen_as(broadcast([operand.shape for operand in op.operands]))
+        return nodes.elementwise(graph, op_type, *op.operands)
+
+    return emit
+
+
+_DECIDED = {"And": False, "Or": True}  # by an operand of this value, whatever the other one is
+
+
+def _maximum(graph: Graph, op: Operation) -> Value:
+    """Relu where one operand is zero, which runtimes fuse with what is before it."""
+    left, right = op.operands
+    for value, other in ((left, right), (right, left)):
+        if is_identity("maximum", other):
+            return value.seen_as(broadcast([left.shape, right.shape]))
+        if value.is_float and value.array is None and other.scalar in (0,):
+            rectified = nodes.elementwise(graph, "Relu", value)
+            return rectified.seen_as(broadcast([left.shape, right.shape]))
+    return _compute(graph, op, "Max", "Or")
+
+
+def _multiply(graph: Graph, op: Operation) -> Value:
+    if op.operands[0].is_float:
+        for fuse in (fuse_product, fuse_gelu, fuse_normalizing_product):
+            if (fused := fuse(graph, *op.operands)) is not None:
+                return fused
+    return _compute(graph, op, "Mul", "And")
+
+
+def _add(graph: Graph, op: Operation) -> Value:
+    fused = fuse_normalizing_sum(graph, *op.operands) if op.operands[0].is_float else None
+    return fused or _compute(graph, op, "Add", "Or")
+
+
+def _subtract(graph: Graph, op: Operation) -> Value:
+    fused = fuse_difference(graph, *op.operands) if op.operands[0].is_float else None
+    return fused or _compute(graph, op, "Sub", "Xor")
+
+
+def _abs(graph: Graph, op: Operation) -> Value:
+    (value,) = op.operands
+    return value if value.is_unsigned else nodes.elementwise(graph, "Abs", value)
+
+
+def _negate(graph: Graph, op: Operation) -> Value:
+    (value,) = op.operands
+    if value.is_unsigned:
+        return nodes.elementwise(graph, "Sub", nodes.number_like(value, 0), value)
+    return nodes.elementwise(graph, "Neg", value)
+
+
+def _sign(graph: Graph, op: Operation) -> Value:
+    """ONNX Runtime gives 0 for -0, and for NaN in half precision, and reads half of an int64."""
+    (value,) = op.operands
+    if value.sizes is not None and all((lower_bound(dim) or 0) > 0 for dim in value.sizes):
+        return nodes.number_like(value, 1).seen_as(value.shape)
+    if value.dtype == np.int64 and not fits_in_32_bits(graph, value):
+        zero = nodes.number_like(value, 0)
+        above, below = (
+            nodes.cast(graph, nodes.elementwise(graph, name, value, zero, dtype=bool), np.int64)
+            for name in ("Greater", "Less")
+        )
+        return nodes.elementwise(graph, "Sub", above, below)
+    sign = nodes.elementwise(graph, "Sign", value)
+    if not value.is_float:
+        return sign
+    is_zero = nodes.elementwise(graph, "Equal", value, nodes.number_like(value, 0), dtype=bool)
+    return nodes.where(graph, is_zero, value, sign)
+
+
+def _is_finite(graph: Graph, op: Operation) -> Value:
+    (value,) = op.operands
+    parts = [nodes.elementwise(graph, name, value, dtype=bool) for name in ("IsInf", "IsNaN")]
+    return nodes.elementwise(graph, "Not", nodes.elementwise(graph, "Or", *parts))
+
+
+def _round_half_away(graph: Graph, op: Operation) -> Value:
+    """Away from zero for halves. Adding 0.5 and rounding down would be wrong just below 0.5."""
+    (value,) = op.operands
+    size = nodes.elementwise(graph, "Abs", value)
+    whole = nodes.elementwise(graph, "Floor", size)
+    rest = nodes.elementwise(graph, "Sub", size, whole)
+    up = nodes.elementwise(graph, "GreaterOrEqual", rest, nodes.number_like(value, 0.5), dtype=bool)
+    more = nodes.elementwise(graph, "Add", whole, nodes.number_like(value, 1))
+    rounded = nodes.where(graph, up, more, whole)
+    rounded = nodes.where(graph, _is_infinite(graph, value), size, rounded)
+    # The runtime's Where makes 0 of -0 in what it takes where the condition holds, only there.
+    zero = nodes.number_like(value, 0)
+    upward = nodes.elementwise(graph, "GreaterOrEqual", value, zero, dtype=bool)
+    return nodes.where(graph, upward, rounded, nodes.elementwise(graph, "Neg", rounded))
+
+
+def _is_infinite(graph: Graph, value: Value) -> Value:
+    return nodes.elementwise(graph, "IsInf", value, dtype=bool)
+
+
+def _rsqrt(graph: Graph, op: Operation) -> Value:
+    root = nodes.elementwise(graph, "Sqrt", *op.operands)
+    return nodes.elementwise(graph, "Reciprocal", root)
+
+
+def _logistic(graph: Graph, op: Operation) -> Value:
+    """By its definition: the runtime's Sigmoid is 0 below -18, and its logarithm -inf."""
+    (value,) = op.operands
+    power = nodes.elementwise(graph, "Exp", nodes.elementwise(graph, "Neg", value))
+    total = nodes.elementwise(graph, "Add", power, nodes.number_like(value, 1))
+    return nodes.elementwise(graph, "Reciprocal", total)
+
+
+def _tan(graph: Graph, op: Operation) -> Value:
+    (value,) = op.operands
+    if value.dtype != np.float64:  # for which ONNX Runtime has no kernel
+        return nodes.elementwise(graph, "Tan", value)
+    parts = [nodes.elementwise(graph, name, value) for name in ("Sin", "Cos")]
+    return nodes.elementwise(graph, "Div", *parts)
+
+
+def _log_plus_one(graph: Graph, op: Operation) -> Value:
+    """`x * (log(u) / (u - 1))` with `u = 1 + x`, in which the rounding of `u` cancels.
+
+    W. Kahan; Goldberg, What Every Computer Scientist Should Know About Floating-Point Arithmetic,
+    theorem 4. It is a product, since ONNX Runtime's Where makes 0 of a -0 that it takes.
+    """
+    return _widened(graph, op, _precise_log_plus_one)
+
+
+def _precise_log_plus_one(graph: Graph, value: Value) -> Value:
+    one = nodes.number_like(value, 1)
+    sum_ = nodes.elementwise(graph, "Add", value, one)
+    rest = nodes.elementwise(graph, "Sub", sum_, one)
+    quotient = nodes.elementwise(graph, "Div", nodes.elementwise(graph, "Log", sum_), rest)
+    is_tiny = nodes.elementwise(graph, "Equal", rest, nodes.number_like(value, 0), dtype=bool)
+    infinite = nodes.elementwise(
+        graph, "Equal", value, nodes.number_like(value, np.inf), dtype=bool
+    )
+    as_it_is = nodes.elementwise(graph, "Or", is_tiny, infinite)
+    return nodes.elementwise(graph, "Mul", value, nodes.where(graph, as_it_is, one, quotient))
+
+
+def _exponential_minus_one(graph: Graph, op: Operation) -> Value:
+    """`x * ((u - 1) / log(u))` with `u = exp(x)`, in which the rounding of `u` cancels.
+
+    W. Kahan; N. J. Higham, Accuracy and Stability of Numerical Algorithms, section 1.14.1. Of -0 it
+    is -0, as `_log_plus_one` is.
+    """
+    return _widened(graph, op, _precise_exponential_minus_one)
+
+
+def _precise_exponential_minus_one(graph: Graph, value: Value) -> Value:
+    one = nodes.number_like(value, 1)
+    power = nodes.elementwise(graph, "Exp", value)
+    rest = nodes.elementwise(graph, "Sub", power, one)
+    quotient = nodes.elementwise(graph, "Div", rest, nodes.elementwise(graph, "Log", power))
+    is_tiny = nodes.elementwise(graph, "Equal", rest, nodes.number_like(value, 0), dtype=bool)
+    product = nodes.elementwise(graph, "Mul", value, nodes.where(graph, is_tiny, one, quotient))
+    # Beyond these the difference is the power, or -1, and the quotient is none.
+    far = nodes.elementwise(
+        graph, "Greater", nodes.elementwise(graph, "Abs", value),
+        nodes.number_like(value, 30), dtype=bool,
+    )  # fmt: skip
+    return nodes.where(graph, far, rest, product)
+
+
+def _widened(graph: Graph, op: Operation, compute: Callable[[Graph, Value], Value]) -> Value:
+    """The result of a function of float32 or float64 of a value that may be narrower."""
+    (value,) = op.operands
+    narrow = value.dtype.itemsize < np.dtype(np.float32).itemsize
+    wide = nodes.cast(graph, value, np.float32) if narrow else value
+    return nodes.cast(graph, compute(graph, wide), value.dtype)
+
+
+def _cbrt(graph: Graph, op: Operation) -> Value:
+    """The power 1/3 in float64, with a step of Newton's method where that is not precise enough."""
+    (value,) = op.operands
+    wide = nodes.cast(graph, value, np.float64)
+    size = nodes.elementwise(graph, "Abs", wide)
+    root = nodes.elementwise(graph, "Pow", size, nodes.constant(1 / 3, np.float64))
+    if value.dtype == np.float64:
+        root = _cbrt_step(graph, size, root)
+    negative = nodes.elementwise(graph, "Less", wide, nodes.number_like(wide, 0), dtype=bool)
+    signed = nodes.where(graph, negative, nodes.elementwise(graph, "Neg", root), root)
+    is_zero = nodes.elementwise(graph, "Equal", wide, nodes.number_like(wide, 0), dtype=bool)
+    return nodes.cast(graph, nodes.where(graph, is_zero, wide, signed), value.dtype)
+
+
+def _cbrt_step(graph: Graph, size: Value, root: Value) -> Value:
+    square = nodes.elementwise(graph, "Mul", root, root)
+    excess = nodes.elementwise(graph, "Sub", root, nodes.elementwise(graph, "Div", size, square))
+    third = nodes.elementwise(graph, "Div", excess, nodes.number_like(root, 3))
+    better = nodes.elementwise(graph, "Sub", root, third)
+    usable = [nodes.elementwise(graph, name, better, dtype=bool) for name in ("IsNaN", "IsInf")]
+    return nodes.where(graph, nodes.elementwise(graph, "Or", *usable), root, better)
+
+
+def _real(graph: Graph, op: Operation) -> Value:
+    """The real part of what is real; complex numbers are refused before."""
+    del graph
+    return op.operands[0]
+
+
+def _imag(graph: Graph, op: Operation) -> Value:
+    """0, as `_real`."""
+    del graph
+    (value,) = op.operands
+    return nodes.number_like(value, 0).seen_as(value.shape)
+
+
+_ACCURACY = ("result_accuracy",)  # a permission to be less precise, of which no use is made
+
+RULES = {
+    "stablehlo.abs": Rule(_abs, whole=False),
+    "stablehlo.add": Rule(_add, whole=False),
+    "stablehlo.and": Rule(_bitwise("And"), whole=False),
+    "stablehlo.cbrt": Rule(_cbrt, _ACCURACY, whole=False),
+    "stablehlo.ceil": Rule(_same("Ceil"), whole=False),
+    "stablehlo.cosine": Rule(_same("Cos"), _ACCURACY, whole=False),
+    "stablehlo.exponential": Rule(_same("Exp"), _ACCURACY, whole=False),
+    "stablehlo.exponential_minus_one": Rule(_exponential_minus_one, _ACCURACY, whole=False),
+    "stablehlo.floor": Rule(_same("Floor"), whole=False),
+    "stablehlo.imag": Rule(_imag, whole=False),
+    "stablehlo.is_finite": Rule(_is_finite, whole=False),
+    "stablehlo.log": Rule(_same("Log"), _ACCURACY, whole=False),
+    "stablehlo.log_plus_one": Rule(_log_plus_one, _ACCURACY, whole=False),
+    "stablehlo.logistic": Rule(_logistic, _ACCURACY, whole=False),
+    "stablehlo.maximum": Rule(_maximum, whole=False),
+    "stablehlo.minimum": Rule(_arithmetic("Min", "And"), whole=False),
+    "stablehlo.multiply": Rule(_multiply, whole=False),
+    "stablehlo.negate": Rule(_negate, whole=False),
+    "stablehlo.not": Rule(_bitwise("Not"), whole=False),
+    "stablehlo.or": Rule(_bitwise("Or"), whole=False),
+    "stablehlo.real": Rule(_real, whole=False),
+    "stablehlo.round_nearest_afz": Rule(_round_half_away, whole=False),
+    "stablehlo.round_nearest_even": Rule(_same("Round"), whole=False),
+    "stablehlo.rsqrt": Rule(_rsqrt, _ACCURACY, whole=False),
+    "stablehlo.sign": Rule(_sign, whole=False),
+    "stablehlo.sine": Rule(_same("Sin"), _ACCURACY, whole=False),
+    "stablehlo.sqrt": Rule(_same("Sqrt"), _ACCURACY, whole=False),
+    "stablehlo.subtract": Rule(_subtract, whole=False),
+    "stablehlo.tan": Rule(_tan, _ACCURACY, whole=False),
+    "stablehlo.tanh": Rule(_same("Tanh"), _ACCURACY, whole=False),
+    "stablehlo.xor": Rule(_bitwise("Xor"), whole=False),
+}

@@ -1,0 +1,118 @@
+"""Random bits. Those of threefry are arithmetic; those of a device's own generator are refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from bridge.onnx.arithmetic.bits import shift
+from bridge.onnx.graph import nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Rule
+from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.values import Value
+
+__all__ = ["RULES"]
+
+# Salmon et al., Parallel random numbers: as easy as 1, 2, 3; five groups of four rounds.
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_GROUPS = 5
+_PARITY = 0x1BD11BDA
+_HALF = 32
+
+_OF_THE_DEVICE = (
+    "its random bits are the device's own, which ONNX cannot repeat",
+    "take keys of jax.random.key(seed, impl='threefry2x32')",
+)
+
+
+def _refuse(graph: Graph, op: Operation) -> Value:
+    """ONNX's random operations have streams of their own."""
+    del graph
+    op.refuse(*_OF_THE_DEVICE)
+
+
+def _bits(graph: Graph, op: Operation) -> Sequence[Value]:
+    """The next state and bits, counted as XLA does (xla/hlo/builder/lib/prng.cc)."""
+    (state,) = op.operands
+    shape, dtype = op.results[1].shape, op.results[1].dtype
+    numbers = tuple(dim for dim in shape if dim is not None)
+    is_known = len(numbers) == len(shape) and 0 not in numbers
+    if "THREE_FRY" not in op.text("rng_algorithm"):
+        op.refuse(*_OF_THE_DEVICE)
+    if not is_known or state.dtype != np.uint64 or state.shape != (2,) or "int" not in dtype.name:
+        op.refuse("its state is no pair of uint64, or its bits no integers of known shape")
+    key, count = (nodes.slice_(graph, state, [n], [n + 1], [1]) for n in (0, 1))
+    if dtype.itemsize == np.dtype(np.uint64).itemsize:
+        used, bits = math.prod(numbers), _wide(graph, key, count, math.prod(numbers))
+    else:
+        used, bits = _narrow(graph, key, count, numbers)
+    after = nodes.elementwise(graph, "Add", count, nodes.constant(used, np.uint64))
+    shaped = nodes.reshape(graph, bits, numbers)
+    return [nodes.concat(graph, [key, after], 0), nodes.cast(graph, shaped, dtype)]
+
+
+def _wide(graph: Graph, key: Value, count: Value, size: int) -> Value:
+    """64 bits from each number."""
+    low, high = (nodes.cast(graph, x, np.uint64) for x in _blocks(graph, key, count, size))
+    return nodes.elementwise(graph, "BitwiseOr", low, shift(graph, high, _HALF, "LEFT"))
+
+
+def _narrow(graph: Graph, key: Value, count: Value, shape: Sequence[int]) -> tuple[int, Value]:
+    """Two of 32 bits from each number, which are neighbours along the first even dimension.
+
+    Without an even one it is the longest, of which the last bits are left out.
+    """
+    dims = list(shape) or [1]
+    axis = next((n for n, dim in enumerate(dims) if dim % 2 == 0), dims.index(max(dims)))
+    half = [*dims[:axis], (dims[axis] + 1) // 2, *dims[axis + 1 :]]
+    size = math.prod(half)
+    words = [nodes.reshape(graph, word, half) for word in _blocks(graph, key, count, size)]
+    columns = [graph.whole(nodes.expand_dims(graph, word, [axis + 1])) for word in words]
+    joined = nodes.concat(graph, columns, axis + 1)
+    whole = nodes.reshape(graph, joined, [*half[:axis], 2 * half[axis], *half[axis + 1 :]])
+    return size, nodes.slice_(graph, whole, [0], [dims[axis]], [1], axes=[axis])
+
+
+def _blocks(graph: Graph, key: Value, count: Value, size: int) -> tuple[Value, Value]:
+    """Two words of 32 bits for each number from the state on."""
+    ends = [nodes.constant(n, np.int64) for n in (0, size, 1)]
+    line = nodes.cast(graph, graph.node("Range", ends, shape=(size,)), np.uint64)
+    first, second = _words(graph, nodes.elementwise(graph, "Add", line, count))
+    return _threefry(graph, _words(graph, key), first, second)
+
+
+def _words(graph: Graph, value: Value) -> tuple[Value, Value]:
+    """The low and the high half of 64 bits."""
+    high = shift(graph, value, _HALF, "RIGHT")
+    return nodes.cast(graph, value, np.uint32), nodes.cast(graph, high, np.uint32)
+
+
+def _threefry(
+    graph: Graph, key: tuple[Value, Value], first: Value, second: Value
+) -> tuple[Value, Value]:
+    do: Callable[..., Value] = partial(nodes.elementwise, graph)
+    parity = do("BitwiseXor", do("BitwiseXor", *key), nodes.constant(_PARITY, np.uint32))
+    keys = (*key, parity)
+    first, second = do("Add", first, keys[0]), do("Add", second, keys[1])
+    for group in range(_GROUPS):
+        for distance in _ROTATIONS[group % 2]:
+            first = do("Add", first, second)
+            left = shift(graph, second, distance, "LEFT")
+            right = shift(graph, second, _HALF - distance, "RIGHT")
+            second = do("BitwiseXor", first, do("BitwiseOr", left, right))
+        number = nodes.constant(group + 1, np.uint32)
+        first = do("Add", first, keys[(group + 1) % 3])
+        second = do("Add", do("Add", second, keys[(group + 2) % 3]), number)
+    return first, second
+
+
+RULES = {
+    "stablehlo.rng": Rule(_refuse, ("rng_distribution",)),
+    "stablehlo.rng_bit_generator": Rule(
+        _bits, ("rng_algorithm",), limits="other algorithms than THREE_FRY"
+    ),
+}

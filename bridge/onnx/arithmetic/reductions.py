@@ -1,0 +1,275 @@
+"""Reductions along dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bridge.core.size_polynomials import Shape, lower_bound, product
+from bridge.onnx.arithmetic.fusions import Reduction
+from bridge.onnx.arithmetic.reducers import (
+    depends_on_order,
+    identity_of,
+    is_identity,
+    orders_first,
+    reducer_of,
+)
+from bridge.onnx.graph import layouts, nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Rule
+from bridge.onnx.graph.stablehlo_operation import Operation, Region
+from bridge.onnx.graph.values import Value, of_array, of_sizes
+
+__all__ = ["RULES", "reduce_along"]
+
+_OPERATIONS = {
+    "add": "ReduceSum",
+    "and": "ReduceMin",
+    "maximum": "ReduceMax",
+    "minimum": "ReduceMin",
+    "multiply": "ReduceProd",
+    "or": "ReduceMax",
+}
+_COMBINING = {
+    "add": "Add",
+    "and": "And",
+    "maximum": "Max",
+    "minimum": "Min",
+    "multiply": "Mul",
+    "or": "Or",
+}
+
+
+def _reduce(graph: Graph, op: Operation) -> Sequence[Value]:
+    count = len(op.operands) // 2
+    values, starts = op.operands[:count], op.operands[count:]
+    axes, (region,) = op.integers("dimensions"), op.regions
+    if product(values[0].shape[axis] for axis in axes) == 0:
+        shape = _without(values[0].shape, axes)
+        return [nodes.place(graph, start, [], shape) for start in starts]
+    reducer = reducer_of(region) if count == 1 else ""
+    if reducer in _OPERATIONS and _has_operation(reducer, values[0]):
+        return [_reduce_simply(graph, reducer, values[0], starts[0], axes)]
+    orderly = count == 2 and len(axes) == 1 and values[0].dtype != np.uint64
+    orderly = orderly and not _may_be_empty(values[0], axes)
+    if orderly and _is_counting(graph, values[1], axes[0]):
+        order = orders_first(region, graph)
+        least = "maximum" if order == "max" else "minimum"
+        if order and is_identity(least, starts[0]) and starts[1].scalar == 0:
+            return _extreme_and_index(graph, order, values, axes[0])
+    return _reduce_by_halves(graph, op, values, starts, axes)
+
+
+def _may_be_empty(value: Value, axes: Sequence[int]) -> bool:
+    """Whether it may have nothing along some dimensions, of which ArgMax then finds no index."""
+    return any((lower_bound(value.shape[axis]) or 0) < 1 for axis in axes)
+
+
+def _without(shape: Shape, axes: Sequence[int]) -> Shape:
+    return tuple(dim for axis, dim in enumerate(shape) if axis not in axes)
+
+
+def _has_operation(reducer: str, value: Value) -> bool:
+    """Whether it can be computed as one: no bits or products of integers, no sum of flags."""
+    if reducer in ("and", "or"):
+        return value.dtype == bool
+    return value.is_float or (value.dtype != bool and reducer != "multiply")
+
+
+def _reduce_simply(
+    graph: Graph, reducer: str, value: Value, start: Value, axes: Sequence[int]
+) -> Value:
+    result = reduce_along(graph, reducer, value, axes)
+    if is_identity(reducer, start):
+        return result
+    return nodes.elementwise(graph, _COMBINING[reducer], result, start)
+
+
+def reduce_along(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) -> Value:
+    """The reduction along some dimensions.
+
+    ONNX Runtime finds NaN among the least and greatest of numbers only in some places, so it is
+    looked for apart.
+    """
+    if all(value.shape[axis] == 1 for axis in axes):
+        return nodes.squeeze(graph, value, axes)
+    if reducer == "add" and not value.is_float:
+        return _sum_of_integers(graph, value, axes)
+    is_order = reducer in ("maximum", "minimum")
+    if is_order and value.dtype.name in ("int64", "uint32", "uint64"):
+        return _extreme_of_integers(graph, reducer, value, axes)
+    value, axes = layouts.unturned_axes(graph, graph.whole(value), axes)
+    result = _node(graph, _OPERATIONS[reducer], value, axes)
+    fact = Reduction(reducer, graph.reference(value), value.shape, tuple(axes))
+    if not is_order or not value.is_float:
+        graph.remember(result, fact)
+        return result
+    is_nan = nodes.elementwise(graph, "IsNaN", value, dtype=bool)
+    any_nan = _node(graph, "ReduceMax", is_nan, axes)
+    result = nodes.where(graph, any_nan, nodes.number_like(value, np.nan), result)
+    graph.remember(result, fact)
+    return result
+
+
+def _in_lines(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
+    """The value with all that is reduced in its last dimension."""
+    kept = [axis for axis in range(value.rank) if axis not in axes]
+    turned = nodes.transpose(graph, graph.whole(value), [*kept, *axes])
+    length = product(value.shape[axis] for axis in axes)
+    return nodes.reshape(graph, turned, [*_without(value.shape, axes), length])
+
+
+def _sum_of_integers(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
+    """A product with ones, which wraps around; the runtime's own sum is in float64."""
+    shape = _without(value.shape, axes)
+    if 0 in shape:  # which the runtime's product does not take
+        return nodes.number_like(value, 0).seen_as(shape)
+    lines = graph.whole(_in_lines(graph, value, axes))
+    ones = graph.whole(nodes.number_like(value, 1).seen_as(lines.shape[-1:]))
+    return graph.node("MatMul", [lines, ones], shape=lines.shape[:-1])
+
+
+def _extreme_of_integers(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) -> Value:
+    """The element where it is, since the runtime compares 32 bits; unsigned ones in their order."""
+    bits = 8 * value.dtype.itemsize
+    signed = _with_flipped_sign(graph, value, f"int{bits}") if value.is_unsigned else value
+    if bits == 32:
+        found = _node(graph, _OPERATIONS[reducer], signed, axes)
+    else:
+        lines = _in_lines(graph, signed, axes)
+        if _may_be_empty(value, axes):
+            least = of_array(identity_of(reducer, signed.dtype)).seen_as((*lines.shape[:-1], 1))
+            lines = nodes.concat(graph, [lines, least], lines.rank - 1)
+        lines = graph.whole(lines)
+        name = "ArgMax" if reducer == "maximum" else "ArgMin"
+        where = _arg(graph, name, lines, lines.rank - 1)
+        found = _take(graph, lines, where, lines.rank - 1)
+    return _with_flipped_sign(graph, found, value.dtype.name) if value.is_unsigned else found
+
+
+def _with_flipped_sign(graph: Graph, value: Value, dtype: str) -> Value:
+    """Unsigned integers as signed ones in the same order, or back."""
+    cast = nodes.cast(graph, value, dtype)
+    return nodes.elementwise(
+        graph,
+        "BitwiseXor",
+        cast,
+        nodes.number_like(
+            cast, np.array(1 << 63 if "64" in dtype else 1 << 31, np.uint64).astype(dtype)
+        ),
+    )
+
+
+def _node(graph: Graph, op_type: str, value: Value, axes: Sequence[int]) -> Value:
+    if value.dtype == bool and _may_be_empty(value, axes):  # which the runtime takes of numbers
+        of_numbers = _node(graph, op_type, nodes.cast(graph, value, np.uint8), axes)
+        return nodes.cast(graph, of_numbers, bool)
+    value = graph.whole(value)
+    shape = _without(value.shape, axes)
+    return graph.node(op_type, [value, nodes.integers(axes)], shape=shape, keepdims=0)
+
+
+def _is_counting(graph: Graph, value: Value, axis: int) -> bool:
+    """Whether a value is 0, 1, 2, … along a dimension, and the same along the others."""
+    held = (1,) * (value.rank - len(value.held)) + value.held
+    if any(dim != 1 for number, dim in enumerate(held) if number != axis):
+        return False
+    if value.array is not None:
+        return bool((value.array.reshape(-1) == np.arange(value.array.size)).all())
+    node = graph.producer(value)
+    while node is not None and node.op_type in ("Cast", "Unsqueeze"):
+        node = graph.source(node.inputs[0])
+    return node is not None and node.op_type == "Range"  # which only iota makes
+
+
+def _extreme_and_index(
+    graph: Graph, order: str, values: Sequence[Value], axis: int
+) -> Sequence[Value]:
+    """The first greatest or least number, and where it is; or the first NaN."""
+    value, counting = graph.whole(values[0]), values[1]
+    where = _arg(graph, "ArgMax" if order == "max" else "ArgMin", value, axis)
+    if value.is_float:
+        is_nan = nodes.elementwise(graph, "IsNaN", value, dtype=bool)
+        first = _arg(graph, "ArgMax", nodes.cast(graph, is_nan, np.uint8), axis)
+        any_nan = _node(graph, "ReduceMax", is_nan, [axis])
+        where = nodes.where(graph, any_nan, first, where)
+    return [_take(graph, value, where, axis), nodes.cast(graph, where, counting.dtype)]
+
+
+def _arg(graph: Graph, op_type: str, value: Value, axis: int) -> Value:
+    shape, kind = _without(value.shape, [axis]), np.dtype(np.int64)
+    return graph.node(op_type, [value], shape=shape, dtype=kind, axis=axis, keepdims=0)
+
+
+def _take(graph: Graph, value: Value, where: Value, axis: int) -> Value:
+    """The element at an index along a dimension, for each place in the others."""
+    column = graph.whole(nodes.expand_dims(graph, where, [axis]))
+    found = graph.node("GatherElements", [value, column], shape=column.shape, axis=axis)
+    return nodes.squeeze(graph, found, [axis])
+
+
+def _reduce_by_halves(
+    graph: Graph,
+    op: Operation,
+    values: Sequence[Value],
+    starts: Sequence[Value],
+    axes: Sequence[int],
+) -> Sequence[Value]:
+    """Neighbours are combined by the region, all pairs at once, until one element is left."""
+    kept = [axis for axis in range(values[0].rank) if axis not in axes]
+    shape = _without(values[0].shape, axes)
+    length = product(values[0].shape[axis] for axis in axes)
+    if not isinstance(length, int) or (length > 1 and depends_on_order(op.regions[0], graph)):
+        return _reduce_in_order(graph, op.regions[0], values, starts, axes)
+    turned = [nodes.transpose(graph, value, [*kept, *axes]) for value in values]
+    lines = [nodes.reshape(graph, value, [*shape, length]) for value in turned]
+    while length > 1:
+        lines = _combine_neighbours(graph, op.regions[0], lines, length)
+        length = (length + 1) // 2
+    firsts = [nodes.reshape(graph, line, shape) for line in lines]
+    placed = [nodes.place(graph, start, [], shape) for start in starts]
+    return op.regions[0].apply(graph, [*placed, *firsts])
+
+
+def _reduce_in_order(
+    graph: Graph,
+    region: Region,
+    values: Sequence[Value],
+    starts: Sequence[Value],
+    axes: Sequence[int],
+) -> Sequence[Value]:
+    """One element after another, in a loop: where only a run knows how many, or order matters."""
+    kept = [axis for axis in range(values[0].rank) if axis not in axes]
+    shape = _without(values[0].shape, axes)
+    length = product(values[0].shape[axis] for axis in axes)
+    turned = [nodes.transpose(graph, graph.whole(value), [*axes, *kept]) for value in values]
+    lines = [graph.whole(nodes.reshape(graph, value, [length, *shape])) for value in turned]
+    body, number, goes_on = nodes.loop_body(graph)
+    body.add_result(goes_on)
+    before = [body.add_input(body.unique("reduced"), value.dtype, shape) for value in values]
+    rows = [nodes.gather(body, line, number, 0) for line in lines]
+    for found in region.apply(body, [*before, *rows]):
+        body.add_result(found.seen_as(shape))
+    inits = [graph.whole(nodes.place(graph, start, [], shape)) for start in starts]
+    rounds = graph.whole(of_sizes((length,), np.dtype(np.int64), ()))
+    kinds = [(shape, value.dtype) for value in values]
+    return graph.nodes_of("Loop", [rounds, nodes.constant(True, bool), *inits], kinds, body=body)
+
+
+def _combine_neighbours(
+    graph: Graph, region: Region, lines: Sequence[Value], length: int
+) -> list[Value]:
+    axis, even = lines[0].rank - 1, length - length % 2
+    left = [nodes.slice_(graph, line, [0], [even], [2], axes=[axis]) for line in lines]
+    right = [nodes.slice_(graph, line, [1], [even], [2], axes=[axis]) for line in lines]
+    combined = region.apply(graph, [*left, *right])
+    if even == length:
+        return combined
+    rest = [nodes.slice_(graph, line, [even], [length], [1], axes=[axis]) for line in lines]
+    return [nodes.concat(graph, pair, axis) for pair in zip(combined, rest, strict=True)]
+
+
+RULES = {
+    "stablehlo.reduce": Rule(_reduce, ("dimensions",), whole=False),
+}

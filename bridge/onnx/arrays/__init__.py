@@ -1,0 +1,1 @@
+"""Rules for operations that move elements: shapes, slices, gathers, scatters, sorts."""

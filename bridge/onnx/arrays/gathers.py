@@ -1,0 +1,158 @@
+"""Slices of an array at many places: Gather where it is whole rows, GatherND elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bridge.core.size_polynomials import Dim, Shape
+from bridge.onnx.arrays.dynamic_slicing import read_slice
+from bridge.onnx.arrays.indexing import Places, add_offsets, clamp, of_gather, start_vectors
+from bridge.onnx.graph import nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Rule
+from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.values import Value
+
+__all__ = ["RULES"]
+
+
+def _gather(graph: Graph, op: Operation) -> Value:
+    return _slices(graph, op, op.integers("slice_sizes"))
+
+
+def _dynamic_gather(graph: Graph, op: Operation) -> Value:
+    places, sizes = of_gather(op), list(op.sizes(graph, 2))
+    for axis in (*places.dropped, *places.batching):
+        sizes[axis] = 1
+    for axis, at in zip(places.window_axes(len(sizes)), places.window, strict=True):
+        known = op.result.shape[at]
+        sizes[axis] = sizes[axis] if known is None else known
+    return _slices(graph, op, sizes)
+
+
+def _slices(graph: Graph, op: Operation, sizes: Sequence[Dim]) -> Value:
+    """The slices, of which one that would lie beyond the array is moved into it."""
+    (value, indices), places = op.operands[:2], of_gather(op)
+    batch = places.batch_shape(indices)
+    shape = _shape_of_all(places, batch, sizes)
+    positions = places.positions(value.rank, len(batch))
+    components = [k for k, axis in enumerate(places.mapped) if value.shape[axis] != sizes[axis]]
+    moving = [places.mapped[k] for k in components]
+    value, axes = _cut(graph, value, sizes, places, moving)
+    if not moving:
+        return nodes.place(graph, value, [positions[axis] for axis in axes], shape)
+    starts = start_vectors(graph, indices, places)
+    if len(components) < len(places.mapped):
+        starts = nodes.gather(graph, starts, nodes.integers(components), starts.rank - 1)
+    limits = [value.shape[axes.index(axis)] - sizes[axis] for axis in moving]
+    starts = clamp(graph, starts, limits)
+    extents = [sizes[axis] for axis in moving]
+    if not batch:
+        within = [axes.index(axis) for axis in moving]
+        return nodes.reshape(graph, read_slice(graph, value, within, starts, extents), shape)
+    if extents == [1] and not places.batching:
+        found, axes = _rows(graph, value, starts, axes, moving[0])
+    else:
+        found, axes = _elements(graph, value, starts, axes, places, moving, extents)
+    others = iter(places.other_axes(len(batch)))
+    leading = [positions[axis] for axis in places.batching]
+    taken = [*leading, *(axis for axis in others if axis not in leading)]
+    targets = [taken[-1 - axis] if axis < 0 else positions[axis] for axis in axes]
+    return nodes.place(graph, found, targets, shape)
+
+
+def _shape_of_all(places: Places, batch: Shape, sizes: Sequence[Dim]) -> Shape:
+    """The shape of the result."""
+    window = iter([sizes[axis] for axis in places.window_axes(len(sizes))])
+    others = iter(batch)
+    rank = len(batch) + len(places.window)
+    return tuple(next(window) if axis in places.window else next(others) for axis in range(rank))
+
+
+def _cut(
+    graph: Graph, value: Value, sizes: Sequence[Dim], places: Places, moving: Sequence[int]
+) -> tuple[Value, list[int]]:
+    """The value without what no slice has where all of them begin at 0.
+
+    Returns:
+        It, and for each of its dimensions which one of the array it is.
+    """
+    whole = (*moving, *places.batching)
+    axes = [axis for axis in range(value.rank) if axis not in whole]
+    limits = [sizes[axis] for axis in axes]
+    value = nodes.slice_(graph, value, [0] * len(axes), limits, [1] * len(axes), axes)
+    dropped = [axis for axis in places.dropped if axis not in moving]
+    kept = [axis for axis in range(value.rank) if axis not in dropped]
+    return nodes.squeeze(graph, value, dropped), kept
+
+
+# The dimensions that tell slices apart are -1, -2, … in what follows.
+def _rows(
+    graph: Graph, value: Value, starts: Value, axes: Sequence[int], axis: int
+) -> tuple[Value, list[int]]:
+    """Slices that have one element along one dimension, and are whole otherwise.
+
+    Returns:
+        They, and for each of their dimensions which one of the array it is.
+    """
+    at = axes.index(axis)
+    index = nodes.squeeze(graph, starts, [starts.rank - 1])
+    found = nodes.gather(graph, value, index, at)
+    return found, [*axes[:at], *_apart(index.rank), *axes[at + 1 :]]
+
+
+def _elements(
+    graph: Graph,
+    value: Value,
+    starts: Value,
+    axes: Sequence[int],
+    places: Places,
+    moving: Sequence[int],
+    extents: Sequence[Dim],
+) -> tuple[Value, list[int]]:
+    """Slices that begin anywhere in several dimensions; the rest as for rows."""
+    rest = [axis for axis in axes if axis not in moving and axis not in places.batching]
+    order = [*places.batching, *moving, *rest]
+    value = nodes.transpose(graph, graph.whole(value), [axes.index(axis) for axis in order])
+    count = starts.rank - 1
+    others = [axis for axis in range(count) if axis not in places.leading]
+    starts = nodes.transpose(graph, starts, [*places.leading, *others, count])
+    starts = graph.whole(add_offsets(graph, starts, extents))
+    shape = (*starts.shape[:-1], *value.shape[len(places.batching) + len(moving) :])
+    found = graph.node("GatherND", [value, starts], shape=shape, batch_dims=len(places.batching))
+    wide = [axis for axis, extent in zip(moving, extents, strict=True) if extent != 1]
+    return found, [*_apart(count), *wide, *rest]
+
+
+def _apart(count: int) -> range:
+    return range(-1, -1 - count, -1)
+
+
+_READ = ("dimension_numbers", "indices_are_sorted")
+
+
+def _torch_index_select(graph: Graph, op: Operation) -> Value:
+    """Slices along one dimension, which older modules have as an operation."""
+    (value, indices), axis = op.operands, op.integer("dim")
+    batches = op.integer("batch_dims")
+    order = [*range(batches), axis, *(n for n in range(batches, value.rank) if n != axis)]
+    turned = graph.whole(nodes.transpose(graph, value, order))
+    column = nodes.expand_dims(graph, nodes.cast(graph, indices, np.int64), [indices.rank])
+    inside = graph.whole(clamp(graph, column, [value.shape[axis] - 1]))
+    shape = (*indices.shape, *turned.shape[batches + 1 :])
+    found = graph.node("GatherND", [turned, inside], shape=shape, batch_dims=batches)
+    before, new = axis - batches, indices.rank - batches
+    first = range(indices.rank, indices.rank + before)
+    rest = range(indices.rank + before, found.rank)
+    middle = range(batches, batches + new)
+    return nodes.transpose(graph, found, [*range(batches), *first, *middle, *rest])
+
+
+RULES = {
+    # A dynamic gather may repeat its sizes as an attribute, which says nothing else.
+    "stablehlo.dynamic_gather": Rule(_dynamic_gather, (*_READ, "slice_sizes")),
+    "stablehlo.gather": Rule(_gather, (*_READ, "slice_sizes")),
+    "stablehlo.torch_index_select": Rule(_torch_index_select, ("batch_dims", "dim")),
+}

@@ -1,0 +1,159 @@
+"""Where slices lie in an array: what gathers read, and what scatters write.
+
+StableHLO has one form for both: vectors of start indices, the dimensions of the array that they are
+along, and which dimensions of the slices are those of the array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bridge.core.size_polynomials import Dim, Shape, is_static, numbers_of
+from bridge.onnx.graph import nodes
+from bridge.onnx.graph.folding import MAX_BYTES, MAX_COUNTED
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.values import Value, of_array, of_sizes
+
+__all__ = ["Places", "add_offsets", "clamp", "count_up", "of_gather", "of_scatter", "start_vectors"]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How vectors of start indices say where slices lie.
+
+    Attributes:
+        mapped: for each component of a vector the dimension of the array that it is along.
+        batching: the dimensions of the array in which a slice has the place of its vector.
+        index_batching: the dimensions of the indices that say that place.
+        dropped: the dimensions of the array, of size 1 in a slice, that slices are without.
+        window: where the other dimensions of a slice are in the array of all slices.
+        vector_axis: the dimension of the indices along which a vector lies; their rank for scalars.
+    """
+
+    mapped: tuple[int, ...]
+    batching: tuple[int, ...]
+    index_batching: tuple[int, ...]
+    dropped: tuple[int, ...]
+    window: tuple[int, ...]
+    vector_axis: int
+
+    def positions(self, rank: int, count: int) -> dict[int, int]:
+        """Where the dimensions of an array of some rank are in the array of all slices.
+
+        Args:
+            rank: of the array.
+            count: how many dimensions tell slices apart.
+        """
+        slices = dict(zip(self.window_axes(rank), self.window, strict=True))
+        others = self.other_axes(count)
+        leading = [others[number] for number in self.leading]
+        return slices | dict(zip(self.batching, leading, strict=True))
+
+    def window_axes(self, rank: int) -> list[int]:
+        """The dimensions of an array of some rank that slices have."""
+        gone = (*self.dropped, *self.batching)
+        return [axis for axis in range(rank) if axis not in gone]
+
+    def other_axes(self, count: int) -> list[int]:
+        """The dimensions of the array of all slices that tell them apart."""
+        return [axis for axis in range(count + len(self.window)) if axis not in self.window]
+
+    def batch_shape(self, indices: Value) -> Shape:
+        """How many slices there are along each of these dimensions."""
+        return tuple(dim for axis, dim in enumerate(indices.shape) if axis != self.vector_axis)
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """Among the dimensions that tell slices apart, those that are `index_batching`."""
+        return tuple(axis - (axis > self.vector_axis) for axis in self.index_batching)
+
+
+def of_gather(op: Operation) -> Places:
+    """The places that the attribute of a gather says."""
+    fields = op.fields("dimension_numbers")
+    return Places(
+        mapped=fields.get("start_index_map", ()),
+        batching=fields.get("operand_batching_dims", ()),
+        index_batching=fields.get("start_indices_batching_dims", ()),
+        dropped=fields.get("collapsed_slice_dims", ()),
+        window=fields.get("offset_dims", ()),
+        vector_axis=fields.get("index_vector_dim", (0,))[0],
+    )
+
+
+def of_scatter(op: Operation) -> Places:
+    """The places that the attribute of a scatter says."""
+    fields = op.fields("scatter_dimension_numbers")
+    return Places(
+        mapped=fields.get("scatter_dims_to_operand_dims", ()),
+        batching=fields.get("input_batching_dims", ()),
+        index_batching=fields.get("scatter_indices_batching_dims", ()),
+        dropped=fields.get("inserted_window_dims", ()),
+        window=fields.get("update_window_dims", ()),
+        vector_axis=fields.get("index_vector_dim", (0,))[0],
+    )
+
+
+def start_vectors(graph: Graph, indices: Value, places: Places) -> Value:
+    """The start indices as int64, with the vectors along the last dimension."""
+    if indices.dtype == np.uint64:  # what no int64 can say is out of bounds in any case
+        greatest = nodes.number_like(indices, np.iinfo(np.int64).max)
+        indices = nodes.elementwise(graph, "Min", indices, greatest)
+    vectors = nodes.cast(graph, indices, np.int64)
+    if places.vector_axis == vectors.rank:
+        return nodes.expand_dims(graph, vectors, [vectors.rank])
+    others = [axis for axis in range(vectors.rank) if axis != places.vector_axis]
+    return nodes.transpose(graph, vectors, [*others, places.vector_axis])
+
+
+def clamp(graph: Graph, starts: Value, limits: Sequence[Dim]) -> Value:
+    """Start indices between 0 and the limit of each component, which are along the last axis."""
+    if starts.array is not None and is_static(limits):
+        array = np.clip(starts.array, 0, np.array(limits, np.int64))
+        shape = numbers_of(starts.shape)
+        if math.prod(shape) * array.itemsize > MAX_BYTES:
+            return Value(array.dtype, shape, array.shape, array=array)
+        return of_array(np.broadcast_to(array, shape))
+    zero, bounds = nodes.constant(0, np.int64), graph.vector(limits)
+    raised = nodes.elementwise(graph, "Max", starts, zero)
+    return nodes.elementwise(graph, "Min", raised, bounds)
+
+
+def count_up(graph: Graph, size: Dim) -> Value:
+    """0, 1, 2, … as int64."""
+    if isinstance(size, int) and size <= MAX_COUNTED:
+        return of_array(np.arange(size))
+    limit = of_sizes((size,), np.dtype(np.int64), ())
+    ends = [nodes.constant(0, np.int64), limit, nodes.constant(1, np.int64)]
+    return graph.node("Range", ends, shape=(size,))
+
+
+def add_offsets(graph: Graph, starts: Value, extents: Sequence[Dim]) -> Value:
+    """The indices of all elements of slices, given where each slice begins.
+
+    Args:
+        graph: where it is put.
+        starts: vectors of int64 along the last dimension.
+        extents: how large a slice is along each component; those of 1 add no dimension.
+    """
+    wide = [number for number, extent in enumerate(extents) if extent != 1]
+    if not wide:
+        return starts
+    count = starts.rank - 1
+    axes = range(count, count + len(wide))
+    starts = nodes.expand_dims(graph, starts, list(axes))
+    for axis, number in zip(axes, wide, strict=True):
+        steps = count_up(graph, extents[number])
+        unit = nodes.integers(int(number == other) for other in range(len(extents)))
+        column = nodes.expand_dims(graph, steps, [1])
+        offsets = nodes.elementwise(graph, "Mul", column, unit)
+        shape: list[Dim] = [1] * starts.rank
+        shape[axis], shape[-1] = extents[number], len(extents)
+        placed = nodes.place(graph, offsets, [axis, starts.rank - 1], shape)
+        starts = nodes.elementwise(graph, "Add", starts, placed)
+    return starts

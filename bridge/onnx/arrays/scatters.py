@@ -1,0 +1,306 @@
+"""Slices written into an array, or added to it, at many places.
+
+ONNX Runtime writes the rows of ScatterND from several threads at once, so that two of them at one
+place lose updates (seen with 1.31). ScatterElements goes one after another.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bridge.core.size_polynomials import Dim, Shape, product
+from bridge.onnx.arithmetic.reducers import reducer_of
+from bridge.onnx.arrays.indexing import Places, count_up, of_scatter, start_vectors
+from bridge.onnx.arrays.ordered_updates import update_in_order
+from bridge.onnx.graph import nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Rule
+from bridge.onnx.graph.stablehlo_operation import Operation, Region
+from bridge.onnx.graph.values import Value, of_sizes
+
+__all__ = ["RULES"]
+
+_REDUCTIONS = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul",
+               "replace": "none"}  # fmt: skip
+_OF_BOOLS = {"add": "maximum", "and": "minimum", "maximum": "maximum", "minimum": "minimum",
+             "multiply": "minimum", "or": "maximum"}  # fmt: skip
+
+
+def _scatter(graph: Graph, op: Operation) -> Value | Sequence[Value]:
+    count = len(op.operands) // 2
+    values, indices, updates = op.operands[:count], op.operands[count], op.operands[count + 1 :]
+    places = of_scatter(op)
+    layout = _layout_of(places, values[0], indices, updates[0])
+    starts = start_vectors(graph, indices, places)
+    unique = op.flag("unique_indices")
+    every = [_rows(graph, layout, starts, update, unique=unique) for update in updates]
+    reducer = reducer_of(op.regions[0])
+    if count == 1 and (value := _at_once(graph, reducer, values[0], every[0])) is not None:
+        return value
+    if not every[0].unique:
+        return _in_order(graph, op.regions[0], values, every)
+    pairs = list(zip(values, every, strict=True))
+    new = [rows.write(graph, value, rows.updates, "none") for value, rows in pairs]
+    computed = op.regions[0].apply(graph, [*values, *new])
+    touched = every[0].touched(graph, values[0])
+    return [nodes.where(graph, touched, *pair) for pair in zip(computed, values, strict=True)]
+
+
+def _at_once(graph: Graph, reducer: str, value: Value, rows: _Rows) -> Value | None:
+    """The array after all updates, by an operation that ONNX has; None where it has none."""
+    if value.dtype == bool and reducer in _OF_BOOLS:
+        return _of_bools(graph, value, rows, _OF_BOOLS[reducer])
+    if reducer in ("maximum", "minimum") and value.is_float:
+        return _extreme(graph, value, rows, _REDUCTIONS[reducer])
+    if reducer in _REDUCTIONS:
+        return rows.write(graph, value, rows.updates, _REDUCTIONS[reducer])
+    return None
+
+
+def _in_order(
+    graph: Graph, region: Region, values: Sequence[Value], every: Sequence[_Rows]
+) -> list[Value]:
+    """What any other function makes of elements for which there are several updates."""
+    pairs = list(zip(values, every, strict=True))
+    matrices = [rows.matrix(graph, value) for value, rows in pairs]
+    updates = [rows.updates for rows in every]
+    made = update_in_order(graph, region, matrices, every[0].index, updates)
+    return [rows.array(graph, m, v) for (v, rows), m in zip(pairs, made, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Updates as rows of a matrix, and the row of the array, as a matrix, that each is for.
+
+    Attributes:
+        order: the dimensions of the array, with those that make a row last.
+        row_rank: how many of them make a row.
+        index: the number of the array's row for each update, a vector; the number of rows for an
+            update that is dropped.
+        updates: a matrix.
+        unique: whether no row is there twice, but for those that are dropped.
+        in_bounds: whether nothing is dropped.
+    """
+
+    order: tuple[int, ...]
+    row_rank: int
+    index: Value
+    updates: Value
+    unique: bool
+    in_bounds: bool
+
+    def write(self, graph: Graph, value: Value, updates: Value, reduction: str) -> Value:
+        """The array with the updates in it, or combined with what is there."""
+        matrix = self._combine(graph, self.matrix(graph, value), updates, reduction)
+        return self.array(graph, matrix, value)
+
+    def matrix(self, graph: Graph, value: Value) -> Value:
+        """The array as rows, and one row more for what is dropped."""
+        ordered = nodes.transpose(graph, graph.whole(value), self.order)
+        count = product(ordered.shape[: len(self.order) - self.row_rank])
+        row = self.updates.shape[1]
+        matrix = graph.whole(nodes.reshape(graph, ordered, (count, row)))
+        if self.in_bounds:
+            return matrix
+        ends = nodes.integers([0, 0, 1, 0])
+        return graph.node("Pad", [matrix, ends], shape=(count + 1, row))
+
+    def array(self, graph: Graph, matrix: Value, value: Value) -> Value:
+        """Rows as an array like the one that they were made of."""
+        shape = [value.shape[axis] for axis in self.order]
+        count = product(shape[: len(self.order) - self.row_rank])
+        if not self.in_bounds:
+            matrix = nodes.slice_(graph, matrix, [0], [count], [1], [0])
+        whole = nodes.reshape(graph, matrix, shape)
+        return nodes.transpose(graph, whole, [self.order.index(a) for a in range(value.rank)])
+
+    def _combine(self, graph: Graph, matrix: Value, updates: Value, reduction: str) -> Value:
+        column = nodes.expand_dims(graph, self.index, [1])
+        if self.unique:
+            inputs = [matrix, graph.whole(column), graph.whole(updates)]
+            return graph.node("ScatterND", inputs, shape=matrix.shape, reduction=reduction)
+        index = graph.whole(column.seen_as(updates.shape))
+        inputs = [matrix, index, graph.whole(updates)]
+        return graph.node(
+            "ScatterElements", inputs, shape=matrix.shape, axis=0, reduction=reduction
+        )
+
+    def touched(self, graph: Graph, value: Value) -> Value:
+        """Whether there is an update for each element."""
+        nothing = nodes.constant(False, bool).seen_as(value.shape)
+        every = nodes.constant(True, bool).seen_as(self.updates.shape)
+        return self.write(graph, nothing, every, "none")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which dimensions of an array and of updates are which.
+
+    Attributes:
+        places: where the updates go.
+        array: the shape of the array.
+        batch: how many updates there are along each dimension that tells them apart.
+        extents: how large an update is along each dimension of the array.
+        row: the dimensions of the array along which an update is as large as the array.
+        selected: the other ones.
+        wide: those among them that updates have, too.
+        order: the dimensions of the updates: that tell them apart, `wide`, `row`.
+    """
+
+    places: Places
+    array: Shape
+    batch: Shape
+    extents: Shape
+    row: tuple[int, ...]
+    selected: tuple[int, ...]
+    wide: tuple[int, ...]
+    order: tuple[int, ...]
+
+    @property
+    def elements(self) -> Shape:
+        """How many rows are written, along each dimension."""
+        return (*self.batch, *(self.extents[axis] for axis in self.wide))
+
+
+def _layout_of(places: Places, value: Value, indices: Value, updates: Value) -> _Layout:
+    batch = places.batch_shape(indices)
+    positions = places.positions(value.rank, len(batch))
+    windows = places.window_axes(value.rank)
+    extents = [
+        updates.shape[positions[axis]] if axis in windows else 1 for axis in range(value.rank)
+    ]
+    row = [axis for axis in windows if extents[axis] == value.shape[axis]]
+    selected = [axis for axis in range(value.rank) if axis not in row]
+    wide = [axis for axis in selected if axis in windows]
+    apart = places.other_axes(len(batch))
+    order = (*apart, *(positions[axis] for axis in (*wide, *row)))
+    return _Layout(
+        places=places,
+        array=value.shape,
+        batch=batch,
+        extents=tuple(extents),
+        row=tuple(row),
+        selected=tuple(selected),
+        wide=tuple(wide),
+        order=order,
+    )
+
+
+def _rows(graph: Graph, layout: _Layout, starts: Value, updates: Value, *, unique: bool) -> _Rows:
+    """Updates at start vectors as rows of a matrix."""
+    columns = {
+        axis: _column(graph, starts, number) for number, axis in enumerate(layout.places.mapped)
+    }
+    index = _linear_index(graph, layout, columns)
+    fits = _fits(graph, layout, columns)
+    if fits is not None:
+        inside = nodes.place(graph, fits, range(len(layout.batch)), layout.elements)
+        index = nodes.where(graph, inside, index, _number(_count(layout)))
+    count = product(layout.elements)
+    ordered = nodes.transpose(graph, updates, layout.order)
+    row = product(layout.array[axis] for axis in layout.row)
+    return _Rows(
+        order=(*layout.selected, *layout.row),
+        row_rank=len(layout.row),
+        index=nodes.reshape(graph, graph.whole(index.seen_as(layout.elements)), (count,)),
+        updates=nodes.reshape(graph, ordered, (count, row)),
+        unique=unique or product(layout.batch) == 1,
+        in_bounds=fits is None,
+    )
+
+
+def _column(graph: Graph, starts: Value, number: int) -> Value:
+    """One component of all start vectors."""
+    last = starts.rank - 1
+    if starts.shape[last] == 1:
+        return nodes.squeeze(graph, starts, [last])
+    return nodes.squeeze(
+        graph, nodes.slice_(graph, starts, [number], [number + 1], [1], [last]), [last]
+    )
+
+
+def _linear_index(graph: Graph, layout: _Layout, columns: Mapping[int, Value]) -> Value:
+    """The number of each element's row in the array, if that is one matrix."""
+    total = nodes.constant(0, np.int64)
+    stride: Dim = 1
+    for axis in reversed(layout.selected):
+        for part in _parts(graph, layout, columns, axis):
+            scaled = nodes.elementwise(graph, "Mul", part, _number(stride))
+            total = scaled if total.scalar == 0 else nodes.elementwise(graph, "Add", total, scaled)
+        stride = stride * layout.array[axis]
+    return total
+
+
+def _parts(graph: Graph, layout: _Layout, columns: Mapping[int, Value], axis: int) -> list[Value]:
+    """What the index along one dimension is the sum of."""
+    places, shape = layout.places, layout.elements
+    parts = []
+    if axis in columns:
+        parts.append(nodes.place(graph, columns[axis], range(len(layout.batch)), shape))
+    if axis in places.batching:
+        at = places.leading[places.batching.index(axis)]
+        parts.append(nodes.place(graph, count_up(graph, layout.batch[at]), [at], shape))
+    if axis in layout.wide:
+        at = len(layout.batch) + layout.wide.index(axis)
+        parts.append(nodes.place(graph, count_up(graph, layout.extents[axis]), [at], shape))
+    return parts
+
+
+def _fits(graph: Graph, layout: _Layout, columns: Mapping[int, Value]) -> Value | None:
+    """Whether each update is within the array; None where all are known to be."""
+    conditions = []
+    for axis, column in columns.items():
+        room = layout.array[axis] - layout.extents[axis]
+        zero = nodes.constant(0, np.int64)
+        conditions += [
+            nodes.elementwise(graph, "GreaterOrEqual", column, zero, dtype=bool),
+            nodes.elementwise(graph, "LessOrEqual", column, _number(room), dtype=bool),
+        ]
+    open_ = [value for value in conditions if value.array is None or not value.array.all()]
+    if not open_:
+        return None
+    return functools.reduce(lambda a, b: nodes.elementwise(graph, "And", a, b), open_)
+
+
+def _count(layout: _Layout) -> Dim:
+    return product(layout.array[axis] for axis in layout.selected)
+
+
+def _number(dim: Dim) -> Value:
+    return of_sizes((dim,), np.dtype(np.int64), ())
+
+
+def _of_bools(graph: Graph, value: Value, rows: _Rows, reducer: str) -> Value:
+    """Truth values as 0 and 1, of which the runtime finds the greatest and the least."""
+    numbers, updates = (nodes.cast(graph, x, np.uint8) for x in (value, rows.updates))
+    written = rows.write(graph, numbers, updates, _REDUCTIONS[reducer])
+    return nodes.cast(graph, written, bool)
+
+
+def _extreme(graph: Graph, value: Value, rows: _Rows, reduction: str) -> Value:
+    """The greatest or the least, which is NaN where any is; the runtime passes over some NaNs."""
+    bottom = -np.inf if reduction == "max" else np.inf
+    numbers, flags = zip(*(_split(graph, x, bottom) for x in (value, rows.updates)), strict=True)
+    extreme = rows.write(graph, numbers[0], numbers[1], reduction)
+    is_nan = nodes.cast(graph, rows.write(graph, flags[0], flags[1], "max"), bool)
+    return nodes.where(graph, is_nan, nodes.number_like(value, np.nan), extreme)
+
+
+def _split(graph: Graph, value: Value, bottom: float) -> tuple[Value, Value]:
+    """A value without its NaNs, and where they were as 0 and 1."""
+    value = graph.whole(value)
+    is_nan = nodes.elementwise(graph, "IsNaN", value, dtype=bool)
+    number = nodes.where(graph, is_nan, nodes.number_like(value, bottom), value)
+    return number, nodes.cast(graph, is_nan, np.uint8)
+
+
+RULES = {
+    "stablehlo.scatter": Rule(
+        _scatter,
+        ("indices_are_sorted", "scatter_dimension_numbers", "unique_indices"),
+    ),
+}

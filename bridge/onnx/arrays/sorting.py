@@ -1,0 +1,319 @@
+"""Sorts, and the greatest elements: TopK, which keeps the order of equal elements.
+
+What comes before what is said by a region. It is applied to two numbers in every order, and where
+it does what a list of keys does, the keys are sorted one after another, the last one first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bridge.core.size_polynomials import Dim
+from bridge.onnx.arithmetic.bitcasts import in_total_order
+from bridge.onnx.arrays.pairwise import pairwise_order
+from bridge.onnx.graph import nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Rule
+from bridge.onnx.graph.stablehlo_operation import Operation, Region, ResultType
+from bridge.onnx.graph.values import Value
+from xla_call_module.dtypes import Array
+
+__all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
+
+_MOST_OPERANDS = 5
+# Whether the signs of zeros matter, and those of NaNs.
+_SIGNED = ((False, False), (True, False), (True, True))
+# What comparators are made of; older versions of JAX compare the bits of floats as integers.
+_PLAIN = frozenset({
+    "stablehlo.and", "stablehlo.bitcast_convert", "stablehlo.compare", "stablehlo.constant",
+    "stablehlo.not", "stablehlo.or", "stablehlo.return", "stablehlo.select", "stablehlo.subtract",
+    "stablehlo.xor",
+})  # fmt: skip
+_TRIALS = 300
+_TINY = float(np.finfo(np.float64).tiny)  # less than all numbers that are tried
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What is sorted by.
+
+    Attributes:
+        operand: its index.
+        descending: whether the greatest comes first.
+        signed_zeros: whether -0 is less than 0; otherwise they are equal.
+        signed_nans: whether -NaN is the least; otherwise every NaN is the greatest.
+    """
+
+    operand: int
+    descending: bool
+    signed_zeros: bool
+    signed_nans: bool = False
+
+
+def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
+    values, axis = op.operands, op.integer("dimension", -1) % op.operands[0].rank
+    keys = _keys_of(graph, op.regions[0])
+    compared = {key.operand for key in keys or ()}
+    shows = len(values) > 1 or values[0].is_float  # integers that are equal are the same
+    if shows and len(compared) < len(values) and not op.flag("is_stable"):
+        op.refuse(
+            "it is unstable, so which of several operands with equal keys comes first is anybody's",
+            "sort with is_stable=True (stable=True in jax.numpy)",
+        )
+    if keys is None:
+        places = pairwise_order(graph, op, axis)
+        return [_along(graph, value, places, axis) for value in values]
+    order: Value | None = None
+    for key in reversed(keys):
+        value = values[key.operand]
+        if order is not None:
+            value = _along(graph, value, order, axis)
+        place = _order(graph, value, key, axis, value.shape[axis])
+        order = place if order is None else _along(graph, order, place, axis)
+    if order is None:
+        return values
+    return [_along(graph, value, order, axis) for value in values]
+
+
+def _along(graph: Graph, value: Value, order: Value, axis: int) -> Value:
+    value = graph.whole(value)
+    return graph.node("GatherElements", [value, order], shape=order.shape, axis=axis)
+
+
+def _order(graph: Graph, value: Value, key: _Key, axis: int, count: Dim) -> Value:
+    """Where the first elements in the order of one key are."""
+    if key.signed_nans and (ordered := in_total_order(graph, value)) is not None:
+        return _top(graph, ordered, axis, count, descending=key.descending)
+    if value.dtype == np.float64:
+        return _order_of_doubles(graph, value, key, axis, count)
+    return _top(graph, _comparable(graph, value, key), axis, count, descending=key.descending)
+
+
+def _comparable(graph: Graph, value: Value, key: _Key) -> Value:
+    """Integers or finite numbers in the same order, which the runtime compares as they are."""
+    if value.dtype == bool:
+        return nodes.cast(graph, value, np.uint8)
+    if value.dtype == np.uint64:
+        flipped = nodes.elementwise(graph, "BitwiseXor", value, nodes.number_like(value, 1 << 63))
+        return nodes.cast(graph, flipped, np.int64)
+    if not value.is_float:
+        return value
+    do = partial(nodes.elementwise, graph)
+    wide = nodes.cast(graph, value, np.float64)
+    infinity = nodes.constant(np.inf, np.float64)
+    is_inf = do("Equal", wide, infinity, dtype=bool)
+    wide = nodes.where(graph, is_inf, nodes.constant(1e300, np.float64), wide)
+    if key.signed_zeros:
+        below = do("Less", do("Reciprocal", wide), nodes.constant(-1e300, np.float64), dtype=bool)
+        wide = nodes.where(graph, below, nodes.constant(-1e-300, np.float64), wide)
+    is_nan = do("IsNaN", value, dtype=bool)
+    return nodes.where(graph, is_nan, infinity, wide)
+
+
+def _order_of_doubles(graph: Graph, value: Value, key: _Key, axis: int, count: Dim) -> Value:
+    """No float is wider, so what is equal otherwise is brought in order before."""
+    do = partial(nodes.elementwise, graph)
+    is_nan = do("IsNaN", value, dtype=bool)
+    rank = nodes.cast(graph, is_nan, np.uint8)
+    if key.signed_zeros:
+        below = do("Less", do("Reciprocal", value), nodes.constant(0, np.float64), dtype=bool)
+        is_zero = do("Equal", value, nodes.constant(0, np.float64), dtype=bool)
+        minus = do("And", is_zero, below)
+        one, two = nodes.constant(1, np.uint8), nodes.constant(2, np.uint8)
+        rank = nodes.where(graph, is_nan, two, nodes.where(graph, minus, rank, one))
+    size = value.shape[axis]
+    first = _top(graph, rank, axis, size, descending=key.descending)
+    infinity = nodes.constant(np.inf, np.float64)
+    numbers = _along(graph, nodes.where(graph, is_nan, infinity, value), first, axis)
+    second = _top(graph, numbers, axis, count, descending=key.descending)
+    return _along(graph, first, second, axis)
+
+
+def _top(graph: Graph, value: Value, axis: int, count: Dim, *, descending: bool) -> Value:
+    value = graph.whole(value)
+    shape = tuple(count if number == axis else dim for number, dim in enumerate(value.shape))
+    results = [(shape, value.dtype), (shape, np.dtype(np.int64))]
+    size = graph.size(count)
+    return graph.nodes_of("TopK", [value, size], results, axis=axis, largest=int(descending))[1]
+
+
+def top_k(graph: Graph, op: Operation) -> Sequence[Value] | None:
+    """The composite `chlo.top_k` and its like: the greatest elements of the last dimension, where.
+
+    0 is greater than -0, NaN greater than all numbers, and -NaN less than all of them. Of equal
+    elements the first comes first, whether or not that is asked for.
+    """
+    settings = op.text("composite_attributes") or op.text("mhlo.attributes")
+    found = dict(part.strip("{} ").split(" = ") for part in settings.split(","))
+    if found.keys() - {"is_stable", "k", "largest"} or len(op.operands) != 1 or "k" not in found:
+        return None
+    descending = found.get("largest", "true").startswith("true")
+    return _greatest(graph, op, int(found["k"].split(":")[0]), descending=descending)
+
+
+def dynamic_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
+    """The same, which JAX has as a custom call where it is computed how many they are."""
+    (count,) = op.sizes(graph, 1)
+    return _greatest(graph, op, count, descending=True)
+
+
+def _greatest(graph: Graph, op: Operation, count: Dim, *, descending: bool) -> Sequence[Value]:
+    value = graph.whole(op.operands[0])
+    is_float = value.is_float
+    key = _Key(0, descending=descending, signed_zeros=is_float, signed_nans=is_float)
+    order = _order(graph, value, key, value.rank - 1, count)
+    taken = _along(graph, value, order, value.rank - 1)
+    return [taken, nodes.cast(graph, order, op.results[1].dtype)]
+
+
+def approx_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
+    """The custom call `ApproxTopK`: the greatest or least elements, which are found exactly."""
+    values, axis = op.operands[:2], _setting(op, "reduction_dim")
+    count = op.results[0].shape[axis]
+    direction = _comparison_of(op)
+    if count is None or direction not in ("GT", "LT") or len(op.operands) != 4:
+        op.refuse("its size or its comparison is none that is known")
+    key = _Key(0, descending=direction == "GT", signed_zeros=False)
+    order = _order(graph, graph.whole(values[0]), key, axis, count)
+    return [_along(graph, value, order, axis) for value in values]
+
+
+def _setting(op: Operation, name: str) -> int:
+    config = op.text("mhlo.backend_config") or op.text("backend_config")
+    return int(config.partition(f"{name} = ")[2].split(" ")[0])
+
+
+def _comparison_of(op: Operation) -> str:
+    """The direction of the only comparison in the function that a custom call names."""
+    name = op.text("called_computations").strip('[]@"')
+    around = op.raw
+    while around.name != "builtin.module":
+        around = around.parent
+    functions = [view.operation for view in around.regions[0].blocks[0]]
+    (called,) = [f for f in functions if str(f.attributes["sym_name"]).strip('"') == name]
+    body = called.regions[0].blocks[0]
+    found = [v.operation for v in body if v.operation.name == "stablehlo.compare"]
+    arguments = list(body.arguments)[:2]
+    if len(found) != 1 or list(found[0].operands) != arguments:
+        return ""
+    return str(found[0].attributes["comparison_direction"]).split()[-1].rstrip(">")
+
+
+def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:
+    """The keys of a comparator; None if it is no list of them."""
+    kinds = region.arguments[::2]
+    names = {view.operation.name for view in region.block}
+    if len(kinds) > _MOST_OPERANDS or not names <= _PLAIN:
+        return None
+    arrays = _trials(kinds)
+    (result,) = region.apply(graph.trial(), [_constant(array) for array in arrays])
+    if result.array is None:
+        return None
+    found = np.broadcast_to(result.array, arrays[0].shape)
+    for keys in _candidates(kinds):
+        if np.array_equal(found, _expected(keys, arrays)):
+            return keys
+        # A plain comparison of floats is false for NaN, of which the order is anybody's then.
+        unordered = _has_nan(keys[0], arrays)
+        if len(keys) == 1 and np.array_equal(found, _expected(keys, arrays) & ~unordered):
+            return keys
+    return None
+
+
+def _trials(kinds: Sequence[ResultType]) -> list[Array]:
+    """Two numbers of each operand: in every order that there is, and at random."""
+    pairs = [_pairs(kind) for kind in kinds]
+    chosen = zip(*itertools.product(*(range(len(p)) for p, _ in pairs)), strict=True)
+    random = np.random.default_rng(0)
+    arrays: list[Array] = []
+    for (numbers, dtype), index in zip(pairs, chosen, strict=True):
+        some = random.choice(_some(dtype), (2, _TRIALS))
+        for side in (0, 1):
+            orders = np.array([numbers[i][side] for i in index], dtype)
+            arrays.append(np.concatenate([orders, some[side]]))
+    return arrays
+
+
+def _some(dtype: np.dtype[Any]) -> Array:
+    """Numbers of every sign and size."""
+    if dtype.kind == "b":
+        return np.array([False, True])
+    if np.zeros(0, dtype).dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        signs = (1, -1) if bounds.min < 0 else (1,)
+        numbers = [sign * size for sign in signs for size in (0, 1, 2, 3, 5, 100)]
+        return np.array([*numbers, bounds.min, bounds.max], dtype)
+    sizes = np.array([0, 1e-3, 0.5, 1, 1.5, 2, 3, 100, 1e4, np.nan])
+    return np.concatenate([sizes, -sizes]).astype(dtype)
+
+
+def _has_nan(key: _Key, arrays: Sequence[Array]) -> Array:
+    pair = arrays[2 * key.operand : 2 * key.operand + 2]
+    missing: Array = np.isnan(pair[0].astype(np.float64)) | np.isnan(pair[1].astype(np.float64))
+    return missing
+
+
+def _pairs(kind: ResultType) -> tuple[list[tuple[float, float]], np.dtype[np.generic]]:
+    """Two numbers in every order that there is between numbers of a dtype."""
+    if kind.dtype == bool:
+        return [(0, 1), (1, 0), (1, 1)], kind.dtype
+    pairs = [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0)]
+    if np.zeros(0, kind.dtype).dtype.kind not in "iu":
+        nan = float("nan")
+        pairs += [(-0.0, 0.0), (0.0, -0.0)]
+        pairs += [*itertools.permutations((nan, 1.0, -nan), 2), (nan, nan), (-nan, -nan)]
+    if not kind.dtype.name.startswith("uint"):
+        pairs += [(-1.0, 1.0), (1.0, -1.0)]
+    return pairs, kind.dtype
+
+
+def _candidates(kinds: Sequence[ResultType]) -> list[list[_Key]]:
+    """Lists of keys: the first operands, or any one of them."""
+    options = [
+        [
+            _Key(operand, descending, zeros, nans)
+            for descending in (False, True)
+            for zeros, nans in _SIGNED
+        ]
+        for operand in range(len(kinds))
+    ]
+    lists = [[key] for keys in options for key in keys]
+    for count in range(2, len(kinds) + 1):
+        # The zeros and NaNs of all keys are treated alike.
+        for flags in itertools.product((False, True), repeat=count):
+            lists += [[_Key(n, flags[n], *signed) for n in range(count)] for signed in _SIGNED]
+    return lists
+
+
+def _expected(keys: Sequence[_Key], arrays: Sequence[Array]) -> Array:
+    """Whether the first of two comes before the second one by some keys."""
+    before = np.zeros(arrays[0].shape, bool)
+    undecided = np.ones(arrays[0].shape, bool)
+    for key in keys:
+        ranks = []
+        for array in arrays[2 * key.operand : 2 * key.operand + 2]:
+            numbers = array.astype(np.float64)
+            rank = np.where(np.isnan(numbers), np.inf, numbers)
+            if key.signed_zeros:
+                rank = np.where((numbers == 0) & np.signbit(numbers), -_TINY, rank)
+            if key.signed_nans:
+                rank = np.where(np.isnan(numbers) & np.signbit(numbers), -np.inf, rank)
+            ranks.append(-rank if key.descending else rank)
+        before |= undecided & (ranks[0] < ranks[1])
+        undecided &= ranks[0] == ranks[1]
+    return before
+
+
+def _constant(array: Array) -> Value:
+    return Value(array.dtype, array.shape, array.shape, array=array)
+
+
+RULES = {
+    "stablehlo.sort": Rule(_sort, ("dimension", "is_stable")),
+}

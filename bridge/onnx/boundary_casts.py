@@ -1,0 +1,117 @@
+"""What a function takes and returns, where that is held in another dtype.
+
+The module's `main` gets the dtypes of the holders, and converts what it gets and what it returns:
+so integers that the element type does not have wrap around at the door.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from jax import export
+
+from bridge.onnx.graph.storage_dtypes import HELD, holder_of
+from xla_call_module._jax import func, ir, make_ir_context, survive_forks
+from xla_call_module.call import read_artifact_version
+from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.stablehlo.modules import (
+    find_main,
+    parse_module,
+    read_main,
+    serialize_module,
+    tensor_type,
+)
+
+__all__ = ["convert_at_doors", "with_doors"]
+
+
+def with_doors(exported: export.Exported) -> export.Exported:
+    """The function with arguments and results of dtypes that ONNX Runtime takes and returns.
+
+    Its VJP is that of the other one, so it is to be differentiated before.
+    """
+    avals = [*exported.in_avals, *exported.out_avals]
+    if all(holder_of(aval.dtype) is None for aval in avals):
+        return exported
+    artifact = bytes(exported.mlir_module_serialized)
+    survive_forks()
+    with make_ir_context():
+        module = parse_module(artifact)
+        convert_at_doors(module)
+        made = serialize_module(module, read_artifact_version(artifact), mixed=True)
+    return dataclasses.replace(
+        exported,
+        mlir_module_serialized=made,
+        in_avals=tuple(map(_held_aval, exported.in_avals)),
+        out_avals=tuple(map(_held_aval, exported.out_avals)),
+    )
+
+
+def _held_aval(aval: Any) -> Any:
+    dtype = holder_of(aval.dtype)
+    return aval if dtype is None else aval.update(dtype=dtype)
+
+
+def convert_at_doors(module: Any) -> None:
+    """Let the `main` of a parsed module take and return the dtypes of holders, in place."""
+    main = find_main(module)
+    block = main.regions[0].blocks[0]
+    *_, last = block
+    takes, gives = (
+        [_holding(value.type) for value in values] for values in (block.arguments, last.operands)
+    )
+    if [value.type for value in (*block.arguments, *last.operands)] == [*takes, *gives]:
+        return
+    _change_arguments(block, takes, _names(module, len(takes)))
+    with last.location, ir.InsertionPoint(last):
+        func.ReturnOp(_converted(last.operands, gives))
+    last.operation.erase()
+    with module.context:
+        kind = ir.FunctionType.get(takes, gives)
+        main.attributes["function_type"] = ir.TypeAttr.get(kind)
+
+
+def _holding(type_: Any) -> Any:
+    """The type of what holds a tensor."""
+    found = tensor_type(str(type_))
+    held = HELD.get(found.element)
+    if held is None:
+        return type_
+    element = dtype_from_name(held.dtype.name, where=str(type_)).mlir
+    return ir.Type.parse(str(dataclasses.replace(found, element=element)), type_.context)
+
+
+def _change_arguments(block: Any, takes: Sequence[Any], names: Sequence[str]) -> None:
+    """New arguments of these types and names, of which the old ones are computed."""
+    old = list(block.arguments)
+    first = next(iter(block.operations))
+    with block.owner.context:
+        new = [
+            block.add_argument(kind, ir.Location.name(name) if name else ir.Location.unknown())
+            for kind, name in zip(takes, names, strict=True)
+        ]
+    with first.location, ir.InsertionPoint(first):
+        converted = _converted(new, [argument.type for argument in old])
+    for before, after in zip(old, converted, strict=True):
+        before.replace_all_uses_with(after)
+    for _ in old:
+        block.erase_argument(0)
+
+
+def _names(module: Any, count: int) -> Sequence[str]:
+    """What the function calls its arguments; the platform index, if there is any, has no name."""
+    names = read_main(module).names
+    return ("",) * (count - len(names)) + names
+
+
+def _converted(values: Sequence[Any], types: Sequence[Any]) -> list[Any]:
+    made = []
+    for value, type_ in zip(values, types, strict=True):
+        if value.type != type_:
+            value = ir.Operation.create(
+                "stablehlo.convert", results=[type_], operands=[value]
+            ).result
+        made.append(value)
+    return made

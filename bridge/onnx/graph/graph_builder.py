@@ -1,0 +1,683 @@
+"""The ONNX graph while it is being built.
+
+A graph takes operations one by one, and is the one place that gives names, folds constants, does
+nothing twice, widens dtypes that the runtime lacks, and turns sizes into tensors. What nobody uses
+is left out when it is written (`bridge.onnx.graph.protos`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bridge.core.size_polynomials import (
+    Atom,
+    Dim,
+    Element,
+    Function,
+    Iteration,
+    Measured,
+    Shape,
+    Size,
+    Symbol,
+    atoms_of,
+    is_static,
+    numbers_of,
+    of_atom,
+)
+from bridge.onnx.graph import kernels
+from bridge.onnx.graph.folding import fold
+from bridge.onnx.graph.opsets import FIRST_WITH_BITS, NewerOpset
+from bridge.onnx.graph.size_arithmetic import may_wrap
+from bridge.onnx.graph.values import Value
+from xla_call_module.dtypes import Array
+from xla_call_module.errors import StructureError, UnsupportedError
+
+__all__ = ["Graph", "Input", "Node", "Result", "Row", "Written"]
+
+# Up to how many bytes a constant is broadcast here instead of in every run.
+_SMALL = 1 << 12
+_DIGITS = 4
+# From where on a float32 is none of the finite numbers: half a step above the greatest of them,
+# which for one with an even fraction is rounded down.
+_BEYOND = {"float8_e4m3fn": float(np.nextafter(np.float32(464), np.float32(np.inf))),
+           "float8_e5m2": 61440.0}  # fmt: skip
+_SIZES = "sizes"
+# How many nodes a model may have more than its program lets expect (`Graph.allow`), and how many
+# bytes its constants that are computed here: both as many as take seconds and not minutes.
+MAX_NODES = 50_000
+MAX_FOLDED = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation in the graph.
+
+    Attributes:
+        op_type: as in ONNX's default domain.
+        name: that no other node has.
+        inputs: names of values; empty for one that is left out.
+        outputs: names of values.
+        attributes: numbers, texts, sequences of them, dtypes, arrays and graphs.
+    """
+
+    op_type: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of a graph; its shape with texts for sizes that have one."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: Sequence[Dim | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A result of a graph.
+
+    Attributes:
+        name: what it is to be called; empty where that does not matter.
+        reference: the value that it is.
+        dtype: of its elements.
+        shape: what is known of it, with texts for sizes that have one.
+    """
+
+    name: str
+    reference: str
+    dtype: np.dtype[Any]
+    shape: Sequence[Dim | str]
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What a graph and those inside of it have in common.
+
+    Attributes:
+        opset: the version of ONNX's operations.
+        may_rise: whether the graph may be made anew for a later one.
+        names: those that are taken, with the number that made the last one unique.
+        initializers: constants and parameters by their names.
+        constants: the names of constants by their contents.
+        constant_names: these names.
+        facts: what is known of values by their names.
+        shapes: of the results of nodes, by their names.
+        scope: where the operation at hand comes from.
+        nodes_left: how many more nodes there may be.
+        bytes_left: how many more bytes constants may be computed to have.
+    """
+
+    opset: int
+    may_rise: bool = False
+    names: dict[str, int] = field(default_factory=dict)
+    initializers: dict[str, Array] = field(default_factory=dict)
+    constants: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
+    constant_names: set[str] = field(default_factory=set)
+    facts: dict[str, object] = field(default_factory=dict)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    scope: str = "graph"
+    nodes_left: int = MAX_NODES
+    bytes_left: int = MAX_FOLDED
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An array of which a part has been written.
+
+    Attributes:
+        array: the one before.
+        part: what was written.
+        starts: where it begins along each dimension; None where only a run knows.
+    """
+
+    array: Value
+    part: Value
+    starts: tuple[Dim | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of an array that has been read.
+
+    Attributes:
+        array: the whole of it.
+        index: which one along the first dimension.
+    """
+
+    array: Value
+    index: Dim
+
+
+class Graph:
+    """A graph, or one inside of another, which sees the values of the outer one.
+
+    The outermost graph has the inputs of the model and the nodes that compute sizes from their
+    shapes. Everything else is in the one in it, which is written behind it as one graph.
+
+    Attributes:
+        inputs: in their order.
+        nodes: in an order in which they can run.
+        results: in their order.
+        outer: the graph around it; None for the outermost one.
+        written: for the names of arrays of which a part was written before, which one.
+        rows: for the names of rows that were read, of which arrays.
+    """
+
+    inputs: list[Input]
+    nodes: list[Node]
+    results: list[Result]
+    outer: Graph | None
+    written: dict[str, Written]
+    rows: dict[str, Row]
+
+    def __init__(self, opset: int, *, outer: Graph | None = None, may_rise: bool = False) -> None:
+        """An empty graph.
+
+        Args:
+            opset: the version of ONNX's operations.
+            outer: the graph around it.
+            may_rise: for the outermost one, whether it may be made anew for a later version.
+        """
+        self.inputs, self.nodes, self.results = [], [], []
+        self.outer = outer
+        self._shared: _Shared = _Shared(opset, may_rise) if outer is None else outer._shared
+        self._known: dict[Any, tuple[str, ...]] = {}
+        self._producers: dict[str, Node] = {}
+        self._sources: dict[str, tuple[str, int, int, int]] = {}
+        self.written, self.rows = {}, {}
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's operations."""
+        return self._shared.opset
+
+    def reads_bits(self) -> bool:
+        """Whether there is an operation that reads the bits of a float.
+
+        Raises:
+            NewerOpset: there is one if the graph is made anew for a later version.
+        """
+        if self.opset >= FIRST_WITH_BITS:
+            return True
+        if self._shared.may_rise:
+            raise NewerOpset
+        return False
+
+    @property
+    def initializers(self) -> dict[str, Array]:
+        """Constants and parameters by their names."""
+        return self._shared.initializers
+
+    @property
+    def root(self) -> Graph:
+        """The outermost graph."""
+        return self if self.outer is None else self.outer.root
+
+    def enclosing(self) -> Iterator[Graph]:
+        """This graph, the one around it, and so on."""
+        graph: Graph | None = self
+        while graph is not None:
+            yield graph
+            graph = graph.outer
+
+    def producer(self, value: Value) -> Node | None:
+        """The node that a value comes from; None for inputs, constants and what is in no graph."""
+        return self.source(value.name)
+
+    def source(self, name: str, op_type: str = "") -> Node | None:
+        """The node that the value of a name comes from.
+
+        None for inputs, constants, what is in no graph, and a node of another operation than this.
+        """
+        found = (g._producers[name] for g in self.enclosing() if name in g._producers)
+        node = next(found, None)
+        return node if node is not None and op_type in ("", node.op_type) else None
+
+    def remember(self, value: Value, fact: object) -> None:
+        """Keep what a value is known to be, for whoever makes something of it."""
+        if value.name:
+            self._shared.facts[value.name] = fact
+
+    def recall(self, name: str) -> object | None:
+        """What the value of a name is known to be."""
+        return self._shared.facts.get(name)
+
+    def shape_of(self, name: str) -> Shape | None:
+        """The shape of a value in the graph, if it is known."""
+        return self._shared.shapes.get(name)
+
+    def constant(self, name: str) -> Array | None:
+        """The constant of the program of a name; None for parameters and what is computed."""
+        return self.initializers.get(name) if name in self._shared.constant_names else None
+
+    def enter(self, scope: str) -> str:
+        """Name what follows after this scope of the source; the scope until now."""
+        before, self._shared.scope = self._shared.scope, scope
+        return before
+
+    def body(self) -> Graph:
+        """A graph inside of this one, for an attribute of a node such as If, Loop or Scan."""
+        return Graph(self.opset, outer=self)
+
+    def trial(self) -> Graph:
+        """A graph inside of this one that nothing is made of, and so does not count as large."""
+        graph = self.body()
+        graph._shared = dataclasses.replace(self._shared)
+        return graph
+
+    def allow(self, count: int) -> None:
+        """Let the model have some more nodes: those that an operation of the program is worth."""
+        self._shared.nodes_left += count
+
+    def unique(self, name: str) -> str:
+        """A name that nothing else has, as like the given one as can be."""
+        names, candidate = self._shared.names, name
+        while candidate in names:
+            names[name] += 1
+            candidate = f"{name}_{names[name]}"
+        names[candidate] = 0
+        return candidate
+
+    def add_input(
+        self,
+        name: str,
+        dtype: np.dtype[Any],
+        shape: Shape,
+        *,
+        text: Sequence[int | str] | None = None,
+    ) -> Value:
+        """A new input.
+
+        Args:
+            name: that `unique` gave.
+            dtype: of its elements.
+            shape: of it.
+            text: the shape as it is to be written, if that is another one.
+        """
+        self.inputs.append(Input(name, dtype, shape if text is None else text))
+        self._shared.shapes[name] = shape
+        return Value(dtype, shape, shape, name)
+
+    def define(
+        self, symbol: str, source: Value, axis: int, slope: int = 1, offset: int = 0
+    ) -> None:
+        """A dimension variable, of which an input's size is `slope * variable + offset`."""
+        sources = self.root._sources
+        known = sources.get(symbol)
+        if known is None or (known[2:] != (1, 0) and (slope, offset) == (1, 0)):
+            sources[symbol] = (source.name, axis, slope, offset)
+
+    def add_parameter(self, name: str, array: Array) -> Value:
+        """An array that is not folded, under a name that `unique` gave."""
+        self.initializers[name] = array
+        self._shared.shapes[name] = array.shape
+        return Value(array.dtype, array.shape, array.shape, name)
+
+    def add_result(
+        self, value: Value, name: str = "", text: Sequence[int | str] | None = None
+    ) -> None:
+        """A new result.
+
+        Args:
+            value: what it is.
+            name: that `unique` gave; in a body it may be left out.
+            text: the shape as it is to be written, if that is another one.
+        """
+        whole = self.whole(value)
+        known = whole.shape if text is None else text
+        self.results.append(Result(name, self.reference(whole), value.dtype, known))
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        *,
+        shape: Sequence[Dim | None],
+        dtype: np.dtype[Any] | None = None,
+        **attributes: Any,
+    ) -> Value:
+        """The result of an operation that has one.
+
+        Args:
+            op_type: as in ONNX's default domain.
+            inputs: of which the operation gets what they hold; None for one that is left out.
+            shape: of the result; None for a size that nothing is known of.
+            dtype: of the result; by default that of the first input.
+            attributes: numbers, texts, sequences of them, dtypes, arrays and graphs.
+
+        Raises:
+            DtypeError: the runtime cannot compute it, nor in a wider dtype.
+        """
+        kind = next(v.dtype for v in inputs if v is not None) if dtype is None else dtype
+        return self.nodes_of(op_type, inputs, [(shape, kind)], **attributes)[0]
+
+    def nodes_of(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
+        **attributes: Any,
+    ) -> list[Value]:
+        """All results of an operation, given the shape and dtype of each; see `node`."""
+        alike, alike_results = kernels.typed_alike(op_type, self.opset, len(inputs), len(results))
+        pairs = list(zip(inputs, alike, strict=True))
+        own = next((value.dtype for value, is_alike in pairs if value and is_alike), None)
+        wide = own if own is None else kernels.stand_in(op_type, own, self.opset)
+        if wide is None or wide == own:
+            return self._compute(op_type, inputs, results, attributes)
+        given = [self.cast(value, wide) if value and a else value for value, a in pairs]
+        kinds = [
+            (shape, wide if is_alike and dtype == own else dtype)
+            for (shape, dtype), is_alike in zip(results, alike_results, strict=True)
+        ]
+        found = self._compute(op_type, given, kinds, attributes)
+        return [self.cast(v, dtype) for v, (_, dtype) in zip(found, results, strict=True)]
+
+    def cast(self, value: Value, dtype: np.dtype[Any]) -> Value:
+        """Cast as ONNX does; `bridge.onnx.arithmetic.casts` has StableHLO's `convert`."""
+        if value.dtype == dtype:
+            return value
+        if value.sizes is not None and dtype.kind in "iu" and not _may_wrap(value, dtype):
+            return Value(dtype, value.shape, value.held, sizes=value.sizes)
+        if dtype.name in _BEYOND:
+            return self._rounded(value, dtype)
+        made = self._compute("Cast", [value], [(value.held, dtype)], {"to": dtype})[0]
+        return made.seen_as(value.shape)
+
+    def _rounded(self, value: Value, dtype: np.dtype[Any]) -> Value:
+        """Floats of 8 bits: beyond the greatest is NaN or infinity, as in XLA.
+
+        ONNX Runtime rounds what is just beyond it down, or takes it for NaN, so that is infinite
+        before; by a product, since its Where takes a -0 for a 0.
+        """
+        wide, one = self.cast(value, np.dtype(np.float32)), _float32(1)
+        beyond, infinity = _float32(_BEYOND[dtype.name]), _float32(np.inf)
+        held, flag = wide.held, np.dtype(bool)
+        size = self.node("Abs", [wide], shape=held)
+        is_beyond = self.node("GreaterOrEqual", [size, beyond], shape=held, dtype=flag)
+        factor = self.node("Where", [is_beyond, infinity, one], shape=held, dtype=wide.dtype)
+        ended = self.node("Mul", [wide, factor], shape=held)
+        made = self._compute("Cast", [ended], [(held, dtype)], {"to": dtype, "saturate": 0})[0]
+        return made.seen_as(value.shape)
+
+    def _compute(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
+        attributes: Mapping[str, Any],
+    ) -> list[Value]:
+        arrays = [value.array for value in inputs if value is not None and value.array is not None]
+        if len(arrays) == len(inputs) > 0 and len(results) == 1:
+            folded = fold(op_type, arrays, attributes)
+            if folded is not None and folded.nbytes <= self._shared.bytes_left:
+                self._shared.bytes_left -= folded.nbytes
+                array = folded.astype(results[0][1], copy=False)
+                return [Value(array.dtype, array.shape, array.shape, array=array)]
+        if op_type == "Div":
+            dividend, divisor = inputs
+            if (quotient := self._reciprocal(dividend, divisor, results[0])) is not None:
+                return [quotient]
+        if op_type in ("Div", "Mul") and results[0][1] == np.float64:
+            inputs = _without_scalars(inputs)
+        references = tuple("" if value is None else self.reference(value) for value in inputs)
+        names = self._outputs(op_type, references, len(results), attributes)
+        made = [_made(name, *result) for name, result in zip(names, results, strict=True)]
+        self._shared.shapes.update((value.name, value.shape) for value in made)
+        return made
+
+    def _reciprocal(
+        self,
+        dividend: Value | None,
+        divisor: Value | None,
+        result: tuple[Sequence[Dim | None], np.dtype[Any]],
+    ) -> Value | None:
+        """1 by a value, without a Div of 1; None for other quotients.
+
+        Of such a Div and a Mul behind it ONNX Runtime makes one Div (`DivMulFusion`): another
+        number where they are integers, and without minding that the other factor has to be
+        computed before. Of 8 and 16 bits, and unsigned, it leaves integers alone.
+        """
+        shape, dtype = result
+        if dividend is None or divisor is None or dividend.array is None or dividend.scalar != 1:
+            return None
+        if dtype.name not in ("float16", "float32", "float64", "int32", "int64"):
+            return None
+        if dtype.kind == "f" and len(dividend.held) <= len(divisor.held):
+            return self.node("Reciprocal", [divisor], shape=shape)
+        minus = dataclasses.replace(dividend, array=np.negative(dividend.array))
+        return self.node("Neg", [self.node("Div", [minus, divisor], shape=shape)], shape=shape)
+
+    def _outputs(
+        self, op_type: str, inputs: tuple[str, ...], count: int, attributes: Mapping[str, Any]
+    ) -> tuple[str, ...]:
+        """The names of an operation's results, which are those of an equal one if there is any."""
+        key = (op_type, inputs, count, _key(attributes))
+        for graph in self.enclosing():
+            if key in graph._known:
+                return graph._known[key]
+        name = self.unique(f"{self._shared.scope}/{op_type}")
+        outputs = (name, *(self.unique(f"{name}:{number}") for number in range(1, count)))
+        self._append(Node(op_type, name, inputs, outputs, attributes))
+        if not any(isinstance(value, Graph) for value in attributes.values()):
+            self._known[key] = outputs
+        return outputs
+
+    def _append(self, node: Node) -> None:
+        self._shared.nodes_left -= 1
+        if self._shared.nodes_left < 0:
+            raise UnsupportedError(
+                f"It takes more than {MAX_NODES:,} nodes of ONNX. To do: compute it in a loop, or "
+                "outside the exported function."
+            )
+        self.nodes.append(node)
+        self._producers.update(dict.fromkeys(node.outputs, node))
+
+    def reference(self, value: Value) -> str:
+        """The name of what a value holds, which is in the graph from now on."""
+        if value.name:
+            return value.name
+        if value.array is not None:
+            return self._constant(value.array)
+        return self._sizes(value)
+
+    def _constant(self, array: Array) -> str:
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        key = (array.dtype.name, array.shape, _content_of(array))
+        constants = self._shared.constants
+        if key not in constants:
+            constants[key] = self.unique(_constant_name(array))
+            self.initializers[constants[key]] = array
+            self._shared.constant_names.add(constants[key])
+        return constants[key]
+
+    def _sizes(self, value: Value) -> str:
+        """What a value of sizes holds, computed from the shapes of tensors."""
+        match value.sizes:
+            case (Size(((((Iteration(name, _),)), 1),)),) if not value.held:
+                number = Value(np.dtype(np.int64), (), (), name)
+                return self.reference(self.cast(number, value.dtype))
+        before = self.enter(_SIZES)
+        vector = self.vector(value.sizes or ())
+        if not value.held:
+            vector = self.node("Squeeze", [vector], shape=())
+        elif len(value.held) > 1:
+            vector = self.node("Reshape", [vector, _integers(value.held)], shape=value.held)
+        self.enter(before)
+        return self.reference(self.cast(vector, value.dtype))
+
+    def vector(self, dims: Sequence[Dim]) -> Value:
+        """Sizes as a vector of int64, such as Reshape and Expand take."""
+        if is_static(dims):
+            return _integers(dims)
+        before = self.enter(_SIZES)
+        parts: list[Value] = []
+        for static, run in itertools.groupby(dims, lambda dim: isinstance(dim, int)):
+            sizes = list(run)
+            parts += [self.vector(sizes)] if static else map(self.size, sizes)
+        self.enter(before)
+        if len(parts) == 1:
+            return parts[0]
+        return self.node("Concat", parts, shape=(len(dims),), axis=0)
+
+    def size(self, dim: Dim) -> Value:
+        """A size as a vector of int64 with one element.
+
+        Raises:
+            StructureError: a dimension variable does not follow from the shapes of the inputs.
+        """
+        if isinstance(dim, int):
+            return _integers([dim])
+        if self.outer is not None and all(isinstance(a, Symbol | Function) for a in atoms_of(dim)):
+            return self.root.size(dim)
+        before = self.enter(_SIZES)
+        total: Value | None = None
+        for atoms, coefficient in dim.terms:
+            factors = [self._atom(atom) for atom in atoms]
+            if coefficient != 1 or not factors:
+                factors.append(self.size(coefficient))
+            term = functools.reduce(functools.partial(self._of_sizes, "Mul"), factors)
+            total = term if total is None else self._of_sizes("Add", total, term)
+        self.enter(before)
+        assert total is not None, "a size has terms"
+        return total
+
+    def _of_sizes(self, op_type: str, left: Value, right: Value) -> Value:
+        return self.node(op_type, [left, right], shape=(1,))
+
+    def _atom(self, atom: Atom) -> Value:
+        match atom:
+            case Symbol(name):
+                return self.root._symbol(name)
+            case Measured(name, axis):
+                return self._dimension(name, axis)
+            case Element(name, index):
+                return self._element(name, index)
+            case Iteration(name, _):
+                return self._round(name)
+            case Function("max", left, right):
+                return self._of_sizes("Max", self.size(left), self.size(right))
+            case Function("min", left, right):
+                return self._of_sizes("Min", self.size(left), self.size(right))
+            case Function("mod", left, right):
+                return self._of_sizes("Mod", self.size(left), self.size(right))
+            case Function(_, left, right):  # Div rounds towards zero
+                whole, divisor = self.size(left), self.size(right)
+                rest = self._of_sizes("Mod", whole, divisor)
+                return self._of_sizes("Div", self._of_sizes("Sub", whole, rest), divisor)
+
+    def _round(self, name: str) -> Value:
+        number = Value(np.dtype(np.int64), (), (), name)
+        return self.node("Unsqueeze", [number, _integers([0])], shape=(1,))
+
+    def _element(self, name: str, index: int) -> Value:
+        vector = Value(np.dtype(np.int64), (), (), name)  # of which only the name matters
+        indices = _integers([index])
+        return self.node("Gather", [vector, indices], shape=(1,), axis=0)
+
+    def _symbol(self, name: str) -> Value:
+        if self.outer is not None:
+            return self.root._symbol(name)
+        if name not in self._sources:
+            raise StructureError(
+                f"The dimension variable {name} does not follow from the shape of any input. To "
+                "do: export the function with an argument one of whose dimensions it is."
+            )
+        source, axis, slope, offset = self._sources[name]
+        size = self._dimension(source, axis)
+        if offset:
+            size = self._of_sizes("Sub", size, self.size(offset))
+        return size if slope == 1 else self._of_sizes("Div", size, self.size(slope))
+
+    def _dimension(self, name: str, axis: int) -> Value:
+        measured = Value(np.dtype(np.int64), (), (), name)  # of which only the name matters
+        return self.node("Shape", [measured], shape=(1,), start=axis, end=axis + 1)
+
+    def whole(self, value: Value) -> Value:
+        """The value with nothing left to broadcast."""
+        if value.is_whole:
+            return value
+        shape, held = value.shape, value.held
+        if value.array is not None and is_static(shape):
+            numbers = numbers_of(shape)
+            if math.prod(numbers) * value.dtype.itemsize <= _SMALL:
+                array = np.broadcast_to(value.array, numbers)
+                return Value(value.dtype, shape, shape, array=array)
+        new = len(shape) - len(held)
+        if shape == (1,) * new + held:
+            return self.node("Unsqueeze", [value, _integers(range(new))], shape=shape)
+        return self.node("Expand", [value, self.vector(shape)], shape=shape)
+
+
+def _float32(number: float) -> Value:
+    return Value(np.dtype(np.float32), (), (), array=np.array(number, np.float32))
+
+
+def _made(name: str, shape: Sequence[Dim | None], dtype: np.dtype[Any]) -> Value:
+    known = tuple(
+        of_atom(Measured(name, axis)) if dim is None else dim for axis, dim in enumerate(shape)
+    )
+    return Value(dtype, known, known, name)
+
+
+def _without_scalars(inputs: Sequence[Value | None]) -> list[Value | None]:
+    """Scalar constants repeated along a dimension of what they are for, where one has a known size.
+
+    ONNX Runtime makes one node of a MatMul and of a product or quotient with a single number around
+    it, which has the number, or its reciprocal, as a float32 (`MatMulScaleFusion`).
+    """
+    shape = max((value.held for value in inputs if value is not None), key=len, default=())
+    sizes = [dim if isinstance(dim, int) and dim <= _SMALL else 0 for dim in shape]
+    axis = next((axis for axis in reversed(range(len(shape))) if sizes[axis] > 1), None)
+    if axis is None:
+        return list(inputs)
+    held = (sizes[axis], *(1 for _ in shape[axis + 1 :]))
+    found: list[Value | None] = []
+    for value in inputs:
+        if value is not None and value.array is not None and value.array.size == 1:
+            repeated = np.broadcast_to(value.array.reshape(()), held)
+            value = dataclasses.replace(value, held=held, array=repeated)
+        found.append(value)
+    return found
+
+
+def _may_wrap(value: Value, dtype: np.dtype[Any]) -> bool:
+    """Whether a conversion may change what a loop has counted."""
+    pairs = itertools.product(value.sizes or (), (value.dtype, dtype))
+    return any(may_wrap(dim, kind) for dim, kind in pairs)
+
+
+def _integers(numbers: Iterable[Dim]) -> Value:
+    array = np.array(list(numbers), np.int64)
+    return Value(array.dtype, array.shape, array.shape, array=array)
+
+
+def _key(attributes: Mapping[str, Any]) -> Any:
+    return tuple(sorted((name, repr(value)) for name, value in attributes.items()))
+
+
+def _content_of(array: Array) -> bytes:
+    """The bytes of an array, or a digest that no other array of its kind has."""
+    if array.nbytes <= _SMALL:
+        return array.tobytes()
+    return hashlib.sha256(array.reshape(-1).view(np.uint8).data).digest()
+
+
+def _constant_name(array: Array) -> str:
+    """Such as `float32_0.5` and `int64_2_3`."""
+    if array.ndim == 0 or (array.ndim == 1 and array.size <= _DIGITS and array.dtype.kind in "iu"):
+        return "_".join([array.dtype.name, *map(str, array.reshape(-1).tolist())])
+    return f"{array.dtype.name}_constant"

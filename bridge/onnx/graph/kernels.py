@@ -1,0 +1,205 @@
+"""For which dtypes ONNX and ONNX Runtime have each operation, and what stands in elsewhere.
+
+ONNX says for each operation which dtypes it takes, and ONNX Runtime has kernels on the CPU for some
+of those. A tensor of any other dtype is widened for the operation and narrowed after it, which
+gives the same numbers: integers wrap around, and XLA, too, computes small floats as float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, defs
+
+from bridge.onnx.graph.storage_dtypes import HELD
+from xla_call_module.dtypes import DTYPES
+from xla_call_module.errors import DtypeError
+
+__all__ = ["dtype_of", "elem_type", "stand_in", "typed_alike"]
+
+_INTS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+_FLOATS = "float16 float32 float64"
+_WIDE = f"int32 int64 {_FLOATS}"
+
+# What ONNX Runtime 1.31 has on the CPU, found by loading a model of each. What is not in here
+# (Identity, Reshape, Transpose, Concat, Slice, Gather, Cast, If, Loop, …) takes every dtype.
+_KERNELS: Mapping[str, str] = {
+    "Abs Add Sub Mul Div Mod": f"{_INTS} {_FLOATS}",
+    "Less LessOrEqual Greater GreaterOrEqual": f"{_INTS} {_FLOATS}",
+    "Equal": f"bool {_INTS} {_FLOATS}",
+    "Neg": f"int8 int16 int32 int64 {_FLOATS}",
+    "Sign": f"{_INTS} float32 float64",  # that of float16 gives 0 for NaN
+    "Floor Ceil Round Exp Log Sqrt Reciprocal Sin Cos Tanh Sigmoid": _FLOATS,
+    "Softmax LogSoftmax Gemm": _FLOATS,
+    "Tan Erf Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Gelu Softplus": "float16 float32",
+    "Conv ConvTranspose AveragePool": "float16 float32",
+    "IsNaN IsInf": f"bfloat16 {_FLOATS}",
+    "Not And Or Xor": "bool",
+    "BitwiseNot BitwiseAnd BitwiseOr BitwiseXor": _INTS,
+    "BitShift": "uint8 uint32 uint64",
+    "Pow": _WIDE,
+    # Those of int64 compare 32 bits (`bridge.onnx.graph.wide_integers`).
+    "Max Min Clip": f"int8 int32 int64 uint8 uint32 uint64 {_FLOATS}",
+    "Relu": f"int8 int32 {_FLOATS}",
+    "MatMul": _WIDE,  # of unsigned integers it fails where an operand is empty
+    # Sums and products of integers are in float64 there, and the greatest of int64 in 32 bits.
+    "ReduceSum ReduceProd ReduceMean ReduceSumSquare ReduceL2 ReduceLogSumExp": _FLOATS,
+    "ReduceMax ReduceMin": f"bool int8 uint8 int32 {_FLOATS}",
+    "ArgMax ArgMin": f"int8 uint8 {_WIDE}",
+    "Where": f"int8 uint8 uint32 {_WIDE}",
+    "Expand Tile ReverseSequence Compress": f"bool {_INTS} {_FLOATS}",
+    "Pad": f"bool int8 int32 int64 uint8 uint32 uint64 {_FLOATS}",
+    "Unsqueeze Squeeze Flatten": f"bool {_INTS} {_FLOATS} bfloat16",
+    "CumSum Einsum": _WIDE,
+    "TopK": f"int8 int16 uint8 {_WIDE}",
+    "Trilu": f"bool {_WIDE}",
+    "Range": "int16 int32 int64 float32 float64",
+    "MaxPool": f"int8 uint8 {_FLOATS}",
+    "ScatterElements ScatterND": f"bool {_INTS} float32 float64",
+    "Resize": "int8 int32 uint8 float16 float32",
+    "NonZero": "bool int32 int64 uint8 float16 float32",
+}
+_BY_OPERATION = {
+    name: frozenset(dtypes.split()) for names, dtypes in _KERNELS.items() for name in names.split()
+}
+
+# In the order in which they are tried.
+_WIDER: Mapping[str, tuple[str, ...]] = {
+    "bool": ("uint8", "int32"),
+    "int8": ("int32", "int64", "float32"),
+    "int16": ("int32", "int64", "float32"),
+    "int32": ("int64", "float64"),
+    "uint8": ("uint32", "int32", "int64", "float32"),
+    "uint16": ("uint32", "int32", "int64", "float32"),
+    "uint32": ("uint64", "int64", "float64"),
+    "uint64": ("int64",),
+    "float16": ("float32",),
+    "bfloat16": ("float32",),
+    "float8_e4m3fn": ("float32",),
+    "float8_e5m2": ("float32",),
+}
+# Of these the low bits do not depend on how the highest one is read.
+_MODULAR = frozenset({
+    "Add", "CumSum", "Einsum", "Expand", "MatMul", "Mul", "Neg", "Pad", "Sub",
+    "Tile", "Where",
+})  # fmt: skip
+# Of these small integers may not be rounded on the way.
+_EXACT_IN_FLOAT = frozenset({"ReduceMax", "ReduceMin", "MaxPool", "TopK", "Resize"})
+
+_ELEM_TYPES: Mapping[str, int] = {
+    "bool": TensorProto.BOOL,
+    "int8": TensorProto.INT8,
+    "int16": TensorProto.INT16,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "uint8": TensorProto.UINT8,
+    "uint16": TensorProto.UINT16,
+    "uint32": TensorProto.UINT32,
+    "uint64": TensorProto.UINT64,
+    "float16": TensorProto.FLOAT16,
+    "bfloat16": TensorProto.BFLOAT16,
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+    "float8_e4m3fn": TensorProto.FLOAT8E4M3FN,
+    "float8_e5m2": TensorProto.FLOAT8E5M2,
+}
+_SCHEMA_NAMES = {"float32": "float", "float64": "double", "float8_e4m3fn": "float8e4m3fn",
+                 "float8_e5m2": "float8e5m2"}  # fmt: skip
+
+
+def elem_type(dtype: np.dtype[Any]) -> int:
+    """The number that ONNX has for a dtype."""
+    return _ELEM_TYPES[dtype.name]
+
+
+def dtype_of(element: str, *, where: str) -> np.dtype[Any]:
+    """The dtype of a StableHLO element type, such as `bf16`.
+
+    Raises:
+        DtypeError: ONNX cannot carry it.
+    """
+    for dtype in DTYPES:
+        if dtype.mlir == element and dtype.name in _ELEM_TYPES:
+            return dtype.numpy
+    cure = (
+        "carry real and imaginary parts as two arrays"
+        if element.startswith("complex")
+        else "convert it to one of these before the export"
+    )
+    raise DtypeError(
+        f"{where}: elements of type {element}, which ONNX's operations do not take. Those that "
+        f"go through: {', '.join(_ELEM_TYPES)}; and in wider ones "
+        f"{', '.join(held.name for held in HELD.values())}. To do: {cure}."
+    )
+
+
+def stand_in(op_type: str, dtype: np.dtype[Any], opset: int) -> np.dtype[Any]:
+    """The dtype in which an operation is computed: the same, or a wider one.
+
+    Raises:
+        DtypeError: there is none that gives the same numbers.
+    """
+    name = _stand_in(op_type, dtype.name, opset)
+    if name is None:
+        raise DtypeError(
+            f"ONNX Runtime has no {op_type} of {dtype.name}, nor of a wider dtype with the same "
+            "results. To do: compute this in another dtype."
+        )
+    return dtype if name == dtype.name else np.dtype(name)
+
+
+@cache
+def _stand_in(op_type: str, dtype: str, opset: int) -> str | None:
+    taken = _taken_by_schema(op_type, opset)
+    kernels = _BY_OPERATION.get(op_type, taken)
+    for candidate in (dtype, *_WIDER.get(dtype, ())):
+        if candidate not in taken or candidate not in kernels:
+            continue
+        if dtype == "uint64" and candidate == "int64" and op_type not in _MODULAR:
+            continue
+        of_integers = "int" in dtype and candidate.startswith("float")
+        if of_integers and op_type not in _EXACT_IN_FLOAT:
+            continue
+        return candidate
+    return None
+
+
+@cache
+def _principal(op_type: str, opset: int) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The type variable of what an operation computes with, and those of all inputs and outputs."""
+    schema = defs.get_schema(op_type, opset)
+    inputs = tuple(formal.type_str for formal in schema.inputs)
+    outputs = tuple(formal.type_str for formal in schema.outputs)
+    if op_type == "Where":
+        return inputs[1], inputs, outputs
+    if op_type == "Pow":  # the exponent's dtype may be another one, and is not here
+        return inputs[0], (inputs[0],) * 2, outputs
+    return (inputs or outputs)[0], inputs, outputs
+
+
+@cache
+def _taken_by_schema(op_type: str, opset: int) -> frozenset[str]:
+    variable = _principal(op_type, opset)[0]
+    constraints = defs.get_schema(op_type, opset).type_constraints
+    texts = next((c.allowed_type_strs for c in constraints if c.type_param_str == variable), None)
+    if texts is None:
+        texts = [variable]
+    return frozenset(
+        name for name in _ELEM_TYPES if f"tensor({_SCHEMA_NAMES.get(name, name)})" in texts
+    )
+
+
+def typed_alike(
+    op_type: str, opset: int, inputs: int, outputs: int
+) -> tuple[list[bool], list[bool]]:
+    """Which of some inputs and outputs have the dtype that the operation computes in."""
+    variable, of_inputs, of_outputs = _principal(op_type, opset)
+
+    def alike(formals: tuple[str, ...], count: int) -> list[bool]:
+        padded = (*formals, *formals[-1:] * count)  # the last one may repeat
+        return [formal == variable for formal in padded[:count]]
+
+    return alike(of_inputs, inputs), alike(of_outputs, outputs)

@@ -1,0 +1,90 @@
+"""Where the features of images are: JAX has them last as a rule, ONNX behind the batch.
+
+What a convolution puts out is turned back into the order of the program, and what follows is
+computed before that: so between two convolutions nothing is turned at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bridge.core.size_polynomials import Shape
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.values import Value
+
+__all__ = ["Turned", "alike", "turn", "turned", "unturned_axes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """What a value is known to be: another one with its dimensions in another order.
+
+    Attributes:
+        value: the other one.
+        order: for each dimension, which one of the other value it is.
+    """
+
+    value: Value
+    order: tuple[int, ...]
+
+
+def turn(graph: Graph, value: Value, order: Sequence[int]) -> Value:
+    """The value with its dimensions in another order, which is done as late as possible."""
+    inner, steps = value, tuple(order)
+    if (fact := turned(graph, value)) is not None:
+        inner, steps = fact.value, tuple(fact.order[axis] for axis in order)
+    if steps == tuple(range(len(steps))):
+        return inner
+    shape = [inner.shape[axis] for axis in steps]
+    made = graph.node("Transpose", [inner], shape=shape, perm=list(steps))
+    graph.remember(made, Turned(inner, steps))
+    return made
+
+
+def turned(graph: Graph, value: Value) -> Turned | None:
+    """What a value is that `turn` made."""
+    fact = graph.recall(value.name) if value.name and value.is_whole else None
+    return fact if isinstance(fact, Turned) else None
+
+
+def alike(graph: Graph, values: Sequence[Value]) -> tuple[list[Value], tuple[int, ...]] | None:
+    """The operands of an elementwise operation before they were turned, and how they were.
+
+    None where they were not all turned in one way; numbers, and one for each of the features in the
+    last dimension, go with any.
+    """
+    facts = [turned(graph, value) for value in values]
+    orders = {fact.order for fact in facts if fact is not None}
+    if len(orders) != 1:
+        return None
+    (order,) = orders
+    pairs = list(zip(values, facts, strict=True))
+    if any(fact is None and len(value.held) > 1 for value, fact in pairs):
+        return None
+    return [_before(graph, value, fact, order) for value, fact in pairs], order
+
+
+def _before(graph: Graph, value: Value, fact: Turned | None, order: Sequence[int]) -> Value:
+    if fact is not None:
+        return fact.value
+    behind = len(order) - 1 - order[-1]
+    if not value.held or not behind:
+        return value.seen_as(value.held)
+    axes = np.arange(1, 1 + behind)
+    held: Shape = (*value.held, *(1,) * behind)
+    return graph.node("Unsqueeze", [value, Value(axes.dtype, (behind,), (behind,), array=axes)],
+                      shape=held)  # fmt: skip
+
+
+def unturned_axes(graph: Graph, value: Value, axes: Sequence[int]) -> tuple[Value, list[int]]:
+    """What to reduce along which dimensions, so that the others stay in their order."""
+    fact = turned(graph, value)
+    if fact is None:
+        return value, list(axes)
+    kept = [axis for number, axis in enumerate(fact.order) if number not in axes]
+    if kept != sorted(kept):
+        return value, list(axes)
+    return fact.value, sorted(fact.order[axis] for axis in axes)

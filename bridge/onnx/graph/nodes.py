@@ -1,0 +1,334 @@
+"""ONNX operations that many rules need, with the shapes of their results.
+
+Each takes values as they are and broadcasts them where the operation does not do so by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bridge.core.size_polynomials import (
+    Dim,
+    Shape,
+    Size,
+    broadcast,
+    floordiv,
+    is_static,
+    lower_bound,
+)
+from bridge.onnx.graph import layouts
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.values import Value, of_array
+from bridge.onnx.graph.wide_integers import fits_in_32_bits, remember_narrow
+
+__all__ = [
+    "cast",
+    "concat",
+    "constant",
+    "elementwise",
+    "expand_dims",
+    "gather",
+    "integers",
+    "loop_body",
+    "number_like",
+    "place",
+    "reshape",
+    "slice_",
+    "squeeze",
+    "transpose",
+    "where",
+]
+
+
+_NARROW = frozenset({"bool", "int8", "int16", "int32", "uint8", "uint16"})
+_EXTREMES = {"Max": "Greater", "Min": "Less"}
+_NEUTRAL = {"Add": 0, "Div": 1, "Mul": 1, "Sub": 0}
+
+
+def constant(number: Any, dtype: Any) -> Value:
+    """A scalar constant."""
+    return of_array(np.array(number, np.dtype(dtype)))
+
+
+def number_like(value: Value, number: Any) -> Value:
+    """A scalar constant of the dtype of a value."""
+    return constant(number, value.dtype)
+
+
+def integers(numbers: Iterable[int]) -> Value:
+    """A vector of int64, such as many operations take for axes."""
+    array = np.array(list(numbers), np.int64)
+    return Value(array.dtype, array.shape, array.shape, array=array)
+
+
+def loop_body(graph: Graph) -> tuple[Graph, Value, Value]:
+    """The graph of a Loop in this one, the number of the round, and the flag that says go on."""
+    body = graph.body()
+    number = body.add_input(body.unique("round"), np.dtype(np.int64), ())
+    return body, number, body.add_input(body.unique("goes_on"), np.dtype(bool), ())
+
+
+def cast(graph: Graph, value: Value, dtype: Any) -> Value:
+    """ONNX's conversion of values that both dtypes have, and of integers modulo the narrower."""
+    made = graph.cast(value, np.dtype(dtype))
+    if value.dtype.name in _NARROW and made.dtype == np.int64 and made.array is None:
+        remember_narrow(graph, made)
+    return made
+
+
+def elementwise(
+    graph: Graph,
+    op_type: str,
+    *values: Value,
+    dtype: Any = None,
+    **attributes: Any,
+) -> Value:
+    """An operation that broadcasts its operands as NumPy does; what can wait is not broadcast.
+
+    Args:
+        graph: where it is put.
+        op_type: such as `Add`.
+        values: the operands.
+        dtype: of the result; by default that of the first operand.
+        attributes: of the operation.
+    """
+    kind = values[0].dtype if dtype is None else np.dtype(dtype)
+    if op_type in _EXTREMES and kind == np.int64:
+        return _extreme_of_wide(graph, op_type, *values)
+    if (kept := _unchanged(op_type, values)) is not None:
+        return kept.seen_as(broadcast([value.shape for value in values]))
+    return _elementwise(graph, op_type, values, kind, attributes)
+
+
+def _unchanged(op_type: str, values: Sequence[Value]) -> Value | None:
+    """The operand that an operation leaves as it is, -0 and NaN too; None where there is none."""
+    if op_type not in _NEUTRAL:
+        return None
+    left, right = values
+    if _is_neutral(op_type, right):
+        return left
+    return right if op_type in ("Add", "Mul") and _is_neutral(op_type, left) else None
+
+
+def _is_neutral(op_type: str, value: Value) -> bool:
+    """Whether it is a constant of which a sum, difference, product or quotient does not depend.
+
+    A sum with 0 makes 0 of -0, and so does a difference of -0: these are no floats' neutral ones.
+    """
+    number = value.scalar
+    if number is None or number != _NEUTRAL[op_type]:
+        return False
+    is_signed_zero = value.is_float and op_type in ("Add", "Sub")
+    return not is_signed_zero or bool(np.signbit(np.float64(number))) == (op_type == "Add")
+
+
+def _extreme_of_wide(graph: Graph, op_type: str, left: Value, right: Value) -> Value:
+    """Max or Min of int64, by itself where the runtime compares all bits that there are."""
+    values = (left, right)
+    is_narrow = all(fits_in_32_bits(graph, value) for value in values)
+    if not is_narrow and any(dim != 1 for value in values for dim in value.held):
+        condition = elementwise(graph, _EXTREMES[op_type], *values, dtype=bool)
+        return where(graph, condition, *values)
+    made = _elementwise(graph, op_type, values, left.dtype, {})
+    if is_narrow and made.array is None:
+        remember_narrow(graph, made)
+    return made
+
+
+def _elementwise(
+    graph: Graph,
+    op_type: str,
+    values: Sequence[Value],
+    kind: np.dtype[Any],
+    attributes: Mapping[str, Any],
+) -> Value:
+    if (found := layouts.alike(graph, values)) is not None:
+        before, order = found
+        shape = broadcast([value.shape for value in before])
+        made = graph.node(op_type, before, shape=shape, dtype=kind, **attributes)
+        return layouts.turn(graph, made, order)
+    held = broadcast([value.held for value in values])
+    made = graph.node(op_type, values, shape=held, dtype=kind, **attributes)
+    return made.seen_as(broadcast([value.shape for value in values]))
+
+
+def where(graph: Graph, condition: Value, true: Value, false: Value) -> Value:
+    """Elements of one value or of another one."""
+    if condition.scalar is not None:
+        shape = broadcast([value.shape for value in (condition, true, false)])
+        return (true if condition.scalar else false).seen_as(shape)
+    return elementwise(graph, "Where", condition, true, false, dtype=true.dtype)
+
+
+def place(graph: Graph, value: Value, axes: Sequence[int], shape: Sequence[Dim]) -> Value:
+    """The value with its dimensions at some axes of a larger shape, repeated along the others."""
+    order = sorted(range(len(axes)), key=axes.__getitem__)
+    if order != list(range(len(axes))):
+        value, axes = transpose(graph, value, order), [axes[i] for i in order]
+    missing = value.rank - len(value.held)
+    kept = list(axes[missing:])
+    first = kept[0] if kept else len(shape)
+    new = [axis - first for axis in range(first, len(shape)) if axis not in kept]
+    if new:
+        held: list[Dim] = [1] * (len(shape) - first)
+        for axis, dim in zip(kept, value.held, strict=True):
+            held[axis - first] = dim
+        value = graph.node("Unsqueeze", [value, integers(new)], shape=held)
+    return value.seen_as(tuple(shape))
+
+
+def expand_dims(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
+    """The value with new dimensions of size 1 at some axes of the result."""
+    rank = value.rank + len(axes)
+    positive = [axis % rank for axis in axes]
+    kept = [axis for axis in range(rank) if axis not in positive]
+    dims = iter(value.shape)
+    return place(
+        graph, value, kept, [1 if axis in positive else next(dims) for axis in range(rank)]
+    )
+
+
+def squeeze(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
+    """The value without some dimensions of size 1."""
+    if not axes:
+        return value
+    positive = [axis % value.rank for axis in axes]
+    shape = tuple(dim for axis, dim in enumerate(value.shape) if axis not in positive)
+    return reshape(graph, value, shape)
+
+
+def reshape(graph: Graph, value: Value, shape: Sequence[Dim]) -> Value:
+    """The same elements in another shape."""
+    new = tuple(shape)
+    if value.shape == new:
+        return value
+    if value.sizes is not None and value.is_whole:
+        return Value(value.dtype, new, new, sizes=value.sizes)
+    if value.array is not None and value.array.size == 1:
+        return Value(value.dtype, new, (), array=value.array.reshape(()))
+    if _is_padded(value.shape, value.held) and _is_padded(new, value.held):
+        return value.seen_as(new)
+    value = graph.whole(value)
+    source = graph.producer(value)
+    if source is not None and source.op_type in ("Reshape", "Squeeze", "Unsqueeze"):
+        old = graph.shape_of(source.inputs[0])
+        inner = Value(value.dtype, old or (), old or (), source.inputs[0])
+        if old == new:
+            return inner
+        return _reshaped(graph, inner, (), new)
+    return _reshaped(graph, value, value.shape, new)
+
+
+def _is_padded(shape: Shape, held: Shape) -> bool:
+    """Whether a shape is another one behind ones."""
+    new = len(shape) - len(held)
+    return new >= 0 and shape[new:] == held and all(dim == 1 for dim in shape[:new])
+
+
+def _reshaped(graph: Graph, value: Value, old: Shape, new: Shape) -> Value:
+    """Reshape, of which a 0 means a size that stays, and -1 one that follows from the others.
+
+    Where a size may be 0 itself, neither is said if it would be read in another way.
+    """
+    dims = list(new) if is_static(new) else _abridged(old, new)
+    marks = [dim for dim in dims if not (isinstance(dim, int) and dim > 0)]
+    is_plain = 0 not in new and (marks == [-1] or not any(marks))
+    if is_plain or all((lower_bound(dim) or 0) > 0 for dim in new):
+        return graph.node("Reshape", [value, graph.vector(dims)], shape=new)
+    return graph.node("Reshape", [value, graph.vector(new)], shape=new, allowzero=1)
+
+
+def _abridged(old: Shape, new: Shape) -> list[Dim]:
+    dims: list[Dim] = [
+        0 if isinstance(dim, Size) and axis < len(old) and old[axis] == dim else dim
+        for axis, dim in enumerate(new)
+    ]
+    open_ = [axis for axis, dim in enumerate(dims) if isinstance(dim, Size)]
+    if open_:
+        dims[open_[0]] = -1
+    elif dims.count(0) == 1:
+        dims[dims.index(0)] = -1
+    return dims
+
+
+def transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:
+    """The value with its dimensions in another order."""
+    if list(order) == list(range(value.rank)):
+        return value
+    if layouts.turned(graph, value) is not None:
+        return layouts.turn(graph, value, order)
+    shape = tuple(value.shape[axis] for axis in order)
+    if value.held == ():
+        return value.seen_as(shape)
+    held = (1,) * (value.rank - len(value.held)) + value.held
+    if len(value.held) < value.rank:
+        new = integers(range(value.rank - len(value.held)))
+        value = graph.node("Unsqueeze", [value, new], shape=held)
+    made = graph.node("Transpose", [value], shape=[held[a] for a in order], perm=list(order))
+    return made.seen_as(shape)
+
+
+def concat(graph: Graph, values: Sequence[Value], axis: int) -> Value:
+    """The values one after another along an axis."""
+    values = [value for value in values if value.shape[axis] != 0] or values[:1]
+    values = [graph.whole(value) for value in values]
+    if len(values) == 1:
+        return values[0]
+    facts = [layouts.turned(graph, value) for value in values]
+    orders = {None if fact is None else fact.order for fact in facts}
+    if len(orders) == 1 and (order := orders.pop()) is not None:
+        joined = concat(graph, [fact.value for fact in facts if fact], order[axis])
+        return layouts.turn(graph, joined, order)
+    shape = list(broadcast([value.shape for value in values]))
+    total: Dim = 0
+    for value in values:
+        total = total + value.shape[axis]
+    shape[axis] = total
+    return graph.node("Concat", values, shape=shape, axis=axis)
+
+
+def slice_(
+    graph: Graph,
+    value: Value,
+    starts: Sequence[Dim],
+    limits: Sequence[Dim],
+    strides: Sequence[int],
+    axes: Sequence[int] | None = None,
+) -> Value:
+    """Elements from `start` up to `limit`, every `stride`-th, along each axis.
+
+    Args:
+        graph: where it is put.
+        value: any.
+        starts: at least 0.
+        limits: at most the size.
+        strides: at least 1.
+        axes: which ones; by default all.
+    """
+    every = list(range(value.rank)) if axes is None else list(axes)
+    missing = value.rank - len(value.held)
+    shape, held = list(value.shape), list(value.held)
+    used = []
+    for axis, start, limit, stride in zip(every, starts, limits, strides, strict=True):
+        if (start, limit, stride) == (0, shape[axis], 1):
+            continue
+        size = floordiv(limit - start + (stride - 1), stride)
+        if axis >= missing and (held[axis - missing] != 1 or shape[axis] == 1):
+            used.append((axis - missing, start, limit, stride))
+            held[axis - missing] = size
+        shape[axis] = size
+    if used:
+        parts = list(zip(*used, strict=True))
+        vectors = [graph.vector(parts[1]), graph.vector(parts[2]), integers(parts[0])]
+        value = graph.node("Slice", [value, *vectors, integers(parts[3])], shape=held)
+    return value.seen_as(tuple(shape))
+
+
+def gather(graph: Graph, value: Value, indices: Value, axis: int) -> Value:
+    """Slices along an axis at indices that are in bounds."""
+    value, indices = graph.whole(value), graph.whole(indices)
+    shape = (*value.shape[:axis], *indices.shape, *value.shape[axis + 1 :])
+    return graph.node("Gather", [value, indices], shape=shape, axis=axis)

@@ -1,0 +1,151 @@
+"""A graph that has been built becomes ONNX's messages, without what nobody uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto, helper
+
+from bridge.core.size_polynomials import Dim, Element, Measured, atoms_of
+from bridge.onnx.graph.finishing import finish, split
+from bridge.onnx.graph.graph_builder import Graph, Node
+from bridge.onnx.graph.kernels import elem_type
+from xla_call_module.dtypes import Array
+
+__all__ = ["to_graph", "to_tensor"]
+
+
+def to_graph(graph: Graph, name: str) -> tuple[onnx.GraphProto, dict[str, Array]]:
+    """The message of the graph inside the outermost one, and the initializers that it is to have.
+
+    Each result is the output of a node, or an initializer, under the result's name.
+    """
+    outermost = graph.outer
+    assert outermost is not None, "the graph is in an outermost one"
+    nodes = [*outermost.nodes, *graph.nodes]
+    made = {output for node in nodes for output in node.outputs}
+    names: dict[str, str] = {}
+    copies: list[Node] = []
+    for result in graph.results:
+        if result.reference in made and result.reference not in names:
+            names[result.reference] = result.name
+        else:
+            copies.append(Node("Identity", result.name, (result.reference,), (result.name,), {}))
+    writer = _Writer(names)
+    results = [result.name for result in graph.results]
+    live = split(graph, writer.live([*nodes, *copies], results))
+    uses = (name for node in live for name in writer.uses(node))
+    finished, arrays = finish(graph, live, uses)
+    live = writer.live(finished, results)
+    proto = helper.make_graph(
+        [writer.node(node) for node in live],
+        name,
+        [_value_info(i.name, i.dtype, i.shape) for i in outermost.inputs],
+        [_value_info(r.name, r.dtype, r.shape) for r in graph.results],
+    )
+    used = {name for node in live for name in writer.uses(node)}
+    return proto, {key: array for key, array in arrays.items() if key in used}
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes nodes.
+
+    Attributes:
+        names: what values are called that are results.
+    """
+
+    names: Mapping[str, str]
+
+    def uses(self, node: Node) -> Iterator[str]:
+        """Every value that a node takes, or that a graph in it takes from around it."""
+        yield from (self.names.get(name, name) for name in node.inputs)
+        for body in _bodies(node):
+            for inner in self.live_in(body):
+                yield from self.uses(inner)
+            yield from (self.names.get(r.reference, r.reference) for r in body.results)
+
+    def live_in(self, body: Graph) -> list[Node]:
+        """The nodes of a body that are used."""
+        return split(body, self.live(body.nodes, [result.reference for result in body.results]))
+
+    def live(self, nodes: Sequence[Node], results: Sequence[str]) -> list[Node]:
+        """The nodes that some results depend on, in their order."""
+        needed = {self.names.get(name, name) for name in results}
+        live = []
+        for node in reversed(nodes):
+            if any(self.names.get(output, output) in needed for output in node.outputs):
+                live.append(node)
+                needed.update(self.uses(node))
+        return live[::-1]
+
+    def node(self, node: Node) -> onnx.NodeProto:
+        """The message of a node."""
+        made = helper.make_node(
+            node.op_type,
+            [self.names.get(name, name) for name in node.inputs],
+            [self.names.get(name, name) for name in node.outputs],
+            node.name,
+        )
+        shaped = node.op_type == "Scan"  # of which the runtime asks for the rank of all results
+        made.attribute.extend(
+            self._attribute(*pair, shaped=shaped) for pair in sorted(node.attributes.items())
+        )
+        return made
+
+    def _attribute(self, key: str, value: Any, *, shaped: bool) -> onnx.AttributeProto:
+        if isinstance(value, Graph):
+            return helper.make_attribute(key, self._body(key, value, shaped=shaped))
+        if isinstance(value, np.dtype):
+            return helper.make_attribute(key, elem_type(value))
+        if isinstance(value, np.ndarray):
+            return helper.make_attribute(key, to_tensor("", value))
+        if isinstance(value, Sequence) and not len(value):
+            return helper.make_attribute(key, value, attr_type=AttributeProto.INTS)
+        return helper.make_attribute(key, value)
+
+    def _body(self, name: str, body: Graph, *, shaped: bool) -> onnx.GraphProto:
+        """The message of a body, each of whose results is an output of a node of its own."""
+        nodes = self.live_in(body)
+        made = {output for node in nodes for output in node.outputs}
+        messages, outputs = [self.node(node) for node in nodes], []
+        for number, result in enumerate(body.results):
+            reference = self.names.get(result.reference, result.reference)
+            output = reference
+            if result.reference not in made:
+                output = body.unique(f"{reference}/{name}_{number}")
+                messages.append(helper.make_node("Identity", [reference], [output], output))
+            made.discard(result.reference)
+            shape = [n if isinstance(n, int) else None for n in result.shape] if shaped else None
+            outputs.append(helper.make_tensor_value_info(output, elem_type(result.dtype), shape))
+        inputs = [_value_info(i.name, i.dtype, i.shape) for i in body.inputs]
+        return helper.make_graph(messages, name, inputs, outputs)
+
+
+def _bodies(node: Node) -> Iterator[Graph]:
+    return (value for value in node.attributes.values() if isinstance(value, Graph))
+
+
+def to_tensor(name: str, array: Array) -> TensorProto:
+    """The message of an array."""
+    return TensorProto(
+        name=name,
+        dims=array.shape,
+        data_type=elem_type(array.dtype),
+        raw_data=np.ascontiguousarray(array).tobytes(),
+    )
+
+
+def _value_info(name: str, dtype: np.dtype[Any], shape: Sequence[Dim | str]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, elem_type(dtype), [_dim(dim) for dim in shape])
+
+
+def _dim(dim: Dim | str) -> int | str | None:
+    """A number, or the text of what follows from the dimension variables."""
+    if isinstance(dim, int | str):
+        return dim
+    return None if any(isinstance(atom, Measured | Element) for atom in atoms_of(dim)) else str(dim)

@@ -1,0 +1,209 @@
+"""One operation of a StableHLO module, as the rules see it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from bridge.core.size_polynomials import Dim, Element, is_static, numbers_of, of_atom
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.kernels import dtype_of
+from bridge.onnx.graph.storage_dtypes import HELD, Held
+from bridge.onnx.graph.values import Value, contents_of
+from xla_call_module.dtypes import Array
+from xla_call_module.errors import UnsupportedError
+from xla_call_module.stablehlo.attributes import Attributes
+from xla_call_module.stablehlo.modules import describe_location, tensor_type
+
+__all__ = ["Operation", "Region", "ResultType", "describe", "read", "type_of"]
+
+# What a walker does with a block: its arguments -> what its last operation hands on.
+Walk = Callable[[Graph, Any, Sequence[Value]], list[Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultType:
+    """The type of a result in the module; None for a size that only a run knows.
+
+    Attributes:
+        dtype: of what there is in the graph.
+        shape: as in the module.
+        held: the element type in the module, where it has no dtype of its own in the graph.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...]
+    held: Held | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A region of an operation, which is a function of its block's arguments.
+
+    Attributes:
+        block: the only block of the region, as MLIR has it.
+        walk: adds what it computes to a graph.
+        outside: the values that it sees besides its arguments.
+    """
+
+    block: Any
+    walk: Walk
+    outside: Mapping[Any, Value]
+
+    def apply(self, graph: Graph, arguments: Sequence[Value]) -> list[Value]:
+        """What the region returns.
+
+        A region of scalars is applied to whole tensors, element by element, as well.
+        """
+        return self.walk(graph, self.block, arguments)
+
+    @property
+    def arguments(self) -> tuple[ResultType, ...]:
+        """The types of its arguments."""
+        return tuple(type_of(str(argument.type)) for argument in self.block.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Attributes):
+    """An operation whose operands have been walked.
+
+    Attributes:
+        name: such as `stablehlo.add`.
+        operands: its operands.
+        results: the types of its results.
+        regions: its regions.
+    """
+
+    name: str
+    operands: tuple[Value, ...]
+    results: tuple[ResultType, ...]
+    regions: tuple[Region, ...]
+
+    @property
+    def result(self) -> ResultType:
+        """The type of the only result."""
+        (result,) = self.results
+        return result
+
+    def shape_like(self, *known: Sequence[Dim]) -> tuple[Dim | None, ...]:
+        """The shape of the only result: the numbers of its type, else what is known.
+
+        Args:
+            known: shapes of the result's rank that it has wherever they say anything.
+        """
+        shape: list[Dim | None] = list(self.result.shape)
+        for candidate in known:
+            pairs = zip(shape, candidate, strict=True)
+            shape = [new if old is None else old for old, new in pairs]
+        return tuple(shape)
+
+    def constant(self, index: int) -> Array:
+        """An operand that must be known.
+
+        Raises:
+            UnsupportedError: it is computed.
+        """
+        value = self.operands[index]
+        if value.array is None:
+            self.refuse(f"its operand {index} is computed, and ONNX needs a constant")
+        return np.broadcast_to(value.array, numbers_of(value.shape))
+
+    def sizes(self, graph: Graph, index: int) -> tuple[Dim, ...]:
+        """An operand that says sizes, one for each element.
+
+        Raises:
+            UnsupportedError: nothing is known of it, not even how many there are.
+        """
+        value = self.operands[index]
+        contents = contents_of(value)
+        if contents is not None:
+            return contents
+        if value.rank > 1 or not is_static(value.shape):
+            self.refuse(f"its operand {index}, which says sizes, is of unknown length")
+        vector = graph.cast(graph.whole(value), np.dtype(np.int64))
+        if value.rank == 0:
+            axes = np.zeros(1, np.int64)
+            axis = Value(axes.dtype, (1,), (1,), array=axes)
+            vector = graph.node("Unsqueeze", [vector, axis], shape=(1,))
+        name = graph.reference(vector)
+        return tuple(of_atom(Element(name, n)) for n in range(math.prod(numbers_of(value.shape))))
+
+    def refuse(self, reason: str, cure: str = "") -> NoReturn:
+        """Say that ONNX cannot express this operation.
+
+        Args:
+            reason: why, as the end of a sentence.
+            cure: what the user can do instead, as a sentence's end.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        remedy = cure or "compute this part outside the exported function"
+        raise UnsupportedError(f"{describe(self.raw)}: {reason}. To do: {remedy}.")
+
+
+def describe(raw: Any) -> str:
+    """What an operation is and where it comes from, for messages."""
+    return f"{raw.name} at {describe_location(raw)}"
+
+
+@functools.lru_cache(maxsize=4096)
+def type_of(text: str) -> ResultType:
+    """The type that MLIR writes so.
+
+    Raises:
+        DtypeError: it has elements that ONNX does not have.
+        StructureError: it is the type of no tensor.
+    """
+    if text == "!stablehlo.token":  # see `control_flow`
+        return ResultType(np.dtype(bool), ())
+    found = tensor_type(text)
+    held = HELD.get(found.element)
+    dtype = dtype_of(found.element, where=text) if held is None else held.dtype
+    return ResultType(dtype, found.shape, held)
+
+
+def read(
+    raw: Any,
+    operands: Sequence[Value],
+    walk: Walk,
+    outside: Mapping[Any, Value],
+) -> Operation:
+    """The operation that MLIR has, with its operands.
+
+    Raises:
+        DtypeError: a result has elements that ONNX does not have.
+        StructureError: a result is no tensor.
+    """
+    return Operation(
+        name=str(raw.name),
+        operands=tuple(operands),
+        results=tuple(type_of(str(result.type)) for result in raw.results),
+        regions=tuple(
+            Region(region.blocks[0], walk, outside)
+            for region in _regions(raw)
+            if len(region.blocks)
+        ),
+        raw=raw,
+    )
+
+
+def _regions(raw: Any) -> Sequence[Any]:
+    """The regions of an operation, or those of the functions that a custom call names."""
+    if raw.name != "stablehlo.custom_call" or "called_computations" not in raw.attributes:
+        regions: Sequence[Any] = raw.regions
+        return regions
+    around = raw
+    while around.name != "builtin.module":
+        around = around.parent
+    functions = {
+        str(view.operation.attributes["sym_name"]).strip('"'): view.operation
+        for view in around.regions[0].blocks[0]
+    }
+    names = [str(name).strip('@"') for name in raw.attributes["called_computations"]]
+    return [functions[name].regions[0] for name in names]

@@ -1,0 +1,1 @@
+"""Rules for branches, loops and scans."""

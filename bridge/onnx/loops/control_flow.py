@@ -1,0 +1,83 @@
+"""Branches and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bridge.onnx.graph import nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Rule
+from bridge.onnx.graph.stablehlo_operation import Operation, Region
+from bridge.onnx.graph.values import Value
+
+__all__ = ["RULES"]
+
+
+def _case(graph: Graph, op: Operation) -> Sequence[Value]:
+    """The branch that an index says: the last one for an index that is out of bounds."""
+    (index,), branches = op.operands, op.regions
+    if index.scalar is not None:
+        number = int(index.scalar)
+        return branches[number if 0 <= number < len(branches) else -1].apply(graph, [])
+    return _choose(graph, op, index, 0)
+
+
+def _choose(graph: Graph, op: Operation, index: Value, number: int) -> Sequence[Value]:
+    """The results of the branches from some number on."""
+    branch = op.regions[number]
+    if number == len(op.regions) - 1:
+        return branch.apply(graph, [])
+    is_this = nodes.elementwise(graph, "Equal", index, nodes.number_like(index, number), dtype=bool)
+    then, other = graph.body(), graph.body()
+    for value in branch.apply(then, []):
+        then.add_result(value)
+    for value in _choose(other, op, index, number + 1):
+        other.add_result(value)
+    return _if(graph, op, is_this, then, other)
+
+
+def _if(graph: Graph, op: Operation, condition: Value, then: Graph, other: Graph) -> list[Value]:
+    kinds = [(kind.shape, kind.dtype) for kind in op.results]
+    return graph.nodes_of("If", [condition], kinds, then_branch=then, else_branch=other)
+
+
+def _if_op(graph: Graph, op: Operation) -> Sequence[Value]:
+    (condition,), (true, false) = op.operands, op.regions
+    if condition.scalar is not None:
+        return (true if condition.scalar else false).apply(graph, [])
+    bodies = [_body_of(graph, region) for region in (true, false)]
+    return _if(graph, op, condition, *bodies)
+
+
+def _body_of(graph: Graph, region: Region) -> Graph:
+    body = graph.body()
+    for value in region.apply(body, []):
+        body.add_result(value)
+    return body
+
+
+def _optimization_barrier(graph: Graph, op: Operation) -> Sequence[Value]:
+    del graph
+    return op.operands
+
+
+def _map(graph: Graph, op: Operation) -> Value:
+    """A region of scalars, applied to whole tensors."""
+    (found,) = op.regions[0].apply(graph, op.operands)
+    return found.seen_as(op.operands[0].shape)
+
+
+def _token(graph: Graph, op: Operation) -> Value:
+    """What stands for a token, which orders effects that an ONNX model does not have."""
+    del graph, op
+    return nodes.constant(True, bool)
+
+
+RULES = {
+    "stablehlo.after_all": Rule(_token),
+    "stablehlo.case": Rule(_case),
+    "stablehlo.create_token": Rule(_token),
+    "stablehlo.if": Rule(_if_op),
+    "stablehlo.map": Rule(_map, ("dimensions",)),
+    "stablehlo.optimization_barrier": Rule(_optimization_barrier, whole=False),
+}

@@ -1,0 +1,110 @@
+"""Reductions along a dimension, of as many elements as only a run knows, by a region of any kind.
+
+Those of sums are ONNX's CumSum (`bridge.onnx.windows.windows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bridge.core.size_polynomials import Dim, floordiv
+from bridge.onnx.graph import nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.stablehlo_operation import Region
+from bridge.onnx.graph.values import Value, of_sizes
+from bridge.onnx.loops.scans import turned
+
+__all__ = ["combine_neighbours", "reduce_so_far"]
+
+
+def reduce_so_far(
+    graph: Graph,
+    region: Region,
+    values: Sequence[Value],
+    starts: Sequence[Value],
+    axis: int,
+    *,
+    reverse: bool,
+) -> list[Value]:
+    """For each element what a region makes of it and all before it, or behind it.
+
+    Args:
+        graph: where it is put.
+        region: of two elements of each array.
+        values: the arrays.
+        starts: what each reduction begins with, scalars.
+        axis: the dimension along which it goes.
+        reverse: whether it begins with the last element.
+    """
+    rank = values[0].rank
+    order = [axis, *(number for number in range(rank) if number != axis)]
+    size, *rest = (values[0].shape[number] for number in order)
+    shape = tuple(rest) or (1,)  # ONNX's reference evaluator puts no scalars together
+    body, number, goes_on = nodes.loop_body(graph)
+    body.add_result(goes_on)
+    before = [body.add_input(body.unique("so_far"), value.dtype, shape) for value in values]
+    rows = []
+    for value in values:
+        line = nodes.transpose(graph, graph.whole(value), order)
+        line = nodes.reshape(graph, line, (size, *shape))
+        line = turned(graph, graph.whole(line)) if reverse else line
+        rows.append(nodes.gather(body, graph.whole(line), number, 0))
+    combined = region.apply(body, [*before, *rows])
+    found = [body.whole(value.seen_as(shape)) for value in combined]
+    for value in (*found, *found):
+        body.add_result(value)
+    rounds = graph.whole(of_sizes((size,), np.dtype(np.int64), ()))
+    inits = [graph.whole(nodes.place(graph, start, [], shape)) for start in starts]
+    kinds = [(dims, v.dtype) for dims in (shape, (size, *shape)) for v in values]
+    made = graph.nodes_of("Loop", [rounds, nodes.constant(True, bool), *inits], kinds, body=body)
+    results = []
+    for lines in made[len(values) :]:
+        ordered = turned(graph, lines) if reverse else lines
+        ordered = nodes.reshape(graph, ordered, (size, *rest))
+        results.append(nodes.transpose(graph, ordered, [order.index(a) for a in range(rank)]))
+    return results
+
+
+def combine_neighbours(
+    graph: Graph,
+    region: Region,
+    values: Sequence[Value],
+    axis: int,
+    size: Dim,
+    stride: int,
+    dilation: int,
+) -> list[Value]:
+    """What a region makes of the elements of each window along a dimension, from the first one on.
+
+    Args:
+        graph: where it is put.
+        region: of two elements of each array.
+        values: the arrays.
+        axis: the dimension along which windows move.
+        size: how many elements are in a window, one or more.
+        stride: from one window to the next.
+        dilation: how far the elements in a window are apart.
+    """
+    count = floordiv(values[0].shape[axis] - 1 - (size - 1) * dilation, stride) + 1
+    reach = (count - 1) * stride + 1
+    firsts = [nodes.slice_(graph, v, [0], [reach], [stride], axes=[axis]) for v in values]
+    length = graph.whole(of_sizes((reach,), np.dtype(np.int64), (1,)))
+    lines = [graph.whole(value) for value in values]
+    body, number, goes_on = nodes.loop_body(graph)
+    body.add_result(goes_on)
+    shape = firsts[0].shape
+    before = [body.add_input(body.unique("combined"), v.dtype, shape) for v in values]
+    next_one = nodes.elementwise(body, "Add", number, nodes.constant(1, np.int64))
+    start = nodes.elementwise(body, "Mul", next_one, nodes.constant(dilation, np.int64))
+    start = body.whole(nodes.expand_dims(body, start, [0]))
+    end = nodes.elementwise(body, "Add", start, length)
+    moves = [nodes.integers([axis]), nodes.integers([stride])]
+    parts = [body.node("Slice", [line, start, end, *moves], shape=shape) for line in lines]
+    for found in region.apply(body, [*before, *parts]):
+        body.add_result(found.seen_as(shape))
+    rounds = graph.whole(of_sizes((size - 1,), np.dtype(np.int64), ()))
+    inits = [graph.whole(first) for first in firsts]
+    kinds = [(shape, value.dtype) for value in values]
+    return graph.nodes_of("Loop", [rounds, nodes.constant(True, bool), *inits], kinds, body=body)

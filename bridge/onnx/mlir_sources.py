@@ -1,0 +1,222 @@
+"""StableHLO without an `Exported` around it: files of MLIR, and calls, as an `Exported`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax import export
+
+from bridge.loading.exported_from_call import adopt
+from bridge.onnx.boundary_casts import convert_at_doors
+from bridge.onnx.graph.storage_dtypes import HELD
+from xla_call_module._jax import ir, make_ir_context, refine_module, survive_forks
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.dtypes import DTYPES, DType
+from xla_call_module.errors import DtypeError, FormatError, StructureError
+from xla_call_module.exported import to_exported
+from xla_call_module.passes.infer_signature import describe_arguments
+from xla_call_module.stablehlo.call_graph import named_by
+from xla_call_module.stablehlo.chlo import define_chlo
+from xla_call_module.stablehlo.modules import (
+    Main,
+    TensorType,
+    first_line,
+    functions_of,
+    parse_module,
+    read_main,
+    serialize_module,
+    walk,
+)
+from xla_call_module.symbolic_shapes import limited_steps, parse_shape
+from xla_call_module.versions import CONVENTIONS, RELEASES
+
+__all__ = ["exported_of_call", "exported_of_file", "is_module"]
+
+_BYTECODE = b"ML\xefR"
+_TEXT = b"func.func"
+
+
+def is_module(content: bytes) -> bool:
+    """Whether a file is MLIR: a portable artifact, or a text."""
+    return content.startswith(_BYTECODE) or _TEXT in content[: 1 << 20]
+
+
+def exported_of_call(call: CallModule) -> export.Exported:
+    """The `Exported` that a call came from, or one of its operands as a flat tuple."""
+    return to_exported(call) if call.exported else adopt(call)
+
+
+def exported_of_file(path: Path, content: bytes) -> export.Exported:
+    """The function `main` of a module, or the only one that is not for its others, for the CPU.
+
+    Args:
+        path: of the file, for messages.
+        content: of it.
+
+    Raises:
+        FormatError: it is damaged, or newer than the installed jaxlib.
+        StructureError: it has several such functions, and none is `main`.
+        DtypeError: an argument or result has elements that JAX does not have.
+    """
+    survive_forks()
+    with make_ir_context():
+        module = _parse(path, content)
+        _name_main(path, module)
+        module.operation.attributes["sym_name"] = ir.StringAttr.get(path.stem)
+        convert_at_doors(module)
+        module, main = _with_sizes(path, module)
+        artifact = _serialize(path, module)
+    args = tuple(_spec(t, f"args[{n}]", described=False) for n, t in enumerate(main.args))
+    results = tuple(
+        _spec(type_, f"result[{n}]", described=not args) for n, type_ in enumerate(main.results)
+    )
+    return _adopt(
+        CallModule(
+            name=path.stem,
+            module=artifact,
+            version=CONVENTIONS[-2],
+            platforms=("cpu",),
+            args=args,
+            results=results,
+            kept=tuple(range(len(args))),
+        )
+    )
+
+
+def _name_main(path: Path, module: Any) -> None:
+    """Call the function `main` that is the only one which no other function names."""
+    functions = functions_of(module)
+    if "main" in functions:
+        return
+    named = {
+        name
+        for function in functions.values()
+        for operation in walk(function)
+        for name in named_by(operation)
+    }
+    entries = [
+        name
+        for name, function in functions.items()
+        if name not in named and (len(functions) == 1 or not _is_private(function))
+    ]
+    if len(entries) != 1:
+        raise StructureError(
+            f"{path} has no function 'main', but {', '.join(sorted(functions)) or 'none'}. To do: "
+            "call the one main that is to be converted."
+        )
+    functions[entries[0]].attributes["sym_name"] = ir.StringAttr.get("main")
+
+
+def _is_private(function: Any) -> bool:
+    attributes = function.attributes
+    return "sym_visibility" in attributes and "private" in str(attributes["sym_visibility"])
+
+
+def _with_sizes(path: Path, module: Any) -> tuple[Any, Main]:
+    """The module, whose results have sizes where they follow from no argument, and its `main`."""
+    main = read_main(module)
+    if main.args or all(None not in type_.shape for type_ in main.results):
+        return module, main
+    try:
+        refined = refine_module(module, check_assertions=False)
+    except (RuntimeError, ValueError, ir.MLIRError) as error:
+        raise StructureError(
+            f"{path} returns {', '.join(map(str, main.results))}, of sizes that are not known "
+            f"before it runs: {first_line(error)}. To do: return arrays of known sizes."
+        ) from error
+    return refined, read_main(refined)
+
+
+def _serialize(path: Path, module: Any) -> bytes:
+    """The portable artifact of a module, with composites for CHLO's operations where it can be."""
+    version = RELEASES[-1].stablehlo
+    try:
+        try:
+            return serialize_module(module, version)
+        except (RuntimeError, ValueError):  # an operation of CHLO with a region, `chlo.scan`
+            define_chlo(module)
+            return serialize_module(module, version)
+    except (RuntimeError, ValueError, ir.MLIRError) as error:
+        found = re.search(r"failed to legalize operation '([\w.]+)'", str(error))
+        raise FormatError(
+            f"{path}: {found[1] if found else 'an operation'} has no form in StableHLO "
+            f"{'.'.join(map(str, version))}: {first_line(error)}. To do: write it in operations of "
+            "StableHLO."
+        ) from error
+
+
+def _adopt(call: CallModule) -> export.Exported:
+    """The `Exported` of a module, whatever can be found out of the shapes of its results.
+
+    An unknown dimension of a result that is no polynomial of the arguments' is a variable of its
+    own, which only a run knows. So is each where the module does not take all sizes, such as one
+    with a dimension among its arguments.
+    """
+    try:
+        return adopt(call)
+    except StructureError:
+        described = describe_arguments(call)
+    scalars = [dataclasses.replace(spec, shape=()) for spec in described.results]
+    exported = adopt(dataclasses.replace(described, results=tuple(scalars)))
+    with limited_steps("to read the shapes of results"):
+        return dataclasses.replace(exported, out_avals=tuple(map(_aval, described.results)))
+
+
+def _aval(spec: TensorSpec) -> jax.core.ShapedArray:
+    return jax.core.ShapedArray(parse_shape(spec.shape or ()), spec.dtype.numpy)
+
+
+def _parse(path: Path, content: bytes) -> Any:
+    try:
+        if content.startswith(_BYTECODE):  # MLIR ends the process at some damage in plain bytecode
+            return parse_module(content)
+        return ir.Module.parse(content.decode())
+    except (ir.MLIRError, UnicodeDecodeError) as error:
+        text = " ".join(str(error).split())
+        raise FormatError(
+            f"{path} is no StableHLO that this jaxlib reads: {text[:300]}. "
+            f"To do: {_cure(text, content)}."
+        ) from error
+
+
+def _cure(error: str, content: bytes) -> str:
+    """What to do about a text that cannot be parsed."""
+    if "!quant." in error or '!"quant"' in error:
+        return (
+            "write out what its quantized types mean, which are not in jaxlib: integers, with the "
+            "scale and the zero point as operations"
+        )
+    if found := re.search(r"Dialect `(\w+)' not found", error):
+        return f"leave out the operations of the dialect {found[1]}, which is not StableHLO's"
+    if "redefinition of symbol" in error:
+        return "keep one of its programs; lines of // ----- are between them in files of several"
+    if "unregistered dialect" in error:
+        line = re.search(r'error: "[^"]*":(\d+):', error)
+        lines = content.decode().splitlines()
+        text = lines[int(line[1]) - 1].strip() if line and int(line[1]) <= len(lines) else ""
+        return f"leave out the operations of other dialects than StableHLO's: {text[:80]}"
+    return (
+        "write it with a jaxlib of about this version, or serialize it as a portable artifact with "
+        "that of its time, which later ones read"
+    )
+
+
+def _spec(type_: TensorType, path: str, *, described: bool) -> TensorSpec:
+    """With a shape only where there is no argument from which it could be found out."""
+    shape = tuple(dim or 0 for dim in type_.shape) if described else None
+    return TensorSpec(shape, _dtype_of(type_, path), path)
+
+
+def _dtype_of(type_: TensorType, path: str) -> DType:
+    for dtype in DTYPES:
+        if dtype.mlir == type_.element:
+            return dtype
+    known = ", ".join([*(dtype.mlir for dtype in DTYPES), *HELD])
+    raise DtypeError(
+        f"{path} is {type_}; elements that go through are {known}. To do: convert it to one of "
+        "these."
+    )

@@ -1,0 +1,1 @@
+"""Rules for contractions, convolutions and windows."""

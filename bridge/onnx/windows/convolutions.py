@@ -1,0 +1,303 @@
+"""Convolutions: Conv and ConvTranspose, with their dimensions where ONNX has them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bridge.core.size_polynomials import Dim, floordiv, is_static, lower_bound, numbers_of, product
+from bridge.onnx.arrays.slicing import pad
+from bridge.onnx.graph import layouts, nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Rule
+from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.values import Value
+
+__all__ = ["RULES"]
+
+# ONNX Runtime has kernels for as many spatial dimensions, and of these dtypes.
+_MOST_DIMENSIONS = 3
+_MOST_PLACES = 10_000  # in a kernel, for each of which there may be a product of matrices
+_DTYPES = ("bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """How the kernel moves, one number for each spatial dimension.
+
+    Attributes:
+        strides: from one place to the next.
+        low: how many zeros are before the input; negative ones are cut off.
+        high: the same behind.
+        spread: how far the elements of the input are apart.
+        dilations: how far the elements of the kernel are apart.
+    """
+
+    strides: tuple[int, ...]
+    low: tuple[Dim, ...]
+    high: tuple[Dim, ...]
+    spread: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+
+def _convolution(graph: Graph, op: Operation) -> Value:
+    padding = op.matrix("padding")
+    count = op.operands[0].rank - 2
+    rows = [(0, 0)] * count if padding is None else padding.reshape(count, 2).tolist()
+    return _convolve(graph, op, [int(low) for low, _ in rows], [int(high) for _, high in rows])
+
+
+def _dynamic_conv(graph: Graph, op: Operation) -> Value:
+    """With a padding that is computed, of sizes as a rule."""
+    value = nodes.reshape(graph, op.operands[2], (2 * (op.operands[0].rank - 2),))
+    found = dataclasses.replace(op, operands=(value,)).sizes(graph, 0)
+    return _convolve(graph, op, found[::2], found[1::2])
+
+
+def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Dim]) -> Value:
+    inputs, kernels, outputs = _dimensions(op)
+    value, kernel = (nodes.cast(graph, v, op.result.dtype) for v in op.operands[:2])
+    x = nodes.transpose(graph, value, inputs)
+    w = nodes.transpose(graph, kernel, kernels)
+    spatial = range(2, x.rank)
+    ones = (1,) * len(spatial)
+    window = _Window(
+        strides=op.integers("window_strides") or ones,
+        low=tuple(low),
+        high=tuple(high),
+        spread=op.integers("lhs_dilation") or ones,
+        dilations=op.integers("rhs_dilation") or ones,
+    )
+    reversal = op.raw.attributes["window_reversal"] if op.has("window_reversal") else ()
+    w = _reversed(graph, w, [axis for axis, flag in zip(spatial, reversal, strict=False) if flag])
+    groups, batches = op.integer("feature_group_count", 1), op.integer("batch_group_count", 1)
+    if batches > 1:
+        x, groups = _batches_as_features(graph, x, batches), batches
+    places = product(w.shape[2:])
+    if not (_has_kernel(x) or (isinstance(places, int) and places <= _MOST_PLACES)):
+        size = f"{places:,} places are the" if isinstance(places, int) else "only a run knows the"
+        op.refuse(
+            f"{size} size of its kernel, and ONNX Runtime has no convolution of {x.dtype} along "
+            f"{x.rank - 2} dimensions, so that each place would be a product",
+            "export it with a small kernel, or in float32 along at most three dimensions",
+        )
+    result = _in_order(graph, x, w, window, groups)
+    back = [outputs.index(axis) for axis in range(len(outputs))]
+    return layouts.turn(graph, result, back)
+
+
+def _dimensions(op: Operation) -> tuple[list[int], list[int], list[int]]:
+    """Where batch, features and the spatial dimensions are, in ONNX's order.
+
+    The text is such as `#stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>`.
+    """
+    parts = re.findall(r"\[([^\]]*)\]", op.text("dimension_numbers"))
+    inputs, kernels, outputs = ([name.strip() for name in part.split(",")] for part in parts)
+    spatial = [str(number) for number in range(len(inputs) - 2)]
+    return (
+        [inputs.index(name) for name in ("b", "f", *spatial)],
+        [kernels.index(name) for name in ("o", "i", *spatial)],
+        [outputs.index(name) for name in ("b", "f", *spatial)],
+    )
+
+
+def _reversed(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
+    if not axes:
+        return value
+    count = len(axes)
+    ends = [nodes.integers([n] * count) for n in (-1, np.iinfo(np.int64).min)]
+    steps = nodes.integers([-1] * count)
+    inputs = [graph.whole(value), *ends, nodes.integers(axes), steps]
+    return graph.node("Slice", inputs, shape=value.shape)
+
+
+def _batches_as_features(graph: Graph, x: Value, groups: int) -> Value:
+    """Each group of the batch is convolved with kernels of its own, as a group of features is."""
+    batch, features, *spatial = x.shape
+    each = floordiv(batch, groups)
+    apart = nodes.reshape(graph, x, [groups, each, features, *spatial])
+    turned = nodes.transpose(graph, apart, [1, 0, *range(2, apart.rank)])
+    return nodes.reshape(graph, turned, [each, features * groups, *spatial])
+
+
+def _has_kernel(x: Value) -> bool:
+    """Whether ONNX Runtime has a kernel for convolutions of such images."""
+    return x.rank - 2 <= _MOST_DIMENSIONS and x.dtype.name in _DTYPES
+
+
+def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:
+    """The convolution with batch and features in front, rows of kernels likewise."""
+    count = x.rank - 2
+    if count == 0:  # a product of matrices
+        one = _Window((1,), (0,), (0,), (1,), (1,))
+        x, w = (nodes.expand_dims(graph, value, [2]) for value in (x, w))
+        return nodes.squeeze(graph, _in_order(graph, x, w, one, groups), [2])
+    has_kernel = _has_kernel(x)
+    if has_kernel and groups == 1 and not (lower_bound(x.shape[1]) or isinstance(x.shape[1], int)):
+        x, w = (_with_feature(graph, value) for value in (x, w))
+    is_empty = product((*x.shape, *w.shape)) == 0
+    # ONNX's reference evaluator has no ConvTranspose of groups.
+    pads = _transposed_pads(w, window) if has_kernel and groups == 1 else None
+    if pads is not None and not is_empty:
+        return _conv_transpose(graph, x, w, window, pads)
+    x, window = _padded(graph, x, window, all_of_it=not has_kernel)
+    sizes = _output_sizes(x, w, window)
+    if is_empty or 0 in sizes:  # the runtime's products do not broadcast along no elements
+        return graph.whole(nodes.number_like(x, 0).seen_as((x.shape[0], w.shape[0], *sizes)))
+    if not has_kernel:
+        return _by_products(graph, x, w, window, groups)
+    # The gradient of a kernel is a convolution by images, of which only a run knows the sizes.
+    reach: dict[str, Any] = {"kernel_shape": w.shape[2:]} if is_static(w.shape[2:]) else {}
+    return graph.node(
+        "Conv",
+        [graph.whole(x), graph.whole(w)],
+        shape=[x.shape[0], w.shape[0], *sizes],
+        group=groups,
+        strides=list(window.strides),
+        pads=[*window.low, *window.high],
+        dilations=list(window.dilations),
+        **reach,
+    )
+
+
+def _with_feature(graph: Graph, value: Value) -> Value:
+    """With one more feature, of zeros: with none at all the runtime's Conv does not end."""
+    shape = tuple(1 if axis == 1 else dim for axis, dim in enumerate(value.shape))
+    return nodes.concat(graph, [value, nodes.number_like(value, 0).seen_as(shape)], 1)
+
+
+def _padded(graph: Graph, x: Value, window: _Window, *, all_of_it: bool) -> tuple[Value, _Window]:
+    """The input with what Conv cannot put around and between its elements."""
+    sizes = [*window.low, *window.high]
+    plain = is_static(sizes) and all(int(str(n)) >= 0 for n in sizes)
+    if plain and not all_of_it and all(step == 1 for step in window.spread):
+        return x, window
+    zeros = (0,) * len(window.low)
+    x = pad(
+        graph,
+        x,
+        nodes.number_like(x, 0),
+        (0, 0, *window.low),
+        (0, 0, *window.high),
+        (0, 0, *(step - 1 for step in window.spread)),
+    )
+    return x, _Window(window.strides, zeros, zeros, (1,) * len(zeros), window.dilations)
+
+
+def _output_sizes(x: Value, w: Value, window: _Window) -> list[Dim]:
+    sizes: list[Dim] = []
+    for axis, (stride, dilation) in enumerate(zip(window.strides, window.dilations, strict=True)):
+        size = x.shape[axis + 2] + window.low[axis] + window.high[axis]
+        reach = (w.shape[axis + 2] - 1) * dilation + 1
+        count = floordiv(size - reach, stride) + 1
+        sizes.append(max(count, 0) if isinstance(count, int) else count)
+    return sizes
+
+
+def _transposed_pads(w: Value, window: _Window) -> tuple[list[int], list[int]] | None:
+    """What ConvTranspose cuts off before and behind, for an input whose elements are apart.
+
+    What it does not cut off behind, it adds, but less than a stride. None where it does not fit.
+    """
+    apart = any(step > 1 for step in window.spread)
+    if not apart or any(n > 1 for n in window.strides) or not is_static(w.shape[2:]):
+        return None
+    if not is_static([*window.low, *window.high]):
+        return None
+    low, high = numbers_of(window.low), numbers_of(window.high)
+    reach = [(n - 1) * d for n, d in zip(numbers_of(w.shape[2:]), window.dilations, strict=True)]
+    before = [far - n for far, n in zip(reach, low, strict=True)]
+    behind = [far - n for far, n in zip(reach, high, strict=True)]
+    fits = all(n >= 0 for n in before) and all(
+        n > -step for n, step in zip(behind, window.spread, strict=True)
+    )
+    return (before, behind) if fits else None
+
+
+def _conv_transpose(
+    graph: Graph,
+    x: Value,
+    w: Value,
+    window: _Window,
+    pads: tuple[list[int], list[int]],
+) -> Value:
+    """Each element of the input is put out times the kernel, which is the same but reversed."""
+    before, behind = pads
+    w = _reversed(graph, w, range(2, w.rank))
+    rows, spatial = w.shape[0], numbers_of(w.shape[2:])
+    w = nodes.transpose(graph, w, [1, 0, *range(2, w.rank)])
+    sizes = [
+        (size - 1) * step + 1 + low + high - (n - 1) * dilation
+        for size, step, low, high, n, dilation in zip(
+            x.shape[2:], window.spread, window.low, window.high, spatial, window.dilations,
+            strict=True,
+        )
+    ]  # fmt: skip
+    return graph.node(
+        "ConvTranspose",
+        [graph.whole(x), graph.whole(w)],
+        shape=[x.shape[0], rows, *sizes],
+        strides=list(window.spread),
+        pads=[*before, *(max(n, 0) for n in behind)],
+        output_padding=[max(-n, 0) for n in behind],
+        dilations=list(window.dilations),
+        kernel_shape=list(spatial),
+    )
+
+
+def _by_products(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:
+    """For each place in the kernel a product of matrices, and their sum."""
+    batch, features, *_ = x.shape
+    rows, columns, *reach = w.shape
+    sizes = _output_sizes(x, w, window)
+    each = floordiv(features, groups)
+    total = nodes.place(
+        graph, nodes.number_like(x, 0), [], [batch, groups, floordiv(rows, groups), *sizes]
+    )
+    for place in itertools.product(*map(range, numbers_of(reach))):
+        part = _under(graph, x, place, sizes, window)
+        flat = nodes.reshape(graph, part, [batch, groups, each, product(sizes)])
+        factor = nodes.slice_(
+            graph, w, place, [n + 1 for n in place], [1] * len(place), axes=range(2, w.rank)
+        )
+        factor = nodes.reshape(graph, factor, [groups, floordiv(rows, groups), columns])
+        shape = [batch, groups, floordiv(rows, groups), product(sizes)]
+        made = graph.node("MatMul", [graph.whole(factor), graph.whole(flat)], shape=shape)
+        total = nodes.elementwise(graph, "Add", total, nodes.reshape(graph, made, total.shape))
+    return nodes.reshape(graph, graph.whole(total), [batch, rows, *sizes])
+
+
+def _under(
+    graph: Graph, x: Value, place: Sequence[int], sizes: Sequence[Dim], window: _Window
+) -> Value:
+    """The elements of the input that one element of the kernel meets."""
+    starts = [n * dilation for n, dilation in zip(place, window.dilations, strict=True)]
+    limits = [
+        start + (size - 1) * stride + 1
+        for start, size, stride in zip(starts, sizes, window.strides, strict=True)
+    ]
+    return nodes.slice_(graph, x, starts, limits, window.strides, axes=range(2, x.rank))
+
+
+_ATTRIBUTES = (
+    "batch_group_count",
+    "dimension_numbers",
+    "feature_group_count",
+    "lhs_dilation",
+    "padding",
+    "precision_config",
+    "rhs_dilation",
+    "window_reversal",
+    "window_strides",
+)
+
+RULES = {
+    "stablehlo.convolution": Rule(_convolution, _ATTRIBUTES),
+    "stablehlo.dynamic_conv": Rule(_dynamic_conv, _ATTRIBUTES),
+}

@@ -1,0 +1,190 @@
+"""Products of matrices: MatMul, with what it takes to bring the operands into its form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bridge.core.size_polynomials import Dim, product
+from bridge.onnx.graph import layouts, nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Rule
+from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.values import Value
+
+__all__ = ["RULES"]
+
+_ELEMENTS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+# The bits of the fractions of element types, and numbers that are within the bounds of all of them.
+_FRACTIONS = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53, "tf32": 11}
+_LEAST, _GREATEST = 2.0**-14, 2.0**15
+# Each has integers up to it, and sums of 2**16 products of two of them are exact in float32.
+_SMALL_INTEGER = 1 << 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One operand.
+
+    Attributes:
+        value: the operand.
+        batch: those of its dimensions that both operands have.
+        contracted: those along which products are added.
+        free: its own.
+    """
+
+    value: Value
+    batch: tuple[int, ...]
+    contracted: tuple[int, ...]
+    free: tuple[int, ...]
+
+    def sizes(self, axes: Sequence[int]) -> list[Dim]:
+        """The sizes of some dimensions."""
+        return [self.value.shape[axis] for axis in axes]
+
+
+def _dot_general(graph: Graph, op: Operation) -> Value:
+    _check_algorithm(op)
+    fields = op.fields("dot_dimension_numbers")
+    values = [nodes.cast(graph, value, op.result.dtype) for value in op.operands]
+    left, right = (
+        _side(value, fields, name) for value, name in zip(values, ("lhs", "rhs"), strict=True)
+    )
+    if not left.contracted:
+        return _outer_product(graph, left, right)
+    return _product(graph, left, right)
+
+
+def _dot(graph: Graph, op: Operation) -> Value:
+    """The product of vectors or matrices, an operation that older modules have."""
+    left, right = (nodes.cast(graph, value, op.result.dtype) for value in op.operands)
+    return _product(
+        graph,
+        _Side(left, (), (left.rank - 1,), tuple(range(left.rank - 1))),
+        _Side(right, (), (0,), tuple(range(1, right.rank))),
+    )
+
+
+def _check_algorithm(op: Operation) -> None:
+    """Refuse a product whose operands are to be rounded first."""
+    for side, value in zip(("lhs", "rhs"), op.operands, strict=True):
+        found = re.search(rf"{side}_precision_type = (\w+)", op.text("algorithm"))
+        if found and found[1] != _ELEMENTS.get(value.dtype.name) and not _has(found[1], value):
+            op.refuse(
+                f"its algorithm rounds operands of {value.dtype.name} to {found[1]}, which ONNX "
+                "does not",
+                "export it without preferred_element_type's algorithm, or cast the operands",
+            )
+
+
+def _has(element: str, value: Value) -> bool:
+    """Whether a constant is known to stay as it is when it is rounded to an element type.
+
+    Integers do so only where their products stay as they are as well, and the sums of some of them.
+    """
+    if value.array is None or element not in _FRACTIONS:
+        return False
+    numbers = value.array.astype(np.float64)
+    if not value.is_float:
+        return bool((np.abs(numbers) < _SMALL_INTEGER).all())
+    fraction = np.ldexp(np.frexp(numbers)[0], _FRACTIONS[element])
+    usual = (numbers == 0) | ((np.abs(numbers) > _LEAST) & (np.abs(numbers) < _GREATEST))
+    return bool((usual & (fraction == np.round(fraction))).all())
+
+
+def _side(value: Value, fields: Mapping[str, tuple[int, ...]], side: str) -> _Side:
+    batch = fields.get(f"{side}_batching_dimensions", ())
+    contracted = fields.get(f"{side}_contracting_dimensions", ())
+    taken = (*batch, *contracted)
+    return _Side(value, batch, contracted, tuple(a for a in range(value.rank) if a not in taken))
+
+
+def _outer_product(graph: Graph, left: _Side, right: _Side) -> Value:
+    """Each element by each, without sums."""
+    shape = [*left.sizes(left.batch), *left.sizes(left.free), *right.sizes(right.free)]
+    batch = range(len(left.batch))
+    rows = range(len(left.batch), len(left.batch) + len(left.free))
+    columns = range(len(left.batch) + len(left.free), len(shape))
+    placed = []
+    for side, axes in ((left, rows), (right, columns)):
+        value = nodes.transpose(graph, side.value, [*side.batch, *side.free])
+        placed.append(nodes.place(graph, value, [*batch, *axes], shape))
+    operation = "And" if left.value.dtype == bool else "Mul"
+    return nodes.elementwise(graph, operation, *placed)
+
+
+def _product(graph: Graph, left: _Side, right: _Side) -> Value:
+    """Batch dimensions, then the rows of the left operand and the columns of the right one."""
+    batch, rows = left.sizes(left.batch), left.sizes(left.free)
+    columns, inner = right.sizes(right.free), product(left.sizes(left.contracted))
+    if inner == 0:
+        return nodes.number_like(left.value, 0).seen_as((*batch, *rows, *columns))
+    if _is_turned(left, right) or _is_by_weights(graph, left, right):
+        product_ = _product(graph, right, left)
+        count = len(batch)
+        return layouts.turn(graph, product_, [*range(count), count + 1, count])
+    is_layer = right.batch == () and len(left.contracted) == 1  # MatMul takes any rows, and vectors
+    flat_rows = rows if is_layer else [product(rows)]
+    a = nodes.transpose(graph, left.value, [*left.batch, *left.free, *left.contracted])
+    a = nodes.reshape(graph, a, [*batch, *flat_rows, inner])
+    # By a vector of no elements the runtime's product leaves its result as the memory was.
+    may_be_vector = isinstance(inner, int) and not _is_turned_node(graph, a)
+    is_vector = not columns and not batch and may_be_vector
+    flat_columns = columns if is_vector else [product(columns)]
+    b = nodes.transpose(graph, right.value, [*right.batch, *right.contracted, *right.free])
+    b = nodes.reshape(graph, b, [*batch, inner, *flat_columns])
+    operands = [graph.whole(value) for value in (a, b)]
+    made = graph.node("MatMul", operands, shape=[*batch, *flat_rows, *flat_columns])
+    return nodes.reshape(graph, made, [*batch, *rows, *columns])
+
+
+def _is_turned_node(graph: Graph, value: Value) -> bool:
+    """Whether ONNX Runtime would make one node of a Transpose and a MatMul behind it.
+
+    Where the other operand is a vector it forgets the turn (seen with 1.31).
+    """
+    node = graph.producer(value)
+    while node is not None and node.op_type == "Cast":
+        node = graph.source(node.inputs[0])
+    return node is not None and node.op_type == "Transpose"
+
+
+def _is_turned(left: _Side, right: _Side) -> bool:
+    """Whether the product of the operands in the other order takes fewer turns of the right one."""
+    if not left.batch or any(len(s.free) != 1 or len(s.contracted) != 1 for s in (left, right)):
+        return False
+    orders = [(*side.batch, *side.free, *side.contracted) for side in (left, right)]
+    as_they_are = [order == tuple(range(len(order))) for order in orders]
+    return as_they_are == [False, True]
+
+
+def _is_by_weights(graph: Graph, left: _Side, right: _Side) -> bool:
+    """Whether rows are multiplied from the left with weights that can be turned once and for all.
+
+    So it is with `w @ x` of each row under `jax.vmap`, which turns the result back behind it.
+    """
+    if left.batch or any((s.free, s.contracted) != ((0,), (1,)) for s in (left, right)):
+        return False
+    values = [side.value for side in (left, right)]
+    return [v.array is not None or v.name in graph.initializers for v in values] == [True, False]
+
+
+def _einsum(graph: Graph, op: Operation) -> Value:
+    """Einsum, which is an operation in older modules."""
+    values = [nodes.cast(graph, value, op.result.dtype) for value in op.operands]
+    inputs = [graph.whole(value) for value in values]
+    equation = op.text("einsum_config")
+    return graph.node("Einsum", inputs, shape=op.shape_like(), equation=equation)
+
+
+RULES = {
+    "stablehlo.dot": Rule(_dot, ("precision_config",)),
+    "stablehlo.dot_general": Rule(
+        _dot_general, ("algorithm", "dot_dimension_numbers", "precision_config")
+    ),
+    "stablehlo.einsum": Rule(_einsum, ("einsum_config", "precision_config")),
+    "stablehlo.unary_einsum": Rule(_einsum, ("einsum_config",)),
+}

@@ -1,0 +1,443 @@
+"""Reductions of windows that move over an array, and what undoes the choice of their maximum.
+
+ONNX Runtime's pools lose NaNs and take the lowest finite number for -inf. So the windows of every
+kind of reduction are made of smaller ones, of twice as many elements at each step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bridge.core.size_polynomials import Dim, floordiv, is_static, numbers_of, product
+from bridge.onnx.arithmetic.reducers import (
+    IDENTITIES,
+    depends_on_order,
+    identity_of,
+    is_identity,
+    reducer_of,
+)
+from bridge.onnx.arrays.slicing import pad
+from bridge.onnx.graph import nodes
+from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.rules import Rule
+from bridge.onnx.graph.stablehlo_operation import Operation, Region
+from bridge.onnx.graph.values import Value, of_array
+from bridge.onnx.loops.running import combine_neighbours, reduce_so_far
+from bridge.onnx.windows.pools import max_pool
+
+__all__ = ["RULES", "dynamic_reduce_window"]
+
+# Elements of several values, and others that come after them -> what the two make.
+_Combine = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
+
+# Up to how many small floats are summed one after another.
+_MOST_IN_ORDER = 32
+
+# Up to how many elements a window has that are combined one after another.
+_MOST_FOLDED = 1024
+
+# How many operands of a `dynamic_reduce_window` say what its windows are.
+_COMPUTED = 5
+
+_SCATTERED = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul"}
+_SCATTERED_OF_BOOLS = {
+    "add": "max",
+    "and": "min",
+    "maximum": "max",
+    "minimum": "min",
+    "multiply": "min",
+    "or": "max",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """One number for each dimension.
+
+    Attributes:
+        sizes: how many elements of each dimension are in a window.
+        strides: from one window to the next.
+        spread: how far the elements of the array are apart.
+        dilations: how far the elements in a window are apart.
+        low: how many elements are put before the array.
+        high: the same behind.
+    """
+
+    sizes: tuple[Dim, ...]
+    strides: tuple[int, ...]
+    spread: tuple[int, ...]
+    dilations: tuple[int, ...]
+    low: tuple[Dim, ...]
+    high: tuple[Dim, ...]
+
+
+def _read_windows(op: Operation, rank: int) -> _Windows:
+    ones = (1,) * rank
+    padding = op.matrix("padding")
+    rows = np.zeros((rank, 2), np.int64) if padding is None else padding.reshape(rank, 2)
+    return _Windows(
+        sizes=op.integers("window_dimensions") or ones,
+        strides=op.integers("window_strides") or ones,
+        spread=op.integers("base_dilations") or ones,
+        dilations=op.integers("window_dilations") or ones,
+        low=tuple(int(low) for low, _ in rows),
+        high=tuple(int(high) for _, high in rows),
+    )
+
+
+def _reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
+    shape = tuple(dim for dim in op.results[0].shape if dim is not None)
+    if 0 in shape and len(shape) == len(op.results[0].shape):
+        starts = op.operands[len(op.operands) // 2 :]
+        return [graph.whole(start.seen_as(shape)) for start in starts]
+    return _reduce(graph, op, op.operands, _read_windows(op, op.operands[0].rank))
+
+
+def dynamic_reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
+    """The same with sizes that are computed, which JAX has as a custom call."""
+    values, numbers = op.operands[:-_COMPUTED], op.operands[-_COMPUTED:]
+    flat = [nodes.reshape(graph, value, (product(value.shape),)) for value in numbers]
+    given = dataclasses.replace(op, operands=tuple(flat))
+    sizes, strides, spread, dilations, padding = (given.sizes(graph, n) for n in range(_COMPUTED))
+    if not is_static((*strides, *spread, *dilations)):
+        op.refuse("how its windows move depends on sizes that only a run knows")
+    windows = _Windows(
+        sizes=sizes,
+        strides=numbers_of(strides),
+        spread=numbers_of(spread),
+        dilations=numbers_of(dilations),
+        low=padding[::2],
+        high=padding[1::2],
+    )
+    return _reduce(graph, op, values, windows)
+
+
+def _reduce(
+    graph: Graph, op: Operation, operands: Sequence[Value], windows: _Windows
+) -> Sequence[Value]:
+    count = len(operands) // 2
+    values, starts = operands[:count], operands[count:]
+    (region,) = op.regions
+    reducer = reducer_of(region) if count == 1 else ""
+    changes_nothing = reducer in IDENTITIES and is_identity(reducer, starts[0])
+    if reducer == "add" and changes_nothing:
+        running = _running_sum(graph, values[0], windows)
+        if running is not None:
+            return [running]
+
+    def combine(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
+        return region.apply(graph, [*first, *second])
+
+    if not reducer and depends_on_order(region, graph):
+        return _fold(graph, op, values, starts, windows, combine)
+    fillings = starts
+    if reducer in IDENTITIES:  # XLA leaves out what is put around the array
+        fillings = (of_array(identity_of(reducer, values[0].dtype)),)
+    if is_static(windows.sizes) and reducer == "maximum" and changes_nothing:
+        pooled = _max_pool(graph, values[0], windows)
+        if pooled is not None:
+            return [pooled]
+    if not is_static(windows.sizes) and (way := _running_axis(values[0], windows)) is not None:
+        axis, reverse = way
+        return reduce_so_far(graph, region, values, starts, axis, reverse=reverse)
+    padded = _padded(graph, values, fillings, windows)
+    found = _slide(graph, padded, windows, combine)
+    found = _slide_by_rounds(graph, region, found, windows)
+    return found if changes_nothing else _begun(starts, found, combine)
+
+
+def _begun(starts: Sequence[Value], found: Sequence[Value], combine: _Combine) -> list[Value]:
+    return combine([start.seen_as(found[0].shape) for start in starts], found)
+
+
+def _running_axis(value: Value, windows: _Windows) -> tuple[int, bool] | None:
+    """The dimension, if windows are all that is before an element, or, in reverse, behind it."""
+    axes = [axis for axis, size in enumerate(windows.sizes) if size != 1]
+    if len(axes) != 1:
+        return None
+    (axis,) = axes
+    ones = (1,) * value.rank
+    moves = windows.strides, windows.spread, windows.dilations
+    size, low, high = windows.sizes[axis], windows.low[axis], windows.high[axis]
+    pairs = enumerate(zip(windows.low, windows.high, strict=True))
+    others = any(pair != (0, 0) for number, pair in pairs if number != axis)
+    whole = size == value.shape[axis] and (low, high) in ((0, size - 1), (size - 1, 0))
+    return None if moves != (ones, ones, ones) or others or not whole else (axis, high != 0)
+
+
+def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
+    """CumSum, if the windows are all that is before an element, or behind it, along a dimension."""
+    if value.dtype == bool or (way := _running_axis(value, windows)) is None:
+        return None
+    axis, reverse = way
+    size = windows.sizes[axis]
+    is_narrow = value.is_float and value.dtype.itemsize < np.dtype(np.float32).itemsize
+    if is_narrow and isinstance(size, int) and size <= _MOST_IN_ORDER:
+        return _sum_in_order(graph, graph.whole(value), axis, size, reverse=reverse)
+    index = nodes.constant(axis, np.int64)
+    return graph.node(
+        "CumSum", [graph.whole(value), index], shape=value.shape, reverse=int(reverse)
+    )
+
+
+def _max_pool(graph: Graph, value: Value, windows: _Windows) -> Value | None:
+    if any(step != 1 for step in (*windows.spread, *windows.dilations)):
+        return None
+    return max_pool(
+        graph,
+        value,
+        sizes=numbers_of(windows.sizes),
+        strides=windows.strides,
+        low=windows.low,
+        high=windows.high,
+    )
+
+
+def _sum_in_order(graph: Graph, value: Value, axis: int, size: int, *, reverse: bool) -> Value:
+    """Sums of small floats, each rounded before the next element is added, as XLA does.
+
+    The runtime rounds where it is told to, and not after its own sum of float16.
+    """
+
+    def part(array: Value, start: int, limit: int) -> Value:
+        return nodes.slice_(graph, array, [start], [limit], [1], axes=[axis])
+
+    def add(left: Value, right: Value) -> Value:
+        wide = [nodes.cast(graph, number, np.float32) for number in (left, right)]
+        return nodes.cast(graph, nodes.elementwise(graph, "Add", *wide), value.dtype)
+
+    sums: list[Value] = []
+    running = value if reverse else part(value, 0, 1)
+    for count in range(1, size):
+        if reverse:  # the sums from each element on, as far as that goes
+            left = size - count
+            sums.append(part(running, left, left + 1))
+            running = add(part(running, 0, left), part(value, count, size))
+        else:
+            sums.append(running)
+            running = add(running, part(value, count, count + 1))
+    sums.append(running)
+    return nodes.concat(graph, sums[::-1] if reverse else sums, axis)
+
+
+def _padded(
+    graph: Graph, values: Sequence[Value], fillings: Sequence[Value], windows: _Windows
+) -> list[Value]:
+    between = [step - 1 for step in windows.spread]
+    return [
+        pad(graph, value, filling, windows.low, windows.high, between)
+        for value, filling in zip(values, fillings, strict=True)
+    ]
+
+
+def _slide(
+    graph: Graph, values: Sequence[Value], windows: _Windows, combine: _Combine
+) -> list[Value]:
+    """The reductions of all windows; the last dimension goes first, so that the order stays.
+
+    Dimensions along which only a run knows their sizes are left as they are.
+    """
+    found = list(values)
+    for axis, size in reversed(list(enumerate(windows.sizes))):
+        if not isinstance(size, int):
+            continue
+        stride, dilation = windows.strides[axis], windows.dilations[axis]
+        if stride > 1 and size <= min(_MOST_FOLDED, stride * _combinations(size)):
+            found = _one_by_one(graph, found, axis, size, stride, dilation, combine)
+            continue
+        if size > 1:
+            found = _along(graph, found, axis, size, dilation, combine)
+        if stride > 1:
+            limit = floordiv(found[0].shape[axis] - 1, stride) * stride + 1
+            found = [
+                nodes.slice_(graph, value, [0], [limit], [stride], axes=[axis]) for value in found
+            ]
+    return found
+
+
+def _fold(
+    graph: Graph,
+    op: Operation,
+    values: Sequence[Value],
+    starts: Sequence[Value],
+    windows: _Windows,
+    combine: _Combine,
+) -> list[Value]:
+    """The reductions of all windows, from what they begin with to their last elements."""
+    if not is_static(windows.sizes):
+        op.refuse("only a run knows the sizes of its windows, and the order in them matters")
+    sizes = numbers_of(windows.sizes)
+    if math.prod(sizes) > _MOST_FOLDED:
+        op.refuse(f"its windows have {math.prod(sizes)} elements, and their order matters")
+    if any(count != 0 for count in (*windows.low, *windows.high)) or max(windows.spread) > 1:
+        op.refuse("StableHLO and XLA differ in whether its padding takes part")
+    axes = range(len(sizes))
+    counts = [
+        floordiv(values[0].shape[axis] - 1 - (sizes[axis] - 1) * windows.dilations[axis],
+                 windows.strides[axis]) + 1
+        for axis in axes
+    ]  # fmt: skip
+    found = [start.seen_as(tuple(counts)) for start in starts]
+    for place in np.ndindex(*sizes):
+        begins = [place[axis] * windows.dilations[axis] for axis in axes]
+        ends = [
+            (count - 1) * stride + begin + 1
+            for count, stride, begin in zip(counts, windows.strides, begins, strict=True)
+        ]
+        part = [
+            nodes.slice_(graph, value, begins, ends, windows.strides, axes=axes) for value in values
+        ]
+        found = combine(found, part)
+    return found
+
+
+def _slide_by_rounds(
+    graph: Graph, region: Region, values: list[Value], windows: _Windows
+) -> list[Value]:
+    """The same along the dimensions that are left, in loops."""
+    found = values
+    for axis, size in enumerate(windows.sizes):
+        if not isinstance(size, int):
+            moves = windows.strides[axis], windows.dilations[axis]
+            found = combine_neighbours(graph, region, found, axis, size, *moves)
+    return found
+
+
+def _combinations(size: int) -> int:
+    """How often `_along` combines two values, each almost as large as the array."""
+    return size.bit_length() - 1 + size.bit_count() - 1
+
+
+def _one_by_one(
+    graph: Graph,
+    values: Sequence[Value],
+    axis: int,
+    size: int,
+    stride: int,
+    dilation: int,
+    combine: _Combine,
+) -> list[Value]:
+    """Windows along one dimension from their first elements, their second ones, and so on.
+
+    All of them are as small as the result, which is less work for few elements far apart.
+    """
+    count = floordiv(values[0].shape[axis] - 1 - (size - 1) * dilation, stride) + 1
+    found: list[Value] = []
+    for start in range(0, size * dilation, dilation):
+        limit = (count - 1) * stride + start + 1
+        part = [
+            nodes.slice_(graph, value, [start], [limit], [stride], axes=[axis]) for value in values
+        ]
+        found = combine(found, part) if found else part
+    return found
+
+
+def _along(
+    graph: Graph,
+    values: Sequence[Value],
+    axis: int,
+    size: int,
+    dilation: int,
+    combine: _Combine,
+) -> list[Value]:
+    """Windows along one dimension, from windows of powers of two of elements."""
+    length = values[0].shape[axis]
+    powers, done = list(values), 0
+    found: list[Value] = []
+    width = 1
+    while True:
+        if size & width:
+            count = length - (done + width - 1) * dilation
+            found = _shifted(graph, found, powers, axis, done * dilation, count, combine)
+            done += width
+        if done == size:
+            return found
+        count = length - (2 * width - 1) * dilation
+        powers = _shifted(graph, powers, powers, axis, width * dilation, count, combine)
+        width *= 2
+
+
+def _shifted(
+    graph: Graph,
+    first: Sequence[Value],
+    second: Sequence[Value],
+    axis: int,
+    offset: int,
+    count: Dim,
+    combine: _Combine,
+) -> list[Value]:
+    """Some values combined with others that are further on."""
+    behind = [
+        nodes.slice_(graph, value, [offset], [count + offset], [1], axes=[axis]) for value in second
+    ]
+    if not first:
+        return behind
+    before = [nodes.slice_(graph, value, [0], [count], [1], axes=[axis]) for value in first]
+    return combine(before, behind)
+
+
+def _select_and_scatter(graph: Graph, op: Operation) -> Value:
+    """What each window hands back goes to the element that its region chooses."""
+    (value, source, start), (select, scatter) = op.operands, op.regions
+    if 0 in (*source.shape, *value.shape):
+        return graph.whole(start.seen_as(value.shape))
+    windows = _read_windows(op, value.rank)
+    numbers = map(numbers_of, (windows.sizes, windows.low, windows.high))
+    for size, low, high in zip(*numbers, strict=True):
+        if max(low, high) >= size:
+            op.refuse("a window may have nothing but padding")
+    table = _SCATTERED_OF_BOOLS if source.dtype == bool else _SCATTERED
+    reducer = table.get(reducer_of(scatter))
+    if reducer is None:
+        op.refuse("what it does with several values for one element is none that ONNX has")
+    made_of = np.dtype(np.uint8) if source.dtype == bool else source.dtype
+
+    def choose(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
+        (kept,) = select.apply(graph, [first[0], second[0]])
+        none = nodes.constant(-1, np.int64)
+        no_other, there = (
+            nodes.elementwise(graph, name, index, none, dtype=bool)
+            for name, index in (("Equal", second[1]), ("Greater", first[1]))
+        )
+        chosen = nodes.elementwise(graph, "Or", kept, no_other)
+        chosen = nodes.elementwise(graph, "And", chosen, there)
+        return [nodes.where(graph, chosen, *pair) for pair in zip(first, second, strict=True)]
+
+    count = product(value.shape)
+    fillings = [nodes.number_like(value, 0), nodes.constant(-1, np.int64)]
+    places = nodes.reshape(graph, _count_up(graph, count), value.shape)
+    padded = _padded(graph, [value, places], fillings, windows)
+    chosen = graph.whole(_slide(graph, padded, windows, choose)[1])
+    updates = nodes.cast(graph, source, made_of)
+    flat = [graph.whole(nodes.reshape(graph, v, [product(v.shape)])) for v in (chosen, updates)]
+    data = graph.whole(nodes.cast(graph, start, made_of).seen_as((count,)))
+    made = graph.node("ScatterElements", [data, *flat], shape=[count], axis=0, reduction=reducer)
+    return nodes.cast(graph, nodes.reshape(graph, made, value.shape), source.dtype)
+
+
+def _count_up(graph: Graph, count: Dim) -> Value:
+    """0, 1, 2, … as a vector, which is no constant, since it may be long."""
+    limit = graph.node("Squeeze", [graph.size(count), nodes.integers([0])], shape=())
+    ends = [nodes.constant(0, np.int64), limit, nodes.constant(1, np.int64)]
+    return graph.node("Range", ends, shape=[count])
+
+
+_ATTRIBUTES = (
+    "base_dilations",
+    "padding",
+    "window_dilations",
+    "window_dimensions",
+    "window_strides",
+)
+
+RULES = {
+    "stablehlo.reduce_window": Rule(_reduce_window, _ATTRIBUTES),
+    "stablehlo.select_and_scatter": Rule(
+        _select_and_scatter, ("padding", "window_dimensions", "window_strides")
+    ),
+}

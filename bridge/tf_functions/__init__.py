@@ -1,1 +1,0 @@
-"""A TensorFlow function as a JAX function: what `bridge.call_tf` is made of."""

@@ -1,0 +1,1 @@
+"""The protos of a SavedModel as its value: the graph is followed, nothing is run."""

@@ -1,0 +1,215 @@
+"""The nodes of `savedmodel.encode.padding`, known again wherever TensorFlow has put them.
+
+Only what is written there is known: the same operations, each with what it takes there. A file in
+which one of them is different is not understood, rather than understood wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from savedmodel.batch_buckets import BatchBuckets
+from savedmodel.decode.dataflow import Cast, Constant, Origin, Unknown
+from savedmodel.protos.tensor_values import decode_tensor
+from savedmodel.wiring import Invocation
+from xla_call_module.call import CallModule
+from xla_call_module.errors import FormatError, StructureError
+
+__all__ = ["Cut", "Padded", "check_cut", "read_buckets", "read_cut", "read_padded"]
+
+_INT32 = 3
+_MOST_SIZES = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Padded:
+    """A batch that is padded.
+
+    Attributes:
+        source: the batch.
+        count: its number of rows, by which what comes of it is cut.
+        counted: the tensor whose rows are counted.
+        sizes: the buckets.
+    """
+
+    source: Origin
+    count: Origin
+    counted: Origin
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """What is left of a result of a padded batch: `source` without the rows that were added."""
+
+    source: Origin
+    count: Origin
+
+
+class _OtherError(Exception):
+    """The operations are others."""
+
+
+def read_padded(origin: Origin) -> Padded | None:
+    """What pads a batch, or None where it is anything else."""
+    if not isinstance(origin, Unknown) or origin.op != "ConcatV2":
+        return None
+    try:
+        source, more, axis = _take(origin, "ConcatV2", 3)
+        last, rows, gather_axis = _take(more, "GatherV2", 3)
+        _expect(axis, [0])
+        _expect(gather_axis, [0])
+        if not _same(source, _read_last(last)) or _number(more, "batch_dims"):
+            return None
+        count, sizes = _read_rows(rows)
+        return Padded(source, count, _read_count(count), sizes)
+    except _OtherError:
+        return None
+
+
+def read_cut(origin: Origin) -> Cut | None:
+    """What cuts a padded batch, or None where it is anything else."""
+    if not isinstance(origin, Unknown) or origin.op != "StridedSlice":
+        return None
+    try:
+        source, begin, count, step = _take_slice(origin)
+        _expect(begin, [0])
+        _expect(step, [1])
+        _read_count(count)
+        return Cut(source, count)
+    except _OtherError:
+        return None
+
+
+def read_buckets(
+    call: CallModule, operands: Sequence[Padded | None]
+) -> tuple[BatchBuckets, Origin]:
+    """What the batches of a call are padded to, and what its results are cut by.
+
+    Args:
+        call: what is called.
+        operands: for each of its operands how it is padded.
+
+    Raises:
+        StructureError: they are not all padded alike, or an operand is padded and is no batch.
+    """
+    padded = [(index, found) for index, found in enumerate(operands) if found is not None]
+    first = padded[0][1]
+    shape = call.operands[padded[0][0]].shape
+    alike = all(found.count is first.count and found.sizes == first.sizes for _, found in padded)
+    counted = any(_same(found.source, first.counted) for _, found in padded)
+    if not (alike and counted and shape and isinstance(shape[0], str)):
+        raise _other_padding(call)
+    buckets = BatchBuckets(shape[0], first.sizes)
+    leading = [index for index, spec in enumerate(call.operands) if buckets.lead(spec)]
+    if leading != [index for index, _ in padded]:
+        raise _other_padding(call)
+    return buckets, first.count
+
+
+def check_cut(invocation: Invocation, index: int, *, is_cut: bool) -> None:
+    """Refuse a result of a padded batch that has the rows that were added, and any other cut.
+
+    Raises:
+        StructureError: it is so.
+    """
+    buckets = invocation.batch_buckets
+    results = invocation.call.results
+    is_batch = buckets is not None and index < len(results) and buckets.lead(results[index])
+    if is_batch != is_cut:
+        raise _other_padding(invocation.call)
+
+
+def _other_padding(call: CallModule) -> StructureError:
+    return StructureError(
+        f"Batches around the call of {call.name} are padded or cut in another way than "
+        "batch_buckets has it. To do: use the file through TensorFlow, from JAX by bridge.call_tf."
+    )
+
+
+def _read_last(last: Origin) -> Origin:
+    """The batch whose last row is taken."""
+    source, begin, _, step = _take_slice(last, end_mask=1)
+    _expect(begin, [-1])
+    _expect(step, [1])
+    return source
+
+
+def _read_rows(rows: Origin) -> tuple[Origin, tuple[int, ...]]:
+    """The count and the buckets behind the numbers of the rows that are added."""
+    first, missing = _take(rows, "Tile", 2)
+    _expect(first, [0])
+    bucket, count = _take(missing, "Sub", 2)
+    sizes, place, axis = _take(bucket, "GatherV2", 3)
+    _expect(axis, [0])
+    limits, own, concat_axis = _take(sizes, "ConcatV2", 3)
+    _expect(concat_axis, [0])
+    steps, sum_axis = _take(place, "Sum", 2)
+    _expect(sum_axis, [0])
+    if not isinstance(steps, Cast) or steps.dtype != _INT32 or not _number(place, "keep_dims"):
+        raise _OtherError
+    compared, bounds = _take(steps.source, "Greater", 2)
+    if own is not count or compared is not count or bounds is not limits:
+        raise _OtherError
+    return count, _sizes(limits)
+
+
+def _read_count(count: Origin) -> Origin:
+    """The tensor whose rows are counted."""
+    shape, begin, end, step = _take_slice(count)
+    _expect(begin, [0])
+    _expect(end, [1])
+    _expect(step, [1])
+    return _take(shape, "Shape", 1)[0]
+
+
+def _sizes(limits: Origin) -> tuple[int, ...]:
+    first, *sizes = _values(limits)
+    if first != 0 or not sizes or sizes[0] < 1 or sizes != sorted(set(sizes)):
+        raise _OtherError
+    return tuple(sizes)
+
+
+def _take(origin: Origin, op: str, number: int) -> tuple[Origin, ...]:
+    if not isinstance(origin, Unknown) or origin.op != op or len(origin.sources) != number:
+        raise _OtherError
+    return origin.sources
+
+
+def _take_slice(origin: Origin, *, end_mask: int = 0) -> tuple[Origin, ...]:
+    found = _take(origin, "StridedSlice", 4)
+    masks = ("begin_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    if any(_number(origin, mask) for mask in masks) or _number(origin, "end_mask") != end_mask:
+        raise _OtherError
+    return found
+
+
+def _number(origin: Origin, name: str) -> int:
+    """An attribute that is a number or a flag; 0 where it is not there."""
+    definition = origin.definition if isinstance(origin, Unknown) else None
+    if definition is None or name not in definition.attr:
+        return 0
+    return int(definition.attr[name].i) or int(definition.attr[name].b)
+
+
+def _expect(origin: Origin, values: Sequence[int]) -> None:
+    if _values(origin) != list(values):
+        raise _OtherError
+
+
+def _values(origin: Origin) -> list[int]:
+    """The numbers of a small constant."""
+    if not isinstance(origin, Constant) or origin.tensor.dtype != _INT32:
+        raise _OtherError
+    try:
+        array = decode_tensor(origin.tensor)
+    except FormatError as error:
+        raise _OtherError from error
+    if array.ndim > 1 or not 0 < array.size <= _MOST_SIZES:
+        raise _OtherError
+    return [int(value) for value in array.reshape(-1)]
+
+
+def _same(first: Origin, second: Origin) -> bool:
+    return first is second or first == second

@@ -1,0 +1,186 @@
+"""Files that have a session graph only, as TensorFlow 1 and its `simple_save` write them.
+
+There an input is any tensor that is fed, and a variable is an operation whose value lies in the
+checkpoint under its own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from savedmodel.decode.dataflow import Call, Gradients, index_functions, steps_allowance, trace
+from savedmodel.decode.read_wiring import Described, Source, read_wiring
+from savedmodel.decode.stored_variables import open_checkpoint
+from savedmodel.files.model_folder import ModelFolder
+from savedmodel.model import Variable
+from savedmodel.protos.schema import Proto
+from savedmodel.variables.bundle_reader import SharedTensor, read_tensor
+from savedmodel.variables.tensor_bundle import BundleIndex, find_tensor
+from savedmodel.variables.tensor_parts import TensorParts
+from savedmodel.wiring import Parameter, Wiring
+from xla_call_module.allowance import Allowance
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.dimensions import Shape
+from xla_call_module.dtypes import dtype_from_tensorflow
+from xla_call_module.errors import FormatError
+from xla_call_module.node import decode_node, description_allowance
+
+__all__ = ["SessionFile", "read_session"]
+
+_VARIABLES = frozenset({"VarHandleOp", "Variable", "VariableV2"})
+_INTERNAL = "__saved_model"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFile:
+    """What is in a session graph.
+
+    Attributes:
+        signatures: the wiring of each signature, by its key.
+        variables: in the order of the graph.
+    """
+
+    signatures: Mapping[str, Wiring]
+    variables: tuple[Variable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    name: str
+    input_arg: tuple[_Argument, ...]
+    output_arg: tuple[_Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """A session graph with the attributes of a FunctionDef; nothing is copied."""
+
+    signature: _Signature
+    node_def: Sequence[Proto]
+    ret: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A session graph, and how far it may still be followed."""
+
+    graph: Proto
+    handles: Sequence[Proto]
+    functions: Mapping[str, Proto]
+    gradients: Gradients
+    steps: Allowance
+    descriptions: Allowance
+
+    def chain(self, call: Call) -> tuple[CallModule, ...]:
+        """A call; its gradients are not in a session graph."""
+        return (decode_node(call.node, allowance=self.descriptions),)
+
+
+def read_session(folder: ModelFolder, name: str, meta_graph: Proto) -> SessionFile:
+    """The signatures and variables of a MetaGraphDef.
+
+    Args:
+        folder: where the model is.
+        name: the path of the checkpoint's files below it, up to `.index` and `.data-…`.
+        meta_graph: what the file has.
+
+    Raises:
+        FormatError: it is damaged.
+        StructureError: a signature computes something besides calls of StableHLO modules.
+    """
+    graph = meta_graph.graph_def
+    handles = [node for node in graph.node if node.op in _VARIABLES]
+    functions, steps = index_functions(graph.library), steps_allowance()
+    session = _Session(
+        graph=graph,
+        handles=handles,
+        functions=functions,
+        gradients=Gradients.of(graph.library, functions, allowance=steps),
+        steps=steps,
+        descriptions=description_allowance(),
+    )
+    return SessionFile(
+        signatures={
+            key: _read_signature(key, definition, session)
+            for key, definition in sorted(meta_graph.signature_def.items())
+            if not key.startswith(_INTERNAL)
+        },
+        variables=tuple(_read_variables(folder, name, handles)),
+    )
+
+
+def _read_signature(key: str, definition: Proto, session: _Session) -> Wiring:
+    inputs, outputs = sorted(definition.inputs), sorted(definition.outputs)
+    fed = [definition.inputs[name].name.partition(":")[0] for name in inputs]
+    given = [*fed, *(node.name for node in session.handles)]
+    known = frozenset(given)
+    session.steps.spend(len(session.graph.node))
+    graph: Any = _Graph(  # what `trace` reads of a FunctionDef
+        _Signature(f"the graph of {key}", _arguments(given), _arguments(outputs)),
+        [node for node in session.graph.node if node.name not in known],
+        {name: definition.outputs[name].name for name in outputs},
+    )
+    origins = trace(graph, session.functions, allowance=session.steps)
+    return read_wiring(
+        Source(
+            key=key,
+            inputs={name: _input_spec(name, definition.inputs[name]) for name in inputs},
+            outputs=dict(zip(outputs, origins, strict=True)),
+            capture=Parameter,
+            functions=session.functions,
+            gradients=session.gradients,
+            described=_nothing_described,
+            chain=session.chain,
+            steps=session.steps,
+        )
+    )
+
+
+def _nothing_described(name: str) -> Described:
+    raise FormatError(f"The file has no object graph, which would tell what {name} captures.")
+
+
+def _arguments(names: Sequence[str]) -> tuple[_Argument, ...]:
+    return tuple(map(_Argument, names))
+
+
+def _input_spec(name: str, info: Proto) -> TensorSpec:
+    dtype = dtype_from_tensorflow(info.dtype, where=f"The input {name}")
+    shape: Shape | None = None
+    if not info.tensor_shape.unknown_rank:
+        sizes = [dim.size for dim in info.tensor_shape.dim]
+        shape = tuple(f"{name}_{i}" if size < 0 else size for i, size in enumerate(sizes))
+    return TensorSpec(shape, dtype, name)
+
+
+def _read_variables(folder: ModelFolder, name: str, handles: Sequence[Proto]) -> Iterator[Variable]:
+    if not handles:
+        return
+    index = open_checkpoint(folder, name)
+    for node in handles:
+        shared = node.attr["shared_name"].s.decode("utf-8", "replace")
+        key = shared if shared in index.entries else str(node.name)
+        entry, dtype = find_tensor(index, key)
+        yield Variable(
+            name=str(node.name),
+            dtype=dtype,
+            shape=entry.shape,
+            key=key,
+            chunks=_chunks(index, key),
+            source=SharedTensor(index, key),
+            parts=TensorParts(index, key),
+        )
+
+
+def _chunks(index: BundleIndex, key: str) -> Callable[[], Iterator[object]]:
+    def chunks() -> Iterator[object]:
+        yield read_tensor(index, key)
+
+    return chunks

@@ -1,0 +1,1 @@
+"""The value of a SavedModel as protos: function definitions, graphs, objects."""

@@ -1,0 +1,323 @@
+"""One FunctionDef in the making, and the library of those that are made."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from savedmodel.model import Variable
+from savedmodel.protos.schema import FunctionDef, Proto
+from savedmodel.protos.structures import fill_shape
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.dtypes import DType, dtype_from_name
+from xla_call_module.errors import StructureError
+from xla_call_module.sharding_node import SHARDING_OP, encode_sharding_node, shown_sharding
+from xla_call_module.stablehlo.unique_names import UniqueNames
+
+__all__ = [
+    "RESOURCE",
+    "Body",
+    "Capture",
+    "ConcreteFunction",
+    "Library",
+    "Tensor",
+    "set_function_call",
+]
+
+RESOURCE = 20
+_BOOL = dtype_from_name("bool", where="bool")
+_FLOAT32 = dtype_from_name("float32", where="float32")
+_INT32 = dtype_from_name("int32", where="int32")
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What a concrete function gets besides its arguments: a variable, or another's tensor.
+
+    Attributes:
+        variable: the index of a variable, or None.
+        tensor: a tensor's name in the graph of `function`, as in `x:0`.
+        function: the concrete function that has the tensor.
+    """
+
+    variable: int | None = None
+    tensor: str = ""
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConcreteFunction:
+    """What the object graph says of a FunctionDef: its captures, and its structured types."""
+
+    name: str
+    captures: tuple[Capture, ...]
+    input_signature: Proto
+    output_signature: Proto
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor in a FunctionDef's body, whose inputs and node outputs are named differently."""
+
+    node: str
+    output: str = ""
+    index: int = 0
+
+    @property
+    def in_function(self) -> str:
+        """How nodes of the FunctionDef refer to it."""
+        return f"{self.node}:{self.output}:{self.index}" if self.output else self.node
+
+    @property
+    def in_graph(self) -> str:
+        """Its name once the FunctionDef is a graph again."""
+        return f"{self.node}:{self.index}"
+
+
+@dataclass(slots=True)
+class Library:
+    """The FunctionDefs written so far, with the concrete functions that they are."""
+
+    proto: Proto
+    concrete: list[ConcreteFunction] = field(default_factory=list)
+    _added: dict[str, Proto] = field(default_factory=dict)
+
+    def new_function(self, base: str) -> Proto:
+        """An empty one, by a name that TensorFlow recognizes as a traced function's, and unique."""
+        text = re.sub(r"[^A-Za-z0-9_]", "_", base)
+        numbers = itertools.count(len(self.proto.function))
+        names = map(f"__inference_{text}_{{}}".format, numbers)
+        name = next(name for name in names if name not in self._added)
+        self._added[name] = self.proto.function.add()
+        self._added[name].signature.name = name
+        return self._added[name]
+
+    def add_functions(self, definitions: Sequence[bytes]) -> None:
+        """Functions that somebody else wrote, and that modules call by their names.
+
+        Raises:
+            StructureError: another function has the name of one.
+        """
+        for definition in definitions:
+            function = FunctionDef.FromString(definition)
+            name = function.signature.name
+            if name not in self._added:
+                self.proto.function.append(function)
+                self._added[name] = function
+            elif self._added[name] != function:
+                raise StructureError(
+                    f"Two TensorFlow functions have the name {name}; they come from different "
+                    "processes, or have the name of one that is written here. To do: export them "
+                    "in one process, under other names."
+                )
+
+
+class Body:
+    """One FunctionDef in the making."""
+
+    def __init__(self, library: Library, base: str) -> None:
+        self.library = library
+        self.base = base
+        self._proto = library.new_function(base)
+        self.name: str = self._proto.signature.name
+        self._proto.signature.is_stateful = True
+        self._inputs: list[Sequence[int | None] | None] = []
+        self._names = UniqueNames(ignore_case=True)
+        self._captures: list[Capture] = []
+        self._made: dict[str, Tensor] = {}
+
+    def add_input(self, name: str, spec: TensorSpec) -> Tensor:
+        """A new argument; all of them come before the captures."""
+        argument = self._add_argument(name, spec.dtype.enum, spec.static_shape)
+        return Tensor(argument.name)
+
+    def add_variable(self, index: int, variable: Variable) -> Tensor:
+        """The handle of a variable, as a capture."""
+        argument = self._add_argument(f"{variable.name}_resource", RESOURCE, ())
+        handle = argument.handle_data.add(dtype=variable.dtype.enum)
+        fill_shape(handle.shape, variable.shape)
+        self._captures.append(Capture(variable=index))
+        return Tensor(argument.name)
+
+    def read_variable(self, index: int, variable: Variable) -> Tensor:
+        """The value of a variable, read once."""
+        key = f"variable {index}"
+        if key not in self._made:
+            handle = self.add_variable(index, variable)
+            node = self.add_node("ReadVariableOp", f"{handle.node}_read")
+            node.input.append(handle.in_function)
+            node.attr["dtype"].type = variable.dtype.enum
+            fill_shape(node.attr["_output_shapes"].list.shape.add(), variable.shape)
+            self._made[key] = Tensor(node.name, "value")
+        return self._made[key]
+
+    def capture(self, below: Body, tensor: Tensor, spec: TensorSpec) -> Tensor:
+        """A tensor of the function that this is the gradient of, captured once."""
+        if tensor.in_graph not in self._made:
+            name = f"captured_{tensor.node}"
+            argument = self._add_argument(name, spec.dtype.enum, spec.static_shape)
+            self._captures.append(Capture(tensor=tensor.in_graph, function=below.name))
+            self._made[tensor.in_graph] = Tensor(argument.name)
+        return self._made[tensor.in_graph]
+
+    def add_zeros(self, name: str, source: Tensor, spec: TensorSpec, dtype: DType) -> Tensor:
+        """A tensor of the shape of `source`, all zeros or false.
+
+        Args:
+            name: of its node.
+            source: has the shape.
+            spec: of the source.
+            dtype: of the zeros.
+        """
+        shape = self.add_node("Shape", f"{name}_shape")
+        shape.input.append(source.in_function)
+        shape.attr["T"].type = spec.dtype.enum
+        shape.attr["out_type"].type = _INT32.enum
+        filled = _BOOL if dtype == _BOOL else _FLOAT32  # of float8 TensorFlow casts these alone
+        value = self.add_node("Const", f"{name}_value")
+        value.attr["dtype"].type = filled.enum
+        value.attr["value"].tensor.dtype = filled.enum
+        value.attr["value"].tensor.tensor_shape.SetInParent()
+        content = value.attr["value"].tensor
+        (content.bool_val if filled == _BOOL else content.float_val).append(0)
+        fill = self.add_node("Fill", name)
+        fill.input.extend([f"{shape.name}:output:0", f"{value.name}:output:0"])
+        fill.attr["T"].type = filled.enum
+        fill.attr["index_type"].type = _INT32.enum
+        if filled == dtype:
+            return Tensor(fill.name, "output")
+        cast = self.add_node("Cast", f"{name}_cast")
+        cast.input.append(f"{fill.name}:output:0")
+        cast.attr["SrcT"].type = filled.enum
+        cast.attr["DstT"].type = dtype.enum
+        cast.attr["Truncate"].b = False
+        return Tensor(cast.name, "y")
+
+    def conjugate(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
+        """The conjugate of a complex tensor, any other as it is.
+
+        TensorFlow's gradient of a complex value is the conjugate of JAX's cotangent.
+        """
+        if not spec.dtype.is_complex:
+            return tensor
+        node = self.add_node("Conj", f"{tensor.node}_{tensor.index}_conj")
+        node.input.append(tensor.in_function)
+        node.attr["T"].type = spec.dtype.enum
+        return Tensor(node.name, "output")
+
+    def ensure_shape(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
+        """The same tensor, which TensorFlow refuses by name where rank or static sizes differ."""
+        if spec.shape is None:
+            return tensor
+        node = self.add_node("EnsureShape", f"{tensor.node}_shape")
+        node.input.append(tensor.in_function)
+        node.attr["T"].type = spec.dtype.enum
+        fill_shape(node.attr["shape"].shape, spec.static_shape)
+        fill_shape(node.attr["_output_shapes"].list.shape.add(), spec.static_shape)
+        return Tensor(node.name, "output")
+
+    def show_sharding(self, tensor: Tensor, call: CallModule, spec: TensorSpec) -> Tensor:
+        """The same tensor, with a node that says how it lies on the devices of a call.
+
+        Args:
+            tensor: an argument or a result of the call.
+            call: what takes or returns it.
+            spec: what the call says of it.
+        """
+        if shown_sharding(call, spec) is None:
+            return tensor
+        node = encode_sharding_node(
+            call,
+            spec,
+            name=self.reserve(SHARDING_OP),
+            input=tensor.in_function,
+            new_node=self.new_node,
+        )
+        assert node is not None
+        fill_shape(node.attr["_output_shapes"].list.shape.add(), spec.static_shape)
+        return Tensor(node.name, "output")
+
+    def stop_gradient(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
+        """A tensor on which TensorFlow takes nothing to depend."""
+        node = self.add_node("StopGradient", "StopGradient")
+        node.input.append(tensor.in_function)
+        node.attr["T"].type = spec.dtype.enum
+        return Tensor(node.name, "output")
+
+    def prevent_gradient(self, tensor: Tensor, spec: TensorSpec, message: str) -> Tensor:
+        """A tensor of which TensorFlow refuses the gradient with a LookupError that says why."""
+        if not message or not spec.dtype.differentiable:
+            return tensor
+        node = self.add_node("PreventGradient", "PreventGradient")
+        node.input.append(tensor.in_function)
+        node.attr["T"].type = spec.dtype.enum
+        node.attr["message"].s = message.encode()
+        return Tensor(node.name, "output")
+
+    def add_output(self, name: str, spec: TensorSpec, tensor: Tensor) -> None:
+        """A new result, after those that are there."""
+        node = self.add_node("Identity", "Identity")
+        node.input.append(tensor.in_function)
+        node.attr["T"].type = spec.dtype.enum
+        fill_shape(node.attr["_output_shapes"].list.shape.add(), spec.static_shape)
+        argument = self._proto.signature.output_arg.add(
+            name=self.reserve(name), type=spec.dtype.enum
+        )
+        self._proto.ret[argument.name] = f"{node.name}:output:0"
+
+    def add_effect(self, node: str) -> None:
+        """A node that runs although nothing takes what it returns."""
+        name = f"effect_{len(self._proto.control_ret)}"
+        self._proto.signature.control_output.append(name)
+        self._proto.control_ret[name] = node
+
+    def add_node(self, op: str, name: str) -> Proto:
+        """A new node; its name is the given one, or one like it."""
+        return self._proto.node_def.add(name=self.reserve(name), op=op)  # type: ignore[no-any-return]
+
+    def new_node(self) -> Proto:
+        """An empty node in the body."""
+        return self._proto.node_def.add()  # type: ignore[no-any-return]
+
+    def finish(self, *, input_signature: Proto, output_signature: Proto) -> ConcreteFunction:
+        """Complete a FunctionDef that the object graph knows."""
+        self.finish_shapes()
+        concrete = ConcreteFunction(
+            self.name, tuple(self._captures), input_signature, output_signature
+        )
+        self.library.concrete.append(concrete)
+        return concrete
+
+    def finish_shapes(self) -> None:
+        """Complete the FunctionDef, whose captures follow its arguments."""
+        for shape in self._inputs:
+            fill_shape(self._proto.attr["_input_shapes"].list.shape.add(), shape)
+        self._proto.attr["_input_shapes"].list.SetInParent()
+
+    def _add_argument(self, name: str, enum: int, shape: Sequence[int | None] | None) -> Proto:
+        unique = self.reserve(name)
+        argument = self._proto.signature.input_arg.add(name=unique, type=enum)
+        attributes = self._proto.arg_attr[len(self._inputs)].attr
+        attributes["_user_specified_name"].s = name.encode()
+        if enum != RESOURCE:
+            fill_shape(attributes["_output_shapes"].list.shape.add(), shape)
+        self._inputs.append(shape)
+        return argument  # type: ignore[no-any-return]
+
+    def reserve(self, name: str) -> str:
+        """A name for a node or an argument; both share one namespace once this is a graph."""
+        base = re.sub(r"[^A-Za-z0-9_]", "_", name).lstrip("_") or "arg"
+        return self._names.take(base if base[0].isalpha() else f"arg_{base}")
+
+
+def set_function_call(
+    node: Proto, name: str, types_in: Iterable[int], types_out: Iterable[int]
+) -> None:
+    """The attributes of a StatefulPartitionedCall."""
+    node.attr["f"].func.name = name
+    node.attr["Tin"].list.type.extend(types_in)
+    node.attr["Tin"].list.SetInParent()
+    node.attr["Tout"].list.type.extend(types_out)
+    node.attr["Tout"].list.SetInParent()

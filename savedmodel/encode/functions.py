@@ -1,0 +1,196 @@
+"""`Function` and `Signature` -> FunctionDefs.
+
+For each signature two are written, as TensorFlow's own SavedModels have them: the structured
+function, which reads the variables and makes the call, and the signature wrapper around it, with
+flat named inputs and outputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from savedmodel.encode.body import (
+    RESOURCE,
+    Body,
+    ConcreteFunction,
+    Library,
+    Tensor,
+    set_function_call,
+)
+from savedmodel.encode.gradients import Sources, write_call
+from savedmodel.encode.padding import Padding
+from savedmodel.encode.shape_check_nodes import write_shape_check
+from savedmodel.model import Function, SavedModel, Signature, Variable
+from savedmodel.protos.schema import Proto, StructuredValue
+from savedmodel.protos.structures import encode_structure, encode_tensor_spec, leaves
+from xla_call_module.call import TensorSpec
+
+__all__ = ["WrittenSignature", "write_functions"]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSignature:
+    """The concrete functions of a signature, and the flat order of the wrapper's names."""
+
+    signature: Signature
+    structured: ConcreteFunction
+    wrapper: ConcreteFunction
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    variables: tuple[int, ...]
+
+
+def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[WrittenSignature]]:
+    """The function library of a file, and its signatures.
+
+    Args:
+        model: the file.
+        proto: the FunctionDefLibrary to write into; modules are large, so it is not copied.
+    """
+    library = Library(proto)
+    written = [
+        _write_signature(library, signature, model.variables) for signature in model.signatures
+    ]
+    return library, written
+
+
+def _write_signature(
+    library: Library, signature: Signature, variables: Sequence[Variable]
+) -> WrittenSignature:
+    function = signature.function
+    structured, arguments = _write_structured(library, function, variables)
+    used = tuple(
+        capture.variable for capture in structured.captures if capture.variable is not None
+    )
+    inputs, outputs = sorted(signature.inputs), sorted(signature.outputs)
+    body = Body(library, f"signature_wrapper_{signature.key}")
+    by_argument = {
+        signature.inputs[name]: body.add_input(name, function.call.args[signature.inputs[name]])
+        for name in inputs
+    }
+    resources = [body.add_variable(index, variables[index]) for index in used]
+    results = tuple(leaves(function.results))
+    positions = {index: position for position, index in enumerate(results)}
+    call = body.add_node("StatefulPartitionedCall", "StatefulPartitionedCall")
+    # The function compares them, too, but by other names.
+    fitting = [body.ensure_shape(by_argument[i], function.call.args[i]) for i in arguments]
+    call.input.extend(tensor.in_function for tensor in fitting)
+    call.input.extend(resource.in_function for resource in resources)
+    types = [function.call.args[index].dtype.enum for index in arguments] + [RESOURCE] * len(used)
+    set_function_call(
+        call, structured.name, types, [function.call.results[index].dtype.enum for index in results]
+    )
+    for name in outputs:
+        index = signature.outputs[name]
+        tensor = Tensor(call.name, "output", positions[index])
+        body.add_output(name, function.call.results[index], tensor)
+    wrapper = body.finish(
+        input_signature=_named_signature(inputs, signature.inputs, function.call.args),
+        output_signature=_named_values(outputs, signature.outputs, function.call.results),
+    )
+    return WrittenSignature(signature, structured, wrapper, tuple(inputs), tuple(outputs), used)
+
+
+def _write_structured(
+    library: Library, function: Function, variables: Sequence[Variable]
+) -> tuple[ConcreteFunction, tuple[int, ...]]:
+    """The structured function, and the arguments of the call in its flat order."""
+    call = function.call
+    body = Body(library, function.name)
+    arguments, results = tuple(leaves(function.arguments)), tuple(leaves(function.results))
+    names = {
+        index: re.sub(r"\W+", "_", call.args[index].name or call.args[index].path).strip("_")
+        for index in arguments
+    }
+    given = {index: body.add_input(names[index], call.args[index]) for index in arguments}
+    # Nobody else compares them with their specification: a SavedModel's functions take any shape,
+    # and where rank or a static size differs, the message is MLIR's, or that of another dimension.
+    # The module takes no other, whatever checks are disabled. What is split over devices has its
+    # sharding there, next to the argument.
+    inputs = {
+        index: tensor
+        if call.args[index].sharding is not None
+        else body.ensure_shape(tensor, call.args[index])
+        for index, tensor in given.items()
+    }
+
+    batches = _Batches(body, function, inputs)
+
+    def argument(index: int) -> Tensor:
+        if index in inputs:
+            return batches.padded(index)
+        return body.read_variable(function.bound[index], variables[function.bound[index]])
+
+    def constant(key: str) -> Tensor:
+        return body.read_variable(function.constants[key], variables[function.constants[key]])
+
+    before = write_shape_check(body, function.check, argument) if function.check else ""
+    sources = Sources(argument, constant)
+    outputs = write_call(body, function.chain, sources, function.no_gradient, before=before)
+    for position, index in enumerate(results):
+        body.add_output(
+            f"output_{position}", call.results[index], batches.cut(index, outputs[index])
+        )
+    concrete = body.finish(
+        input_signature=encode_structure(
+            function.arguments, lambda i: encode_tensor_spec(names[i], call.args[i])
+        ),
+        output_signature=encode_structure(
+            function.results, lambda i: encode_tensor_spec("", call.results[i])
+        ),
+    )
+    return concrete, arguments
+
+
+class _Batches:
+    """The arguments and results of a function, its batches padded and cut if it has buckets."""
+
+    def __init__(self, body: Body, function: Function, inputs: Mapping[int, Tensor]) -> None:
+        self._call, self._inputs = function.call, inputs
+        self._buckets, self._padding = function.batch_buckets, None
+        self._padded: dict[int, Tensor] = {}
+        if self._buckets is not None:
+            # One that the function does not take says nothing of the batch.
+            index = next(i for i in self._call.kept if i in inputs and self._leads(i))
+            self._padding = Padding(body, self._buckets, inputs[index], self._call.args[index])
+
+    def _leads(self, index: int) -> bool:
+        return self._buckets is not None and self._buckets.lead(self._call.args[index])
+
+    def padded(self, index: int) -> Tensor:
+        """An argument of the call."""
+        spec = self._call.args[index]
+        if self._padding is None or not self._leads(index):
+            return self._inputs[index]
+        if index not in self._padded:
+            self._padded[index] = self._padding.pad(self._inputs[index], spec)
+        return self._padded[index]
+
+    def cut(self, index: int, result: Tensor) -> Tensor:
+        """A result of the function, of which the call's is given."""
+        spec = self._call.results[index]
+        if self._padding is None or self._buckets is None or not self._buckets.lead(spec):
+            return result
+        return self._padding.cut(result, spec)
+
+
+def _named_signature(
+    names: Sequence[str], indices: Mapping[str, int], specs: Sequence[TensorSpec]
+) -> Proto:
+    """The canonical signature of a function that takes keyword arguments only."""
+    value = StructuredValue()
+    value.tuple_value.values.add().tuple_value.SetInParent()
+    value.tuple_value.values.append(_named_values(names, indices, specs))
+    return value
+
+
+def _named_values(
+    names: Sequence[str], indices: Mapping[str, int], specs: Sequence[TensorSpec]
+) -> Proto:
+    value = StructuredValue()
+    value.dict_value.SetInParent()
+    for name in names:
+        value.dict_value.fields[name].CopyFrom(encode_tensor_spec(name, specs[indices[name]]))
+    return value

@@ -1,0 +1,148 @@
+"""What runs in front of a call in a file, where sizes are not what they should be.
+
+Plain operations compare the sizes, at a few microseconds a call. Only where one is wrong the
+module of the assertions runs, so that TensorFlow's own safety check decides, which a node and
+TF_XLA_FLAGS disable, and its message says what was specified and what arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from savedmodel.encode.body import Body, Tensor
+from savedmodel.protos.schema import Proto
+from xla_call_module.call import TensorSpec
+from xla_call_module.dtypes import DType, dtype_from_name
+from xla_call_module.node import OP, encode_node
+from xla_call_module.shape_checks.shape_assertions import Number, Operation, ShapeCheck, Size, Step
+
+__all__ = ["write_shape_check"]
+
+_BOOL = dtype_from_name("bool", where="bool")
+_INT32 = dtype_from_name("int32", where="int32")
+# Operations without an attribute for the dtype of what they take.
+_OF_BOOLS = frozenset({"LogicalAnd", "LogicalNot", "LogicalOr"})
+_EQUALITIES = frozenset({"Equal", "NotEqual"})
+
+
+def write_shape_check(body: Body, check: ShapeCheck, argument: Callable[[int], Tensor]) -> str:
+    """Write the check into a function; the name of the node that has to run before the call.
+
+    Args:
+        body: the function.
+        check: what is asserted.
+        argument: makes an argument of the whole call available there.
+    """
+    operands = [argument(index) for index in check.kept]
+    writer = _Writer(body, check.call.operands, operands)
+    holds = [writer.add(step) for step in check.steps][-1]
+    node = body.add_node("If", "shapes_fit")
+    node.input.append(holds.in_function)
+    node.input.extend(tensor.in_function for tensor in operands)
+    node.attr["Tcond"].type = _BOOL.enum
+    node.attr["Tin"].list.type.extend(spec.dtype.enum for spec in check.call.operands)
+    node.attr["Tout"].list.SetInParent()
+    node.attr["output_shapes"].list.SetInParent()
+    node.attr["then_branch"].func.name = _write_branch(body, check, "shapes_fit")
+    node.attr["else_branch"].func.name = _write_branch(body, check, "shape_assertions")
+    # As TensorFlow marks the conditionals that it writes: the branches become part of the graph,
+    # by operations without kernels for 8-bit floats, tensorflow/core/kernels/control_flow_ops.cc.
+    node.attr["_lower_using_switch_merge"].b = not any(
+        spec.dtype.name.startswith("float8") for spec in check.call.operands
+    )
+    node.attr["_read_only_resource_inputs"].list.SetInParent()
+    return str(node.name)
+
+
+def _write_branch(body: Body, check: ShapeCheck, name: str) -> str:
+    """A function of the check's operands that returns nothing: one asserts, the other does not."""
+    branch = Body(body.library, name)
+    inputs = [branch.add_input(f"arg_{i}", spec) for i, spec in enumerate(check.call.operands)]
+    if name == "shape_assertions":
+        node = encode_node(
+            check.call,
+            name=branch.reserve(OP),
+            inputs=[tensor.in_function for tensor in inputs],
+            new_node=branch.new_node,
+        )
+        branch.add_effect(node.name)
+    branch.finish_shapes()
+    return branch.name
+
+
+class _Writer:
+    """Scalars in a function, each made of those before it."""
+
+    def __init__(self, body: Body, specs: Sequence[TensorSpec], operands: Sequence[Tensor]) -> None:
+        self._body = body
+        self._specs = specs
+        self._operands = operands
+        self._shapes: dict[int, Tensor] = {}
+        self._constants: dict[tuple[int, ...], Tensor] = {}
+        self._steps: list[Tensor] = []
+
+    def add(self, step: Step) -> Tensor:
+        match step:
+            case Size(operand, axis):
+                made = self._size(operand, axis)
+            case Number(value, dtype):
+                made = self._number(value, dtype)
+            case Operation():
+                made = self._operation(step)
+        self._steps.append(made)
+        return made
+
+    def _size(self, operand: int, axis: int) -> Tensor:
+        node = self._body.add_node("StridedSlice", "size")
+        bounds = [self._vector(axis), self._vector(axis + 1), self._vector(1)]
+        node.input.extend(t.in_function for t in [self._shape(operand), *bounds])
+        node.attr["T"].type = node.attr["Index"].type = _INT32.enum
+        for mask in ("begin", "ellipsis", "end", "new_axis"):
+            node.attr[f"{mask}_mask"].i = 0
+        node.attr["shrink_axis_mask"].i = 1
+        return Tensor(node.name, "output")
+
+    def _shape(self, operand: int) -> Tensor:
+        if operand not in self._shapes:
+            node = self._body.add_node("Shape", "shape")
+            node.input.append(self._operands[operand].in_function)
+            node.attr["T"].type = self._specs[operand].dtype.enum
+            node.attr["out_type"].type = _INT32.enum
+            self._shapes[operand] = Tensor(node.name, "output")
+        return self._shapes[operand]
+
+    def _vector(self, value: int) -> Tensor:
+        if (value,) not in self._constants:
+            node = self._constant(value, _INT32)
+            node.attr["value"].tensor.tensor_shape.dim.add(size=1)
+            self._constants[value,] = Tensor(node.name, "output")
+        return self._constants[value,]
+
+    def _number(self, value: int, dtype: DType) -> Tensor:
+        node = self._constant(value, dtype)
+        node.attr["value"].tensor.tensor_shape.SetInParent()
+        return Tensor(node.name, "output")
+
+    def _constant(self, value: int, dtype: DType) -> Proto:
+        node = self._body.add_node("Const", "number")
+        tensor = node.attr["value"].tensor
+        node.attr["dtype"].type = tensor.dtype = dtype.enum
+        values = {"bool": tensor.bool_val, "int32": tensor.int_val, "int64": tensor.int64_val}
+        values[dtype.name].append(value)
+        return node
+
+    def _operation(self, step: Operation) -> Tensor:
+        node = self._body.add_node(step.op, step.op)
+        node.input.extend(self._steps[number].in_function for number in step.inputs)
+        if step.op == "Cast":
+            node.attr["SrcT"].type, node.attr["DstT"].type = step.taken.enum, step.dtype.enum
+            node.attr["Truncate"].b = False
+        elif step.op not in _OF_BOOLS:
+            node.attr["T"].type = step.taken.enum
+        if step.op in _EQUALITIES:
+            node.attr["incompatible_shape_error"].b = True
+        return Tensor(node.name, _OUTPUTS.get(step.op, "z"))
+
+
+# What TensorFlow calls the result in the definition of an operation.
+_OUTPUTS = {"SelectV2": "output", "Cast": "y", "Neg": "y", "Sign": "y", "LogicalNot": "y"}

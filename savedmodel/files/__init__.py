@@ -1,0 +1,1 @@
+"""Folders that appear whole, remote places, assets, records and checksums of files."""

@@ -1,0 +1,71 @@
+"""The asset files of a SavedModel: vocabularies and the like, which its operations open by name.
+
+They lie in `assets/` and are listed in the meta graph (`AssetFileDef`), or lie in `assets.extra/`
+and are listed nowhere (tensorflow/cc/saved_model/constants.h).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from savedmodel.files.model_folder import ModelFolder, read_one_version
+from savedmodel.protos.schema import Proto
+from xla_call_module.errors import FormatError
+
+__all__ = ["asset_files"]
+
+_ASSETS = "assets"
+_EXTRA = "assets.extra"
+
+
+def asset_files(folder: str | os.PathLike[str] | ModelFolder, meta_graph: Proto) -> tuple[str, ...]:
+    """The paths of all assets below a SavedModel's folder, with slashes, sorted.
+
+    None of them is opened. Every one is a regular file inside of the folder, so that a copy of it
+    is a copy of nothing else.
+
+    Args:
+        folder: the SavedModel.
+        meta_graph: its MetaGraphDef.
+
+    Raises:
+        FormatError: an asset is absolute, has `..`, leads out of the folder by a link, is no
+            regular file, or is listed and not there.
+    """
+    return read_one_version(folder, lambda opened: _asset_files(opened, meta_graph))
+
+
+def _asset_files(folder: ModelFolder, meta_graph: Proto) -> tuple[str, ...]:
+    found = set(_files(folder))
+    for asset in meta_graph.asset_file_def:
+        name = f"{_ASSETS}/{asset.filename}"
+        if asset.filename.startswith("/"):
+            raise FormatError(
+                f"{folder.path} has an asset with the absolute path {asset.filename!r}."
+            )
+        folder.find(name)
+        if name not in found:
+            raise FormatError(
+                f"{folder.path} lists an asset {asset.filename!r}, and has no {name}."
+            )
+    return tuple(sorted(found))
+
+
+def _files(folder: ModelFolder) -> Iterator[str]:
+    for name, status in folder.walk():
+        top = name.partition("/")[0]
+        if top not in (_ASSETS, _EXTRA):
+            continue
+        path = folder.path / name
+        if stat.S_ISLNK(status.st_mode):
+            raise FormatError(
+                f"{path} is a link. To do: copy the folder with what its links point to."
+            )
+        if stat.S_ISDIR(status.st_mode):
+            continue
+        if name == top:
+            raise FormatError(f"{path} is no folder. To do: copy the model again.")
+        folder.find(name)
+        yield name

@@ -1,0 +1,99 @@
+"""TFRecord files: the records that warm a served model up are in one.
+
+A record is the length of its data as 8 bytes, the masked CRC32C of these 8, the data, and the
+masked CRC32C of the data; numbers are little-endian.
+
+Source: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import google_crc32c
+
+from savedmodel.files.model_folder import ModelFolder, locate
+from savedmodel.files.sstable import damage, mask_crc, unmask_crc
+
+__all__ = ["record_sizes", "write_records"]
+
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+_PIECE_SIZE = 1 << 20
+
+
+def write_records(path: Path, records: Iterable[bytes]) -> int:
+    """Write a TFRecord file; the number of its records.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    count = 0
+    with open(path, "wb") as file:
+        for record in records:
+            size = len(record).to_bytes(8, "little")
+            file.write(size + _masked(size))
+            file.write(record)
+            file.write(_masked(record))
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    return count
+
+
+def _masked(data: bytes) -> bytes:
+    return _FOOTER.pack(mask_crc(google_crc32c.value(data)))
+
+
+def record_sizes(
+    path: str | os.PathLike[str], *, within: ModelFolder | None = None
+) -> Iterator[int]:
+    """The number of bytes of each record of a TFRecord file, every checksum of which is checked.
+
+    No more than a megabyte of it is in memory at a time.
+
+    Args:
+        path: the file.
+        within: the folder that the path begins at; by default the one that the file is in.
+
+    Raises:
+        FormatError: a record is cut off or damaged; those before it have been given already.
+        OSError: the file cannot be read.
+    """
+    folder, name = locate(path, within)
+    path = folder.path / name
+    with folder.open(name) as file:
+        end = os.fstat(file.fileno()).st_size
+        while (start := file.tell()) < end:
+            size = _read_size(path, file, start)
+            data_start = start + _HEADER.size
+            if size > end - data_start - _FOOTER.size:
+                raise damage(path, start, f"a record of {size} bytes reaches beyond byte {end}")
+            _check(path, file, data_start, size)
+            yield size
+
+
+def _read_size(path: Path, file: BinaryIO, start: int) -> int:
+    header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        raise damage(path, start, "the file ends within the length of a record")
+    size, masked = _HEADER.unpack(header)
+    if google_crc32c.value(header[:8]) != unmask_crc(masked):
+        raise damage(path, start, "the length of a record has another checksum than is stored")
+    return int(size)
+
+
+def _check(path: Path, file: BinaryIO, start: int, size: int) -> None:
+    crc, rest = 0, size
+    while rest and (piece := file.read(min(rest, _PIECE_SIZE))):
+        crc = google_crc32c.extend(crc, piece)
+        rest -= len(piece)
+    footer = file.read(_FOOTER.size)
+    if rest or len(footer) < _FOOTER.size:
+        raise damage(path, start, "the file became shorter while it was read")
+    if unmask_crc(_FOOTER.unpack(footer)[0]) != crc:
+        raise damage(path, start, f"the {size} bytes of a record have another checksum than stored")

@@ -1,0 +1,1 @@
+"""The messages of the format, in a private descriptor pool, and bounds for parsing them."""

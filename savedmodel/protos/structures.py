@@ -1,0 +1,125 @@
+"""Nested structures of tensors, as TensorFlow's nest and its StructuredValue proto know them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from savedmodel.protos.schema import Proto, StructuredValue
+from xla_call_module.call import TensorSpec
+
+__all__ = [
+    "NONE",
+    "Branch",
+    "Leaf",
+    "Structure",
+    "as_dict",
+    "as_list",
+    "as_tuple",
+    "encode_structure",
+    "encode_tensor_spec",
+    "fill_shape",
+    "leaves",
+]
+
+Kind = Literal["dict", "list", "tuple", "namedtuple", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One tensor: its index in a flat list that is kept elsewhere."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A container.
+
+    Attributes:
+        kind: which container.
+        children: key and content, in JAX's order; the keys of sequences are `0`, `1`, ….
+        name: the class of a named tuple.
+    """
+
+    kind: Kind
+    children: tuple[tuple[str, Structure], ...] = ()
+    name: str = ""
+
+
+Structure = Leaf | Branch
+NONE = Branch("none")
+
+
+def as_tuple(items: Sequence[Structure]) -> Branch:
+    """A tuple of structures."""
+    return Branch("tuple", tuple((str(index), item) for index, item in enumerate(items)))
+
+
+def as_list(items: Sequence[Structure]) -> Branch:
+    """A list of structures."""
+    return Branch("list", tuple((str(index), item) for index, item in enumerate(items)))
+
+
+def as_dict(items: dict[str, Structure]) -> Branch:
+    """A dict of structures."""
+    return Branch("dict", tuple(items.items()))
+
+
+def leaves(structure: Structure) -> Iterator[int]:
+    """The indices of the leaves in TensorFlow's order: tf.nest sorts the keys of a dict."""
+    if isinstance(structure, Leaf):
+        yield structure.index
+        return
+    children = structure.children
+    for _, child in sorted(children) if structure.kind == "dict" else children:
+        yield from leaves(child)
+
+
+def encode_structure(structure: Structure, leaf: Callable[[int], Proto]) -> Proto:
+    """The StructuredValue of a structure.
+
+    Args:
+        structure: what to encode.
+        leaf: the StructuredValue of the leaf with an index.
+    """
+    if isinstance(structure, Leaf):
+        return leaf(structure.index)
+    value = StructuredValue()
+    children = [(key, encode_structure(child, leaf)) for key, child in structure.children]
+    match structure.kind:
+        case "none":
+            value.none_value.SetInParent()
+        case "dict":
+            value.dict_value.SetInParent()
+            for key, child in children:
+                value.dict_value.fields[key].CopyFrom(child)
+        case "namedtuple":
+            value.named_tuple_value.name = structure.name
+            for key, child in children:
+                value.named_tuple_value.values.add(key=key, value=child)
+        case "list":
+            value.list_value.values.extend(child for _, child in children)
+            value.list_value.SetInParent()
+        case "tuple":
+            value.tuple_value.values.extend(child for _, child in children)
+            value.tuple_value.SetInParent()
+    return value
+
+
+def encode_tensor_spec(name: str, spec: TensorSpec) -> Proto:
+    """The StructuredValue of a `tf.TensorSpec`."""
+    value = StructuredValue()
+    value.tensor_spec_value.name = name
+    value.tensor_spec_value.dtype = spec.dtype.enum
+    fill_shape(value.tensor_spec_value.shape, spec.static_shape)
+    return value
+
+
+def fill_shape(proto: Proto, shape: Sequence[int | None] | None) -> Proto:
+    """Write a shape into a TensorShapeProto; None is an unknown dimension, or an unknown rank."""
+    proto.unknown_rank = shape is None
+    for size in shape or ():
+        proto.dim.add(size=-1 if size is None else size)
+    return proto

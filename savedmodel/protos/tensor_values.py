@@ -1,0 +1,77 @@
+"""Arrays as `TensorProto`s, and back (tensorflow/core/framework/tensor.proto)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from savedmodel.protos.schema import Proto
+from xla_call_module.dtypes import DType, dtype_from_name, dtype_from_tensorflow
+from xla_call_module.errors import FormatError
+
+__all__ = ["decode_tensor", "fill_tensor"]
+
+# A constant in a graph is small; a splat of the same size in the file is not.
+_MAX_CONSTANT_BYTES = 1 << 26
+_MAX_PADDED = 1 << 12
+# Where the elements are that are no raw bytes; those of the other dtypes are in `int_val`, or
+# `float8_val`.
+_FIELDS = {
+    "bfloat16": "half_val", "bool": "bool_val", "complex128": "dcomplex_val",
+    "complex64": "scomplex_val", "float16": "half_val", "float32": "float_val",
+    "float64": "double_val", "int64": "int64_val", "uint32": "uint32_val", "uint64": "uint64_val",
+}  # fmt: skip
+_PARTS = {"dcomplex_val": np.float64, "scomplex_val": np.float32}
+
+
+def fill_tensor(tensor: Proto, array: np.ndarray[Any, Any]) -> None:
+    """Make an empty `TensorProto` that of an array, of a dtype that TensorFlow has."""
+    tensor.dtype = dtype_from_name(array.dtype.name, where="A constant").enum
+    tensor.tensor_shape.SetInParent()
+    for size in array.shape:
+        tensor.tensor_shape.dim.add(size=size)
+    tensor.tensor_content = np.asarray(array, order="C").tobytes()
+
+
+def decode_tensor(tensor: Proto) -> np.ndarray[Any, Any]:
+    """The array that a `TensorProto` is.
+
+    Raises:
+        FormatError: it is damaged, or too large for a constant of a graph.
+        DtypeError: JAX has nothing like its elements.
+    """
+    dtype = dtype_from_tensorflow(tensor.dtype, where="A constant")
+    shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
+    count = math.prod(shape)
+    if min(shape, default=0) < 0 or count * dtype.itemsize > _MAX_CONSTANT_BYTES:
+        raise FormatError(f"A constant has the shape {shape}.")
+    if tensor.tensor_content:
+        if len(tensor.tensor_content) != count * dtype.itemsize:
+            raise FormatError(
+                f"A constant of {dtype.name}{list(shape)} has {len(tensor.tensor_content)} bytes."
+            )
+        return np.frombuffer(tensor.tensor_content, dtype.numpy).reshape(shape)
+    if not count:
+        return np.zeros(shape, dtype.numpy)
+    values = _listed_values(tensor, dtype)
+    if not 0 < values.size <= count or (values.size > 1 and count > _MAX_PADDED):
+        raise FormatError(f"A constant of {dtype.name}{list(shape)} has {values.size} values.")
+    if values.size == 1:
+        return np.broadcast_to(values[0], shape)
+    # The last value is that of all that are left out.
+    return np.concatenate([values, values[-1:].repeat(count - values.size)]).reshape(shape)
+
+
+def _listed_values(tensor: Proto, dtype: DType) -> np.ndarray[Any, Any]:
+    """The elements in the field of a TensorProto where TensorFlow looks for those of a dtype."""
+    field = _FIELDS.get(dtype.name, "float8_val" if "float8" in dtype.name else "int_val")
+    if field == "float8_val":
+        return np.frombuffer(tensor.float8_val, np.uint8).view(dtype.numpy)
+    values = list(getattr(tensor, field))
+    if field == "half_val":  # bits
+        return np.array(values, np.int64).astype(np.uint16).view(dtype.numpy)
+    if field in _PARTS:
+        return np.array(values, _PARTS[field])[: len(values) // 2 * 2].view(dtype.numpy)
+    return np.array(values).astype(dtype.numpy)

@@ -1,0 +1,1 @@
+"""TensorBundle, the checkpoint format of variables: index, shards, slices, checksums."""

@@ -1,0 +1,241 @@
+"""Which data file of a bundle has which tensor, decided before anything is written.
+
+It follows from the tensors alone, so that processes that write a bundle together agree on it, and
+the same tensors give the same files whatever runs first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+
+from savedmodel.variables.tensor_bundle import BundleEntry
+from savedmodel.variables.tensor_slices import Slice, flaw_of_slices, shape_of_slice, slice_key
+from xla_call_module.dtypes import dtype_from_tensorflow
+from xla_call_module.errors import StructureError
+
+__all__ = [
+    "BundleSlice",
+    "BundleStrings",
+    "BundleTensor",
+    "Chunks",
+    "DataFile",
+    "Layout",
+    "Piece",
+    "lay_out",
+]
+
+Piece: TypeAlias = "bytes | bytearray | memoryview | npt.NDArray[Any]"
+Chunks: TypeAlias = Callable[[], Iterable[Piece]]
+
+# One file is read and written at the speed of one; so many are no burden for any store.
+_BYTES_PER_FILE = 1 << 30
+_MOST_FILES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BundleSlice:
+    """A part of a tensor that is stored in slices.
+
+    Attributes:
+        part: where it is, as (start, length) in each dimension, with None for all of a dimension.
+        chunks: gives its bytes as `BundleTensor.chunks` does; None where another process has them.
+        holder: the process that writes it.
+    """
+
+    part: Slice
+    chunks: Chunks | None
+    holder: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BundleTensor:
+    """A tensor to be written.
+
+    Attributes:
+        key: its name in the bundle.
+        dtype: its number in TensorFlow's `DataType` enum.
+        shape: its shape; `()` for a scalar.
+        chunks: gives the tensor's bytes, in C order and little-endian, as C-contiguous buffers in
+            sequence. It is called once, when the tensor's turn comes, so that no more than a chunk
+            need be in memory, and in whatever thread writes the data file. A buffer must not change
+            before the next one is asked for. None where another process has the bytes, or where
+            there are slices.
+        slices: the parts that it is stored in, which make up the whole; none where it is in one.
+        holder: the process that writes it.
+    """
+
+    key: str
+    dtype: int
+    shape: tuple[int, ...]
+    chunks: Chunks | None
+    slices: tuple[BundleSlice, ...] = ()
+    holder: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BundleStrings:
+    """A tensor of strings to be written, by process 0.
+
+    Attributes:
+        key: its name in the bundle.
+        shape: its shape; `()` for one string.
+        values: its elements, in C order.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    values: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One data file.
+
+    Attributes:
+        shard_id: its number.
+        holder: the process that writes it.
+        tensors: what is in it, in the order of the keys; slices are tensors under keys of their
+            own.
+    """
+
+    shard_id: int
+    holder: int
+    tensors: tuple[BundleTensor | BundleStrings, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All data files.
+
+    Attributes:
+        files: in the order of their numbers.
+        sliced: the entries of the tensors that are stored in slices.
+    """
+
+    files: tuple[DataFile, ...]
+    sliced: Mapping[str, BundleEntry]
+
+    def size_of(self, holder: int) -> int:
+        """The bytes that a process writes."""
+        files = (file for file in self.files if file.holder == holder)
+        return sum(_size_of(tensor) for file in files for tensor in file.tensors)
+
+
+def lay_out(tensors: Iterable[BundleTensor | BundleStrings], num_shards: int | None = 1) -> Layout:
+    """The data files for these tensors, in whatever order they come.
+
+    Each process fills its own: the largest tensor or slice first, into the file that has the fewest
+    bytes. No file is empty but the only one.
+
+    Args:
+        tensors: what is to be written.
+        num_shards: data files of each process; None for one for each GiB, and 8 at most.
+
+    Raises:
+        DtypeError: the dtype of a tensor is not one that JAX has, too.
+        StructureError: a key is empty or there twice, slices do not make up their tensor, or
+            `num_shards` is no number of files.
+    """
+    if num_shards is not None and not _is_count(num_shards):
+        raise StructureError(
+            f"num_shards is {num_shards!r}. To do: take 1 or more, or None for as many as fit the "
+            "size."
+        )
+    ordered = _sort_by_key(tensors)
+    by_holder: dict[int, list[BundleTensor | BundleStrings]] = {0: []}
+    for part in (part for tensor in ordered for part in _parts_of(tensor)):
+        holder = part.holder if isinstance(part, BundleTensor) else 0
+        by_holder.setdefault(holder, []).append(part)
+    files: list[DataFile] = []
+    for holder, held in sorted(by_holder.items()):
+        # An only process has a file even for nothing, as TensorFlow has.
+        if held or len(by_holder) == 1:
+            for content in _distribute(held, num_shards):
+                files.append(DataFile(len(files), holder, content))
+    sliced = {
+        tensor.key: _entry_of_slices(tensor)
+        for tensor in ordered
+        if isinstance(tensor, BundleTensor) and tensor.slices
+    }
+    return Layout(tuple(files), sliced)
+
+
+def _is_count(number: Any) -> bool:
+    return not isinstance(number, bool) and isinstance(number, Integral) and int(number) >= 1
+
+
+def _distribute(
+    tensors: Sequence[BundleTensor | BundleStrings], num_shards: int | None
+) -> list[tuple[BundleTensor | BundleStrings, ...]]:
+    sizes = [*map(_size_of, tensors)]
+    if num_shards is None:
+        num_shards = min(_MOST_FILES, -(-sum(sizes) // _BYTES_PER_FILE))
+    count = max(1, min(num_shards, len(tensors)))
+    filled = [0] * count
+    files: list[list[int]] = [[] for _ in range(count)]
+    for number in sorted(range(len(tensors)), key=lambda number: -sizes[number]):
+        emptiest = filled.index(min(filled))
+        files[emptiest].append(number)
+        # An empty tensor counts, too, so that no file stays empty.
+        filled[emptiest] += max(1, sizes[number])
+    return [tuple(tensors[number] for number in sorted(file)) for file in files]
+
+
+def _size_of(tensor: BundleTensor | BundleStrings) -> int:
+    if isinstance(tensor, BundleStrings):
+        return sum(map(len, tensor.values))
+    dtype = dtype_from_tensorflow(tensor.dtype, where=f"Tensor {tensor.key}")
+    return math.prod(tensor.shape) * dtype.itemsize
+
+
+def _sort_by_key(
+    tensors: Iterable[BundleTensor | BundleStrings],
+) -> list[BundleTensor | BundleStrings]:
+    by_key: dict[bytes, BundleTensor | BundleStrings] = {}
+    for tensor in tensors:
+        key = tensor.key.encode("utf-8", "surrogateescape")
+        if not key:
+            raise StructureError(
+                f"A tensor of shape {tensor.shape} has an empty key, which is that of the bundle's "
+                "header. To do: name it."
+            )
+        if key in by_key:
+            raise StructureError(
+                f"Two tensors have the key {tensor.key!r}, where each needs its own. To do: "
+                "rename one of them."
+            )
+        by_key[key] = tensor
+    return [by_key[key] for key in sorted(by_key)]
+
+
+def _parts_of(tensor: BundleTensor | BundleStrings) -> Iterable[BundleTensor | BundleStrings]:
+    """The tensor itself, or its slices under their keys."""
+    if isinstance(tensor, BundleStrings) or not tensor.slices:
+        return [tensor]
+    parts = [piece.part for piece in tensor.slices]
+    if flaw := flaw_of_slices(parts, tensor.shape):
+        raise StructureError(
+            f"Tensor {tensor.key} has {flaw}. To do: give slices that make up the whole, each "
+            "element once."
+        )
+    return [
+        BundleTensor(
+            slice_key(tensor.key, piece.part),
+            tensor.dtype,
+            shape_of_slice(piece.part, tensor.shape),
+            piece.chunks,
+            holder=piece.holder,
+        )
+        for piece in tensor.slices
+    ]
+
+
+def _entry_of_slices(tensor: BundleTensor) -> BundleEntry:
+    slices = tuple(piece.part for piece in tensor.slices)
+    return BundleEntry(tensor.dtype, tensor.shape, 0, 0, 0, 0, slices)

@@ -1,0 +1,1 @@
+"""Questions about a module: its custom calls, operations, branches, devices, dependences."""

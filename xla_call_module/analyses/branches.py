@@ -1,0 +1,167 @@
+"""What of a module runs on one of its platforms.
+
+A module for several platforms takes the index of the one it runs on, and JAX wraps whatever is
+lowered differently in a `stablehlo.case` on that index, or on a number that constants derive from
+it (`jax.lax.platform_dependent`, and every primitive with rules of its own for some platform).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from xla_call_module.stablehlo.call_graph import REFERENCES
+from xla_call_module.stablehlo.composites import COMPOSITE
+from xla_call_module.stablehlo.modules import functions_of, result_number, splat, walk
+
+__all__ = ["CASE", "keep_platform", "operations_on"]
+
+CASE = "stablehlo.case"
+# Up to how many values a number is followed; JAX derives one from another a few times.
+_MAX_STEPS = 200
+_Known = Mapping[Any, int]
+
+
+def operations_on(module: Any, platform_index: int | None) -> Iterator[Any]:
+    """The operations of a parsed module that can run on a platform.
+
+    Args:
+        module: the parsed module.
+        platform_index: the platform's position; None for a module without the argument, or for all
+            platforms.
+    """
+    if platform_index is None:
+        yield from walk(module)
+        return
+    for block, known in _reached(module, platform_index):
+        yield from _taken(block, known)
+
+
+def keep_platform(module: Any, platform_index: int) -> None:
+    """Leave of a parsed module, in place, what runs on one of its platforms.
+
+    Branches that are taken there are written out. The platform index stays an argument.
+
+    Args:
+        module: the parsed module, which takes the index of the platform.
+        platform_index: the platform's position.
+    """
+    functions: dict[Any, dict[Any, int]] = {}
+    for block, known in _reached(module, platform_index):
+        # What a function is given is known where all its calls give the same.
+        before = functions.setdefault(block, dict(known))
+        for argument in before.keys() - {key for key in before if known.get(key) == before[key]}:
+            del before[argument]
+    for block, known in functions.items():
+        _write_out_taken(block, known)
+
+
+def _reached(module: Any, platform_index: int) -> Iterator[tuple[Any, _Known]]:
+    """The body of each function that is called, for each set of arguments that are known."""
+    functions = functions_of(module)
+    pending: list[tuple[str, tuple[int | None, ...]]] = [("main", (platform_index,))]
+    seen = set(pending)
+    while pending:
+        name, arguments = pending.pop()
+        block = functions[name].regions[0].blocks[0]
+        known = {
+            argument: number
+            for argument, number in zip(block.arguments, arguments, strict=False)
+            if number is not None
+        }
+        yield block, known
+        for operation in _taken(block, known):
+            for call in _calls(operation, known):
+                if call not in seen:
+                    seen.add(call)
+                    pending.append(call)
+
+
+def _taken(block: Any, known: _Known) -> Iterator[Any]:
+    """The operations of a block and of the regions that are entered from it."""
+    for view in block:
+        operation = view.operation
+        yield operation
+        for region in _entered(operation, known):
+            for inner in region:
+                yield from _taken(inner, known)
+
+
+def _entered(operation: Any, known: _Known) -> Sequence[Any]:
+    """The regions of an operation that can be entered."""
+    regions: Sequence[Any] = operation.regions
+    if operation.name == CASE and (index := _evaluate(operation.operands[0], known)) is not None:
+        return [_branch(operation, index)]
+    return regions
+
+
+def _write_out_taken(block: Any, known: _Known) -> None:
+    """Replace each case of which one branch is taken by that branch, inner ones first."""
+    for operation in [view.operation for view in block]:
+        entered = list(_entered(operation, known))
+        for region in entered:
+            for inner in region:
+                _write_out_taken(inner, known)
+        if operation.name == CASE and len(entered) == 1:
+            _write_out(operation, entered[0])
+
+
+def _write_out(case: Any, region: Any) -> None:
+    *operations, last = [view.operation for view in region.blocks[0]]
+    for operation in operations:
+        operation.move_before(case)
+    for old, new in zip(case.results, last.operands, strict=True):
+        old.replace_all_uses_with(new)
+    case.erase()
+
+
+def _calls(operation: Any, known: _Known) -> Iterator[tuple[str, tuple[int | None, ...]]]:
+    """The functions that an operation refers to, with what is known of their arguments."""
+    for key in REFERENCES:
+        if key in operation.attributes:
+            passes_on = operation.name in ("func.call", COMPOSITE)
+            operands = operation.operands if passes_on else ()
+            numbers = tuple(_evaluate(operand, known) for operand in operands)
+            for name in re.findall(r'@"?([^"\s,\]]+)', str(operation.attributes[key])):
+                yield name, numbers
+
+
+def _evaluate(value: Any, known: _Known) -> int | None:
+    """The number that a value is once the platform is known, or None."""
+    return _follow(value, known, {})
+
+
+def _follow(value: Any, known: _Known, found: dict[Any, int | None]) -> int | None:
+    """The same, with what has been found of other values, each of which is followed once."""
+    if value in known:
+        return known[value]
+    if value not in found:
+        if len(found) >= _MAX_STEPS:
+            return None
+        found[value] = None
+        found[value] = _follow_owner(value, known, found)
+    return found[value]
+
+
+def _follow_owner(value: Any, known: _Known, found: dict[Any, int | None]) -> int | None:
+    owner = value.owner
+    name = getattr(owner, "name", "")  # a block, of which it is an argument, has none
+    if name == "stablehlo.convert":  # with x64 on the platform index has 64 bits
+        return _follow(owner.operands[0], known, found)
+    if name == "stablehlo.constant":
+        element = splat(owner) or ""
+        return int(element) if re.fullmatch(r"-?[0-9]+", element) else None
+    if name == CASE and (index := _follow(owner.operands[0], known, found)) is not None:
+        results = list(list(_branch(owner, index).blocks[0].operations)[-1].operands)
+        return _follow(results[result_number(value)], known, found)
+    return None
+
+
+def _branch(case: Any, index: int) -> Any:
+    """The region that is run: the last one for an index that is out of bounds.
+
+    https://openxla.org/stablehlo/spec#case
+    """
+    regions = list(case.regions)
+    return regions[index] if 0 <= index < len(regions) else regions[-1]

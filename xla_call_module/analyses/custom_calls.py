@@ -1,0 +1,227 @@
+"""Which targets of custom calls run in TensorFlow, and on which platform.
+
+A `stablehlo.custom_call` names a function outside the module. JAX guarantees that some of these
+names keep their meaning
+(https://docs.jax.dev/en/latest/export/export.html#compatibility-guarantees-for-custom-calls), which
+says nothing of who provides them: XLA's compilers expand a few, TensorFlow's loader of the op
+handles others, and the rest is linked into jaxlib and not into TensorFlow.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xla_call_module.analyses.branches import operations_on
+from xla_call_module.checks import DisabledCheck
+from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.linalg.lapack import is_portable
+from xla_call_module.platforms import PLATFORMS
+from xla_call_module.stablehlo.modules import (
+    custom_call_target,
+    describe_location,
+    describe_primitive,
+    walk,
+)
+
+__all__ = ["TARGETS", "Provider", "Target", "check_custom_calls", "classify", "refuse_callbacks"]
+
+
+class Provider(enum.Enum):
+    """Who has what a custom call names, in a process of TensorFlow."""
+
+    XLA = "expanded by XLA"
+    TENSORFLOW = "present in TensorFlow"
+    ABSENT = "absent"
+    CALLBACK = "a Python function of the process that exported"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A family of targets.
+
+    Attributes:
+        pattern: the names, as a regular expression that matches them in full.
+        provider: who has them.
+        platforms: where they run in TensorFlow.
+        stable: whether JAX guarantees that their meaning stays.
+        source: how that is known.
+    """
+
+    pattern: str
+    provider: Provider
+    platforms: tuple[str, ...]
+    stable: bool
+    source: str
+
+
+_JAX_LIST = "jax/_src/export/_export.py, _CUSTOM_CALL_TARGETS_GUARANTEED_STABLE"
+_GPUS = ("cuda", "rocm")
+
+# The first that matches counts. "Run on the CPU" means in TensorFlow 2.21; what is said of other
+# platforms was read and not run.
+TARGETS = (
+    Target("shape_assertion", Provider.TENSORFLOW, PLATFORMS, True, "run on the CPU"),
+    Target(
+        r"tf\.call_tf_function",
+        Provider.TENSORFLOW,
+        PLATFORMS,
+        True,
+        "tensorflow/compiler/tf2xla/kernels/xla_call_module_op.cc",
+    ),
+    Target(
+        r"stablehlo\.dynamic_(reduce_window|rng_bit_generator|top_k|approx_top_k)",
+        Provider.XLA,
+        PLATFORMS,
+        True,
+        "the first two run on the CPU; stablehlo/transforms/StablehloRefineShapes.cpp",
+    ),
+    Target(
+        "Sharding|SPMDFullToShardShape|SPMDShardToFullShape",
+        Provider.XLA,
+        PLATFORMS,
+        True,
+        "xla/service/sharding_propagation.cc, xla/service/spmd/spmd_partitioner.cc",
+    ),
+    Target(r"xla\.sdy\..*", Provider.XLA, PLATFORMS, False, "xla/service/spmd/shardy/constants.h"),
+    Target("annotate_device_placement", Provider.XLA, PLATFORMS, True, _JAX_LIST),
+    Target(
+        "Eigh|Qr|ProductOfElementaryHouseholderReflectors",
+        Provider.XLA,
+        PLATFORMS,
+        True,
+        "run on the CPU; xla/hlo/transforms/expanders/eigh_expander.cc and qr_expander.cc",
+    ),
+    Target("ApproxTopK", Provider.XLA, PLATFORMS, True, "run on the CPU"),
+    Target(
+        "LuDecomposition",
+        Provider.XLA,
+        ("tpu",),
+        True,
+        "on the CPU: No registered implementation for untyped custom call to LuDecomposition",
+    ),
+    Target(
+        "AllocateBuffer",
+        Provider.XLA,
+        (*_GPUS, "tpu"),
+        True,
+        "on the CPU: No registered implementation for untyped custom call to AllocateBuffer",
+    ),
+    Target("tpu_custom_call", Provider.XLA, ("tpu",), True, _JAX_LIST),
+    Target(r"mhlo\..*", Provider.XLA, PLATFORMS, False, "xla/mlir_hlo, the pass stablehlo-ext"),
+    Target(r"__gpu\$xla\.gpu\.triton", Provider.XLA, _GPUS, False, "xla/backends/gpu/codegen"),
+    Target(
+        r"__(cublas|cudnn)\$.*", Provider.XLA, ("cuda",), False, "xla/service/gpu/cublas_cudnn.h"
+    ),
+    Target(
+        r"xla_python_.*|xla_ffi_python_.*|xla_ffi_partitioned_python_.*|xla_buffer_python_.*",
+        Provider.CALLBACK,
+        (),
+        False,
+        "jax/_src/callback.py",
+    ),
+    Target(
+        r"lapack_\w+_ffi",
+        Provider.ABSENT,
+        (),
+        True,
+        "run on the CPU: No FFI handler registered for lapack_spotrf_ffi on a platform Host",
+    ),
+    Target(
+        r"(cusolver|hipsolver|cusparse)_\w+_ffi|(cu|hip)_lu_pivots_to_permutation"
+        r"|(cu|hip)_threefry2x32_ffi|mosaic_gpu_v2",
+        Provider.ABSENT,
+        (),
+        True,
+        "jaxlib/gpu, which registers them",
+    ),
+)
+# Targets that nobody is known to have.
+_UNKNOWN = Target(".*", Provider.ABSENT, (), False, "in none of the lists above")
+_COMPILED = tuple((re.compile(target.pattern), target) for target in TARGETS)
+
+
+def classify(target: str) -> Target:
+    """What is known of a target.
+
+    Example:
+        >>> classify("lapack_spotrf_ffi").provider.value, classify("Eigh").provider.value
+        ('absent', 'expanded by XLA')
+    """
+    return next((found for name, found in _COMPILED if name.fullmatch(target)), _UNKNOWN)
+
+
+def check_custom_calls(
+    where: str, module: Any, platforms: Sequence[str], checks: Collection[DisabledCheck]
+) -> None:
+    """Refuse a parsed module that calls what TensorFlow does not have on one of its platforms.
+
+    Args:
+        where: the name of the function, for messages.
+        module: the parsed module.
+        platforms: what it was lowered for, in the order of the platform index.
+        checks: the checks that are disabled; `custom_call:NAME` lets a target pass on every
+            platform, and `custom_call:ALL` any, as in JAX.
+
+    Raises:
+        InteropError: a target is absent; the message names it, its primitive, source line and
+            platform.
+        StructureError: it calls back to Python.
+    """
+    allowed = {check.custom_call for check in checks}
+    refuse_callbacks(where, module)
+    if "ALL" in allowed:
+        return
+    for index, platform in enumerate(platforms):
+        operations = operations_on(module, index if len(platforms) > 1 else None)
+        for operation in operations:
+            target = custom_call_target(operation)
+            # What is portable is replaced by `lower_linalg`, unless the user wants the library.
+            if not target or target in allowed or is_portable(target):
+                continue
+            if platform not in classify(target).platforms:
+                raise _absent(where, operation, platform)
+
+
+def refuse_callbacks(where: str, module: Any) -> None:
+    """Refuse a parsed module that calls back to Python.
+
+    What it would call is an address in the process that exported; JAX, too, would jump there.
+
+    Args:
+        where: the name of the function, for messages.
+        module: the parsed module.
+
+    Raises:
+        StructureError: it calls back to Python, with the place.
+    """
+    for operation in walk(module):
+        target = custom_call_target(operation)
+        if target and classify(target).provider is Provider.CALLBACK:
+            place = describe_location(operation)
+            raise StructureError(
+                f"{where} calls back to Python at {place} (custom call {target}); the function "
+                " lives in the process that exported. To do: leave pure_callback, "
+                "io_callback and debug.print out of what is exported."
+            )
+
+
+def _absent(where: str, operation: Any, platform: str) -> InteropError:
+    name, primitive = custom_call_target(operation), describe_primitive(operation)
+    target = classify(name)
+    who = f" for the primitive {primitive}" if primitive else ""
+    if target.provider is Provider.XLA:
+        what = f"which XLA has on {' and '.join(target.platforms)} only"
+    elif target.stable:
+        what = "a library that JAX links and TensorFlow does not"
+    else:
+        what = "which neither XLA nor TensorFlow is known to have"
+    return InteropError(
+        f"{where} calls {name} at {describe_location(operation)}, {what},{who} on {platform}: the "
+        "call would fail when it runs. To do: compute this part outside the exported function, or, "
+        "if the TensorFlow that will run it has the target, export with disabled_checks=["
+        f"jax.export.DisabledSafetyCheck.custom_call({name!r})]."
+    )

@@ -1,0 +1,88 @@
+"""Whether a module runs on one device, or what in it needs all of them.
+
+What XLA partitions by itself computes on whole arrays; where there is one device, nothing is
+partitioned and the shardings mean nothing. TensorFlow compiles for one CPU or GPU in that way. What
+runs on each device alone (`jax.shard_map`) has the shapes of its parts in the module, and talks to
+the other devices: there TensorFlow ends in an error that names neither, or computes as if each
+device were the only one.
+
+Source: https://openxla.org/shardy/sdy_dialect, `manual_computation`; xla/service/spmd/
+spmd_partitioner.cc, `SPMDFullToShardShape`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xla_call_module.call import CallModule
+from xla_call_module.errors import ShardingError
+from xla_call_module.stablehlo.modules import (
+    custom_call_target,
+    describe_location,
+    open_module,
+    walk,
+)
+
+__all__ = ["check_one_device", "name_of_several_devices", "operation_of_several_devices"]
+
+_MANUAL = "sdy.manual_computation"
+_MANUAL_CALLS = frozenset({
+    "SPMDFullToShardShape", "SPMDShardToFullShape",
+    "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape",
+})  # fmt: skip
+_COLLECTIVES = frozenset({
+    "stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.all_to_all",
+    "stablehlo.collective_broadcast", "stablehlo.collective_permute", "stablehlo.partition_id",
+    "stablehlo.recv", "stablehlo.reduce_scatter", "stablehlo.replica_id", "stablehlo.send",
+})  # fmt: skip
+
+
+def operation_of_several_devices(call: CallModule, module: Any) -> str:
+    """The first operation that runs on each device alone, with its place; empty for none.
+
+    Args:
+        call: any call.
+        module: its parsed module.
+    """
+    if call.nr_devices < 2:
+        return ""
+    for operation in walk(module):
+        if (found := name_of_several_devices(operation)) is not None:
+            return f"{found} at {describe_location(operation)}"
+    return ""
+
+
+def check_one_device(call: CallModule, *, is_alone: bool = True) -> None:
+    """Refuse a call that does not run on one device.
+
+    Args:
+        call: any call.
+        is_alone: whether there is nothing around it, so that JAX runs its file over all of them.
+
+    Raises:
+        ShardingError: it says which operation needs the others, and what can run it.
+    """
+    if call.nr_devices < 2:
+        return
+    with open_module(call.module) as module:
+        found = operation_of_several_devices(call, module)
+    if found:
+        here = "TensorFlow has one device for it here"
+        runs = f"load its file with bridge.load(path, mesh=...) over {call.nr_devices} devices"
+        if not is_alone:
+            here = "what TensorFlow has made around it is for one device"
+            runs = f"save it with bridge.save, whose file JAX runs over {call.nr_devices} devices"
+        raise ShardingError(
+            f"{call.name} was exported for {call.nr_devices} devices, and {found} runs on each of "
+            f"them alone; {here}. To do: run it in JAX, or {runs}; or export it "
+            "for a mesh of one device, or without jax.shard_map, so that the arrays stay whole."
+        )
+
+
+def name_of_several_devices(operation: Any) -> str | None:
+    """What an operation is called in an error if it runs on each device alone."""
+    if operation.name == _MANUAL:
+        return "jax.shard_map"
+    if operation.name in _COLLECTIVES:
+        return str(operation.name)
+    return "jax.shard_map" if custom_call_target(operation) in _MANUAL_CALLS else None

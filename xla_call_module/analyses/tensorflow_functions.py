@@ -1,0 +1,130 @@
+"""TensorFlow functions that a module calls, as what JAX exports and as what the op takes.
+
+A `stablehlo.custom_call` of `tf.call_tf_function` names a function by its index in the attribute
+`function_list` of the node (tensorflow/compiler/tf2xla/kernels/xla_call_module_loader.cc). An
+`Exported` has no such list, so there the call holds the functions themselves.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend.mlir import ir
+
+from xla_call_module.call import CallModule
+from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.stablehlo.modules import open_module, serialize_module, walk
+
+__all__ = ["TARGET", "pack_functions", "refuse_functions", "return_functions", "take_functions"]
+
+TARGET = "tf.call_tf_function"
+_CONFIG = "tf.backend_config"
+_MARK = '{"tensorflow_function": '
+
+
+def pack_functions(name: str, definitions: Sequence[bytes]) -> str:
+    """The configuration of a custom call that holds what it calls.
+
+    Args:
+        name: of the function that is called.
+        definitions: serialized FunctionDefs: of that function, and of those that it calls.
+    """
+    packed = [base64.b64encode(definition).decode() for definition in definitions]
+    return json.dumps({"tensorflow_function": name, "definitions": packed})
+
+
+def take_functions(call: CallModule) -> CallModule:
+    """The call with the functions out of its module, in `function_list` and `functions`.
+
+    Raises:
+        FormatError: what a custom call holds is damaged.
+    """
+    if TARGET.encode() not in call.module:
+        return call
+    names: list[str] = list(call.function_list)
+    definitions = dict.fromkeys(call.functions)
+    with open_module(call.module) as module:
+        for operation in _calls(module):
+            if (packed := _read(call.name, operation)) is None:
+                continue
+            name, found = packed
+            definitions |= dict.fromkeys(found)
+            if name not in names:
+                names.append(name)
+            _write_index(operation, names.index(name))
+        artifact = serialize_module(module, call.stablehlo_version)
+    return dataclasses.replace(
+        call, module=artifact, function_list=tuple(names), functions=tuple(definitions)
+    )
+
+
+def return_functions(call: CallModule) -> CallModule:
+    """The call with its functions in the module again, as an `Exported` has them."""
+    if not call.functions:
+        return call
+    with open_module(call.module) as module:
+        for operation in _calls(module):
+            config = ir.DictAttr(operation.attributes[_CONFIG])
+            name = call.function_list[ir.IntegerAttr(config["called_index"]).value]
+            with operation.context:
+                packed = pack_functions(name, call.functions)
+                operation.attributes["backend_config"] = ir.StringAttr.get(packed)
+            del operation.attributes[_CONFIG]
+        artifact = serialize_module(module, call.stablehlo_version)
+    return dataclasses.replace(call, module=artifact, function_list=(), functions=())
+
+
+def refuse_functions(where: str, module: Any) -> None:
+    """Refuse a parsed module that calls TensorFlow functions, which JAX alone does not run.
+
+    Args:
+        where: the name of the function, for messages.
+        module: the parsed module.
+
+    Raises:
+        StructureError: it calls one.
+    """
+    if next(_calls(module), None) is not None:
+        raise StructureError(
+            f"{where} calls TensorFlow functions that the file holds, and JAX alone cannot run "
+            "them. To do: use the file through TensorFlow, from JAX by bridge.call_tf(path); or "
+            "write it from bridge.call_tf without graph=True, which compiles them."
+        )
+
+
+def _calls(module: Any) -> Any:
+    return (
+        operation
+        for operation in walk(module)
+        if operation.name == "stablehlo.custom_call"
+        and ir.StringAttr(operation.attributes["call_target_name"]).value == TARGET
+    )
+
+
+def _read(where: str, operation: Any) -> tuple[str, list[bytes]] | None:
+    attributes = operation.attributes
+    text = ""
+    if "backend_config" in attributes:
+        text = ir.StringAttr(attributes["backend_config"]).value
+    if not text.startswith(_MARK):
+        return None
+    try:
+        packed = json.loads(text)
+        definitions = [base64.b64decode(part, validate=True) for part in packed["definitions"]]
+        return str(packed["tensorflow_function"]), definitions
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FormatError(
+            f"{where} holds a TensorFlow function that cannot be read ({error}). To do: export it "
+            "again."
+        ) from error
+
+
+def _write_index(operation: Any, index: int) -> None:
+    config = f"{{called_index = {index} : i64, has_token_input_output = false}}"
+    with operation.context:
+        operation.attributes[_CONFIG] = ir.Attribute.parse(config)
+        operation.attributes["backend_config"] = ir.StringAttr.get("")

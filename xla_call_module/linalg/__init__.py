@@ -1,0 +1,1 @@
+"""Factorizations of linear algebra in StableHLO that runs on every platform."""

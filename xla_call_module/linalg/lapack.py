@@ -1,0 +1,254 @@
+"""The library calls that JAX's linear algebra lowers to, and what computes the same without them.
+
+A target is a prefix and a routine. JAX writes `lapack_sgetrf_ffi` on the CPU, with a letter for the
+dtype, `cusolver_getrf_ffi` and `hipsolver_getrf_ffi` on GPUs. Operands, results and attributes are
+those of jax/_src/lax/linalg.py, which has had these names from JAX 0.7.1 to 0.10.2:
+https://github.com/jax-ml/jax/blob/main/jax/_src/lax/linalg.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xla_call_module.linalg import factorizations, spectra, tridiagonals
+from xla_call_module.linalg.triangular import solve_triangular
+
+__all__ = ["MARKS", "OPERATIONS", "Attributes", "Routine", "is_portable", "parse_target"]
+
+Attributes = Mapping[str, int]
+Arrays = tuple[jax.Array, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Routine:
+    """One routine of a library.
+
+    Attributes:
+        ranks: of the operands, without the batch dimensions.
+        compute: from the call's attributes and the operands of one matrix to the results. Where
+            the library may report how it went, `info` is the last of them. Beside the library's
+            own attributes there are `rows_i` and `columns_i`, the last dimensions of result i.
+    """
+
+    ranks: tuple[int, ...]
+    compute: Callable[..., Arrays]
+
+
+# One of these is part of the target of every library call, and so of a module that has one.
+MARKS = (b"lapack_", b"solver_", b"sparse_", b"hybrid_", b"_lu_pivots_")
+# The operations of StableHLO that are routines of such libraries, by a part of a module with one.
+OPERATIONS = {
+    b"cholesky_v": "stablehlo.cholesky",
+    b"triangular_solve_v": "stablehlo.triangular_solve",
+}
+
+
+def parse_target(target: str) -> Routine | None:
+    """What a custom call's target computes, where that has a portable form.
+
+    Example:
+        >>> parse_target("lapack_spotrf_ffi").ranks
+        (2,)
+        >>> parse_target("lapack_sgeev_ffi") is None
+        True
+    """
+    for pattern, routines in _LIBRARIES:
+        if (match := pattern.fullmatch(target)) is not None:
+            return routines.get(match[1])
+    return None
+
+
+def is_portable(target: str) -> bool:
+    """Whether a custom call can be replaced by operations that run everywhere."""
+    return parse_target(target) is not None
+
+
+def _is(attributes: Attributes, name: str, letter: str) -> bool:
+    """Whether an attribute is this letter, as LAPACK's options are."""
+    return attributes[name] == ord(letter)
+
+
+def _potrf(attributes: Attributes, matrix: jax.Array) -> Arrays:
+    lower = _is(attributes, "uplo", "L") if "uplo" in attributes else bool(attributes["lower"])
+    return _cholesky_in_place(matrix, lower=lower)
+
+
+def _cholesky_in_place(matrix: jax.Array, *, lower: bool) -> Arrays:
+    """The factor in one triangle; the other one stays as it was."""
+    factor, info = factorizations.cholesky(matrix, lower=lower)
+    ones = np.ones(matrix.shape, bool)
+    return jnp.where(np.tril(ones) if lower else np.triu(ones), factor, matrix), info
+
+
+def _getrf(_: Attributes, matrix: jax.Array) -> Arrays:
+    return factorizations.lu(matrix)
+
+
+def _geqrf(_: Attributes, matrix: jax.Array) -> Arrays:
+    return (*factorizations.householder_qr(matrix), jnp.int32(0))
+
+
+def _geqp3(_: Attributes, matrix: jax.Array, pivots: jax.Array) -> Arrays:
+    packed, order, taus = factorizations.pivoted_qr(matrix, pivots)
+    return packed, order, taus, jnp.int32(0)
+
+
+def _orgqr(_: Attributes, packed: jax.Array, taus: jax.Array) -> Arrays:
+    return factorizations.householder_product(packed, taus), jnp.int32(0)
+
+
+def _ormqr(attributes: Attributes, packed: jax.Array, taus: jax.Array, other: jax.Array) -> Arrays:
+    left, adjoint = bool(attributes["left"]), bool(attributes["transpose"])
+    product = factorizations.multiply_by_q(packed, taus, other, left=left, adjoint=adjoint)
+    return product, jnp.int32(0)
+
+
+def _trsm(attributes: Attributes, triangle: jax.Array, right: jax.Array) -> Arrays:
+    solution = solve_triangular(
+        triangle,
+        right,
+        left_side=_is(attributes, "side", "L"),
+        lower=_is(attributes, "uplo", "L"),
+        transpose=not _is(attributes, "trans_x", "N"),
+        conjugate=_is(attributes, "trans_x", "C"),
+        unit_diagonal=_is(attributes, "diag", "U"),
+    )
+    return (solution,)
+
+
+def _gtsv(
+    _: Attributes, below: jax.Array, diagonal: jax.Array, above: jax.Array, right: jax.Array
+) -> Arrays:
+    solution, info = tridiagonals.solve(below, diagonal, above, right)
+    return below, diagonal, above, solution, info
+
+
+def _gtsv_of_gpu(
+    _: Attributes, below: jax.Array, diagonal: jax.Array, above: jax.Array, right: jax.Array
+) -> Arrays:
+    return (tridiagonals.solve(below, diagonal, above, right)[0],)
+
+
+def _syevd(attributes: Attributes, matrix: jax.Array) -> Arrays:
+    lower = _is(attributes, "uplo", "L") if "uplo" in attributes else bool(attributes["lower"])
+    return spectra.eigh(matrix, lower=lower)
+
+
+def _sytrd(attributes: Attributes, matrix: jax.Array) -> Arrays:
+    lower = _is(attributes, "uplo", "L") if "uplo" in attributes else bool(attributes["lower"])
+    return (*tridiagonals.reduce_hermitian(matrix, lower=lower), jnp.int32(0))
+
+
+def _gesdd(attributes: Attributes, matrix: jax.Array) -> Arrays:
+    vectors = not _is(attributes, "mode", "N")
+    # Without vectors there is room for them all the same, and the mode does not say how much.
+    full = (attributes["columns_2"], attributes["rows_3"]) == matrix.shape
+    left, values, right, info = spectra.svd(matrix, full_matrices=full, compute_vectors=vectors)
+    return matrix, values, left, right, info
+
+
+def _gesvd_of_gpu(attributes: Attributes, matrix: jax.Array) -> Arrays:
+    left, values, right, info = _svd_of_gpu(attributes, matrix)
+    if attributes.get("transposed", 0):
+        return matrix, values, right, left, info
+    return matrix, values, left, right, info
+
+
+def _gesvdj(attributes: Attributes, matrix: jax.Array) -> Arrays:
+    """Jacobi's and the polar method return V where the others return its adjoint."""
+    left, values, right, info = _svd_of_gpu(attributes, matrix)
+    return matrix, values, left, right.T.conj(), info
+
+
+def _svd_of_gpu(attributes: Attributes, matrix: jax.Array) -> Arrays:
+    return spectra.svd(
+        matrix,
+        full_matrices=bool(attributes["full_matrices"]),
+        compute_vectors=bool(attributes["compute_uv"]),
+    )
+
+
+def _syrk(
+    attributes: Attributes, a: jax.Array, c: jax.Array, alpha: jax.Array, beta: jax.Array
+) -> Arrays:
+    product = a.T @ a if attributes["transpose"] else a @ a.T
+    return (alpha * product + beta * c,)
+
+
+def _permutation(attributes: Attributes, swaps: jax.Array) -> Arrays:
+    return (factorizations.permutation(swaps, attributes["columns_0"]),)
+
+
+def _cholesky(attributes: Attributes, matrix: jax.Array) -> Arrays:
+    """With zeros in the other triangle, and NaN where there is no factor."""
+    factor, info = factorizations.cholesky(_wide(matrix), lower=bool(attributes["lower"]))
+    return (jnp.where(info == 0, factor, jnp.nan).astype(matrix.dtype),)
+
+
+def _triangular_solve(attributes: Attributes, triangle: jax.Array, right: jax.Array) -> Arrays:
+    transposition = attributes["transpose_a"]
+    solution = solve_triangular(
+        _wide(triangle),
+        _wide(right),
+        left_side=bool(attributes["left_side"]),
+        lower=bool(attributes["lower"]),
+        transpose=transposition > 0,
+        conjugate=transposition > 1,
+        unit_diagonal=bool(attributes["unit_diagonal"]),
+    )
+    return (solution.astype(right.dtype),)
+
+
+def _wide(matrix: jax.Array) -> jax.Array:
+    """Of float32 where its elements are smaller."""
+    return matrix.astype(jnp.promote_types(matrix.dtype, jnp.float32))
+
+
+# LAPACK's names have a letter for the dtype, and its Hermitian routines another name.
+_LAPACK = {
+    "potrf": Routine((2,), _potrf),
+    "getrf": Routine((2,), _getrf),
+    "geqrf": Routine((2,), _geqrf),
+    "geqp3": Routine((2, 1), _geqp3),
+    "orgqr": Routine((2, 1), _orgqr),
+    "ungqr": Routine((2, 1), _orgqr),
+    "ormqr": Routine((2, 1, 2), _ormqr),
+    "unmqr": Routine((2, 1, 2), _ormqr),
+    "trsm": Routine((2, 2), _trsm),
+    "gtsv": Routine((1, 1, 1, 2), _gtsv),
+    "syevd": Routine((2,), _syevd),
+    "heevd": Routine((2,), _syevd),
+    "sytrd": Routine((2,), _sytrd),
+    "hetrd": Routine((2,), _sytrd),
+    "gesdd": Routine((2,), _gesdd),
+    "gesvd": Routine((2,), _gesdd),
+}
+_SOLVER = {
+    **{name: _LAPACK[name] for name in ("potrf", "getrf", "geqrf", "orgqr", "ormqr", "sytrd")},
+    "syevd": Routine((2,), _syevd),
+    "gesvd": Routine((2,), _gesvd_of_gpu),
+    "gesdd": Routine((2,), _gesvd_of_gpu),
+    "gesvdj": Routine((2,), _gesvdj),
+    "gesvdp": Routine((2,), _gesvdj),
+    "syrk": Routine((2, 2, 0, 0), _syrk),
+}
+_LIBRARIES = (
+    (
+        re.compile(r"stablehlo\.(\w+)"),
+        {
+            "cholesky": Routine((2,), _cholesky),
+            "triangular_solve": Routine((2, 2), _triangular_solve),
+        },
+    ),
+    (re.compile(r"lapack_[sdcz](\w+)_ffi"), _LAPACK),
+    (re.compile(r"(?:cu|hip)solver_(\w+)_ffi"), _SOLVER),
+    (re.compile(r"(?:cu|hip)sparse_(\w+)_ffi"), {"gtsv2": Routine((1, 1, 1, 2), _gtsv_of_gpu)}),
+    (re.compile(r"(?:cu|hip)hybrid_(\w+)"), {"geqp3": _LAPACK["geqp3"]}),
+    (re.compile(r"(?:cu|hip)_(\w+)"), {"lu_pivots_to_permutation": Routine((1,), _permutation)}),
+)

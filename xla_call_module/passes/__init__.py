@@ -1,0 +1,1 @@
+"""Passes from one call to another one, a file each."""

@@ -1,0 +1,268 @@
+"""The constants in a module, the pass that takes the large ones out, and the one that undoes it.
+
+An eager call of the op costs more the larger its module is, and every order of a VJP chain has its
+own copy of what the function closes over. Taken out, an array is one more argument.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from xla_call_module._jax import dense_elements, ir
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.dtypes import DTYPES
+from xla_call_module.errors import StructureError
+from xla_call_module.stablehlo.elements import read_elements
+from xla_call_module.stablehlo.inlining import inline_calls
+from xla_call_module.stablehlo.modules import (
+    describe_location,
+    find_main,
+    open_module,
+    serialize_module,
+    splat,
+    tensor_type,
+    walk,
+)
+
+__all__ = [
+    "HOISTED_FROM",
+    "Constant",
+    "check_hoisting",
+    "constants_of",
+    "hoist_constants",
+    "key_of",
+    "largest_constants",
+    "restore_constants",
+]
+
+HOISTED_FROM = 64 * 1024
+_CONSTANT = "stablehlo.constant"
+_DTYPES = {dtype.mlir: dtype for dtype in DTYPES}
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One `stablehlo.constant`.
+
+    Attributes:
+        type: as StableHLO writes it, such as `tensor<1000x1000xf32>`.
+        size: bytes of its elements.
+        location: where in the Python source it comes from.
+    """
+
+    type: str
+    size: int
+    location: str
+
+    def __str__(self) -> str:
+        """For messages."""
+        return f"{self.type} ({self.size:,} bytes) at {self.location}"
+
+
+def check_hoisting(size: object) -> None:
+    """Refuse what the option `hoist_constants` cannot be.
+
+    Raises:
+        StructureError: it is neither None nor a number of bytes.
+    """
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+        raise StructureError(
+            f"hoist_constants is {size!r}; expected a number of bytes from 0 on, or None for no "
+            "constants."
+        )
+
+
+def largest_constants(artifact: bytes, count: int) -> list[Constant]:
+    """The largest constants that a module stores in full, the largest first.
+
+    Args:
+        artifact: the portable artifact.
+        count: how many at most.
+
+    Raises:
+        FormatError: it is no portable artifact.
+    """
+    with open_module(artifact) as module:
+        return constants_of(module, count)[0]
+
+
+def constants_of(module: Any, count: int) -> tuple[list[Constant], int]:
+    """The largest constants that a parsed module stores in full, and the bytes of all of them.
+
+    Args:
+        module: the parsed module.
+        count: how many at most; finding the source line of one may take a look at the whole module.
+    """
+    stored = [(_bytes_of(op), op) for op in walk(module) if _is_stored_in_full(op)]
+    largest = sorted(stored, key=lambda found: -found[0])[:count]
+    constants = [Constant(str(op.results[0].type), n, describe_location(op)) for n, op in largest]
+    return constants, sum(size for size, _ in stored)
+
+
+def hoist_constants(
+    call: CallModule, from_bytes: int = HOISTED_FROM, *, known: Container[str] = ()
+) -> tuple[CallModule, dict[str, np.ndarray[Any, Any]]]:
+    """The call with its large constants as arguments, and the constants.
+
+    Args:
+        call: any call.
+        from_bytes: how many bytes the elements of a large one have at least.
+        known: keys of constants whose values are at hand already.
+
+    Returns:
+        A call whose last arguments are the constants, `hoisted` says which, and by the keys that
+        are there the values that are not known. Equal constants of any call have one key.
+
+    Raises:
+        FormatError: the module is damaged.
+    """
+    if len(call.module) < from_bytes:
+        return call, {}
+    with open_module(call.module) as module:
+        if not _large_constants(walk(module), from_bytes):
+            return call, {}
+        inline_calls(module)
+        main = find_main(module)
+        values: dict[str, np.ndarray[Any, Any]] = {}
+        arguments: dict[str, Any] = {}
+        for operation in _large_constants(walk(main), from_bytes):
+            value = read_elements(operation)
+            key = key_of(value)
+            if key not in arguments:
+                block = main.regions[0].blocks[0]
+                kind = operation.results[0].type
+                arguments[key] = block.add_argument(kind, operation.location)
+                if key not in known:
+                    values[key] = value.copy()
+            operation.results[0].replace_all_uses_with(arguments[key])
+            operation.erase()
+        _declare(main)
+        specs = tuple(_spec(argument, index) for index, argument in enumerate(arguments.values()))
+        count = len(call.args)
+        hoisted = dataclasses.replace(
+            call,
+            module=serialize_module(module, call.stablehlo_version),
+            args=(*call.args, *specs),
+            kept=(*call.kept, *range(count, count + len(specs))),
+            hoisted=tuple(arguments),
+            changes=(*call.changes, "large constants as arguments"),
+        )
+        return hoisted, values
+
+
+def restore_constants(
+    call: CallModule, value_of: Callable[[str], np.ndarray[Any, Any]]
+) -> CallModule:
+    """The call with its hoisted constants in its module again.
+
+    Args:
+        call: any call.
+        value_of: the value of a constant by its key.
+
+    Raises:
+        FormatError: the module is damaged.
+        StructureError: a value has another dtype or shape than the module takes.
+    """
+    if not call.hoisted:
+        return call
+    first = len(call.args) - len(call.hoisted)
+    with open_module(call.module) as module:
+        main = find_main(module)
+        block = main.regions[0].blocks[0]
+        offset = len(block.arguments) - len(call.kept)
+        for position, index in reversed(list(enumerate(call.kept))):
+            if index in call.constants:
+                argument = block.arguments[offset + position]
+                value = value_of(call.constants[index])
+                argument.replace_all_uses_with(_write(value, argument, call.args[index]))
+                block.erase_argument(offset + position)
+        _declare(main)
+        return dataclasses.replace(
+            call,
+            module=serialize_module(module, call.stablehlo_version),
+            args=call.args[:first],
+            kept=tuple(index for index in call.kept if index < first),
+            hoisted=(),
+        )
+
+
+def _write(value: np.ndarray[Any, Any], argument: Any, spec: TensorSpec) -> Any:
+    """A constant at the beginning of the block that has the argument; its result."""
+    if value.dtype != spec.dtype.numpy or value.shape != spec.shape:
+        raise StructureError(
+            f"The constant for {spec.path} is {value.dtype}{list(value.shape)}; the module takes "
+            f"{spec}."
+        )
+    with argument.location:  # and in its context, which JAX 0.7 does not tell
+        element = ir.RankedTensorType(argument.type).element_type
+        data: Any = np.ascontiguousarray(value)
+        if value.dtype.kind == "V":  # a float of ml_dtypes, of which MLIR takes the bits
+            data = data.view(f"u{value.dtype.itemsize}")
+        elements = dense_elements(data, element)
+        return ir.Operation.create(
+            _CONSTANT,
+            results=[argument.type],
+            attributes={"value": elements},
+            ip=ir.InsertionPoint.at_block_begin(argument.owner),
+        ).results[0]
+
+
+def _spec(argument: Any, index: int) -> TensorSpec:
+    found = tensor_type(str(argument.type))
+    shape = tuple(dim or 0 for dim in found.shape)
+    return TensorSpec(shape, _DTYPES[found.element], f"constants[{index}]")
+
+
+def _declare(main: Any) -> None:
+    """Bring the type of a function, and its arguments' attributes, up to its arguments.
+
+    Only the last of them were added or erased.
+    """
+    kinds = [argument.type for argument in main.regions[0].blocks[0].arguments]
+    with main.operation.context:
+        kind = ir.FunctionType.get(kinds, list(main.type.results))
+        main.attributes["function_type"] = ir.TypeAttr.get(kind)
+        if "arg_attrs" in main.attributes:
+            attributes = list(main.attributes["arg_attrs"])[: len(kinds)]
+            added = [ir.DictAttr.get({}) for _ in kinds[len(attributes) :]]
+            main.attributes["arg_attrs"] = ir.ArrayAttr.get([*attributes, *added])
+
+
+def _large_constants(operations: Iterable[Any], from_bytes: int) -> list[Any]:
+    return [
+        operation
+        for operation in operations
+        if operation.name == _CONSTANT
+        and _element(operation.results[0]) in _DTYPES
+        and _bytes_of(operation) >= from_bytes
+        and _is_stored_in_full(operation)
+    ]
+
+
+def _is_stored_in_full(operation: Any) -> bool:
+    """Whether it is a constant that is no splat; that is stored once, however large it is."""
+    return operation.name == _CONSTANT and splat(operation) is None
+
+
+def _element(value: Any) -> str:
+    return tensor_type(str(value.type)).element
+
+
+def _bytes_of(operation: Any) -> int:
+    found = tensor_type(str(operation.results[0].type))
+    itemsize = _DTYPES[found.element].itemsize if found.element in _DTYPES else 1
+    return math.prod(dim or 0 for dim in found.shape) * itemsize
+
+
+def key_of(value: np.ndarray[Any, Any]) -> str:
+    """The key of a constant with a value: a hash of it, its dtype and its shape."""
+    digest = hashlib.sha256(f"{value.dtype}{value.shape}".encode())
+    digest.update(np.ascontiguousarray(value).view(np.uint8).data)
+    return digest.hexdigest()

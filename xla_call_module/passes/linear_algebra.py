@@ -1,0 +1,217 @@
+"""The pass that replaces the calls of linear algebra libraries by operations that run everywhere.
+
+JAX computes factorizations with the LAPACK that is linked into jaxlib, and on GPUs with cuSOLVER
+and its kin. TensorFlow has none of these under JAX's names: it reads such a module and fails when
+it runs it. Each call is replaced by a call of functions that are added to the module, which JAX
+lowers from `jax.lax` programs with the same operands and results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from xla_call_module._jax import PassManager, func, ir
+from xla_call_module.call import CallModule
+from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.linalg.lapack import MARKS, OPERATIONS, parse_target
+from xla_call_module.linalg.replacements import LibraryForm, replacement
+from xla_call_module.stablehlo.modules import (
+    custom_call_target,
+    describe_location,
+    open_module,
+    parse_module,
+    serialize_module,
+    tensor_type,
+    walk,
+)
+from xla_call_module.stablehlo.unique_names import UniqueNames
+
+__all__ = ["lower_linalg"]
+
+_CUSTOM_CALL = ("stablehlo.custom_call",)
+
+
+def lower_linalg(call: CallModule, *, operations: bool = False) -> CallModule:
+    """The same computation without calls of LAPACK, cuSOLVER or hipSOLVER.
+
+    Batches are computed together. Their dimensions may be symbolic, those of the matrices not.
+    Where the library reports a failure, such as a matrix that is not positive definite, the
+    replacement reports it too, and JAX's NaNs appear in the same places.
+
+    Args:
+        call: the computation.
+        operations: whether StableHLO's own operations of linear algebra are replaced, too.
+
+    Raises:
+        StructureError: a matrix whose own shape is symbolic.
+        InteropError: a call in a form that no known JAX writes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from xla_call_module import from_exported
+        >>> from xla_call_module.passes.linear_algebra import lower_linalg
+        >>> spec = jax.ShapeDtypeStruct((3, 3), "float32")
+        >>> call = from_exported(jax.export.export(jax.jit(jnp.linalg.cholesky))(spec))
+        >>> b"lapack_spotrf_ffi" in call.module, b"lapack_spotrf_ffi" in lower_linalg(call).module
+        (True, False)
+    """
+    marks = (*MARKS, *OPERATIONS) if operations else MARKS
+    if not any(mark in call.module for mark in marks):  # names are plain text in MLIR bytecode
+        return call
+    kinds = ("stablehlo.custom_call", *OPERATIONS.values()) if operations else _CUSTOM_CALL
+    with open_module(call.module) as module:
+        found = [op for op in walk(module) if op.name in kinds]
+        forms = [(op, form) for op in found if (form := _read_form(call.name, op))]
+        if not forms:
+            return call
+        spliced: dict[LibraryForm, Any] = {}
+        names = UniqueNames()
+        for name in _symbols(module):
+            names.take(name)
+        for operation, form in forms:
+            # A function with symbolic shapes is refined to those of its call, so each has its own.
+            if not form.is_static or form not in spliced:
+                spliced[form] = _splice(module, _replacement(operation, form), names)
+            _replace(operation, form, spliced[form])
+        return dataclasses.replace(
+            call,
+            module=serialize_module(module, call.stablehlo_version),
+            changes=(*call.changes, "linear algebra in portable operations"),
+        )
+
+
+def _read_form(name: str, operation: Any) -> LibraryForm | None:
+    is_call = operation.name in _CUSTOM_CALL
+    target = custom_call_target(operation) if is_call else operation.name
+    if (routine := parse_target(target)) is None:
+        return None
+    types = tuple(tensor_type(str(operand.type)) for operand in _array_operands(operation))
+    if len(types) != len(routine.ranks):
+        raise InteropError(
+            f"{_place(name, operation)} with {len(types)} operands; expected "
+            f"{len(routine.ranks)}, as JAX 0.7.1 and newer have it. To do: export it again "
+            "with such a JAX."
+        )
+    for rank, type_ in zip(routine.ranks, types, strict=True):
+        if None in type_.shape[len(type_.shape) - rank :]:
+            raise StructureError(
+                f"{_place(name, operation)}, on a matrix of type {type_}: its own shape "
+                "is symbolic, and only batch dimensions can be. To do: export it with the sizes of "
+                "the matrix, or with linalg='lapack' for a TensorFlow that has the library."
+            )
+    settings = _backend_config(operation) if is_call else _attributes_of(operation)
+    attributes = {**settings, **_result_sizes(operation)}
+    return LibraryForm(target, tuple(sorted(attributes.items())), types)
+
+
+def _place(name: str, operation: Any) -> str:
+    target = custom_call_target(operation) or operation.name
+    return f"{name} calls {target} at {describe_location(operation)}"
+
+
+def _attributes_of(operation: Any) -> dict[str, int]:
+    """The attributes of an operation: flags, and whether a matrix is transposed."""
+    transposition = {"NO_TRANSPOSE": 0, "TRANSPOSE": 1, "ADJOINT": 2}
+    found = dict.fromkeys(("left_side", "lower", "unit_diagonal"), 0)
+    for name in found:
+        if name in operation.attributes:
+            found[name] = int(str(operation.attributes[name]) == "true")
+    if "transpose_a" in operation.attributes:
+        word = re.sub(r".* |>", "", str(operation.attributes["transpose_a"]))
+        found["transpose_a"] = transposition[word]
+    return found
+
+
+def _result_sizes(operation: Any) -> dict[str, int]:
+    """The last two dimensions of each result, where they are known."""
+    sizes = {}
+    for index, result in enumerate(operation.results):
+        shape = tensor_type(str(result.type)).shape
+        for name, dim in zip(("columns", "rows"), reversed(shape), strict=False):
+            if dim is not None:
+                sizes[f"{name}_{index}"] = dim
+    return sizes
+
+
+def _array_operands(operation: Any) -> tuple[Any, ...]:
+    """The operands without the shapes of results, which follow from the others.
+
+    They are asked for when they are used: a value that was replaced is gone.
+    """
+    shapes: set[int] = set()
+    if "indices_of_shape_operands" in operation.attributes:
+        text = str(operation.attributes["indices_of_shape_operands"])
+        shapes = set(map(int, re.findall(r"\d+", text.split(":")[0])))
+    return tuple(operand for index, operand in enumerate(operation.operands) if index not in shapes)
+
+
+def _backend_config(operation: Any) -> dict[str, int]:
+    """The attributes of the library call: `{uplo = 76 : ui8, lower = true}`."""
+    for name in ("mhlo.backend_config", "backend_config"):
+        if name in operation.attributes:
+            text = str(operation.attributes[name])
+            found = re.findall(r"(\w+) = (true|false|-?\d+)", text)
+            known = {"true": 1, "false": 0}
+            return {key: known.get(value) or int(known.get(value, value)) for key, value in found}
+    return {}
+
+
+def _replace(operation: Any, form: LibraryForm, entry: Any) -> None:
+    """Put a call of a function of the module in the place of the library call."""
+    with operation.context, operation.location, ir.InsertionPoint(operation):
+        types = list(entry.type.results)
+        symbol = ir.FlatSymbolRefAttr.get(ir.StringAttr(entry.attributes["sym_name"]).value)
+        call = func.CallOp(types, symbol, list(_array_operands(operation)))
+    for old, new in zip(operation.results, call.results, strict=False):
+        # A result that is not asked for may have the type of a placeholder.
+        if old.type != new.type and next(iter(old.uses), None) is not None:
+            raise InteropError(
+                f"{form.target} at {describe_location(operation)} has a result of type {old.type}; "
+                f"expected {new.type}. To do: export it again with JAX 0.7.1 or newer."
+            )
+        if old.type == new.type:
+            old.replace_all_uses_with(new)
+    operation.erase()
+
+
+def _replacement(operation: Any, form: LibraryForm) -> bytes:
+    try:
+        return replacement(form)
+    except KeyError as error:
+        raise InteropError(
+            f"{form.target} at {describe_location(operation)} has no attribute {error}. To do: "
+            "export it again with JAX 0.7.1 or newer."
+        ) from error
+
+
+def _splice(module: Any, artifact: bytes, taken: UniqueNames) -> Any:
+    """The entry of a module whose functions are now functions of another one, with new names."""
+    helper = parse_module(artifact)
+    PassManager.parse("builtin.module(strip-debuginfo)").run(helper.operation)
+    names = {name: taken.take(f"linalg_{name}") for name in _symbols(helper)}
+    entry = None
+    for function in helper.body.operations:
+        name = ir.StringAttr(function.attributes["sym_name"]).value
+        copy = function.operation.clone(ir.InsertionPoint(module.body))
+        copy.attributes["sym_name"] = ir.StringAttr.get(names[name], module.context)
+        copy.attributes["sym_visibility"] = ir.StringAttr.get("private", module.context)
+        _rename_callees(copy, names)
+        if name == "main":
+            entry = copy.opview
+    return entry
+
+
+def _symbols(module: Any) -> Iterator[str]:
+    for operation in module.body.operations:
+        if "sym_name" in operation.attributes:
+            yield ir.StringAttr(operation.attributes["sym_name"]).value
+
+
+def _rename_callees(function: Any, names: dict[str, str]) -> None:
+    for operation in walk(function):
+        if "callee" in operation.attributes:
+            callee = ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
+            operation.attributes["callee"] = ir.FlatSymbolRefAttr.get(names[callee])

@@ -1,0 +1,1 @@
+"""The structure of arguments and results: JAX's treedefs as values, as JSON, and back."""

@@ -1,0 +1,1 @@
+"""The XlaCallModule op in a live TensorFlow."""

@@ -1,0 +1,343 @@
+"""The pass that leaves of a call nothing but its shape assertions.
+
+A module asserts of its own what its dimension variables may be. Where sizes make an operation
+impossible, TensorFlow ends with MLIR's message about that operation before it comes to them
+(tensorflow/compiler/tf2xla/kernels/xla_call_module_loader.cc, `RefineDynamicShapes`). So a file has
+them once more, in a module of their own, which runs first where a size is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from xla_call_module._jax import PassManager, func, ir
+from xla_call_module.call import CallModule
+from xla_call_module.checks import SHAPE_ASSERTIONS
+from xla_call_module.dimensions import evaluate_shape
+from xla_call_module.dtypes import DTYPES, DType
+from xla_call_module.errors import InteropError
+from xla_call_module.shape_checks.shape_assertions import Number, Operation, ShapeCheck, Size, Step
+from xla_call_module.stablehlo.inlining import inline_calls, rewire
+from xla_call_module.stablehlo.modules import (
+    find_main,
+    is_shape_assertion,
+    open_module,
+    read_main,
+    serialize_module,
+    splat,
+    walk,
+)
+from xla_call_module.stablehlo.refining import refine_results
+
+__all__ = ["to_shape_check"]
+
+_NO_NAMES: Mapping[int, str] = MappingProxyType({})
+_PLAIN_CONVENTION = 9
+_MAX_SYMBOLS = 3
+_MAX_BYTES = 1 << 22
+_TYPICAL = 8
+_INDEX = "_platform_index"
+_FRONTEND = "mhlo.frontend_attributes"
+# TensorFlow's operation on the same scalars; those of comparisons are below.
+_OPERATIONS = {
+    "stablehlo.add": "AddV2", "stablehlo.and": "LogicalAnd", "stablehlo.convert": "Cast",
+    "stablehlo.divide": "TruncateDiv", "stablehlo.maximum": "Maximum",
+    "stablehlo.minimum": "Minimum", "stablehlo.multiply": "Mul", "stablehlo.negate": "Neg",
+    "stablehlo.not": "LogicalNot", "stablehlo.or": "LogicalOr",
+    "stablehlo.remainder": "TruncateMod", "stablehlo.select": "SelectV2",
+    "stablehlo.sign": "Sign", "stablehlo.subtract": "Sub",
+}  # fmt: skip
+_COMPARISONS = {
+    "EQ": "Equal", "NE": "NotEqual", "GE": "GreaterEqual", "GT": "Greater", "LE": "LessEqual",
+    "LT": "Less",
+}  # fmt: skip
+_DIVISIONS = ("stablehlo.divide", "stablehlo.remainder")
+_REPEATING = (
+    "stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.dynamic_broadcast_in_dim",
+    "stablehlo.reshape",
+)  # fmt: skip
+_DTYPES: Mapping[str, DType] = {
+    f"tensor<{dtype.mlir}>": dtype for dtype in DTYPES if dtype.name in ("bool", "int32", "int64")
+}
+
+
+def to_shape_check(
+    call: CallModule, names: Mapping[int, str] = _NO_NAMES, *, note: str = ""
+) -> ShapeCheck | None:
+    """The assertions of a call; None where its own module says as much.
+
+    So it is where it asserts nothing, something else than sizes, or only that no variable is zero,
+    and can be computed where one is.
+
+    Args:
+        call: any call.
+        names: what arguments are called where the call is made, which the messages say then.
+        note: what they say besides.
+
+    Raises:
+        FormatError, StructureError: its module is damaged.
+
+    Example:
+        >>> import jax
+        >>> from xla_call_module import from_exported
+        >>> from xla_call_module.shape_checks.asserting import to_shape_check
+        >>> spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, b"), "float32")
+        >>> check = to_shape_check(from_exported(jax.export.export(jax.jit(jax.numpy.sin))(spec)))
+        >>> [step.op for step in check.steps[2:]], check.call.results
+        (['Equal'], ())
+    """
+    if not call.symbols or SHAPE_ASSERTIONS in call.disabled_checks:
+        return None
+    with open_module(call.module) as module:
+        operations = _asserting(find_main(module))
+        used = _arguments_of(operations)
+        if operations is None or used is None:
+            return None
+        offset = int(read_main(module).has_platform_index)
+        kept = tuple(call.kept[number - offset] for number in used)
+        _leave_only(module, operations, [*range(offset), *used])
+        _add_names(find_main(module), {call.args[i].path: name for i, name in names.items()}, note)
+        artifact = serialize_module(module, call.stablehlo_version)
+        if _takes_zeros(call):
+            _drop_positivity(module)
+        steps = _read_steps(find_main(module), offset)
+        if not steps:
+            return None
+    asserting = dataclasses.replace(
+        call,
+        module=artifact,
+        version=min(call.version, _PLAIN_CONVENTION),
+        args=tuple(dataclasses.replace(call.args[index], sharding=None) for index in kept),
+        results=(),
+        kept=tuple(range(len(kept))),
+        uses_shardy=False,
+        nr_devices=1,
+        function_list=(),
+        functions=(),
+        exported=b"",
+        residual_results=0,
+        residual_args=0,
+        hoisted=(),
+        changes=(),
+    )
+    return ShapeCheck(asserting, kept, steps)
+
+
+def _divides_by_sizes(module: Any) -> bool:
+    """Whether the module divides integers by something that a size of zero may make zero.
+
+    StableHLO's folding of constants divides without looking, and the process ends with it
+    (stablehlo/transforms/optimization/StablehloAggressiveFolder.cpp).
+    """
+    return any(
+        operation.name in _DIVISIONS
+        and _is_of_integers(operation)
+        and not _is_constant(operation.operands[1])
+        for operation in walk(module)
+    )
+
+
+def _is_of_integers(operation: Any) -> bool:
+    return isinstance(ir.ShapedType(operation.results[0].type).element_type, ir.IntegerType)
+
+
+def _is_constant(value: Any) -> bool:
+    if _is_argument(value):
+        return False
+    made = value.owner
+    if made.name == "stablehlo.select":
+        return all(map(_is_constant, made.operands[1:]))
+    if made.name in _REPEATING:
+        return _is_constant(made.operands[0])
+    return bool(made.name == "stablehlo.constant")
+
+
+def _takes_zeros(call: CallModule) -> bool:
+    """Whether what the module computes allows zero for each of its variables.
+
+    Then TensorFlow comes to the assertions of the module itself.
+    """
+    if len(call.symbols) > _MAX_SYMBOLS or len(call.module) > _MAX_BYTES:
+        return False  # it takes longer to find out than it is worth
+    with open_module(call.module) as module:
+        if _divides_by_sizes(module):
+            inline_calls(module)  # jnp.floor_divide is a function, and takes the divisor
+            if _divides_by_sizes(module):
+                return False
+    for zero in call.symbols:
+        values = {name: int(name != zero) * _TYPICAL for name in call.symbols}
+        shapes = [evaluate_shape(spec.shape or (), values) for spec in call.operands]
+        try:
+            refine_results(call, [tuple(size or 0 for size in shape) for shape in shapes])
+        except InteropError:
+            return False
+    return True
+
+
+def _add_names(main: Any, names: Mapping[str, str], note: str) -> None:
+    """Say in each message of an assertion what its arguments, `args[1]`, are called elsewhere."""
+    said = ", ".join(f"{path} is {name}" for path, name in names.items())
+    for operation in (op.operation for op in main.regions[0].blocks[0].operations):
+        if said and is_shape_assertion(operation):
+            message = ir.StringAttr(operation.attributes["error_message"]).value
+            with operation.context:
+                text = f"{message.rstrip()} By name: {said}.{note and f' {note}'}"
+                operation.attributes["error_message"] = ir.StringAttr.get(text)
+
+
+def _drop_positivity(module: Any) -> None:
+    """Drop, in place, the assertions that variables are 1 or more."""
+    for operation in [op.operation for op in find_main(module).regions[0].blocks[0].operations]:
+        if is_shape_assertion(operation) and _compares_with_one(operation.operands[0].owner):
+            operation.erase()
+    _run(module, "canonicalize")
+
+
+def _compares_with_one(operation: Any) -> bool:
+    if operation.name != "stablehlo.compare" or _direction(operation) != "GE":
+        return False
+    size, least = (operand.owner for operand in operation.operands)
+    return (
+        size.name == "stablehlo.get_dimension_size"
+        and least.name == "stablehlo.constant"
+        and splat(least) == "1"
+    )
+
+
+def _direction(comparison: Any) -> str:
+    found = re.search(r"(\w+)>$", str(comparison.attributes["comparison_direction"]))
+    return found[1] if found else ""
+
+
+def _asserting(main: Any) -> list[Any] | None:
+    """The assertions in a function with all that they depend on, in order; None for none."""
+    operations = [op.operation for op in main.regions[0].blocks[0].operations]
+    needed: list[Any] = []
+    wanted: set[Any] = set()
+    for operation in reversed(operations):
+        is_wanted = any(result in wanted for result in operation.results)
+        if is_wanted or is_shape_assertion(operation):
+            needed.append(operation)
+            wanted.update(operation.operands)
+    return needed[::-1] or None
+
+
+def _arguments_of(operations: Sequence[Any] | None) -> list[int] | None:
+    """The numbers of the arguments of `main` whose sizes are taken; None where values are, too."""
+    numbers = set()
+    for operation in operations or ():
+        for operand in operation.operands:
+            if not _is_argument(operand):
+                continue
+            if operation.name != "stablehlo.get_dimension_size":
+                return None
+            numbers.add(_number_of(operand))
+    return sorted(numbers)
+
+
+def _is_argument(value: Any) -> bool:
+    return isinstance(value.owner, ir.Block)
+
+
+def _number_of(argument: Any) -> int:
+    # With JAX 0.7.1 an operand says less of itself than what it is.
+    number: int = ir.BlockArgument(argument).arg_number
+    return number
+
+
+def _leave_only(module: Any, operations: Sequence[Any], numbers: Sequence[int]) -> None:
+    """Make, in place, of some operations and arguments of `main` all that there is."""
+    main = find_main(module)
+    arguments = [main.regions[0].blocks[0].arguments[number] for number in numbers]
+    with module.context, main.location:
+        main.attributes["sym_name"] = ir.StringAttr.get("_whole")
+        main.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        new: Any = func.FuncOp  # its stub is that of the class that it extends
+        kind = ir.FunctionType.get([argument.type for argument in arguments], [])
+        start = ir.InsertionPoint.at_block_begin(module.body)
+        front = new("main", kind, visibility="public", ip=start)
+        if "arg_attrs" in main.attributes and _INDEX in str(main.attributes["arg_attrs"]):
+            # Shardings of the others mean nothing where nothing is computed.
+            index, empty = ir.ArrayAttr(main.attributes["arg_attrs"])[0], ir.DictAttr.get({})
+            given = [index, *[empty] * (len(numbers) - 1)]
+            front.attributes["arg_attrs"] = ir.ArrayAttr.get(given)
+        with ir.InsertionPoint(front.add_entry_block()):
+            inside = list(front.regions[0].blocks[0].arguments)
+            values = dict(zip(arguments, inside, strict=True))
+            for operation in operations:
+                copy = operation.clone().operation
+                rewire(copy, values)
+                values.update(zip(operation.results, copy.results, strict=True))
+            func.ReturnOp([])
+        main.operation.erase()
+        for operation in list(module.body.operations):
+            if operation.operation.name != "func.func":  # a mesh
+                operation.operation.erase()
+        one = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1)
+        module.operation.attributes["mhlo.num_partitions"] = one
+        if _FRONTEND in module.operation.attributes:
+            del module.operation.attributes[_FRONTEND]
+    _run(module, "symbol-dce")
+    inline_calls(module)
+    _run(module, "canonicalize,cse")
+
+
+def _run(module: Any, passes: str) -> None:
+    PassManager.parse(f"builtin.module({passes})").run(module.operation)
+
+
+def _read_steps(main: Any, offset: int) -> tuple[Step, ...] | None:
+    """What `main` asserts of sizes; nothing or None where something has no form in TensorFlow."""
+    steps: list[Step] = []
+    numbers: dict[Any, int] = {}
+    holds: list[int] = []
+    for operation in (op.operation for op in main.regions[0].blocks[0].operations):
+        if operation.name == "func.return":
+            continue
+        if is_shape_assertion(operation):
+            holds.append(numbers[operation.operands[0]])
+            continue
+        step = _to_step(operation, numbers, offset)
+        if step is None:
+            return None
+        if isinstance(step, Operation) and step.op == "Cast" and step.taken == step.dtype:
+            numbers[operation.results[0]] = step.inputs[0]
+            continue
+        numbers[operation.results[0]] = len(steps)
+        steps.append(step)
+    return (*steps, *_all_of(dict.fromkeys(holds), len(steps))) if holds else ()
+
+
+def _to_step(operation: Any, numbers: Mapping[Any, int], offset: int) -> Step | None:
+    results = list(operation.results)
+    dtype = _DTYPES.get(str(results[0].type)) if len(results) == 1 else None
+    if dtype is None:
+        return None
+    if operation.name == "stablehlo.get_dimension_size":
+        axis = ir.IntegerAttr(operation.attributes["dimension"]).value
+        return Size(_number_of(operation.operands[0]) - offset, axis)
+    if operation.name == "stablehlo.constant":
+        text = str(splat(operation))
+        return Number(int(text == "true") if dtype.name == "bool" else int(text), dtype)
+    op = _OPERATIONS.get(operation.name)
+    if operation.name == "stablehlo.compare":
+        op = _COMPARISONS.get(_direction(operation))
+    taken = _DTYPES.get(str(operation.operands[-1].type)) if len(operation.operands) else None
+    if op is None or taken is None:
+        return None
+    return Operation(op, tuple(numbers[value] for value in operation.operands), taken, dtype)
+
+
+def _all_of(holds: Mapping[int, None], first: int) -> Iterator[Operation]:
+    """The steps that say whether several hold."""
+    boolean = _DTYPES["tensor<i1>"]
+    every, *others = holds
+    if not others and every != first - 1:  # it is to be the last
+        others = [every]
+    for position, other in enumerate(others):
+        yield Operation("LogicalAnd", (every, other), boolean, boolean)
+        every = first + position

@@ -1,0 +1,1 @@
+"""How arrays lie on several devices: one value, and a codec for each form it is written in."""

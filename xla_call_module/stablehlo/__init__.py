@@ -1,0 +1,1 @@
+"""StableHLO modules: parse them once, walk them, splice, inline and refine them."""

@@ -1,0 +1,125 @@
+"""Modules with unknown dimensions, for arguments of known shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from xla_call_module._jax import func, ir, refine_module
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.errors import StructureError
+from xla_call_module.stablehlo.composites import call_definitions
+from xla_call_module.stablehlo.divisions import guard_divisions
+from xla_call_module.stablehlo.modules import (
+    TensorType,
+    find_main,
+    first_line,
+    open_module,
+    read_main,
+    serialize_module,
+)
+
+__all__ = ["refine", "refine_results"]
+
+_GENERAL = "_general_main"
+
+
+def refine(call: CallModule, shapes: Sequence[Sequence[int]]) -> CallModule:
+    """The call for arguments of given shapes; its shape assertions are gone.
+
+    Args:
+        call: what is called.
+        shapes: a shape for each of `call.operands`.
+
+    Raises:
+        FormatError: the module is damaged.
+        StructureError: it cannot have arguments of these shapes.
+    """
+    with _refined(call, shapes, check_assertions=False) as module:
+        types = read_main(module)
+        operands = zip(call.operands, types.args, strict=True)
+        results = zip(call.results, types.results, strict=True)
+        return dataclasses.replace(
+            call,
+            module=serialize_module(module, call.stablehlo_version),
+            args=tuple(_with_shape(spec, found) for spec, found in operands),
+            results=tuple(_with_shape(spec, found) for spec, found in results),
+            kept=tuple(range(len(call.operands))),
+            exported=b"",
+        )
+
+
+def refine_results(
+    call: CallModule, shapes: Sequence[Sequence[int]], *, check_assertions: bool = False
+) -> tuple[TensorType, ...]:
+    """The types of the results for arguments of given shapes.
+
+    Args:
+        call: what is called.
+        shapes: a shape for each of `call.operands`.
+        check_assertions: whether its shape assertions have to hold.
+
+    Raises:
+        FormatError, StructureError: as `refine`.
+    """
+    with _refined(call, shapes, check_assertions=check_assertions) as module:
+        return read_main(module).results
+
+
+def _with_shape(spec: TensorSpec, found: TensorType) -> TensorSpec:
+    return dataclasses.replace(spec, shape=tuple(size or 0 for size in found.shape))
+
+
+@contextmanager
+def _refined(
+    call: CallModule, shapes: Sequence[Sequence[int]], *, check_assertions: bool
+) -> Iterator[Any]:
+    with open_module(call.module) as module:
+        call_definitions(module)  # the refinement does not enter them
+        guard_divisions(module)
+        _take_shapes(module, shapes)
+        try:
+            refined = refine_module(module, check_assertions=check_assertions)
+        except (RuntimeError, ValueError) as error:
+            raise StructureError(
+                f"{call.name} cannot be called with the shapes {[tuple(s) for s in shapes]}: "
+                f"{first_line(error)}."
+            ) from error
+        yield refined
+
+
+def _take_shapes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
+    """Put a new main function in front of the old one, in place, whose arguments have shapes."""
+    main = find_main(module)
+    offset = int(read_main(module).has_platform_index)
+    kinds = list(main.type.inputs)
+    results = list(main.type.results)
+    with module.context, main.location:
+        given = [
+            *kinds[:offset],
+            *(
+                ir.RankedTensorType.get(shape, ir.RankedTensorType(kind).element_type)
+                for kind, shape in zip(kinds[offset:], shapes, strict=True)
+            ),
+        ]
+        main.attributes["sym_name"] = ir.StringAttr.get(_GENERAL)
+        main.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        new: Any = func.FuncOp  # its stub is that of the class that it extends
+        start = ir.InsertionPoint.at_block_begin(module.body)
+        front = new("main", ir.FunctionType.get(given, results), visibility="public", ip=start)
+        if "arg_attrs" in main.attributes:  # which say what the platform index is
+            front.attributes["arg_attrs"] = main.attributes["arg_attrs"]
+        with ir.InsertionPoint(front.add_entry_block()):
+            arguments = list(front.regions[0].blocks[0].arguments)
+            passed = [
+                argument
+                if argument.type == kind
+                else ir.Operation.create(
+                    "stablehlo.convert", results=[kind], operands=[argument]
+                ).results[0]
+                for argument, kind in zip(arguments, kinds, strict=True)
+            ]
+            called = func.CallOp(results, ir.FlatSymbolRefAttr.get(_GENERAL), passed)
+            func.ReturnOp(list(called.results))
