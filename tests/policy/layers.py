@@ -1,0 +1,104 @@
+"""The order of the rooms: which folder, or module at a package's root, may import which."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from tests.policy.imports import imports_of
+from tests.policy.source import Module
+
+PACKAGES = ("xla_call_module", "savedmodel", "bridge")
+
+# From the lowest to the highest, package by package: each line has the rooms of one layer, which
+# import only rooms of the layers before it, here or in a package above.
+LAYERS: Mapping[str, tuple[str, ...]] = {
+    "xla_call_module": (
+        "_autograph _jax errors lazy_names",
+        "allowance checks dimensions dtypes platforms shardings versions",
+        "flags pytrees symbolic_shapes",
+        "_tf call",
+        "node sharding_node stablehlo",
+        "linalg shape_checks",
+        "analyses",
+        "exported runtime",
+        "passes",
+    ),
+    "savedmodel": (
+        "batch_buckets protos",
+        "files wiring",
+        "model variables",
+        "encode",
+        "decode write",
+        "copying read write_together",
+        "manifest",
+        "rewriting",
+    ),
+    "bridge": (
+        "core",
+        "batching.rowwise calling_tf chains exporting loading onnx.graph retarget_file",
+        "call_tf converting inspecting load onnx.arithmetic onnx.loops retarget saving verifying",
+        "batching convert diff inspect layers meshes onnx.arrays verify",
+        "jax2tf keras onnx.windows save tf_keras",
+        "checking_gradients onnx serving",
+        "beam cli testing",
+        "__main__",
+    ),
+}
+
+
+def layer_order(layers: Mapping[str, Collection[str]] = LAYERS) -> tuple[frozenset[str], ...]:
+    """Return the layers of all packages with the full names of their rooms."""
+    return tuple(
+        frozenset(f"{package}.{room}" for room in line.split())
+        for package, lines in layers.items()
+        for line in lines
+    )
+
+
+def room_of(name: str, modules: Mapping[str, Module]) -> str:
+    """Return the room of a module: its folder, or itself at the root of a package."""
+    if name in PACKAGES or modules[name].is_package:
+        return name
+    folder = name.rpartition(".")[0]
+    return name if folder in PACKAGES else folder
+
+
+def rooms(modules: Collection[Module]) -> set[str]:
+    """Return every room of a tree; the roots themselves only say where public names are."""
+    by_name = {module.name: module for module in modules}
+    return {room_of(name, by_name) for name in by_name} - set(PACKAGES)
+
+
+def room_imports(modules: Collection[Module]) -> dict[tuple[str, str], str]:
+    """Return where each room first imports each other room, lazily and for types included."""
+    by_name = {module.name: module for module in modules}
+    found: dict[tuple[str, str], str] = {}
+    for module in modules:
+        if module.name in PACKAGES:
+            continue
+        room = room_of(module.name, by_name)
+        for imported in imports_of(module):
+            name = imported.name if imported.name in by_name else imported.name.rpartition(".")[0]
+            if name not in by_name or name in PACKAGES:
+                continue
+            target = room_of(name, by_name)
+            if target != room:
+                found.setdefault((room, target), imported.where)
+    return found
+
+
+def upward_imports(modules: Collection[Module], layers: Collection[Collection[str]]) -> list[str]:
+    """Return the imports that do not go from a higher layer to a lower one."""
+    height = {room: index for index, layer in enumerate(layers) for room in layer}
+    return [
+        f"{where}: {room} imports {target}, which is not below it"
+        for (room, target), where in room_imports(modules).items()
+        if height.get(target, len(height)) >= height.get(room, -1)
+    ]
+
+
+def repeated_file_names(modules: Collection[Module], allowed: Collection[str]) -> list[str]:
+    """Return the file names that stand for more than one module."""
+    names = Counter(m.name.rpartition(".")[2] for m in modules if not m.is_package)
+    return sorted(name for name, count in names.items() if count > 1 and name not in allowed)
