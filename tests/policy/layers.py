@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from tests.policy.imports import imports_of
-from tests.policy.source import Module
-
-PACKAGES = ("xla_call_module", "savedmodel", "bridge")
+from tests.policy.source import PACKAGES, Module
 
 # From the lowest to the highest, package by package: each line has the rooms of one layer, which
 # import only rooms of the layers before it, here or in a package above.
