@@ -15,7 +15,7 @@ from savedmodel.wiring import Wiring
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import DType
 from xla_call_module.errors import StructureError
-from xla_call_module.shape_checks.shape_assertions.shape_assertions import ShapeCheck
+from xla_call_module.shape_checks.shape_assertions import ShapeCheck
 
 __all__ = ["Function", "SavedModel", "Signature", "Variable", "VariablePart"]
 

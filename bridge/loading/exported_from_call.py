@@ -49,8 +49,8 @@ from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import InteropError, PlatformError, StructureError, quote
 from xla_call_module.exported import to_jax_checks
 from xla_call_module.passes.infer_signature import describe
-from xla_call_module.stablehlo.modules.call_graph import check_calls
-from xla_call_module.stablehlo.modules.modules import (
+from xla_call_module.stablehlo.call_graph import check_calls
+from xla_call_module.stablehlo.modules import (
     custom_call_targets,
     functions_of,
     open_module,
