@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 
 from savedmodel.protos.schema import Proto, SavedModel
 from xla_call_module.errors import FormatError
@@ -31,6 +31,10 @@ _ALLOWED_RATIO = 12
 _MAX_FIELDS = 10_000_000
 _MAX_DEPTH = 100  # protobuf's own limit
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_UNKNOWN = (0, 0, None)
+_TOO_LONG = "a field is longer than what it is in"
+_TOO_DEEP = f"messages are nested over {_MAX_DEPTH} deep"
+_FILLED = "its bytes fill the memory"
 
 
 def check_wire(file: Path, data: bytes, message: type[Proto] = SavedModel) -> None:
@@ -55,71 +59,74 @@ def check_wire(file: Path, data: bytes, message: type[Proto] = SavedModel) -> No
         ) from error
 
 
+# What a length-delimited field of each tag costs: for itself, for each byte, and what is in it.
+_Fields = dict[int, tuple[int, int, "_Fields | None"]]
+
+
 class _Scan:
     """One walk through all fields that are messages, which steps over the content of others."""
 
-    __slots__ = ("_cost", "_data", "_fields", "_file", "_left")
+    __slots__ = ("_data", "_file", "_known")
 
     def __init__(self, file: Path, data: bytes) -> None:
         self._file = file
         self._data = data
-        self._fields: dict[Any, dict[int, tuple[int, Descriptor | None]]] = {}
-        self._cost = 0
-        self._left = _MAX_FIELDS
+        self._known: dict[str, _Fields] = {}
 
     def run(self, message: Any) -> None:
-        """Walk through everything, a message before what follows it."""
-        allowed = _ALLOWED_COST + _ALLOWED_RATIO * len(self._data)
-        outer: list[tuple[dict[int, tuple[int, Descriptor | None]], int, int]] = []
-        fields, position, end = self._fields_of(message), 0, len(self._data)
-        while True:
+        """Walk through everything, a message before what follows it.
+
+        It is most of what reading a large file takes, so a field is read in place.
+        """
+        data, total = self._data, 0
+        allowed = _ALLOWED_COST + _ALLOWED_RATIO * len(data)
+        outer: list[tuple[_Fields, int, int]] = []
+        fields, position, end = self._fields_of(message), 0, len(data)
+        for _ in range(_MAX_FIELDS):
             while position == end:
                 if not outer:
                     return
                 fields, position, end = outer.pop()
-            number, kind, start, position = self._field(position, end)
-            if kind != _BYTES:
+            start = position
+            tag = data[position]
+            position += 1
+            if tag > 0x7F:
+                tag, position = self._varint(start)
+            if tag & 7 != _BYTES:
+                position = self._skip(tag & 7, position, end)
                 continue
-            cost, inner = fields.get(number, (0, None))
-            self._cost += cost if inner is not None else cost * (position - start)
-            if self._cost > allowed:
-                raise self._refuse(start, f"its {len(self._data):,} bytes fill the memory")
-            if inner is not None:
-                outer.append((fields, position, end))
-                fields, position, end = self._fields_of(inner), start, position
-                if len(outer) > _MAX_DEPTH:
-                    raise self._refuse(start, f"messages are nested over {_MAX_DEPTH} deep")
-
-    def _field(self, position: int, end: int) -> tuple[int, int, int, int]:
-        """Number, wire type, start and end of the content of the field at a position."""
-        data = self._data
-        self._left -= 1
-        if self._left < 0:
-            raise self._refuse(position, f"it has more than {_MAX_FIELDS:,} fields")
-        tag = data[position]
-        position += 1
-        if tag > 0x7F:
-            tag, position = self._varint(position - 1)
-        kind = tag & 7
-        start = position
-        if kind == _BYTES:
             size = data[position]
             position += 1
             if size > 0x7F:
                 size, position = self._varint(position - 1)
-            start = position
-            position += size
-        elif kind == _VARINT:
-            while data[position] > 0x7F:
-                position += 1
-            position += 1
+            after = position + size
+            if after > end:
+                raise self._refuse(position, _TOO_LONG)
+            each, per_byte, inner = fields.get(tag, _UNKNOWN)
+            total += each + per_byte * size
+            if total > allowed or len(outer) > _MAX_DEPTH:
+                raise self._refuse(position, _FILLED if total > allowed else _TOO_DEEP)
+            if inner is None or not size:
+                position = after
+                continue
+            outer.append((fields, after, end))
+            fields, end = inner, after
+        raise self._refuse(position, f"it has more than {_MAX_FIELDS:,} fields")
+
+    def _skip(self, kind: int, position: int, end: int) -> int:
+        """The end of a field of another kind, of which nothing is in memory but a number."""
+        after = position
+        if kind == _VARINT:
+            while self._data[after] > 0x7F:
+                after += 1
+            after += 1
         elif kind in (_FIXED64, _FIXED32):
-            position += 8 if kind == _FIXED64 else 4
+            after += 8 if kind == _FIXED64 else 4
         else:
-            raise self._refuse(start, f"it has a field of wire type {kind}")
-        if position > end:
-            raise self._refuse(start, "a field is longer than what it is in")
-        return tag >> 3, kind, start, position
+            raise self._refuse(position, f"it has a field of wire type {kind}")
+        if after > end:
+            raise self._refuse(position, _TOO_LONG)
+        return after
 
     def _varint(self, position: int) -> tuple[int, int]:
         value = shift = 0
@@ -133,25 +140,25 @@ class _Scan:
             if shift > 63:
                 raise self._refuse(position, "a number has more than 64 bits")
 
-    def _fields_of(self, descriptor: Descriptor) -> dict[int, tuple[int, Descriptor | None]]:
-        """For each field number what a field costs, and the message that is in it."""
-        if descriptor.full_name not in self._fields:
-            self._fields[descriptor.full_name] = {
-                field.number: _cost_of(field) for field in descriptor.fields
-            }
-        return self._fields[descriptor.full_name]
+    def _fields_of(self, descriptor: Any) -> _Fields:
+        """What each field of a message costs; a message in itself is the same dict again."""
+        if (known := self._known.get(descriptor.full_name)) is not None:
+            return known
+        fields = self._known[descriptor.full_name] = {}
+        for field in descriptor.fields:
+            fields[field.number << 3 | _BYTES] = self._cost_of(field)
+        return fields
+
+    def _cost_of(self, field: FieldDescriptor) -> tuple[int, int, _Fields | None]:
+        inner = field.message_type
+        if inner is not None:
+            cost = _MAP_COST if inner.GetOptions().map_entry else _MESSAGE_COST
+            return cost, 0, self._fields_of(inner)
+        is_text = field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+        return 0, 1 if is_text else _PACKED_COST, None
 
     def _refuse(self, position: int, found: str) -> FormatError:
         return FormatError(
             f"{self._file}, byte {position}: {found}, as in no honest file. It is damaged, or "
             "made to do harm. To do: write it again."
         )
-
-
-def _cost_of(field: FieldDescriptor) -> tuple[int, Descriptor | None]:
-    inner = field.message_type
-    if inner is not None:
-        return _MAP_COST if inner.GetOptions().map_entry else _MESSAGE_COST, inner
-    if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
-        return 1, None
-    return _PACKED_COST, None
