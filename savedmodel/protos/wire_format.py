@@ -31,6 +31,8 @@ _ALLOWED_RATIO = 12
 _MAX_FIELDS = 10_000_000
 _MAX_DEPTH = 100  # protobuf's own limit
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# The low three bits of a tag are its wire type.
+_OTHER_TAGS = bytes(byte for byte in range(256) if byte & 7 != _BYTES)
 _UNKNOWN = (0, 0, None)
 _TOO_LONG = "a field is longer than what it is in"
 _TOO_DEEP = f"messages are nested over {_MAX_DEPTH} deep"
@@ -48,7 +50,7 @@ def check_wire(file: Path, data: bytes, message: type[Proto] = SavedModel) -> No
     Raises:
         FormatError: it is so, or it is not in the wire format.
     """
-    if len(data) <= _HARMLESS_SIZE:
+    if len(data) <= _HARMLESS_SIZE or _greatest_cost(data) <= _allowed_cost(data):
         return
     try:
         _Scan(file, data).run(message.DESCRIPTOR)
@@ -57,6 +59,15 @@ def check_wire(file: Path, data: bytes, message: type[Proto] = SavedModel) -> No
             f"{file} has no {message.DESCRIPTOR.name} message: it ends within a field. To do: copy "
             "it again."
         ) from error
+
+
+def _greatest_cost(data: bytes) -> int:
+    """The cost if each byte that can be the tag of a message were that of a map's entry."""
+    return _MAP_COST * len(data.translate(None, _OTHER_TAGS)) + _PACKED_COST * len(data)
+
+
+def _allowed_cost(data: bytes) -> int:
+    return _ALLOWED_COST + _ALLOWED_RATIO * len(data)
 
 
 # What a length-delimited field of each tag costs: for itself, for each byte, and what is in it.
@@ -79,7 +90,7 @@ class _Scan:
         It is most of what reading a large file takes, so a field is read in place.
         """
         data, total = self._data, 0
-        allowed = _ALLOWED_COST + _ALLOWED_RATIO * len(data)
+        allowed = _allowed_cost(data)
         outer: list[tuple[_Fields, int, int]] = []
         fields, position, end = self._fields_of(message), 0, len(data)
         for _ in range(_MAX_FIELDS):
