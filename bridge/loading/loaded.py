@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -204,10 +205,12 @@ class LoadedSignature:
             f"{v.name} {v.dtype.name}[{','.join(map(str, v.shape))}]" for v in self._model.variables
         ]
 
+        times, full_times = Counter(plain), Counter(full)
+
         def name(index: int) -> str:
-            if plain.count(plain[index]) == 1:
+            if times[plain[index]] == 1:
                 return plain[index]
-            return full[index] if full.count(full[index]) == 1 else ""
+            return full[index] if full_times[full[index]] == 1 else ""
 
         return tuple("" if i is None else name(i) for i in self._binding.variables)
 
