@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import math
@@ -23,7 +24,6 @@ from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.model import SavedModel, Variable
 from savedmodel.read import read
 from xla_call_module._jax import PassManager
-from xla_call_module.call import CallModule
 from xla_call_module.stablehlo.modules import open_module
 
 __all__ = ["KINDS", "DiffReport", "Difference", "diff"]
@@ -147,12 +147,13 @@ def _facts(report: FileReport, model: SavedModel) -> dict[str, _Part]:
         for key, value in {"writer": report.writer, **report.metadata}.items()
     }
     found = {"": _Part(recorded)}
+    digest = functools.cache(_digest)
     for signature in report.signatures:
         found[signature.key] = _Part(dict(_facts_of_signature(signature)))
         calls = [call for chain in calls_of(signatures[signature.key]) for call in chain]
         for order, call in zip(signature.orders, calls, strict=True):
             name = f"{signature.key}, {order.title}"
-            found[name] = _Part(dict(_facts_of_order(order, call)))
+            found[name] = _Part(dict(_facts_of_order(order, digest(call.module))))
     return found
 
 
@@ -175,13 +176,13 @@ def _spec(tensor: TensorReport, position: int) -> str:
     return f"{' '.join(filter(None, parts))} at {tensor.path}, number {position}"
 
 
-def _facts_of_order(order: OrderReport, call: CallModule) -> Iterator[tuple[_Key, str]]:
+def _facts_of_order(order: OrderReport, digest: str) -> Iterator[tuple[_Key, str]]:
     yield ("versions", "StableHLO"), order.stablehlo
     yield ("versions", "calling convention"), str(order.calling_convention)
     yield ("versions", "TensorFlow"), order.tensorflow
     for name, number in order.operations.items():
         yield ("operations", name), str(number)
-    yield ("modules", "contents"), _digest(call)
+    yield ("modules", "contents"), digest
     if (sharding := order.sharding) is not None:
         mesh = " x ".join(f"{axis.name} {axis.size}" for axis in sharding.mesh)
         yield ("shardings", "mesh"), f"{mesh} ({sharding.partitioner})"
@@ -189,9 +190,9 @@ def _facts_of_order(order: OrderReport, call: CallModule) -> Iterator[tuple[_Key
             yield ("shardings", f"{array.role} {array.path}"), array.text
 
 
-def _digest(call: CallModule) -> str:
-    """A checksum of the module that does not depend on where its source was, or its version."""
-    with open_module(call.module) as module:
+def _digest(artifact: bytes) -> str:
+    """A checksum of a module that does not depend on where its source was, or its version."""
+    with open_module(artifact) as module:
         PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
         bytecode = io.BytesIO()
         module.operation.write_bytecode(bytecode)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import stat
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -304,7 +306,10 @@ def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
     """
     default = model.default.key
     signatures = sorted(model.signatures, key=lambda s: (s.key != default, s.key))
-    reports = tuple(_report_signature(signature, model.variables) for signature in signatures)
+    report_order = functools.cache(_report_order)  # other programs' files call one module often
+    reports = tuple(
+        _report_signature(signature, model.variables, report_order) for signature in signatures
+    )
     files = _files(folder)
     writer, saved_again = _writer(folder, model)
     flags = read_flags()
@@ -326,11 +331,15 @@ def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
     )
 
 
-def _report_signature(signature: Signature, variables: Sequence[Variable]) -> SignatureReport:
+def _report_signature(
+    signature: Signature,
+    variables: Sequence[Variable],
+    report_order: Callable[[CallModule], OrderReport],
+) -> SignatureReport:
     calls = calls_of(signature)
     call = calls[0][0]
     orders = tuple(
-        _report_order(number, order, module)
+        dataclasses.replace(report_order(module), call=number, order=order)
         for number, chain in enumerate(calls)
         for order, module in enumerate(chain)
     )
@@ -359,7 +368,8 @@ def _report_signature(signature: Signature, variables: Sequence[Variable]) -> Si
     )
 
 
-def _report_order(number: int, order: int, call: CallModule) -> OrderReport:
+def _report_order(call: CallModule) -> OrderReport:
+    """The report of a call as the function of the first one."""
     with open_module(call.module) as module:
         targets = set(custom_call_targets(walk(module)))
         names = Counter(operation.name for operation in walk(module))
@@ -368,8 +378,8 @@ def _report_order(number: int, order: int, call: CallModule) -> OrderReport:
         sharding = read_shardings(call, module)
         needs_devices = operation_of_several_devices(call, module)
     return OrderReport(
-        call=number,
-        order=order,
+        call=0,
+        order=0,
         function=call.name,
         module_bytes=len(call.module),
         stablehlo=".".join(map(str, call.stablehlo_version)),

@@ -262,7 +262,7 @@ def _reads(call: CallModule, module: Any, release: Release) -> bool:
 
     So it is where the module is the same at the release's own version of StableHLO.
     """
-    if call.stablehlo_version <= release.stablehlo:
+    if call.stablehlo_version <= release.stablehlo or is_read_as_written(call, release):
         return True
     if not _may_read(call, release):
         return False
