@@ -43,6 +43,22 @@ class _Count:
             self.steps[frame.f_code] += 1
 
 
+def times_called(function: Callable[..., object], action: Callable[[], object]) -> int:
+    """How often an action calls a Python function."""
+    times, before = 0, sys.getprofile()
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        nonlocal times
+        times += event == "call" and frame.f_code is function.__code__
+
+    sys.setprofile(called)
+    try:
+        action()
+    finally:
+        sys.setprofile(before)
+    return times
+
+
 def superlinear(make: Callable[[int], Callable[[], object]], *, size: int) -> list[str]:
     """The functions of the project whose steps grow faster than the size, with their steps.
 

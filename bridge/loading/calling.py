@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import jax
@@ -43,6 +43,12 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
     name = name or exported.fun_name
     run: Any = jax.custom_vjp(_mapped(exported, name))
 
+    @cache
+    def derivative() -> tuple[export.Exported, Flat]:
+        """One for all calls, which JAX then lowers once."""
+        vjp = exported.vjp()
+        return vjp, call_flat(vjp, name=name, order=order + 1)
+
     def forward(*arguments: Any) -> tuple[Any, Any]:
         if not exported.has_vjp() and _is_differentiable(exported):
             raise StructureError(
@@ -55,7 +61,7 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
     def backward(arguments: tuple[Any, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
         if not exported.has_vjp():
             return (None,) * len(arguments)
-        vjp = exported.vjp()
+        vjp, pull_back = derivative()
 
         def given(position: int, aval: Any) -> Any:
             if not is_float0(aval):
@@ -66,7 +72,7 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
             return jnp.zeros(jnp.shape(like), bool)
 
         passed = [given(i, aval) for i, aval in enumerate(vjp.in_avals[len(arguments) :])]
-        return call_flat(vjp, name=name, order=order + 1)(*arguments, *passed)
+        return pull_back(*arguments, *passed)
 
     run.defvjp(forward, backward)
 

@@ -10,7 +10,8 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,12 +153,7 @@ def export_wiring(
     def constant(variable: int) -> np.ndarray[Any, Any]:
         return variables[variable].shared()
 
-    functions = _with_own_symbols(
-        {
-            id(invocation): _to_function(invocation, model, disabled_checks)
-            for invocation in wiring.invocations()
-        }
-    )
+    functions = _with_own_symbols(_to_functions(wiring, model, disabled_checks))
     specs = _input_specs(wiring, functions)
 
     def function(*arguments: Any) -> Any:
@@ -172,7 +168,8 @@ def export_wiring(
             evaluation.call(invocation)
         return to_results({n: evaluation.value(v) for n, v in wiring.outputs.items()})
 
-    first = next(iter(functions.values())).exported
+    exporteds = [*{id(found.exported): found.exported for found in functions.values()}.values()]
+    first = exporteds[0]
     function.__name__ = first.fun_name
     scope = export.SymbolicScope()
     with limited_steps("to read the shapes of a signature"):
@@ -183,8 +180,8 @@ def export_wiring(
         made = _export(
             function,
             given,
-            platforms=_common_platforms([found.exported for found in functions.values()]),
-            disabled_checks=_checks_for([found.exported for found in functions.values()]),
+            platforms=_common_platforms(exporteds),
+            disabled_checks=_checks_for(exporteds),
         )
     if mesh is not None:
         arguments: list[Value] = [
@@ -241,14 +238,18 @@ def _with_own_symbols(functions: Mapping[int, _Function]) -> dict[int, _Function
     Where two of them take the same input, JAX finds out that the sizes are the same.
     """
     taken: set[str] = set()
+    numbers = defaultdict[str, Iterator[int]](lambda: itertools.count(1))
     renamed = {}
     for key, function in functions.items():
         found = {s for spec in function.specs for dim in spec.shape or () for s in symbols(dim)}
         names = {name: name for name in found}
         for name in sorted(found & taken):
-            count = next(i for i in itertools.count(1) if f"{name}_{i}" not in taken | found)
-            names[name] = f"{name}_{count}"
-        taken |= set(names.values())
+            names[name] = next(
+                new
+                for count in numbers[name]
+                if (new := f"{name}_{count}") not in taken and new not in found
+            )
+        taken.update(names.values())
         specs = tuple(
             dataclasses.replace(
                 spec, shape=spec.shape and tuple(_rename(dim, names) for dim in spec.shape)
@@ -340,6 +341,25 @@ def _input_specs(wiring: Wiring, functions: Mapping[int, _Function]) -> dict[str
     }
 
 
+def _to_functions(
+    wiring: Wiring,
+    model: SavedModel,
+    disabled_checks: Sequence[DisabledCheck],
+) -> dict[int, _Function]:
+    """The function of each call; it is the same one for equal calls, and is lowered once."""
+    made: dict[Hashable, _Function] = {}
+    functions = {}
+    for invocation in wiring.invocations():
+        call = invocation.call
+        operands = dict(zip(call.kept, invocation.operands, strict=True))
+        constants = tuple(operands.get(index) for index in call.constants)
+        key = invocation.chain, invocation.gradient, constants
+        if key not in made:
+            made[key] = _to_function(invocation, model, disabled_checks)
+        functions[id(invocation)] = made[key]
+    return functions
+
+
 def _to_function(
     invocation: Invocation,
     model: SavedModel,
@@ -353,7 +373,7 @@ def _to_function(
     checks = unite(call.disabled_checks, disabled_checks)
     primal = adopt(dataclasses.replace(call, disabled_checks=checks))
     if gradient is not None:
-        primal = replace_vjp(primal, lambda: _export_gradient(primal, gradient))
+        primal = replace_vjp(primal, functools.cache(lambda: _export_gradient(primal, gradient)))
     return _Function(primal, call_flat(primal), call.operands, int(gradient is not None))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -68,12 +69,13 @@ def calls_of(signature: Signature) -> tuple[Chain, ...]:
     """
     if signature.wiring is None:
         return (tuple(map(described, signature.function.chain)),)
+    once = functools.cache(described)
     found = []
     for invocation in signature.wiring.invocations():
         first, *others = invocation.chain
         if invocation.gradient is not None:
             others.append(invocation.gradient.call)
-        found.append((described(first, invocation.gradient), *map(described, others)))
+        found.append((once(first, invocation.gradient), *map(once, others)))
     return tuple(found)
 
 

@@ -17,8 +17,9 @@ import tensorflow as tf
 import bridge
 from bridge.diff import diff
 from bridge.retarget_file import retarget_file
-from tests.work import superlinear
+from tests.work import superlinear, times_called
 from xla_call_module import from_exported
+from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.stablehlo.modules import open_module, read_main
 from xla_call_module.stablehlo.unique_names import UniqueNames
@@ -175,22 +176,53 @@ def test_many_signatures(signatures, tmp_path):
     assert superlinear(lambda count: lambda: bridge.inspect(tmp_path / str(count)), size=8) == []
 
 
-def test_many_calls_in_a_file_of_tensorflow(tmp_path):
-    sine = bridge.convert(jnp.sin)
+@pytest.fixture(scope="module", params=["3", "b"], ids=["static", "symbolic"])
+def repeated(request, tmp_path_factory):
+    """A file of TensorFlow that calls one function some times, one after another."""
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape(request.param), "float32")
+    sine = bridge.convert(jax.export.export(jax.jit(jnp.sin))(spec))
+    shape = [None if request.param == "b" else 3]
+    folder = tmp_path_factory.mktemp("repeated")
 
-    def load(calls):
-        def repeated(x):
+    def get(calls):
+        def repeat(x):
             for _ in range(calls):
                 x = sine(x)
             return x
 
-        path, module = tmp_path / str(calls), tf.Module()
-        module.run = tf.function(repeated, [tf.TensorSpec([3], tf.float32)], autograph=False)
+        path, module = folder / str(calls), tf.Module()
         if not path.exists():
+            module.run = tf.function(repeat, [tf.TensorSpec(shape, tf.float32)], autograph=False)
             tf.saved_model.save(module, path)
-        return lambda: bridge.load(path)
+        return path
 
-    assert superlinear(load, size=12) == []
+    return get
+
+
+def _derivative(path):
+    return jax.grad(lambda x: jnp.sum(bridge.load(path)(x)))(jnp.ones(3))
+
+
+CALLING_VERBS = {
+    "load": bridge.load,
+    "call": lambda path: bridge.load(path)(jnp.ones(3)),
+    "derivative": _derivative,
+    "inspect": bridge.inspect,
+    "diff": lambda path: diff(path, path),
+    "to_onnx": bridge.to_onnx,
+}
+
+
+@pytest.mark.parametrize("verb", CALLING_VERBS.values(), ids=CALLING_VERBS.keys())
+def test_many_calls_in_a_file_of_tensorflow(repeated, verb):
+    def made(calls):
+        path = repeated(calls)
+        return lambda: verb(path)
+
+    assert superlinear(made, size=8) == []
+    for function in (parse_artifact, serialize_artifact):
+        few, many = (times_called(function, made(calls)) for calls in (8, 16))
+        assert few == many  # equal calls are looked at once
 
 
 def test_many_arguments_of_a_tensorflow_function():
