@@ -1,7 +1,7 @@
-"""What a function takes and returns, where that is held in another dtype.
+"""Casts at the boundary of a function whose arguments or results are of narrow types.
 
-The module's `main` gets the dtypes of the holders, and converts what it gets and what it returns:
-so integers that the element type does not have wrap around at the door.
+The `main` of the module takes and returns the storage dtypes of the narrow types, and converts its
+arguments and results. So an integer beyond the narrow type wraps around when it is passed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from xla_call_module.stablehlo.modules import (
     tensor_type,
 )
 
-__all__ = ["convert_at_doors", "with_doors"]
+__all__ = ["cast_at_boundary", "with_boundary_casts"]
 
 
-def with_doors(exported: export.Exported) -> export.Exported:
-    """The function with arguments and results of dtypes that ONNX Runtime takes and returns.
+def with_boundary_casts(exported: export.Exported) -> export.Exported:
+    """Return the function with arguments and results of dtypes that ONNX Runtime has.
 
-    Its VJP is that of the other one, so it is to be differentiated before.
+    Its VJP stays that of the function without casts, so it is to be differentiated before.
     """
     avals = [*exported.in_avals, *exported.out_avals]
     if all(holder_of(aval.dtype) is None for aval in avals):
@@ -39,7 +39,7 @@ def with_doors(exported: export.Exported) -> export.Exported:
     survive_forks()
     with make_ir_context():
         module = parse_module(artifact)
-        convert_at_doors(module)
+        cast_at_boundary(module)
         made = serialize_module(module, read_artifact_version(artifact), mixed=True)
     return dataclasses.replace(
         exported,
@@ -54,8 +54,8 @@ def _held_aval(aval: Any) -> Any:
     return aval if dtype is None else aval.update(dtype=dtype)
 
 
-def convert_at_doors(module: Any) -> None:
-    """Let the `main` of a parsed module take and return the dtypes of holders, in place."""
+def cast_at_boundary(module: Any) -> None:
+    """Let the `main` of a parsed module take and return storage dtypes, in place."""
     main = find_main(module)
     block = main.regions[0].blocks[0]
     *_, last = block

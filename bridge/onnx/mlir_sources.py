@@ -1,31 +1,28 @@
-"""StableHLO without an `Exported` around it: files of MLIR, and calls, as an `Exported`."""
+"""StableHLO without an `Exported` around it: files of MLIR, and nodes of other programs."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-from jax import export
-
-from bridge.loading.exported_from_call import adopt
-from bridge.onnx.boundary_casts import convert_at_doors
+from bridge.onnx.boundary_casts import cast_at_boundary
 from bridge.onnx.graph.storage_dtypes import HELD
 from xla_call_module._jax import ir, make_ir_context, refine_module, survive_forks
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import DtypeError, FormatError, StructureError
-from xla_call_module.exported import to_exported
-from xla_call_module.passes.infer_signature import describe_arguments
-from xla_call_module.stablehlo.call_graph import named_by
+from xla_call_module.passes.infer_signature import describe, describe_arguments
+from xla_call_module.stablehlo.call_graph import check_calls, named_by
 from xla_call_module.stablehlo.chlo import define_chlo
 from xla_call_module.stablehlo.modules import (
     Main,
     TensorType,
     first_line,
     functions_of,
+    open_module,
     parse_module,
     read_main,
     serialize_module,
@@ -34,32 +31,27 @@ from xla_call_module.stablehlo.modules import (
 from xla_call_module.symbolic_shapes import limited_steps, parse_shape
 from xla_call_module.versions import CONVENTIONS, RELEASES
 
-__all__ = ["exported_of_call", "exported_of_file", "is_module"]
+__all__ = ["call_of_file", "is_mlir", "with_signature"]
 
 _BYTECODE = b"ML\xefR"
 _TEXT = b"func.func"
 
 
-def is_module(content: bytes) -> bool:
-    """Whether a file is MLIR: a portable artifact, or a text."""
+def is_mlir(content: bytes) -> bool:
+    """Return whether a file is MLIR: a portable artifact, or a text."""
     return content.startswith(_BYTECODE) or _TEXT in content[: 1 << 20]
 
 
-def exported_of_call(call: CallModule) -> export.Exported:
-    """The `Exported` that a call came from, or one of its operands as a flat tuple."""
-    return to_exported(call) if call.exported else adopt(call)
-
-
-def exported_of_file(path: Path, content: bytes) -> export.Exported:
-    """The function `main` of a module, or the only one that is not for its others, for the CPU.
+def call_of_file(path: Path, content: bytes) -> CallModule:
+    """Return the function `main` of a module, or its only entry point, as a call for the CPU.
 
     Args:
-        path: of the file, for messages.
-        content: of it.
+        path: the path of the file, for messages.
+        content: what is in the file.
 
     Raises:
-        FormatError: it is damaged, or newer than the installed jaxlib.
-        StructureError: it has several such functions, and none is `main`.
+        FormatError: the module is damaged, or newer than the installed jaxlib.
+        StructureError: it has several entry points, and none is `main`.
         DtypeError: an argument or result has elements that JAX does not have.
     """
     survive_forks()
@@ -67,24 +59,63 @@ def exported_of_file(path: Path, content: bytes) -> export.Exported:
         module = _parse(path, content)
         _name_main(path, module)
         module.operation.attributes["sym_name"] = ir.StringAttr.get(path.stem)
-        convert_at_doors(module)
+        cast_at_boundary(module)
         module, main = _with_sizes(path, module)
         artifact = _serialize(path, module)
     args = tuple(_spec(t, f"args[{n}]", described=False) for n, t in enumerate(main.args))
     results = tuple(
         _spec(type_, f"result[{n}]", described=not args) for n, type_ in enumerate(main.results)
     )
-    return _adopt(
-        CallModule(
-            name=path.stem,
-            module=artifact,
-            version=CONVENTIONS[-2],
-            platforms=("cpu",),
-            args=args,
-            results=results,
-            kept=tuple(range(len(args))),
-        )
+    call = CallModule(
+        name=path.stem,
+        module=artifact,
+        version=CONVENTIONS[-2],
+        platforms=("cpu",),
+        args=args,
+        results=results,
+        kept=tuple(range(len(args))),
     )
+    return with_signature(call)
+
+
+def with_signature(call: CallModule) -> CallModule:
+    """Return a call that says the shapes of its arguments and results.
+
+    A dimension of a result that is no polynomial of the arguments' is a variable of its own, which
+    is known when the model runs. So is each where the module does not take all sizes, such as one
+    with a dimension among its arguments.
+
+    Raises:
+        FormatError: the module is damaged, or is not what the call says.
+        StructureError: its functions call themselves, or the call is one of a pair of a forward
+            and a backward pass.
+    """
+    if call.residual_args or call.residual_results or call.hoisted:
+        raise StructureError(
+            f"{call.name} shares residuals or constants with other calls of its file. To do: pass "
+            "the signature that bridge.load returns."
+        )
+    if call.exported:
+        return call
+    with open_module(call.module) as module:
+        check_calls(functions_of(module))
+    try:
+        described = describe(call)
+    except StructureError:
+        described = describe_arguments(call)
+    with limited_steps("to read the shapes of a call"):
+        return dataclasses.replace(
+            described,
+            args=tuple(_numbered("args", described.args)),
+            results=tuple(_numbered("result", described.results)),
+        )
+
+
+def _numbered(root: str, specs: Sequence[TensorSpec]) -> Iterator[TensorSpec]:
+    """Yield the specs with paths by position, and with sizes as JAX writes them."""
+    for index, spec in enumerate(specs):
+        shape = tuple(n if isinstance(n, int) else str(n) for n in parse_shape(spec.shape or ()))
+        yield dataclasses.replace(spec, path=f"{root}[{index}]", shape=shape)
 
 
 def _name_main(path: Path, module: Any) -> None:
@@ -147,27 +178,6 @@ def _serialize(path: Path, module: Any) -> bytes:
             f"{'.'.join(map(str, version))}: {first_line(error)}. To do: write it in operations of "
             "StableHLO."
         ) from error
-
-
-def _adopt(call: CallModule) -> export.Exported:
-    """The `Exported` of a module, whatever can be found out of the shapes of its results.
-
-    An unknown dimension of a result that is no polynomial of the arguments' is a variable of its
-    own, which only a run knows. So is each where the module does not take all sizes, such as one
-    with a dimension among its arguments.
-    """
-    try:
-        return adopt(call)
-    except StructureError:
-        described = describe_arguments(call)
-    scalars = [dataclasses.replace(spec, shape=()) for spec in described.results]
-    exported = adopt(dataclasses.replace(described, results=tuple(scalars)))
-    with limited_steps("to read the shapes of results"):
-        return dataclasses.replace(exported, out_avals=tuple(map(_aval, described.results)))
-
-
-def _aval(spec: TensorSpec) -> jax.core.ShapedArray:
-    return jax.core.ShapedArray(parse_shape(spec.shape or ()), spec.dtype.numpy)
 
 
 def _parse(path: Path, content: bytes) -> Any:

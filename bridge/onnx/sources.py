@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +19,9 @@ from bridge.core.names import Names, choose_names, input_names, output_names
 from bridge.core.narrowing import narrow_array, narrow_dtype
 from bridge.core.trees import key_names, to_identifier, unique_names
 from bridge.loading.loaded import LoadedModel, LoadedSignature
-from bridge.onnx.boundary_casts import with_doors
+from bridge.onnx.boundary_casts import with_boundary_casts
 from bridge.onnx.graph.storage_dtypes import holder_of
-from bridge.onnx.mlir_sources import exported_of_call, exported_of_file, is_module
+from bridge.onnx.mlir_sources import call_of_file, is_mlir, with_signature
 from bridge.onnx.operation_table import CUSTOM_CALLS
 from savedmodel.files.model_folder import read_file
 from savedmodel.read import read
@@ -83,13 +84,12 @@ def program_of(
         InteropError: it is none of these, is damaged, or does not fit the parameters.
         OSError: a file cannot be read.
     """
-    found = _read(source, params)
-    exported, params = found.exported, found.params
-    call = _call_of(exported)
-    parameters = {} if params is None else _parameters(exported, call, params)
-    names = _names(call, parameters, found)
+    function = _read(source, params)
+    call, exported = function.call, function.exported
+    parameters = {} if function.params is None else _parameters(function)
+    names = _names(call, parameters, function)
     for _ in range(order):
-        exported = _vjp(exported)
+        exported = _vjp(exported, call.name)
         call = _call_of(exported)
         names = names.of_gradient()
     free = [index for index in range(len(call.args)) if index not in parameters]
@@ -111,10 +111,9 @@ def program_of(
 
 
 def _call_of(exported: export.Exported) -> CallModule:
-    """The call, whatever TensorFlow has of the targets that are known here."""
-    known = [name for name in CUSTOM_CALLS if name.encode() in exported.mlir_module_serialized]
-    checks = [export.DisabledSafetyCheck.custom_call(name) for name in known]
-    return from_exported(with_doors(exported), allow_flat_trees=True, disabled_checks=checks)
+    """Return the call, with every custom call that has a rule, whatever TensorFlow has."""
+    checks = [export.DisabledSafetyCheck.custom_call(name) for name in CUSTOM_CALLS]
+    return from_exported(with_boundary_casts(exported), disabled_checks=checks, carried=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +130,13 @@ class _Names:
         return _Names(unique_names([*self.arguments, *cotangents]), unique_names(gradients))
 
 
-def _names(call: CallModule, parameters: Mapping[int, tuple[str, Array]], found: _Found) -> _Names:
+def _names(
+    call: CallModule, parameters: Mapping[int, tuple[str, Array]], function: _Function
+) -> _Names:
     free = [index for index in range(len(call.args)) if index not in parameters]
     named = dict(zip(free, input_names(call.name, call, free, None), strict=True))
-    named |= {index: name for index, name in found.inputs.items() if index in named}
-    results = {**dict(enumerate(output_names(call.name, call, None))), **found.outputs}
+    named |= {index: name for index, name in function.inputs.items() if index in named}
+    results = {**dict(enumerate(output_names(call.name, call, None))), **function.outputs}
     if _is_vjp(call):
         primals = len(results)  # a VJP has one result for each argument of its function
         named = {i: f"primal_{i}" if i < primals else f"cotangent_{i - primals}" for i in named}
@@ -170,31 +171,35 @@ def _prepare(call: CallModule, platform: Any) -> CallModule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What a source has.
+class _Function:
+    """A function as its source has it.
 
     Attributes:
-        exported: the function.
+        call: the function, with casts at its boundary.
+        exported: what can be differentiated; None for a module alone.
+        dtypes: the dtype of each argument before these casts.
         params: the pytree that is its first argument; None for none.
-        inputs: names of arguments by their index, where a file has some.
-        outputs: names of results by their index.
+        inputs: the names that a file has for arguments, by their index.
+        outputs: the names that a file has for results, by their index.
     """
 
-    exported: export.Exported
+    call: CallModule
+    exported: export.Exported | None
+    dtypes: Sequence[Any]
     params: Any
     inputs: Mapping[int, str] = field(default_factory=dict)
     outputs: Mapping[int, str] = field(default_factory=dict)
 
 
-def _read(source: Source, params: Any) -> _Found:
-    if isinstance(source, export.Exported):
-        return _Found(source, params)
+def _read(source: Source, params: Any) -> _Function:
     if isinstance(source, CallModule):
-        return _Found(exported_of_call(source), params)
+        return _of_call(with_signature(source), params)
+    if isinstance(source, export.Exported):
+        return _of_exported(source, params)
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         if path.is_file():
-            return _Found(_read_artifact(path), params)
+            return _read_file(path, params)
         source = LoadedModel(read(source))
     if isinstance(source, LoadedModel):
         source = source.default
@@ -207,54 +212,64 @@ def _read(source: Source, params: Any) -> _Found:
         {index: name for name, index in names.items()}
         for names in (source.binding.inputs, source.binding.outputs)
     )
-    return _Found(source.exported, source.params if params is None else params, inputs, outputs)
+    function = _of_exported(source.exported, source.params if params is None else params)
+    return dataclasses.replace(function, inputs=inputs, outputs=outputs)
 
 
-def _read_artifact(path: Path) -> export.Exported:
-    found = read_file(path, limit=_MAX_ARTIFACT_BYTES)
-    if is_module(found):
-        return exported_of_file(path, found)
+def _read_file(path: Path, params: Any) -> _Function:
+    content = read_file(path, limit=_MAX_ARTIFACT_BYTES)
+    if is_mlir(content):
+        return _of_call(call_of_file(path, content), params)
     with refusing_damage(f"{path}, as a serialized Exported"):
-        return deserialize_exported(found)
+        return _of_exported(deserialize_exported(content), params)
 
 
-def _vjp(exported: export.Exported) -> export.Exported:
+def _of_call(call: CallModule, params: Any) -> _Function:
+    return _Function(call, None, [spec.dtype.numpy for spec in call.args], params)
+
+
+def _of_exported(exported: export.Exported, params: Any) -> _Function:
+    dtypes = [aval.dtype for aval in exported.in_avals]
+    return _Function(_call_of(exported), exported, dtypes, params)
+
+
+def _vjp(exported: export.Exported | None, name: str) -> export.Exported:
     try:
+        if exported is None:
+            raise ValueError("it is a module without the jax.export.Exported that it came from")
         return vjp_of(exported)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise StructureError(
-            f"{exported.fun_name} has no gradient of that order: {error}. To do: serialize it "
-            "with vjp_order=, or save it with gradient_order= of at least as much."
+            f"{name} has no gradient of that order: {error}. To do: serialize it with vjp_order=, "
+            "or save it with gradient_order= of at least as much."
         ) from error
 
 
-def _parameters(
-    exported: export.Exported, call: CallModule, params: Any
-) -> dict[int, tuple[str, Array]]:
-    """For each leaf of the parameters its name and array."""
-    leaves, tree = flatten(params, where="params")
-    in_tree: Any = exported.in_tree  # the stub of its class lacks `children`
+def _parameters(function: _Function) -> dict[int, tuple[str, Array]]:
+    """Return the name and array of each leaf of the parameters, by the index of its argument."""
+    call = function.call
+    leaves, tree = flatten(function.params, where="params")
     names = unique_names("/".join(path) or "params" for path in key_names(tree))
-    _check_structure(call, in_tree, tree)
-    found = {}
+    _check_structure(call, tree)
+    parameters = {}
     for index, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
         spec = call.args[index]
         array = _to_array(leaf, name)
         # What JAX makes of a number, or of 64 bits while it has none.
         if str(narrow_dtype(array.dtype)) == spec.dtype.name:
             array = narrow_array(array, f"The parameter {name}")
-        # Not that of what holds it in the call.
-        aval = exported.in_avals[index]
-        held = holder_of(aval.dtype) is not None
-        dtype = aval.dtype if held else spec.dtype.numpy
+        # The dtype before casts at the boundary; that of the array behind typed PRNG keys.
+        given = function.dtypes[index]
+        dtype = spec.dtype.numpy if holder_of(given) is None else given
         if array.shape != spec.shape or array.dtype != dtype:
+            expected = f"{dtype.name}{str(spec).removeprefix(spec.dtype.name)}"
             raise StructureError(
                 f"The parameter {name} is {array.dtype}{list(array.shape)}; {call.name} was "
-                f"exported for {aval if held else spec} at {spec.path}. To do: pass the parameters "
-                "that it was exported with."
+                f"exported for {expected} at {spec.path}. To do: pass the parameters that it was "
+                "exported with."
             )
-        found[index] = (name, array.astype(spec.dtype.numpy, copy=False))
-    return found
+        parameters[index] = (name, array.astype(spec.dtype.numpy, copy=False))
+    return parameters
 
 
 def _to_array(leaf: Any, name: str) -> Array:
@@ -275,14 +290,14 @@ def _to_array(leaf: Any, name: str) -> Array:
         ) from error
 
 
-def _check_structure(call: CallModule, in_tree: Any, tree: Any) -> None:
+def _check_structure(call: CallModule, tree: Any) -> None:
     leaves = tree.num_leaves
     if _is_vjp(call) and leaves <= len(call.results):  # the parameters are its first primals
         return
-    first: Sequence[Any] = in_tree.children()[0].children()[:1]
-    if not first or first[0].num_leaves != leaves:
+    first = sum(spec.path.startswith("args[0]") for spec in call.args)
+    if first != leaves:
         raise StructureError(
-            f"params has the structure {tree}; the first positional argument of {call.name} has "
-            f"{first[0] if first else 'none'}. To do: export a function whose first argument is "
-            "the parameters, or leave params out."
+            f"params has the structure {tree} of {leaves} arrays; the first positional argument of "
+            f"{call.name} has {first}. To do: export a function whose first argument is the "
+            "parameters, or leave params out."
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -53,6 +55,19 @@ def test_a_program_of_constants(tmp_path):
 
 def test_a_call(exported):
     np.testing.assert_array_equal(run(bridge.to_onnx(from_exported(exported)), [X])[0], 2 * X)
+
+
+def test_a_module_alone_has_parameters_and_no_gradient(tmp_path):
+    path = _written(tmp_path / "double.mlir", TEXT.replace("?x3", "2x3").encode())
+    np.testing.assert_array_equal(run(bridge.to_onnx(path, params=X), [])[0], 2 * X)
+    with pytest.raises(StructureError, match=r"double has no gradient.*a module without"):
+        bridge.save_onnx(path, tmp_path / "gradient.onnx", gradient_order=1)
+
+
+def test_a_call_of_a_pair_of_passes(exported):
+    call = dataclasses.replace(from_exported(exported), residual_results=1)
+    with pytest.raises(StructureError, match=r"shares residuals.*To do: pass the signature"):
+        bridge.to_onnx(call)
 
 
 def test_a_tuple_that_goes_to_another_function(tmp_path):
