@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jax import export
 
-from bridge.chains.orders import check_order
+from bridge.chains.orders import NOT_DIFFERENTIABLE, check_order
 from bridge.chains.vjp import vjp_of
 from xla_call_module.analyses.several_devices import check_one_device
 from xla_call_module.call import CallModule
@@ -118,7 +118,7 @@ def _differentiate(
         return None
     try:
         return vjp_of(exported)
-    except (ValueError, NotImplementedError, TypeError, LookupError) as error:
+    except NOT_DIFFERENTIABLE as error:
         _warn_of_missing_gradient(
             call.name, order, f"JAX cannot differentiate it in reverse mode: {error}"
         )

@@ -11,9 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from xla_call_module.call import CallModule, Carried
-from xla_call_module.errors import ArgumentError, StructureError
+from xla_call_module.errors import ArgumentError, InteropError, StructureError
 
-__all__ = ["Order", "Runner", "WrittenOrder", "check_order"]
+__all__ = ["NOT_DIFFERENTIABLE", "Order", "Runner", "WrittenOrder", "check_order"]
+
+# What is raised where a function has no derivative: by JAX, by its rules, and by this package.
+NOT_DIFFERENTIABLE = (InteropError, ValueError, NotImplementedError, TypeError, LookupError)
 
 # Runs a call on views of its arguments, and returns TensorFlow's tensors.
 Runner = Callable[[Sequence[np.ndarray[Any, Any]]], list[Any]]

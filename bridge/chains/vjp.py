@@ -10,6 +10,7 @@ import jax
 from jax import export
 
 from bridge.core._jax import enable_x64
+from bridge.core.explaining import explain_tracing
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import ShardingError
 
@@ -27,8 +28,9 @@ def vjp_of(exported: export.Exported) -> export.Exported:
 
     Raises:
         ShardingError: JAX 0.8 or older was to export for GSPMD, on a mesh without devices.
+        StructureError: it has symbolic sizes that its VJP needs as numbers.
         ValueError: it has no VJP, or JAX cannot differentiate it in reverse mode.
-        NotImplementedError, TypeError: the same.
+        NotImplementedError, TypeError, LookupError: the same.
     """
     _collect_modules(exported)
     avals = [*exported.in_avals, *exported.out_avals]
@@ -40,11 +42,14 @@ def vjp_of(exported: export.Exported) -> export.Exported:
 
 
 def _vjp_on_mesh(exported: export.Exported) -> export.Exported:
-    """Its VJP; the assertion of older versions of JAX that it has devices says what to do."""
+    """Its VJP; an error of JAX that says little says what to do."""
     try:
         return exported.vjp()
-    except AssertionError as error:
-        if exported.nr_devices == 1:
+    except Exception as error:
+        explained = explain_tracing(f"The gradient of {exported.fun_name}", error)
+        if explained is not None:
+            raise explained from error
+        if exported.nr_devices == 1 or not isinstance(error, AssertionError):
             raise
         raise ShardingError(
             f"{exported.fun_name} was exported for {exported.nr_devices} devices of an "

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bridge.chains.orders import Order, Runner, check_order
+from bridge.chains.orders import NOT_DIFFERENTIABLE, Order, Runner, check_order
 from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module._tf import (
     flags_in_force,
@@ -27,7 +27,6 @@ from xla_call_module._tf import (
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.dimensions import evaluate_shape, solve
-from xla_call_module.errors import InteropError
 from xla_call_module.passes.constants import HOISTED_FROM, check_hoisting, hoist_constants
 from xla_call_module.passes.residuals import split_residuals
 from xla_call_module.passes.retargeting import adapt
@@ -38,9 +37,6 @@ __all__ = ["DifferentiableCall", "GradientOptions"]
 
 Tensors = list[tf.Tensor]
 Gradients = list[tf.Tensor | None]
-
-# What JAX raises for a loop without a known number of steps, and what this package raises.
-_NOT_DIFFERENTIABLE = (InteropError, ValueError, NotImplementedError, TypeError, LookupError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +338,7 @@ class DifferentiableCall:
         if self.call.is_differentiable:
             try:
                 vjp = self._order_above().call
-            except _NOT_DIFFERENTIABLE:
+            except NOT_DIFFERENTIABLE:
                 return tuple(every)
             needed.update(vjp.kept)
             needed.update(i for i in every if self._has_gradient(i, vjp))
@@ -413,7 +409,7 @@ class DifferentiableCall:
         """The gradients as a file holds them, which ends with the last order."""
         try:
             vjp = self._order_above()
-        except _NOT_DIFFERENTIABLE as error:
+        except NOT_DIFFERENTIABLE as error:
             return self._refuse_in_file(tensors, error)
         arguments = [*tensors, *self._to_jax(results, cotangents)]
         if vjp._order < self._options.order_in_file:
@@ -491,7 +487,7 @@ class DifferentiableCall:
         while level._order + 1 < self._options.order_in_file and level.call.is_differentiable:
             try:
                 level = level._order_above()
-            except _NOT_DIFFERENTIABLE:
+            except NOT_DIFFERENTIABLE:
                 return  # the gradient warns of it when it is saved
             yield level
 
@@ -503,7 +499,7 @@ class DifferentiableCall:
             if self._passes is None:
                 try:
                     vjp = self._order_above()
-                except (ValueError, NotImplementedError, TypeError):
+                except NOT_DIFFERENTIABLE:
                     return None  # there is no VJP, which is said where a gradient is taken
                 split = split_residuals(self.call, vjp.call)
                 if split is not None:

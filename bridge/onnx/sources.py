@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax import export
 
+from bridge.chains.orders import NOT_DIFFERENTIABLE
 from bridge.chains.vjp import vjp_of
 from bridge.core.explaining import flatten
 from bridge.core.names import Names, choose_names, input_names, output_names
@@ -27,7 +28,13 @@ from savedmodel.files.model_folder import read_file
 from savedmodel.read import read
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import Array
-from xla_call_module.errors import PlatformError, ShardingError, StructureError, refusing_damage
+from xla_call_module.errors import (
+    InteropError,
+    PlatformError,
+    ShardingError,
+    StructureError,
+    refusing_damage,
+)
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.platform_selection import select_platforms
@@ -238,7 +245,9 @@ def _vjp(exported: export.Exported | None, name: str) -> export.Exported:
         if exported is None:
             raise ValueError("it is a module without the jax.export.Exported that it came from")
         return vjp_of(exported)
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except NOT_DIFFERENTIABLE as error:
+        if isinstance(error, InteropError):
+            raise
         raise StructureError(
             f"{name} has no gradient of that order: {error}. To do: serialize it with vjp_order=, "
             "or save it with gradient_order= of at least as much."

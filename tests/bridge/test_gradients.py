@@ -11,6 +11,7 @@ import tensorflow as tf
 import bridge
 import savedmodel
 from xla_call_module import decode_node
+from xla_call_module.errors import StructureError
 
 PARAMS = {"w": np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)}
 X = np.linspace(0.1, 1.3, 12).astype(np.float32).reshape(4, 3)
@@ -419,6 +420,30 @@ def test_an_upstream_gradient_that_is_not_like_the_result(exported, residuals, u
         r"shape \(4, 2\), .*To do: pass output_gradients",
     ):
         tape.gradient(y, x, upstream)
+
+
+@pytest.mark.parametrize("residuals", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_gradient_that_needs_sizes_as_numbers(residuals, compiled, tmp_path):
+    """JAX multiplies halves of halves, and knows no half of a symbol; it runs without."""
+    exported = jax.export.export(jax.jit(jnp.prod))(
+        jax.ShapeDtypeStruct(jax.export.symbolic_shape("b"), np.float32)
+    )
+    product = bridge.convert(exported, residuals=residuals)
+    run = tf.function(product, jit_compile=compiled, autograph=False)
+    x = tf.constant([2.0, 3.0])
+    assert float(run(x)) == 6
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        result = product(x)
+    why = "The gradient of .*prod needs a size that was given a name as a number"
+    with pytest.raises(StructureError, match=why):
+        tape.gradient(result, x)
+    with pytest.raises(StructureError, match=why):
+        bridge.save_onnx(exported, tmp_path / "m.onnx", gradient_order=1)
+    with pytest.warns(UserWarning, match=f"saved without a gradient.*{why}"):
+        bridge.save(exported, tmp_path / "m", gradient_order=1, residuals=residuals)
+    assert float(tf.saved_model.load(str(tmp_path / "m"))(x)) == 6
 
 
 @pytest.mark.parametrize("compiled", [False, True])

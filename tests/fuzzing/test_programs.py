@@ -144,6 +144,20 @@ def test_a_program_that_is_right_is_right():
     assert (outcome.kind, outcome.compared) == ("right", 3)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_limit_of_tensorflow_is_a_refusal():
+    """Where the error itself says nothing of it: a tape has no zeros for a result in float8."""
+    program = _program(
+        ("v0", "{0}.astype(jnp.float8_e5m2)", ("x0",), "float8_e5m2[3]", "astype"),
+        arguments=(Argument("x0", (3,), "float32"),),
+        returns="[v0, x0]",
+        order=1,
+    )
+    (outcome,) = suite.run(dataclasses.replace(program, checks=("save",)))
+    assert outcome.kind == "refused"
+    assert outcome.reason.startswith("SystemError")
+
+
 class TestTolerance:
     """It comes from the program: rounding passes, errors do not."""
 

@@ -54,14 +54,19 @@ class Outcome:
         return f"{self.kind} {self.check}: {text[:60]}"
 
 
-# What TensorFlow itself cannot do, with an error that says so.
-_LIMITS = re.compile(r"No OpKernel was registered to support Op 'ZerosLike'.*DT_FLOAT8")
+# What TensorFlow itself cannot do: tapes make zeros for results that have no cotangent, and it has
+# none of float8. Where that is an error's cause, its text says nothing.
+_LIMITS = re.compile(
+    r"No OpKernel was registered to support Op 'ZerosLike'.*DT_FLOAT8"
+    r"|Error while casting from dtype int64 to float8_\w+"
+)
 
 
 def of_exception(check: str, error: BaseException, **more: Any) -> Outcome:
     """A refusal, by this project or by TensorFlow, or a crash."""
     text = " ".join(str(error).split())[:_LONGEST]
-    is_refusal = isinstance(error, InteropError) or _LIMITS.search(text) is not None
+    is_limit = _LIMITS.search(f"{text} {error.__cause__}") is not None
+    is_refusal = isinstance(error, InteropError) or is_limit
     kind = "refused" if is_refusal else "crashed"
     where = "" if kind == "refused" else f" [{_where(error)}]"
     return Outcome(check, kind, f"{type(error).__name__}: {text}{where}", **more)
