@@ -19,7 +19,7 @@ READY := $(VENV)/.installed-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench matrix fuzz optimizers format clean
+.PHONY: help demo test quick check bench matrix fuzz optimizers format clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -29,6 +29,10 @@ demo: $(READY)examples  ## Train in JAX, save without TensorFlow, load in Tensor
 
 test: $(READY)test  ## Run the tests; PYTEST_ARGS="-k name" narrows them
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+quick: $(READY)test  ## Every public verb in every mode, once; a minute
+	$(BIN)/ruff check --quiet .
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/quick
 
 check: $(READY)test  ## Format, lint, types and the rules of the house
 	$(BIN)/ruff format --check .

@@ -5,6 +5,8 @@ module is, and subprocesses inherit them. One that is already set stays: with
 `CUDA_VISIBLE_DEVICES=0` the same tests run on a GPU.
 """
 
+import ctypes
+import gc
 import os
 import random
 import sys
@@ -15,7 +17,7 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-import jax.export  # noqa: F401 - JAX 0.7 has `jax.export` only after this
+import jax.export
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +30,16 @@ def same_seeds():
     for keras in ("keras", "tf_keras"):
         if (utils := getattr(sys.modules.get(keras), "utils", None)) is not None:
             utils.set_random_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def dropped_caches():
+    """Drop what JAX has traced and compiled for a file of tests, and give its memory back."""
+    yield
+    jax.clear_caches()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(scope="session")
