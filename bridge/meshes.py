@@ -18,10 +18,10 @@ import jax
 from jax import export
 from jax.sharding import AbstractMesh, Mesh
 
-from bridge.inspecting.report_text import printable
+from bridge.inspecting.markup import to_markup
+from bridge.inspecting.pictures import draw_sharding_picture
+from bridge.inspecting.report_text import draw_sharding, printable
 from bridge.inspecting.sharding import ArraySharding, ShardingReport, read_shardings
-from bridge.inspecting.sharding_lines import draw_sharding
-from bridge.inspecting.sharding_picture import draw_sharding_picture
 from bridge.load import load
 from bridge.loading.exported_on_mesh import draw_mesh_lines, mesh_at_export
 from bridge.loading.loaded import LoadedModel, LoadedSignature
@@ -168,7 +168,7 @@ def to_svg(saved: Sharded) -> str:
             f"{exported.fun_name} is for one device, of which there is no picture. To do: export "
             "it with shardings on a mesh."
         )
-    return str(draw_sharding_picture(report))
+    return to_markup(draw_sharding_picture(report))
 
 
 def _exported(saved: Sharded) -> export.Exported:

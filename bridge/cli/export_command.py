@@ -8,22 +8,31 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from bridge.cli.lists import to_parts, to_sizes
+from bridge.cli.arguments import (
+    add_fields,
+    add_save_arguments,
+    read_fields,
+    read_save_arguments,
+    to_names,
+    to_parts,
+    to_sizes,
+)
 from bridge.verify import verify
+from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.errors import InteropError, MissingDependencyError, StructureError
-from xla_call_module.linalg.linalg_option import LINALG
 
 if TYPE_CHECKING:
-    from bridge.cli.export_job import ExportRequest, ExportResult
+    from bridge.cli.export_job import ExportResult
     from bridge.verifying.verification import VerifyReport
 
-__all__ = ["DESCRIPTION", "add_export", "run_export_command"]
+__all__ = ["DESCRIPTION", "ExportRequest", "add_export", "run_export_command"]
 
 _DIFFERS, _TROUBLE, _UNCHECKED = 1, 2, 3
 DESCRIPTION = """\
@@ -53,98 +62,115 @@ Pickles are not read, since reading them runs code.
 """
 
 
+def _to_patterns(text: str) -> list[str]:
+    return [] if text.strip() == "none" else to_parts(text)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """The arguments of the command: each field has its declaration, which says what it holds.
+
+    Attributes:
+        options: the options of `bridge.save` that are given.
+    """
+
+    target: str = field(
+        metadata={
+            "flag": "target",
+            "help": "module:function, module:object.method, or a file with a serialized Exported",
+        }
+    )
+    out: str = field(metadata={"metavar": "DIR", "help": "the folder to make"})
+    args: Sequence[str] = field(
+        default=(), metadata={"action": "append", "metavar": "SPECS", "help": "see above"}
+    )
+    constraints: Sequence[str] = field(
+        default=(),
+        metadata={
+            "flag": "--constraint",
+            "action": "append",
+            "metavar": "'b >= 2'",
+            "help": "between symbolic dimensions",
+        },
+    )
+    params: str | None = field(default=None, metadata={"metavar": "PATH", "help": "see above"})
+    params_key: str | None = field(
+        default=None,
+        metadata={"metavar": "A/B", "help": "the part of the file that is the parameters"},
+    )
+    params_separator: str | None = field(
+        default=None,
+        metadata={"metavar": "SIGN", "help": "the sign at which the keys of the file are split"},
+    )
+    trainable: Sequence[str] = field(
+        default=("*",),
+        metadata={
+            "type": _to_patterns,
+            "metavar": "NAMES",
+            "help": "names of parameters, such as head,*/bias; none for none; by default all",
+        },
+    )
+    platforms: Sequence[str] | None = field(
+        default=None,
+        metadata={"type": to_parts, "metavar": "NAMES", "help": "by default cpu,cuda,tpu"},
+    )
+    x64: bool = field(
+        default=False,
+        metadata={"action": "store_true", "help": "with 64-bit dtypes (jax_enable_x64)"},
+    )
+    signature: str = field(
+        default=DEFAULT_SIGNATURE,
+        metadata={"metavar": "KEY", "help": f"by default {DEFAULT_SIGNATURE}"},
+    )
+    inputs: Any = field(
+        default=None,
+        metadata={"type": to_names, "metavar": "NAMES", "help": "a,b or old=new,…"},
+    )
+    outputs: Any = field(
+        default=None,
+        metadata={"type": to_names, "metavar": "NAMES", "help": "a,b or old=new,…"},
+    )
+    warmup: Sequence[int] = field(
+        default=(),
+        metadata={
+            "type": to_sizes,
+            "metavar": "SIZES",
+            "help": "batch sizes that TensorFlow Serving warms up with, such as 1,8,32",
+        },
+    )
+    overwrite: bool = field(
+        default=False,
+        metadata={"action": "store_true", "help": "replace a SavedModel at DIR"},
+    )
+    revision: str | None = field(
+        default=None,
+        metadata={
+            "metavar": "TEXT",
+            "help": "the revision of the source, where git does not know it",
+        },
+    )
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
 def add_export(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = DESCRIPTION
-    parser.add_argument(
-        "target", help="module:function, module:object.method, or a file with a serialized Exported"
-    )
-    parser.add_argument("--out", metavar="DIR", required=True, help="the folder to make")
-    _add_function_options(parser)
-    _add_file_options(parser)
+    add_fields(parser, ExportRequest)
+    add_save_arguments(parser)
     parser.add_argument("--check", action="store_true", help="run it in TensorFlow and compare")
     parser.add_argument(
-        "--python", metavar="OTHER", help="of an environment with TensorFlow, for --check"
+        "--python",
+        metavar="OTHER",
+        help="the Python of another environment, for --check",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
-
-
-def _add_function_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--args", action="append", default=[], metavar="SPECS", help="see above")
-    parser.add_argument(
-        "--constraint", action="append", default=[], metavar="'b >= 2'", help="between symbols"
-    )
-    parser.add_argument("--params", metavar="PATH", help="see above")
-    parser.add_argument("--params-key", metavar="A/B", help="the part of it that is meant")
-    parser.add_argument("--params-separator", metavar="SIGN", help="what its keys are split at")
-    parser.add_argument(
-        "--trainable",
-        type=to_parts,
-        default=["*"],
-        metavar="NAMES",
-        help="names of parameters, such as head,*/bias; none for none of them, by default all",
-    )
-    parser.add_argument(
-        "--platforms", type=to_parts, metavar="NAMES", help="by default cpu,cuda,tpu"
-    )
-    parser.add_argument("--x64", action="store_true", help="with 64-bit dtypes (jax_enable_x64)")
-
-
-def _add_file_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--signature", metavar="KEY", default="serving_default", help="by default serving_default"
-    )
-    parser.add_argument("--inputs", type=_names, metavar="NAMES", help="a,b or old=new,…")
-    parser.add_argument("--outputs", type=_names, metavar="NAMES", help="a,b or old=new,…")
-    parser.add_argument("--gradient-order", type=int, default=1, metavar="N", help="by default 1")
-    parser.add_argument(
-        "--residuals", action="store_true", help="keep what the gradient needs: less time"
-    )
-    parser.add_argument("--tensorflow", metavar="VERSION", help="the oldest that must read it")
-    parser.add_argument(
-        "--disabled-checks",
-        type=to_parts,
-        default=[],
-        metavar="CHECKS",
-        help="such as platform,shape_assertions",
-    )
-    parser.add_argument(
-        "--linalg",
-        choices=LINALG,
-        default=LINALG[0],
-        help="whether calls of LAPACK are replaced (the default)",
-    )
-    parser.add_argument(
-        "--batch-buckets",
-        type=to_sizes,
-        metavar="SIZES",
-        help="batch sizes that requests are padded to, such as 1,8,32,128",
-    )
-    parser.add_argument(
-        "--warmup",
-        type=to_sizes,
-        default=[],
-        metavar="SIZES",
-        help="batch sizes that TensorFlow Serving warms up with, such as 1,8,32",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace a SavedModel at DIR")
-    parser.add_argument(
-        "--revision", metavar="TEXT", help="of the source, where there is no git to ask"
-    )
-
-
-def _names(text: str) -> list[str] | dict[str, str]:
-    parts = to_parts(text)
-    pairs = [part.split("=", 1) for part in parts if "=" in part]
-    if pairs and len(pairs) < len(parts):
-        raise argparse.ArgumentTypeError(f"{text!r} mixes names and old=new")
-    return {old.strip(): new.strip() for old, new in pairs} if pairs else parts
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run_export_command(options: argparse.Namespace) -> int:
-    """Do it; the exit status."""
-    _check_options(options)
+    """Export, and return the exit status."""
+    request = read_fields(options, ExportRequest, options=read_save_arguments(options))
+    _check_request(request, options)
     # JAX is imported here, and takes a second.
     from bridge.cli.export_job import run_export
     from bridge.cli.targets import CodeError
@@ -153,7 +179,7 @@ def run_export_command(options: argparse.Namespace) -> int:
         try:
             # What the user's module prints is no part of the report.
             with contextlib.redirect_stdout(sys.stderr):
-                result = run_export(_to_request(options), folder=Path.cwd(), progress=progress)
+                result = run_export(request, folder=Path.cwd(), progress=progress)
         except CodeError as error:
             _show_traceback(error.__cause__)
             raise
@@ -170,55 +196,25 @@ def run_export_command(options: argparse.Namespace) -> int:
     return 0 if checked is None or checked.passed else _DIFFERS
 
 
-def _check_options(options: argparse.Namespace) -> None:
-    """End the process where an option would have no effect, or nothing could be written."""
+def _check_request(request: ExportRequest, options: argparse.Namespace) -> None:
+    """End the process where an argument would have no effect, or nothing could be written."""
     if options.python is not None and not options.check:
         options.parser.error("--python is for --check")
-    if options.check and "://" in options.out:
+    if options.check and "://" in request.out:
         options.parser.error("--check needs a folder, and --out is an address")
-    if not options.overwrite and os.path.lexists(options.out):
+    if not request.overwrite and os.path.lexists(request.out):
         raise StructureError(
-            f"{options.out} exists. To do: pass --overwrite to replace it, or take another folder."
+            f"{request.out} exists. To do: pass --overwrite to replace it, or take another folder."
         )
-    if options.gradient_order < 0:
-        options.parser.error(f"--gradient-order is at least 0, not {options.gradient_order}")
-
-
-def _to_request(options: argparse.Namespace) -> ExportRequest:
-    from bridge.cli.export_job import ExportRequest
-
-    return ExportRequest(
-        target=options.target,
-        out=options.out,
-        args=tuple(options.args),
-        constraints=tuple(options.constraint),
-        params=options.params,
-        params_key=options.params_key,
-        params_separator=options.params_separator,
-        trainable=() if options.trainable == ["none"] else tuple(options.trainable),
-        signature=options.signature,
-        inputs=options.inputs,
-        outputs=options.outputs,
-        platforms=None if options.platforms is None else tuple(options.platforms),
-        x64=options.x64,
-        warmup=tuple(options.warmup),
-        overwrite=options.overwrite,
-        revision=options.revision,
-        options={
-            "gradient_order": options.gradient_order,
-            "residuals": options.residuals,
-            "tensorflow": options.tensorflow,
-            "disabled_checks": options.disabled_checks,
-            "linalg": options.linalg,
-            "batch_buckets": options.batch_buckets,
-        },
-    )
+    order = request.options.get("gradient_order", 0)
+    if order < 0:
+        options.parser.error(f"--gradient-order is at least 0, not {order}")
 
 
 def _check(
     options: argparse.Namespace, progress: Callable[[str], None]
 ) -> tuple[VerifyReport | None, str]:
-    """What TensorFlow computes, or why nobody knows."""
+    """Return the comparison with TensorFlow, or why it could not be made."""
     progress("comparing TensorFlow with JAX")
     try:
         return verify(options.out, python=options.python), ""
@@ -230,20 +226,20 @@ def _check(
 
 @contextlib.contextmanager
 def _shown_progress() -> Iterator[Callable[[str], None]]:
-    """What shows the step that is being done: a line on a terminal, nothing elsewhere."""
+    """Yield a function that shows the current step on a terminal, and nothing elsewhere."""
     if not sys.stderr.isatty():
-        yield _say_nothing
+        yield _show_nothing
         return
     with Console(stderr=True).status("") as status:
         yield lambda step: status.update(f"{step} …")
 
 
-def _say_nothing(step: str) -> None:
+def _show_nothing(step: str) -> None:
     pass
 
 
 def _show_traceback(error: BaseException | None) -> None:
-    """The traceback of what a user's function or module raised."""
+    """Print the traceback of an error that the user's function or module raised."""
     lines = traceback.format_exception(error, chain=False)
     print("".join(lines), file=sys.stderr, end="")
 
@@ -276,7 +272,7 @@ def _print(
         count = len(checked.rows)
         print(f"{count} comparisons with TensorFlow {checked.tensorflow}: all as in JAX")
     elif checked is not None:
-        from bridge.verifying.verify_text import print_verification
+        from bridge.cli.terminal import print_verification
 
         print_verification(checked, Console(highlight=False))
 

@@ -1,4 +1,4 @@
-"""The whole of an export: from `module:function` and files of parameters to a SavedModel."""
+"""The steps of an export, from `module:function` and files of parameters to a SavedModel."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax import tree_util
 
+from bridge.cli.arguments import SAVE_ARGUMENTS
 from bridge.cli.targets import CodeError, Target, find_target
 from bridge.core._jax import enable_x64
 from bridge.core.trees import key_names
@@ -32,60 +34,20 @@ from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.checks import parse_checks
 from xla_call_module.errors import InteropError, StructureError
 
-__all__ = ["ExportRequest", "ExportResult", "run_export"]
+if TYPE_CHECKING:
+    from bridge.cli.export_command import ExportRequest
 
-
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
-    """What is exported, and how.
-
-    Attributes:
-        target: `module:function`, or a file with a serialized `Exported`.
-        out: the folder to make, or an address.
-        args: texts of the arguments, as `bridge.exporting.argument_text` reads them.
-        constraints: between their symbols.
-        params: a file or folder that `bridge.exporting.parameter_files` reads; None for none.
-        params_key: the part of it that is the parameters, such as `model/params`.
-        params_separator: what the keys of a file are split at.
-        trainable: patterns of the names of parameters, or of what they lie in, as a shell has them.
-        signature: its key.
-        inputs: names for its inputs, as for `bridge.save`.
-        outputs: names for its outputs.
-        platforms: what to lower for; None for cpu, cuda and tpu.
-        x64: whether JAX has 64-bit dtypes.
-        warmup: batch sizes of the requests that TensorFlow Serving warms it up with.
-        overwrite: whether a SavedModel that is there is replaced.
-        options: what else `bridge.save` takes.
-        revision: of the source, where git does not know it.
-    """
-
-    target: str
-    out: str
-    args: tuple[str, ...] = ()
-    constraints: tuple[str, ...] = ()
-    params: str | None = None
-    params_key: str | None = None
-    params_separator: str | None = None
-    trainable: tuple[str, ...] = ("*",)
-    signature: str = DEFAULT_SIGNATURE
-    inputs: Any = None
-    outputs: Any = None
-    platforms: tuple[str, ...] | None = None
-    x64: bool = False
-    warmup: tuple[int, ...] = ()
-    overwrite: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
-    revision: str | None = None
+__all__ = ["ExportResult", "run_export"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What was written.
+    """A SavedModel that has been exported.
 
     Attributes:
-        report: what `bridge.inspect` says of it.
-        manifest: its files and what they were made of.
-        warnings: what was said on the way.
+        report: what `bridge.inspect` finds in it.
+        manifest: its files, and the versions and the request that they were made with.
+        warnings: the texts of the warnings, each once.
     """
 
     report: FileReport
@@ -102,9 +64,9 @@ def run_export(
     folder and process it is made.
 
     Args:
-        request: what is asked for.
-        folder: where modules and files are looked for.
-        progress: is told of each step.
+        request: the target and the options.
+        folder: the folder in which modules and files are looked for.
+        progress: is called with the name of each step.
 
     Raises:
         CodeError: the function or its module raised an error, which is the cause.
@@ -112,7 +74,7 @@ def run_export(
         OSError: a file cannot be read or written.
     """
     with contextlib.ExitStack() as stack:
-        said = stack.enter_context(warnings.catch_warnings(record=True))
+        caught = stack.enter_context(warnings.catch_warnings(record=True))
         if request.x64:
             stack.enter_context(enable_x64())
         stack.enter_context(relative_locations(folder))
@@ -135,7 +97,7 @@ def run_export(
                 staged, **environment, request=_describe(request, target, folder)
             )
             report = dataclasses.replace(inspect(staged), path=request.out)
-    return ExportResult(report, manifest, tuple(dict.fromkeys(str(w.message) for w in said)))
+    return ExportResult(report, manifest, tuple(dict.fromkeys(str(w.message) for w in caught)))
 
 
 def _read_params(request: ExportRequest, folder: Path) -> Any:
@@ -168,7 +130,7 @@ def _trace(target: Target, params: Any, request: ExportRequest) -> TracedModel:
 
 @contextlib.contextmanager
 def _explaining(name: str) -> Iterator[None]:
-    """What the function itself raises becomes the cause of an error that says what was done."""
+    """Raise a `CodeError` for an error of the user's function, which becomes its cause."""
     try:
         yield
     except InteropError:
@@ -182,7 +144,7 @@ def _explaining(name: str) -> Iterator[None]:
 
 
 def _trainable(traced: TracedModel, patterns: Sequence[str]) -> Any:
-    """Which parameters are trained, as a pytree like them: those that a pattern and all know."""
+    """Return a pytree of bools: a parameter is trained if a pattern fits and its framework does."""
     if traced.params is None:
         return True
     tree: Any = tree_util.tree_structure(traced.params)
@@ -201,7 +163,7 @@ def _trainable(traced: TracedModel, patterns: Sequence[str]) -> Any:
 
 
 def _fits(name: str, pattern: str) -> bool:
-    """Whether the pattern is of the name, or of what it lies in."""
+    """Whether a pattern is of the name of a parameter, or of a level above it."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")
 
 
@@ -224,7 +186,7 @@ def _save(traced: TracedModel, staged: Path, request: ExportRequest) -> None:
 
 
 def _describe(request: ExportRequest, target: Target, folder: Path) -> dict[str, Any]:
-    """The request as a manifest has it: no place on a disk, and no default that was not named."""
+    """Return the request for the manifest, without paths and without what is off."""
     described = {
         "target": target.name,
         "args": to_text(parse_arguments(request.args)) if request.args else None,
@@ -233,16 +195,22 @@ def _describe(request: ExportRequest, target: Target, folder: Path) -> dict[str,
         "params_key": request.params_key,
         "trainable": list(request.trainable),
         "signature": request.signature,
-        "platforms": None if request.platforms is None else list(request.platforms),
+        "platforms": request.platforms,
         "x64": request.x64,
         "warmup": list(request.warmup),
-        **request.options,
+        **_save_options(request),
     }
     if target.file is not None:
         described["source_sha256"] = _sha256(target.file)
     if request.params is not None and (folder / request.params).is_file():
         described["params_sha256"] = _sha256(folder / request.params)
-    return {name: value for name, value in described.items() if value not in (None, [], False)}
+    return {name: value for name, value in described.items() if value not in (None, [], (), False)}
+
+
+def _save_options(request: ExportRequest) -> dict[str, Any]:
+    """Return the options of `save` that the command has, with the defaults of `save`."""
+    parameters = signature(save).parameters
+    return {name: request.options.get(name, parameters[name].default) for name in SAVE_ARGUMENTS}
 
 
 def _sha256(path: Path) -> str:

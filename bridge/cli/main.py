@@ -9,24 +9,20 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
+from bridge.cli.arguments import add_save_arguments, read_save_arguments, to_parts
 from bridge.cli.export_command import add_export, run_export_command
-from bridge.cli.manifest_command import add_manifest, run_manifest
-from bridge.cli.onnx_command import add_onnx, run_onnx
+from bridge.cli.inspect_command import add_inspect, run_inspect
 from bridge.cli.publish_command import add_publish, add_rollback, run_publish, run_rollback
-from bridge.inspect import inspect
 from bridge.verify import verify
-from savedmodel.files.model_folder import ModelFolder, read_one_version
-from xla_call_module.errors import InteropError
-from xla_call_module.linalg.linalg_option import LINALG
-
-if TYPE_CHECKING:
-    from bridge.inspecting.cost import CostReport
+from savedmodel.files.model_folder import read_one_version
+from savedmodel.manifest import compare_manifest, read_manifest
+from xla_call_module.errors import InteropError, StructureError
 
 __all__ = ["main"]
 
@@ -36,10 +32,10 @@ class _Command:
     """One command of the program.
 
     Attributes:
-        name: what the user types.
-        summary: one line of `--help`.
-        add_arguments: declares what it takes.
-        run: does it; the exit status.
+        name: the word that the user types.
+        summary: the line of `--help`.
+        add_arguments: declares the arguments.
+        run: runs the command, and returns the exit status.
         trouble: the exit status where `run` raises an `InteropError` or an `OSError`.
     """
 
@@ -51,10 +47,10 @@ class _Command:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status.
+    """Run the command, and return the exit status.
 
     Args:
-        arguments: without the command's name; by default those of the process.
+        arguments: the command line without the program; by default that of the process.
 
     Returns:
         0, or 1 where the file cannot be read; of `diff` and `manifest` 1 where files differ, and 2
@@ -89,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """Prints the version, which is looked up then alone."""
+    """Prints the version, which is looked up only then."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version")
@@ -100,96 +96,15 @@ class _Version(argparse.Action):
         parser.exit(message=f"{parser.prog} {metadata.version('jax-tf-bridge')}\n")
 
 
-def _add_inspect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", help="the folder with saved_model.pb")
-    forms = parser.add_mutually_exclusive_group()
-    forms.add_argument("--json", action="store_true", help="for programs")
-    forms.add_argument("--html", metavar="FILE", help="as a page that needs nothing but itself")
-    forms.add_argument(
-        "--mlir",
-        metavar="SIGNATURE",
-        nargs="?",
-        const="",
-        help="the StableHLO of a signature, without its large constants",
-    )
-    parser.add_argument(
-        "--cost", action="store_true", help="operations, bytes and memory of a call, as XLA counts"
-    )
-    parser.add_argument("--order", type=int, help="of a gradient, for --mlir and --cost")
-    parser.add_argument("--batch", type=int, help="the size of dimension variables, for --cost")
-    parser.add_argument(
-        "--size", action="append", default=[], metavar="b=8", help="of one of them, for --cost"
-    )
-    parser.add_argument("--platform", help="for --cost; by default that of the first device here")
-
-
-def _run_inspect(options: argparse.Namespace) -> int:
-    _check_inspect(options)
-    if options.mlir is not None:
-        from bridge.inspecting.module_text import module_text
-
-        print(module_text(options.path, signature=options.mlir, order=options.order or 0))
-        return 0
-    report, costs = read_one_version(
-        options.path, lambda folder: (inspect(folder), _costs(options, folder))
-    )
-    console = Console(highlight=False)
-    if options.json:
-        printed = report.to_json() | ({"costs": list(map(asdict, costs))} if options.cost else {})
-        print(json.dumps(printed, indent=2))
-    elif options.html is not None:
-        from bridge.inspecting.html import to_html
-
-        Path(options.html).write_text(to_html(report, costs), encoding="utf-8")
-    elif options.cost:
-        from bridge.inspecting.report_text import print_costs
-
-        print_costs(costs, console)
-    else:
-        from bridge.inspecting.report_text import print_report
-
-        print_report(report, console)
-    return 0
-
-
-def _check_inspect(options: argparse.Namespace) -> None:
-    """End the process where an option would have no effect."""
-    of_cost = {"--batch": options.batch, "--size": options.size, "--platform": options.platform}
-    given = [name for name, value in of_cost.items() if value not in (None, [])]
-    if given and not options.cost:
-        options.parser.error(f"{given[0]} is for --cost")
-    if options.order is not None and not options.cost and options.mlir is None:
-        options.parser.error("--order is for --mlir and --cost")
-    if options.cost and options.mlir is not None:
-        options.parser.error("--mlir and --cost exclude each other")
-    if options.batch is not None and options.batch < 1:
-        options.parser.error(f"--batch is at least 1, not {options.batch}")
-
-
-def _costs(options: argparse.Namespace, folder: ModelFolder) -> tuple[CostReport, ...]:
-    if not options.cost:
-        return ()
-    from bridge.inspecting.cost import costs_of_model, parse_sizes
-    from savedmodel.read import read
-
-    return costs_of_model(
-        read(folder),
-        order=options.order or 0,
-        platform=options.platform,
-        batch=options.batch,
-        sizes=parse_sizes(options.size),
-    )
-
-
 def _add_diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="A", help="the folder of a SavedModel")
     parser.add_argument("second", metavar="B", help="the folder of another")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run_diff(options: argparse.Namespace) -> int:
-    """The status is that of the program `diff`: 0 equal, 1 different, 2 trouble."""
-    from bridge.cli.diff_text import print_diff
+    """Return the exit status of the program `diff`: 0 equal, 1 different, 2 trouble."""
+    from bridge.cli.terminal import print_diff
     from bridge.diff import diff
 
     report = diff(options.first, options.second)
@@ -200,30 +115,100 @@ def _run_diff(options: argparse.Namespace) -> int:
     return 0 if report.equal else 1
 
 
+def _add_manifest(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", help="the folder with saved_model.pb")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _run_manifest(options: argparse.Namespace) -> int:
+    """Return 0 where the files are those of the manifest, and 1 where they differ."""
+    folder = Path(options.path)
+    if not folder.is_dir():
+        raise StructureError(f"{folder} is not a folder. To do: name the folder of a SavedModel.")
+    differences, manifest = read_one_version(
+        folder, lambda opened: (compare_manifest(opened), read_manifest(opened))
+    )
+    assert manifest is not None
+    if options.json:
+        printed = {"path": options.path, "differences": list(differences), **manifest.to_json()}
+        print(json.dumps(printed, indent=2))
+        return 1 if differences else 0
+    for difference in differences:
+        print(difference)
+    if not differences:
+        print(f"{options.path}: {len(manifest.files)} files, all as in the manifest")
+    return 1 if differences else 0
+
+
+def _add_onnx(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source",
+        metavar="SAVEDMODEL_OR_ARTIFACT",
+        help="the folder of a SavedModel, or the file of a serialized Exported or of StableHLO",
+    )
+    parser.add_argument("target", metavar="OUT.onnx", help="the file to write")
+    parser.add_argument("--signature", metavar="KEY", help="the signature, if not the default")
+    parser.add_argument("--opset", type=int, help="the version of ONNX's operations")
+    parser.add_argument("--platform", default="cpu", help="one of those that it was lowered for")
+    parser.add_argument(
+        "--gradient-order",
+        type=int,
+        default=0,
+        metavar="N",
+        help="1 for the VJP, and so on",
+    )
+    parser.add_argument(
+        "--external-data",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="whether weights are in a file of their own; by default past 1 GiB",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT.onnx")
+
+
+def _run_onnx(options: argparse.Namespace) -> int:
+    """Write the file, and return the exit status."""
+    from bridge.load import load
+    from bridge.onnx.conversion import save_onnx
+
+    source = options.source
+    apart: dict[str, str | bool] = {"auto": "auto", "yes": True, "no": False}
+    if options.signature is not None:
+        signatures = load(source).signatures
+        if options.signature not in signatures:
+            raise StructureError(
+                f"{source} has no signature {options.signature!r}; it has "
+                f"{', '.join(map(repr, signatures))}. To do: name one of these."
+            )
+        source = signatures[options.signature]
+    save_onnx(
+        source,
+        options.target,
+        gradient_order=options.gradient_order,
+        external_data=apart[options.external_data],
+        platform=options.platform,
+        opset=options.opset,
+        overwrite=options.overwrite,
+    )
+    size = Path(options.target).stat().st_size
+    print(f"{options.target}: {size:,} bytes")
+    return 0
+
+
 def _add_retarget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="IN", help="the folder of a SavedModel of any writer")
     parser.add_argument("target", metavar="OUT", help="the new folder")
-    parser.add_argument("--tensorflow", metavar="VERSION", help="the oldest that must read it")
+    add_save_arguments(parser, ["tensorflow", "linalg"])
     parser.add_argument(
-        "--platforms", metavar="NAMES", type=_names, help="those that stay, such as cpu,tpu"
+        "--platforms", metavar="NAMES", type=to_parts, help="those that stay, such as cpu,tpu"
     )
     parser.add_argument(
         "--disabled-checks",
         metavar="CHECKS",
-        type=_names,
+        type=to_parts,
         help="instead of those of the file, such as platform,shape_assertions",
     )
-    parser.add_argument(
-        "--linalg",
-        choices=LINALG,
-        default=LINALG[0],
-        help="whether calls of LAPACK are replaced (the default)",
-    )
     parser.add_argument("--overwrite", action="store_true", help="replace a SavedModel at OUT")
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _run_retarget(options: argparse.Namespace) -> int:
@@ -232,11 +217,9 @@ def _run_retarget(options: argparse.Namespace) -> int:
     report = retarget_file(
         options.source,
         options.target,
-        tensorflow=options.tensorflow,
         platforms=options.platforms,
-        disabled_checks=options.disabled_checks,
-        linalg=options.linalg,
         overwrite=options.overwrite,
+        **read_save_arguments(options),
     )
     readable = f"readable from TensorFlow {report.tensorflow} on"
     print(
@@ -249,18 +232,18 @@ def _run_retarget(options: argparse.Namespace) -> int:
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", help="the folder with saved_model.pb")
     parser.add_argument(
-        "--python", metavar="OTHER", help="of an environment with TensorFlow; by default this one"
+        "--python", metavar="OTHER", help="the Python of another environment with TensorFlow"
     )
     parser.add_argument("--record", metavar="FILE", help="write the inputs and what JAX computes")
     parser.add_argument(
         "--against", metavar="FILE", help="compare with what was recorded, without JAX"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the random inputs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run_verify(options: argparse.Namespace) -> int:
-    from bridge.verifying.verify_text import print_verification
+    from bridge.cli.terminal import print_verification
 
     report = verify(
         options.path,
@@ -279,15 +262,15 @@ def _run_verify(options: argparse.Namespace) -> int:
 _COMMANDS = (
     _Command("diff", "show in what two SavedModels differ", _add_diff, _run_diff, trouble=2),
     _Command("export", "write a SavedModel", add_export, run_export_command, trouble=2),
-    _Command("inspect", "show what is in a SavedModel", _add_inspect, _run_inspect),
+    _Command("inspect", "show what is in a SavedModel", add_inspect, run_inspect),
     _Command(
         "manifest",
         "compare a SavedModel with its manifest",
-        add_manifest,
-        run_manifest,
+        _add_manifest,
+        _run_manifest,
         trouble=2,
     ),
-    _Command("onnx", "make an ONNX model of a SavedModel or artifact", add_onnx, run_onnx),
+    _Command("onnx", "make an ONNX model of a SavedModel or artifact", _add_onnx, _run_onnx),
     _Command(
         "publish", "put a SavedModel where TensorFlow Serving finds it", add_publish, run_publish
     ),

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from bridge.cli.lists import to_sizes
+from bridge.cli.arguments import to_sizes
 
 if TYPE_CHECKING:
     from bridge.serving.publishing import Published
@@ -16,11 +16,11 @@ __all__ = ["add_publish", "add_rollback", "run_publish", "run_rollback"]
 
 
 def add_publish(parser: argparse.ArgumentParser) -> None:
-    """Declare what `publish` takes."""
+    """Declare the arguments of `publish`."""
     parser.add_argument("model", metavar="MODEL", help="the folder of a SavedModel of any writer")
     parser.add_argument("base_path", metavar="BASE", help="the folder above the versions")
     parser.add_argument(
-        "--version", type=int, help="its number; by default the next after the highest"
+        "--version", type=int, help="the version's number; by default the next after the highest"
     )
     parser.add_argument(
         "--warmup", metavar="SIZES", type=to_sizes, help="batch sizes of warmup requests: 1,8,32"
@@ -31,12 +31,12 @@ def add_publish(parser: argparse.ArgumentParser) -> None:
         type=to_sizes,
         help="batch sizes that the server runs: 1,8,32",
     )
-    parser.add_argument("--name", help="of the model, in its configuration; by default BASE's")
+    parser.add_argument("--name", help="the model's name in its configuration; by default BASE's")
     _add_shared(parser)
 
 
 def add_rollback(parser: argparse.ArgumentParser) -> None:
-    """Declare what `rollback` takes."""
+    """Declare the arguments of `rollback`."""
     parser.add_argument("base_path", metavar="BASE", help="the folder above the versions")
     parser.add_argument(
         "--to", metavar="VERSION", type=int, help="by default the one before the newest"
@@ -46,11 +46,11 @@ def add_rollback(parser: argparse.ArgumentParser) -> None:
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", metavar="COUNT", type=int, help="how many versions stay")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run_publish(options: argparse.Namespace) -> int:
-    """Publish; the exit status."""
+    """Publish a model, and return the exit status."""
     from bridge.serving.publishing import publish
 
     published = publish(
@@ -67,7 +67,7 @@ def run_publish(options: argparse.Namespace) -> int:
 
 
 def run_rollback(options: argparse.Namespace) -> int:
-    """Go back; the exit status."""
+    """Serve an older version again, and return the exit status."""
     from bridge.serving.publishing import rollback
 
     published = rollback(options.base_path, to=options.to, keep=options.keep)

@@ -1,4 +1,4 @@
-"""What `module:function` names: an object of a Python module, or a serialized `Exported`."""
+"""The target of an export: an object of a Python module, or a serialized `Exported`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["CodeError", "Target", "find_target"]
 
 
 class CodeError(StructureError):
-    """The user's own code raised something, which is the cause: mend it."""
+    """The user's own code raised an error, which is the cause."""
 
 
 _MAX_EXPORTED_BYTES = 1 << 31  # flatbuffers' own limit
@@ -28,12 +28,12 @@ _MAX_EXPORTED_BYTES = 1 << 31  # flatbuffers' own limit
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is exported.
+    """An object to be exported.
 
     Attributes:
-        name: as it was asked for, without the folders of a file.
-        value: the object; an `Exported` of a file.
-        file: where it comes from; None where the module does not say.
+        name: `module:function` as the user wrote it, or the name of a file.
+        value: the object, or the `Exported` in the file.
+        file: the source file; None where the module has none.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Target:
 
 
 def find_target(name: str, folder: Path) -> Target:
-    """The object that a name stands for.
+    """Return the object that a name stands for.
 
     Args:
         name: `module:function`, `module:object.method`, or the path of a file that holds what
             `jax.export.Exported.serialize` returned.
-        folder: where modules are looked for first, as `python -m` does in its own.
+        folder: the folder in which modules are looked for first, as `python -m` does.
 
     Raises:
         StructureError: there is no such module or object.
@@ -60,7 +60,7 @@ def find_target(name: str, folder: Path) -> Target:
     module_name, colon, attributes = name.partition(":")
     if not colon or not module_name or not attributes:
         raise StructureError(
-            f"{name!r} is no file, and not of the form module:function. To do: write it as "
+            f"{name!r} is neither a file nor of the form module:function. To do: write it as "
             "package.module:function, module:object.method, or name a file that holds a "
             "serialized jax.export.Exported."
         )

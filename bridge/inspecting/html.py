@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
+from xml.etree.ElementTree import Element
 
-from bridge.inspecting.markup import Markup, element, join
+from bridge.inspecting.markup import PAGE_STYLE, element, to_markup
 from bridge.inspecting.pictures import (
     areas_of,
     draw_array,
@@ -25,7 +27,6 @@ from bridge.inspecting.report_text import (
     writer_of,
 )
 from bridge.inspecting.sharding import ArraySharding, ShardingReport
-from bridge.inspecting.style import STYLE
 
 if TYPE_CHECKING:
     from bridge.inspecting.cost import CostReport
@@ -34,19 +35,24 @@ __all__ = ["to_html"]
 
 # Whatever a name from the file might smuggle in, the browser runs nothing and fetches nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_MOST_ROWS = 200
-_MOST_OPERATIONS = 20
+_MAX_ROWS = 200
+_MAX_OPERATIONS = 20
 
 
 def to_html(report: FileReport, costs: Sequence[CostReport] = ()) -> str:
-    """The page. It is also well-formed XML."""
+    """Return the page of a file, which is also well-formed XML.
+
+    Args:
+        report: the report of `inspect`.
+        costs: the costs of calls, which get a section of their own.
+    """
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", attributes={"http-equiv": "Content-Security-Policy"}, content=_POLICY),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"{report.path} · jax-tf-bridge"),
-        element("style", Markup(STYLE)),
+        element("style", PAGE_STYLE),
     )
     sections = [
         _summary(report),
@@ -57,10 +63,10 @@ def to_html(report: FileReport, costs: Sequence[CostReport] = ()) -> str:
         _rest(report),
     ]
     page = element("html", head, element("body", element("main", *sections)), lang="en")
-    return f"<!DOCTYPE html>\n{page}\n"
+    return f"<!DOCTYPE html>\n{to_markup(page)}\n"
 
 
-def _summary(report: FileReport) -> Markup:
+def _summary(report: FileReport) -> Element:
     variables = sum(parameter.bytes for parameter in report.parameters)
     line = (
         f"{size(report.bytes)} · {_count(len(report.signatures), 'signature')} · "
@@ -73,19 +79,19 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _releases(report: FileReport) -> Markup:
-    reasons = [_obstacle(s, order) for s in report.signatures for order in s.orders]
+def _releases(report: FileReport) -> Element:
+    reasons = [
+        _obstacle(s, order) for s in report.signatures for order in s.orders if order.obstacles
+    ]
     return element(
         "section",
         element("h2", readers(report.tensorflow).capitalize().replace("tensorflow", "TensorFlow")),
-        _card(draw_releases(report), *filter(None, reasons)),
+        _card(draw_releases(report), *reasons),
     )
 
 
-def _obstacle(signature: SignatureReport, order: OrderReport) -> Markup:
-    """What stops the release just below the oldest one that runs an order."""
-    if not order.obstacles:
-        return Markup("")
+def _obstacle(signature: SignatureReport, order: OrderReport) -> Element:
+    """Return why the release just below the oldest one that runs an order does not."""
     last = order.obstacles[-1]
     known = last.operation and last.operation not in last.reason
     where = f" ({last.operation})" if known else ""
@@ -94,9 +100,9 @@ def _obstacle(signature: SignatureReport, order: OrderReport) -> Markup:
     return element("p", element("code", signature.key), f", {order.title}: {reason}")
 
 
-def _signature(signature: SignatureReport, report: FileReport) -> Markup:
+def _signature(signature: SignatureReport, report: FileReport) -> Element:
     bound = set(signature.parameters)
-    held = sum(p.bytes for p in report.parameters if p.name in bound)
+    variable_bytes = sum(p.bytes for p in report.parameters if p.name in bound)
     checks = [f"{check.name} (by {' and '.join(check.sources)})" for check in signature.checks]
     facts = {
         "platforms": ", ".join(signature.platforms) or "any",
@@ -111,29 +117,29 @@ def _signature(signature: SignatureReport, report: FileReport) -> Markup:
     return element(
         "section",
         element("h2", f"Signature {signature.key}"),
-        _card(draw_flow(signature, held)),
+        _card(draw_flow(signature, variable_bytes)),
         _card(_facts(facts)),
         element("h3", "Inputs and outputs"),
         _card(_tensors(signature)),
         element("h3", "Modules"),
         _card(_orders(signature.orders)),
         element("h3", "Operations"),
-        _card(_operations(signature.operations)),
+        _card(*_operations(signature.operations)),
         *([element("h3", "Arrays on the mesh"), _sharding(sharding)] if sharding else []),
     )
 
 
-def _tensors(signature: SignatureReport) -> Markup:
+def _tensors(signature: SignatureReport) -> Element:
     rows = []
     for role, tensors in (("in", signature.inputs), ("out", signature.outputs)):
-        for tensor in tensors[:_MOST_ROWS]:
+        for tensor in tensors[:_MAX_ROWS]:
             dims = "..." if tensor.shape is None else ",".join(map(str, tensor.shape))
             note = tensor.element if tensor.used else f"{tensor.element} unused"
             rows.append([role, tensor.name, f"{tensor.dtype}[{dims}]", tensor.path, note])
     return _table(["", "name", "type", "path", ""], rows, code={1, 2, 3})
 
 
-def _orders(orders: Sequence[OrderReport]) -> Markup:
+def _orders(orders: Sequence[OrderReport]) -> Element:
     heads = [
         "",
         "name",
@@ -160,9 +166,9 @@ def _orders(orders: Sequence[OrderReport]) -> Markup:
     return _table(heads, rows, code={1}, numbers={2, 3, 4, 5, 6, 7})
 
 
-def _operations(operations: Mapping[str, int]) -> Markup:
+def _operations(operations: Mapping[str, int]) -> list[Element]:
     most = max(operations.values(), default=1)
-    shown = list(operations.items())[:_MOST_OPERATIONS]
+    shown = list(operations.items())[:_MAX_OPERATIONS]
     rows = [
         element(
             "tr",
@@ -173,20 +179,20 @@ def _operations(operations: Mapping[str, int]) -> Markup:
         for name, count in shown
     ]
     rest = len(operations) - len(shown)
-    return join(element("table", *rows, class_="bars"), *_more(rest, "kind"))
+    return [element("table", *rows, class_="bars"), *_more(rest, "kind")]
 
 
-def _sharding(sharding: ShardingReport) -> Markup:
+def _sharding(sharding: ShardingReport) -> Element:
     devices = math.prod(axis.size for axis in sharding.mesh)
     axes = " × ".join(
         f"{axis.name or f'axis {index}'} {axis.size}" for index, axis in enumerate(sharding.mesh)
     )
     line = f"{devices} devices: {axes}, partitioned by {sharding.partitioner}"
-    arrays = [_array(array, sharding) for array in sharding.arrays[:_MOST_ROWS]]
+    arrays = [_array(array, sharding) for array in sharding.arrays[:_MAX_ROWS]]
     return _card(element("p", line), element("div", *arrays, class_="arrays"))
 
 
-def _array(array: ArraySharding, sharding: ShardingReport) -> Markup:
+def _array(array: ArraySharding, sharding: ShardingReport) -> Element:
     shape = ",".join(map(str, array.shape))
     title = element("p", f"{array.role} ", element("code", f"{array.path} [{shape}]"))
     if not array.tiles:
@@ -206,12 +212,12 @@ def _array(array: ArraySharding, sharding: ShardingReport) -> Markup:
     )
 
 
-def _sizes(report: FileReport) -> Markup:
+def _sizes(report: FileReport) -> Element:
     areas = areas_of(report)
     kinds = {"variable": "variables", "constant": "constants", "graph": "modules"}
     present = [kind for kind in kinds if any(area.kind == kind for area in areas)]
-    legend = element("p", *(_key(kind, kinds[kind]) for kind in present), class_="legend")
-    parameters = report.parameters_by_size[:_MOST_ROWS]
+    legend = element("p", *(_legend_key(kind, kinds[kind]) for kind in present), class_="legend")
+    parameters = report.parameters_by_size[:_MAX_ROWS]
     rows = [
         element(
             "tr",
@@ -255,18 +261,18 @@ def _kind(parameter: ParameterReport) -> str:
     return "trainable" if parameter.trainable else "fixed"
 
 
-def _key(kind: str, name: str) -> Markup:
+def _legend_key(kind: str, name: str) -> Element:
     swatch = element("rect", width=12, height=12, rx=3, class_=kind)
     return element("span", element("svg", swatch, width=12, height=12), name)
 
 
-def _more(count: int, what: str) -> list[Markup]:
+def _more(count: int, what: str) -> list[Element]:
     return (
         [element("p", f"and {_count(count, f'other {what}')}", class_="quiet")] if count > 0 else []
     )
 
 
-def _costs(costs: Iterable[CostReport]) -> Markup:
+def _costs(costs: Iterable[CostReport]) -> Element:
     cards = []
     for cost in costs:
         what = f"gradient {cost.order}" if cost.order else "function"
@@ -277,7 +283,7 @@ def _costs(costs: Iterable[CostReport]) -> Markup:
     return element("section", element("h2", "Cost of a call"), *cards)
 
 
-def _rest(report: FileReport) -> Markup:
+def _rest(report: FileReport) -> Element:
     warmup = report.warmup
     facts = {
         "written by": writer_of(report),
@@ -288,7 +294,7 @@ def _rest(report: FileReport) -> Markup:
         **({"other signatures": ", ".join(report.others)} if report.others else {}),
         **({"TF_XLA_FLAGS": " ".join(report.flags)} if report.flags else {}),
     }
-    rows = [[file.path, size(file.bytes)] for file in report.files[:_MOST_ROWS]]
+    rows = [[file.path, size(file.bytes)] for file in report.files[:_MAX_ROWS]]
     return element(
         "section",
         element("h2", "File"),
@@ -298,13 +304,13 @@ def _rest(report: FileReport) -> Markup:
     )
 
 
-def _card(*children: str) -> Markup:
+def _card(*children: Element) -> Element:
     return element("div", *children, class_="card")
 
 
-def _facts(facts: Mapping[str, str]) -> Markup:
-    pairs = [join(element("dt", name), element("dd", value)) for name, value in facts.items()]
-    return element("dl", *pairs, class_="facts")
+def _facts(facts: Mapping[str, str]) -> Element:
+    pairs = [(element("dt", name), element("dd", value)) for name, value in facts.items()]
+    return element("dl", *chain.from_iterable(pairs), class_="facts")
 
 
 def _table(
@@ -313,12 +319,12 @@ def _table(
     *,
     code: set[int] | None = None,
     numbers: set[int] | None = None,
-) -> Markup:
-    def cell(index: int, text: str) -> Markup:
+) -> Element:
+    def cell(index: int, text: str) -> Element:
         inside = element("code", text) if index in (code or ()) else text
         return element("td", inside, class_="number" if index in (numbers or ()) else None)
 
-    def head(index: int, text: str) -> Markup:
+    def head(index: int, text: str) -> Element:
         return element("th", text, class_="number" if index in (numbers or ()) else None)
 
     return element(

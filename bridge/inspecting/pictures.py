@@ -1,15 +1,17 @@
-"""Pictures of a report, as SVG: data flow, sizes, meshes, releases."""
+"""Pictures of a report as SVG: data flow, sizes, releases, and arrays on a mesh."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from xml.etree.ElementTree import Element
 
-from bridge.inspecting.markup import Markup, element
+from bridge.core.mesh_text import axes_text
+from bridge.inspecting.markup import IMAGE_STYLE, element
 from bridge.inspecting.report import FileReport, SignatureReport, TensorReport
 from bridge.inspecting.report_text import aval, size
-from bridge.inspecting.sharding import ArraySharding
+from bridge.inspecting.sharding import ArraySharding, ShardingReport
 from xla_call_module.shardings.placements import MeshAxis
 from xla_call_module.versions import RELEASES
 
@@ -20,22 +22,26 @@ __all__ = [
     "draw_flow",
     "draw_mesh",
     "draw_releases",
+    "draw_sharding_picture",
     "draw_sizes",
 ]
 
 _WIDTH = 920
 _BOX_WIDTH, _BOX_HEIGHT, _GAP = 250, 46, 12
 _MODULE_X, _MODULE_WIDTH = 335, 250
-_MOST_TENSORS = 24
-_MOST_AREAS = 400
+_MAX_TENSORS = 24
+_MAX_AREAS = 400
 _SIZES_HEIGHT = 300
 _CELL = 34
-_MOST_CELLS = 32
+_MAX_CELLS = 32
+_MAX_ARRAYS = 200
+# Of the image of a mesh: the width of a letter, the height of a line, and the margin.
+_LETTER, _LINE, _MARGIN = 7.3, 20, 12
 # Neighbours differ most where hues are a golden angle apart.
 _HUE_STEP = 137.508
 
 
-def _svg(width: float, height: float, *children: str, label: str) -> Markup:
+def _svg(width: float, height: float, *children: Element, label: str) -> Element:
     return element(
         "svg",
         element("title", label),
@@ -50,7 +56,7 @@ def _svg(width: float, height: float, *children: str, label: str) -> Markup:
 
 def _rect(
     x: float, y: float, width: float, height: float, kind: str, fill: str | None = None
-) -> Markup:
+) -> Element:
     return element(
         "rect",
         x=f"{x:.1f}",
@@ -63,24 +69,24 @@ def _rect(
     )
 
 
-def _write(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> Markup:
+def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> Element:
     return element(
         "text", text, x=f"{x:.1f}", y=f"{y:.1f}", class_=kind or None, text_anchor=anchor
     )
 
 
 def _fit(text: str, width: float, letter: float = 7.2) -> str:
-    """The text, cut where it would be wider; letters are taken to be of one width."""
+    """Return the text, cut to a width; letters are taken to be of one width."""
     most = max(1, int(width / letter))
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def draw_flow(signature: SignatureReport, held: int) -> Markup:
-    """Inputs and parameters, the modules of every order, outputs.
+def draw_flow(signature: SignatureReport, variable_bytes: int) -> Element:
+    """Draw a signature: inputs and variables, the modules of every order, outputs.
 
     Args:
-        signature: what is drawn.
-        held: bytes of the variables that are bound to it.
+        signature: the signature.
+        variable_bytes: the number of bytes of the variables that are bound to it.
     """
     inputs = _column(signature.inputs, 0, "input")
     outputs = _column(signature.outputs, _WIDTH - _BOX_WIDTH, "output")
@@ -99,12 +105,12 @@ def draw_flow(signature: SignatureReport, held: int) -> Markup:
             if used:
                 drawn.append(_wire(side, y + _BOX_HEIGHT / 2, middle))
     if signature.parameters:
-        drawn.append(_held(signature, held, top + module_height))
+        drawn.append(_variables(signature, variable_bytes, top + module_height))
     return _svg(_WIDTH, height, *drawn, label=f"Data flow of {signature.key}")
 
 
-def _column(tensors: Sequence[TensorReport], x: float, kind: str) -> list[tuple[Markup, bool]]:
-    shown = tensors if len(tensors) <= _MOST_TENSORS else tensors[: _MOST_TENSORS - 1]
+def _column(tensors: Sequence[TensorReport], x: float, kind: str) -> list[tuple[Element, bool]]:
+    shown = tensors if len(tensors) <= _MAX_TENSORS else tensors[: _MAX_TENSORS - 1]
     boxes = [
         (_box(x, t.name, aval(t), f"{t.name}: {aval(t)} = {t.path}", kind, used=t.used), t.used)
         for t in shown
@@ -114,23 +120,21 @@ def _column(tensors: Sequence[TensorReport], x: float, kind: str) -> list[tuple[
     return boxes
 
 
-def _box(x: float, name: str, note: str, title: str, kind: str, *, used: bool) -> Markup:
+def _box(x: float, name: str, note: str, title: str, kind: str, *, used: bool) -> Element:
     return element(
         "g",
         element("title", title or name),
         _rect(x + 1, 1, _BOX_WIDTH - 2, _BOX_HEIGHT - 2, kind if used else f"{kind} unused"),
-        _write(x + 12, 19, _fit(name, _BOX_WIDTH - 24), "strong"),
-        _write(
-            x + 12, 36, _fit(note if used else f"{note}, unused", _BOX_WIDTH - 24, 6.2), "small"
-        ),
+        _text(x + 12, 19, _fit(name, _BOX_WIDTH - 24), "strong"),
+        _text(x + 12, 36, _fit(note if used else f"{note}, unused", _BOX_WIDTH - 24, 6.2), "small"),
     )
 
 
-def _module(signature: SignatureReport, top: float, height: float) -> Markup:
+def _module(signature: SignatureReport, top: float, height: float) -> Element:
     x, width = _MODULE_X, _MODULE_WIDTH
     rows = [
         _rect(x, top, width, height, "module"),
-        _write(x + 14, top + 24, _fit(signature.function, width - 28, 7.6), "strong"),
+        _text(x + 14, top + 24, _fit(signature.function, width - 28, 7.6), "strong"),
     ]
     for index, order in enumerate(signature.orders):
         y = top + 40 + 40 * index
@@ -143,15 +147,15 @@ def _module(signature: SignatureReport, top: float, height: float) -> Markup:
                     "title", f"{name} {order.function}: runs from TensorFlow {order.tensorflow}"
                 ),
                 _rect(x + 8, y - 4, width - 16, 36, "off"),
-                _write(x + 18, y + 11, name),
-                _write(x + 18, y + 26, facts, "small"),
-                _write(x + width - 16, y + 11, f"TF {order.tensorflow}", "small", "end"),
+                _text(x + 18, y + 11, name),
+                _text(x + 18, y + 26, facts, "small"),
+                _text(x + width - 16, y + 11, f"TF {order.tensorflow}", "small", "end"),
             )
         ]
     return element("g", element("title", signature.function), *rows)
 
 
-def _wire(side: str, y: float, middle: float) -> Markup:
+def _wire(side: str, y: float, middle: float) -> Element:
     start, end = (
         (_BOX_WIDTH, _MODULE_X)
         if side == "in"
@@ -166,7 +170,7 @@ def _wire(side: str, y: float, middle: float) -> Markup:
     )
 
 
-def _held(signature: SignatureReport, held: int, top: float) -> Markup:
+def _variables(signature: SignatureReport, variable_bytes: int, top: float) -> Element:
     x, y, center = _MODULE_X, top + 30, _MODULE_X + _MODULE_WIDTH / 2
     count = len(signature.parameters)
     title = f"{count} variable{'s' if count > 1 else ''}"
@@ -176,15 +180,15 @@ def _held(signature: SignatureReport, held: int, top: float) -> Markup:
         element("path", d=f"M{center} {y:.1f} L{center} {top + 8:.1f}", class_="wire"),
         element("polygon", points=tip, class_="tip"),
         element("title", ", ".join(signature.parameters[:50])),
-        _rect(x, y, _MODULE_WIDTH, _BOX_HEIGHT, "held"),
-        _write(x + 12, y + 19, title, "strong"),
-        _write(x + 12, y + 36, size(held), "small"),
+        _rect(x, y, _MODULE_WIDTH, _BOX_HEIGHT, "bound"),
+        _text(x + 12, y + 19, title, "strong"),
+        _text(x + 12, y + 36, size(variable_bytes), "small"),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Something of a size: a `variable`, a `constant` or a `graph`."""
+    """A variable, a constant or a module (`graph`) with its size in bytes."""
 
     name: str
     bytes: int
@@ -192,22 +196,22 @@ class Area:
 
 
 def areas_of(report: FileReport) -> tuple[Area, ...]:
-    """Variables, constants and modules, the largest first."""
-    found = [
+    """Return the variables, constants and modules of a file, the largest first."""
+    areas = [
         Area(p.name, p.bytes, "constant" if p.constant else "variable") for p in report.parameters
     ]
-    found += [
+    areas += [
         Area(f"{s.key}: {o.title}", o.module_bytes, "graph")
         for s in report.signatures
         for o in s.orders
     ]
-    return tuple(sorted(found, key=lambda area: -area.bytes))
+    return tuple(sorted(areas, key=lambda area: -area.bytes))
 
 
-def draw_sizes(areas: Sequence[Area]) -> Markup:
-    """A rectangle for each area, as large as its bytes; the smallest ones together in one."""
-    shown = [area for area in areas[:_MOST_AREAS] if area.bytes]
-    if rest := [area for area in areas[_MOST_AREAS:] if area.bytes]:
+def draw_sizes(areas: Sequence[Area]) -> Element:
+    """Draw a tree map: a rectangle for each area, and one for the smallest ones together."""
+    shown = [area for area in areas[:_MAX_AREAS] if area.bytes]
+    if rest := [area for area in areas[_MAX_AREAS:] if area.bytes]:
         total = sum(area.bytes for area in rest)
         shown.append(Area(f"{len(rest)} others", total, rest[0].kind))
     placed = _place(shown, 0.0, 0.0, float(_WIDTH), float(_SIZES_HEIGHT))
@@ -221,7 +225,7 @@ _Place = tuple[float, float, float, float]
 def _place(
     areas: Sequence[Area], x: float, y: float, width: float, height: float
 ) -> list[tuple[Area, _Place]]:
-    """Halves of about the same weight beside each other, along the longer side."""
+    """Return the place of each area: halves of about the same weight along the longer side."""
     if len(areas) < 2:
         return [(area, (x, y, width, height)) for area in areas]
     total, first, split = sum(area.bytes for area in areas), 0, 0
@@ -237,20 +241,20 @@ def _place(
     return _place(head, x, y, width, cut) + _place(tail, x, y + cut, width, height - cut)
 
 
-def _area(area: Area, x: float, y: float, width: float, height: float) -> Markup:
+def _area(area: Area, x: float, y: float, width: float, height: float) -> Element:
     parts = [
         element("title", f"{area.name}: {size(area.bytes)}"),
         _rect(x, y, width, height, area.kind),
     ]
     if width > 60 and height > 24:
-        parts.append(_write(x + 10, y + 19, _fit(area.name, width - 16, 8.2), "strong"))
+        parts.append(_text(x + 10, y + 19, _fit(area.name, width - 16, 8.2), "strong"))
     if width > 60 and height > 42:
-        parts.append(_write(x + 10, y + 36, size(area.bytes), "small"))
+        parts.append(_text(x + 10, y + 36, size(area.bytes), "small"))
     return element("g", *parts)
 
 
-def draw_releases(report: FileReport) -> Markup:
-    """TensorFlow's releases in a row, those that read all of the file filled."""
+def draw_releases(report: FileReport) -> Element:
+    """Draw TensorFlow's releases in a row, those filled that read all of the file."""
     orders = [order for signature in report.signatures for order in signature.orders]
     step = _WIDTH / len(RELEASES)
     drawn = []
@@ -265,8 +269,8 @@ def draw_releases(report: FileReport) -> Markup:
                 "g",
                 element("title", f"TensorFlow {release.name}: {why}"),
                 _rect(x + 2, 2, step - 4, 44, "output" if runs else "off"),
-                _write(x + step / 2, 21, release.name, "strong", "middle"),
-                _write(x + step / 2, 37, "reads it" if runs else "does not", "small", "middle"),
+                _text(x + step / 2, 21, release.name, "strong", "middle"),
+                _text(x + step / 2, 37, "reads it" if runs else "does not", "small", "middle"),
             )
         )
     return _svg(_WIDTH, 48, *drawn, label="Releases of TensorFlow that read the file")
@@ -276,20 +280,20 @@ def _color(tile: int) -> str:
     return f"hsl({(205 + tile * _HUE_STEP) % 360:.0f} 52% {74 - 7 * (tile % 3)}%)"
 
 
-def draw_mesh(mesh: Sequence[MeshAxis], tiles: Sequence[int], label: str) -> Markup:
-    """The devices in a grid, each with the number and the colour of the part that it has.
+def draw_mesh(mesh: Sequence[MeshAxis], tiles: Sequence[int], label: str) -> Element:
+    """Draw the devices in a grid, each with the number and the colour of its part.
 
     The last axis goes from left to right, the others downwards; of a large mesh the first devices
     are drawn.
     """
     *outer, last = mesh
-    columns = min(last.size, _MOST_CELLS)
-    rows = min(math.prod(axis.size for axis in outer), _MOST_CELLS)
+    columns = min(last.size, _MAX_CELLS)
+    rows = min(math.prod(axis.size for axis in outer), _MAX_CELLS)
     down = _fit(" · ".join(axis.name or f"axis {i}" for i, axis in enumerate(outer)), 90, 6)
     left, top = (22 + 6 * len(down) if outer else 4), 22
-    drawn = [_write(left, 14, f"{last.name or f'axis {len(outer)}'} →", "small")]
+    drawn = [_text(left, 14, f"{last.name or f'axis {len(outer)}'} →", "small")]
     if outer:
-        drawn.append(_write(0, top + 20, f"{down} ↓", "small"))
+        drawn.append(_text(0, top + 20, f"{down} ↓", "small"))
     for row in range(rows):
         for column in range(columns):
             tile = tiles[row * last.size + column]
@@ -297,22 +301,22 @@ def draw_mesh(mesh: Sequence[MeshAxis], tiles: Sequence[int], label: str) -> Mar
     return _svg(left + columns * _CELL + 4, top + rows * _CELL + 4, *drawn, label=label)
 
 
-def _tile(x: float, y: float, tile: int, width: float = _CELL, height: float = _CELL) -> Markup:
+def _tile(x: float, y: float, tile: int, width: float = _CELL, height: float = _CELL) -> Element:
     parts = [
         element("title", f"part {tile}"),
         _rect(x, y, width, height, "tile", fill=_color(tile)),
     ]
     if min(width, height) >= 16:
-        parts.append(_write(x + width / 2, y + height / 2 + 4, str(tile), "ontile", "middle"))
+        parts.append(_text(x + width / 2, y + height / 2 + 4, str(tile), "ontile", "middle"))
     return element("g", *parts)
 
 
-def draw_array(array: ArraySharding) -> Markup:
-    """The array cut into its parts: the last split dimension across, the one before downwards."""
+def draw_array(array: ArraySharding) -> Element:
+    """Draw an array cut into its parts: the last split dimension across, the one before down."""
     down, across = _directions(array.parts)
     strides = [math.prod(array.parts[index + 1 :]) for index in range(len(array.parts))]
     rows, columns = (
-        1 if index is None else min(array.parts[index], _MOST_CELLS) for index in (down, across)
+        1 if index is None else min(array.parts[index], _MAX_CELLS) for index in (down, across)
     )
     width, height = 170.0 / columns, 136.0 / rows
     drawn = [
@@ -330,7 +334,7 @@ def draw_array(array: ArraySharding) -> Markup:
 
 
 def _directions(parts: Sequence[int]) -> tuple[int | None, int | None]:
-    """Which dimension goes downwards and which across: that of columns across, if it is split."""
+    """Return the dimensions drawn downwards and across: that of columns across, if it is split."""
     split = [index for index, count in enumerate(parts) if count > 1]
     if not split:
         return None, None
@@ -338,3 +342,57 @@ def _directions(parts: Sequence[int]) -> tuple[int | None, int | None]:
         is_last = len(parts) > 1 and split[0] == len(parts) - 1
         return (None, split[0]) if is_last else (split[0], None)
     return split[-2], split[-1]
+
+
+def draw_sharding_picture(sharding: ShardingReport) -> Element:
+    """Draw each array with its parts in colours, and beside it the devices in these colours."""
+    axes = [(axis.name, axis.size) for axis in sharding.mesh]
+    count = math.prod(size for _, size in axes)
+    title = f"{count} devices: {axes_text(axes)}, partitioned by {sharding.partitioner}"
+    drawn = [_line(title, _MARGIN + 12)]
+    width, top = _MARGIN + _LETTER * len(title), float(_MARGIN + _LINE + 8)
+    for array in sharding.arrays[:_MAX_ARRAYS]:
+        caption = _caption(array)
+        drawn.append(_line(caption, top + 12))
+        width, top, left = max(width, _MARGIN + _LETTER * len(caption)), top + _LINE, _MARGIN
+        bottom = top
+        for picture in _pictures(array, sharding):
+            drawn.append(element("g", picture, transform=f"translate({left:g} {top:g})"))
+            left += int(float(picture.get("width", 0))) + 24
+            bottom = max(bottom, top + float(picture.get("height", 0)))
+        width, top = max(width, left), bottom + 16
+    if (rest := len(sharding.arrays) - _MAX_ARRAYS) > 0:
+        drawn.append(_line(f"and {rest} other arrays", top + 12))
+        top += _LINE
+    width += _MARGIN
+    return element(
+        "svg",
+        element("title", title),
+        element("style", IMAGE_STYLE),
+        element("rect", class_="page", width=f"{width:g}", height=f"{top:g}"),
+        *drawn,
+        viewBox=f"0 0 {width:g} {top:g}",
+        width=f"{width:g}",
+        height=f"{top:g}",
+        xmlns="http://www.w3.org/2000/svg",
+    )
+
+
+def _pictures(array: ArraySharding, sharding: ShardingReport) -> list[Element]:
+    if not array.tiles or max(array.parts, default=1) == 1:
+        return []
+    label = f"Which part of {array.path} each device has"
+    return [draw_array(array), draw_mesh(sharding.mesh, array.tiles, label)]
+
+
+def _caption(array: ArraySharding) -> str:
+    what = f"{array.role} {array.path} [{','.join(map(str, array.shape))}]: "
+    if not array.tiles:
+        return what + array.text
+    if max(array.parts, default=1) == 1:
+        return what + "whole on every device"
+    return what + f"split by ({', '.join('+'.join(axes) or 'whole' for axes in array.axes)})"
+
+
+def _line(text: str, y: float) -> Element:
+    return element("text", text, x=_MARGIN, y=f"{y:g}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,9 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from bridge.core.mesh_text import axes_text, draw_grid
 from bridge.inspecting.report import FileReport, OrderReport, SignatureReport, TensorReport
-from bridge.inspecting.sharding_lines import draw_sharding
+from bridge.inspecting.sharding import ArraySharding, ShardingReport
 from savedmodel.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ __all__ = [
     "aval",
     "cost_facts",
     "devices_of",
+    "draw_sharding",
     "manifest_facts",
     "print_costs",
     "print_report",
@@ -31,7 +34,9 @@ __all__ = [
     "writer_of",
 ]
 
-_MOST_OPERATIONS = 12
+_MAX_OPERATIONS = 12
+_MAX_DEVICES_DRAWN = 64
+_MAX_ARRAYS = 32
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -142,8 +147,38 @@ def _print_signature(signature: SignatureReport, console: Console) -> None:
             console.print(_text(line), soft_wrap=True)
 
 
+def draw_sharding(sharding: ShardingReport) -> list[str]:
+    """The mesh with its devices, then each array with the part that each device has.
+
+    What comes from the file is in it as it is, and may hold what a terminal obeys.
+    """
+    axes = [(axis.name, axis.size) for axis in sharding.mesh]
+    devices = math.prod(size for _, size in axes)
+    drawn = devices <= _MAX_DEVICES_DRAWN
+    lines = [f"mesh of {devices} devices: {axes_text(axes)} ({sharding.partitioner})"]
+    lines += draw_grid(axes, range(devices)) if drawn else []
+    for array in sharding.arrays[:_MAX_ARRAYS]:
+        lines.append(_array(array))
+        if drawn and array.tiles and max(array.parts, default=1) > 1:
+            lines += draw_grid(axes, array.tiles)
+    if (rest := len(sharding.arrays) - _MAX_ARRAYS) > 0:
+        lines.append(f"and {rest} other arrays")
+    return lines
+
+
+def _array(array: ArraySharding) -> str:
+    shape = ",".join(map(str, array.shape))
+    if not array.tiles:
+        return f"{array.role} {array.path} [{shape}]: {array.text}"
+    if max(array.parts, default=1) == 1:
+        return f"{array.role} {array.path} [{shape}]: whole on every device"
+    dims = ", ".join("+".join(axes) or "whole" for axes in array.axes)
+    parts = " x ".join(map(str, array.parts))
+    return f"{array.role} {array.path} [{shape}]: split by ({dims}), {parts} parts; on each device:"
+
+
 def _operations(operations: Mapping[str, int]) -> str:
-    shown = [f"{count} {name}" for name, count in list(operations.items())[:_MOST_OPERATIONS]]
+    shown = [f"{count} {name}" for name, count in list(operations.items())[:_MAX_OPERATIONS]]
     rest = len(operations) - len(shown)
     return ", ".join([*shown, *([f"and {rest} other kinds"] if rest else [])])
 

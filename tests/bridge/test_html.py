@@ -16,7 +16,7 @@ import pytest
 import bridge
 from bridge.cli.main import main
 from bridge.inspecting.html import to_html
-from bridge.inspecting.markup import element, join
+from bridge.inspecting.markup import element, to_markup
 from bridge.inspecting.pictures import Area, areas_of, draw_sizes
 from tests.jax_versions import ERF
 
@@ -121,12 +121,12 @@ def test_every_release_is_drawn(page):
 def test_the_areas_fill_the_picture(report):
     areas = areas_of(report)
     assert [area.bytes for area in areas] == sorted((a.bytes for a in areas), reverse=True)
-    assert _drawn(draw_sizes(areas)) == pytest.approx(920 * 300, rel=0.01)
+    assert _drawn(to_markup(draw_sizes(areas))) == pytest.approx(920 * 300, rel=0.01)
 
 
 def test_many_areas_are_drawn_as_others():
     areas = [Area(f"v{index}", 1000 - index, "variable") for index in range(500)]
-    picture = draw_sizes(areas)
+    picture = to_markup(draw_sizes(areas))
     assert "100 others" in picture
     assert picture.count("<rect") == 401
     assert _drawn(picture) == pytest.approx(920 * 300, rel=0.01)
@@ -134,8 +134,8 @@ def test_many_areas_are_drawn_as_others():
 
 def test_areas_of_very_different_sizes():
     areas = [Area("large", 10**12, "variable"), *[Area("small", 1, "graph")] * 5]
-    assert draw_sizes(areas).count("<rect") == 6
-    assert draw_sizes([Area("empty", 0, "variable")]).count("<rect") == 0
+    assert to_markup(draw_sizes(areas)).count("<rect") == 6
+    assert to_markup(draw_sizes([Area("empty", 0, "variable")])).count("<rect") == 0
 
 
 def _drawn(picture):
@@ -150,10 +150,9 @@ def test_a_file_without_variables(tmp_path):
 
 
 def test_elements_escape_what_is_text():
-    assert element("p", "<b>", element("b", "&"), title='"') == (
-        '<p title="&quot;">&lt;b&gt;<b>&amp;</b></p>'
-    )
-    assert join("\x00\ud800") == r"\x00\ud800"
+    made = element("p", "<b>", element("b", "&"), "after", title='"')
+    assert to_markup(made) == '<p title="&quot;">&lt;b&gt;<b>&amp;</b>after</p>'
+    assert element("p", "\x00\ud800").text == r"\x00\ud800"
 
 
 def test_the_command_writes_the_page(report, page, tmp_path):

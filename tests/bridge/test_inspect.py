@@ -18,10 +18,10 @@ from rich.console import Console
 
 import bridge
 import savedmodel
+from bridge.cli.inspect_command import module_text
 from bridge.cli.main import main
 from bridge.diff import diff
 from bridge.inspecting.cost import costs_of_model
-from bridge.inspecting.module_text import module_text
 from bridge.inspecting.report_text import print_report
 from tests.jax_versions import ERF, ERF_OF_SYMBOLS
 from xla_call_module.errors import FormatError, StructureError

@@ -13,12 +13,12 @@ from jax import lax
 from rich.console import Console
 
 import bridge
+from bridge.cli.terminal import print_verification
 from bridge.verifying.comparison import Tolerance
 from bridge.verifying.tensorflow_probes import PROBES, probe_all
 from bridge.verifying.tensorflow_process import TensorFlowRun
 from bridge.verifying.trials import Trial, read_trials, write_trials
 from bridge.verifying.verification import compare
-from bridge.verifying.verify_text import print_verification
 from xla_call_module import from_exported
 from xla_call_module.analyses.dependence import operations_behind
 from xla_call_module.versions import DEVIATIONS, parse_release

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import inspect
 import typing
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 
 import bridge
+from bridge.cli.arguments import SAVE_ARGUMENTS
+from bridge.cli.export_command import ExportRequest
 from bridge.save import SaveOptions
 
 ROOT = Path(__file__).parents[2]
@@ -159,6 +162,15 @@ def test_what_is_handed_on_to_save_is_what_save_takes():
     handed_on = typing.get_type_hints(SaveOptions).keys()
     assert taken - handed_on == {"model", "path", "overwrite", "defaults"}
     assert handed_on <= taken
+
+
+def test_the_command_line_has_the_options_of_save():
+    """The rest has another form there (`target`, `out`), or is for Python alone."""
+    taken = inspect.signature(bridge.save).parameters.keys()
+    request = {field.name for field in dataclasses.fields(ExportRequest)}
+    assert SAVE_ARGUMENTS.keys() <= taken
+    for_python = {"hoist_constants", "num_shards", "manifest", "defaults"}
+    assert taken - request - SAVE_ARGUMENTS.keys() == {"model", "path"} | for_python
 
 
 X = np.ones(3, np.float32)

@@ -1,0 +1,146 @@
+"""The arguments of commands: their text forms, and their declaration as fields of a dataclass.
+
+What a command takes is declared once. A command with a request of its own declares each argument
+at the field that holds it; the arguments that are options of `bridge.save` are in `SAVE_ARGUMENTS`,
+and have the defaults that `save` gives them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from xla_call_module.linalg.linalg_option import LINALG
+
+__all__ = [
+    "SAVE_ARGUMENTS",
+    "add_fields",
+    "add_save_arguments",
+    "read_fields",
+    "read_save_arguments",
+    "to_names",
+    "to_parts",
+    "to_sizes",
+]
+
+_Request = TypeVar("_Request")
+
+
+def to_parts(text: str) -> list[str]:
+    """Return the parts of a text between its commas.
+
+    >>> to_parts("cpu, cuda,")
+    ['cpu', 'cuda']
+    """
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def to_sizes(text: str) -> tuple[int, ...]:
+    """Return batch sizes such as `1,8,32`. Whether a batch may have them is checked later.
+
+    Raises:
+        ArgumentTypeError: they are no whole numbers.
+    """
+    try:
+        return tuple(map(int, to_parts(text)))
+    except ValueError as error:
+        message = f"{text!r} is no list of batch sizes such as 1,8,32"
+        raise argparse.ArgumentTypeError(message) from error
+
+
+def to_names(text: str) -> list[str] | dict[str, str]:
+    """Return names such as `a,b`, or a mapping to new names such as `old=new`.
+
+    Raises:
+        ArgumentTypeError: the text has both.
+    """
+    parts = to_parts(text)
+    pairs = [part.split("=", 1) for part in parts if "=" in part]
+    if pairs and len(pairs) < len(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} mixes names and old=new")
+    return {old.strip(): new.strip() for old, new in pairs} if pairs else parts
+
+
+SAVE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "gradient_order": {
+        "type": int,
+        "metavar": "N",
+        "help": "how many times TensorFlow can differentiate it; by default 1",
+    },
+    "residuals": {
+        "action": "store_true",
+        "help": "store what the gradient needs instead of computing it again: less time, "
+        "more memory",
+    },
+    "tensorflow": {"metavar": "VERSION", "help": "the oldest TensorFlow that must read it"},
+    "disabled_checks": {
+        "type": to_parts,
+        "metavar": "CHECKS",
+        "help": "safety checks that TensorFlow skips, such as platform,shape_assertions",
+    },
+    "linalg": {
+        "choices": LINALG,
+        "help": f"whether calls of LAPACK are replaced; by default {LINALG[0]}",
+    },
+    "batch_buckets": {
+        "type": to_sizes,
+        "metavar": "SIZES",
+        "help": "batch sizes that requests are padded to, such as 1,8,32,128",
+    },
+}
+
+
+def add_save_arguments(
+    parser: argparse.ArgumentParser, names: Iterable[str] = tuple(SAVE_ARGUMENTS)
+) -> None:
+    """Let a command take options of `bridge.save`, or of a function with the same options."""
+    for name in names:
+        _add(parser, name, SAVE_ARGUMENTS[name])
+
+
+def read_save_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """Return those options of `bridge.save` that the user has given."""
+    return {name: value for name, value in vars(options).items() if name in SAVE_ARGUMENTS}
+
+
+def add_fields(parser: argparse.ArgumentParser, request: type) -> None:
+    """Let a command take the arguments that a dataclass declares at its fields.
+
+    The metadata of a field are the keywords of `ArgumentParser.add_argument`, and `flag` where the
+    name of the argument is another one. A field without a default is a required argument.
+    """
+    for field in dataclasses.fields(request):
+        if field.metadata:
+            required = field.default is dataclasses.MISSING
+            _add(parser, field.name, field.metadata, required=required)
+
+
+def read_fields(parsed: argparse.Namespace, request: type[_Request], **more: Any) -> _Request:
+    """Return the request that a command line makes.
+
+    Args:
+        parsed: the parsed command line.
+        request: the dataclass that `add_fields` was given.
+        more: the fields that declare no argument.
+    """
+    declared = {field.name for field in dataclasses.fields(request) if field.metadata}  # type: ignore[arg-type]  # a dataclass
+    return request(**{k: v for k, v in vars(parsed).items() if k in declared}, **more)
+
+
+def _add(
+    parser: argparse.ArgumentParser,
+    name: str,
+    declaration: Mapping[str, Any],
+    *,
+    required: bool = False,
+) -> None:
+    keywords = dict(declaration)
+    flag = keywords.pop("flag", f"--{name.replace('_', '-')}")
+    if flag == name:
+        parser.add_argument(name, **keywords)
+        return
+    # The default is that of the field, or of the function that is called.
+    keywords |= {"required": True} if required else {"default": argparse.SUPPRESS}
+    parser.add_argument(flag, dest=name, **keywords)

@@ -1,0 +1,156 @@
+"""The command `jax-tf-bridge inspect`: a report as text, JSON or HTML, or a module as MLIR.
+
+It does without JAX, but for the costs of `--cost`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from bridge.inspect import inspect
+from savedmodel.files.model_folder import ModelFolder, read_one_version
+from xla_call_module.errors import StructureError
+
+if TYPE_CHECKING:
+    from bridge.inspecting.cost import CostReport
+
+__all__ = ["add_inspect", "module_text", "run_inspect"]
+
+# Constants of more elements are shown by their type alone.
+_MAX_ELEMENTS = 64
+
+
+def add_inspect(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("path", help="the folder with saved_model.pb")
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--json", action="store_true", help="print JSON")
+    forms.add_argument("--html", metavar="FILE", help="write one self-contained page")
+    forms.add_argument(
+        "--mlir",
+        metavar="SIGNATURE",
+        nargs="?",
+        const="",
+        help="print the StableHLO of a signature, without its large constants",
+    )
+    parser.add_argument(
+        "--cost", action="store_true", help="operations, bytes and memory of a call, as XLA counts"
+    )
+    parser.add_argument("--order", type=int, help="the order of a gradient, for --mlir and --cost")
+    parser.add_argument("--batch", type=int, help="the size of dimension variables, for --cost")
+    parser.add_argument(
+        "--size",
+        action="append",
+        default=[],
+        metavar="b=8",
+        help="the size of one, for --cost",
+    )
+    parser.add_argument("--platform", help="for --cost; by default that of the first device here")
+
+
+def run_inspect(options: argparse.Namespace) -> int:
+    """Inspect a SavedModel, and return the exit status."""
+    _check_inspect(options)
+    if options.mlir is not None:
+        print(module_text(options.path, signature=options.mlir, order=options.order or 0))
+        return 0
+    report, costs = read_one_version(
+        options.path, lambda folder: (inspect(folder), _costs(options, folder))
+    )
+    console = Console(highlight=False)
+    if options.json:
+        printed = report.to_json() | ({"costs": list(map(asdict, costs))} if options.cost else {})
+        print(json.dumps(printed, indent=2))
+    elif options.html is not None:
+        from bridge.inspecting.html import to_html
+
+        Path(options.html).write_text(to_html(report, costs), encoding="utf-8")
+    elif options.cost:
+        from bridge.inspecting.report_text import print_costs
+
+        print_costs(costs, console)
+    else:
+        from bridge.inspecting.report_text import print_report
+
+        print_report(report, console)
+    return 0
+
+
+def _check_inspect(options: argparse.Namespace) -> None:
+    """End the process where an argument would have no effect."""
+    of_cost = {"--batch": options.batch, "--size": options.size, "--platform": options.platform}
+    given = [name for name, value in of_cost.items() if value not in (None, [])]
+    if given and not options.cost:
+        options.parser.error(f"{given[0]} is for --cost")
+    if options.order is not None and not options.cost and options.mlir is None:
+        options.parser.error("--order is for --mlir and --cost")
+    if options.cost and options.mlir is not None:
+        options.parser.error("--mlir and --cost exclude each other")
+    if options.batch is not None and options.batch < 1:
+        options.parser.error(f"--batch is at least 1, not {options.batch}")
+
+
+def _costs(options: argparse.Namespace, folder: ModelFolder) -> tuple[CostReport, ...]:
+    if not options.cost:
+        return ()
+    from bridge.inspecting.cost import costs_of_model, parse_sizes
+    from savedmodel.read import read
+
+    return costs_of_model(
+        read(folder),
+        order=options.order or 0,
+        platform=options.platform,
+        batch=options.batch,
+        sizes=parse_sizes(options.size),
+    )
+
+
+def module_text(path: str | os.PathLike[str], *, signature: str = "", order: int = 0) -> str:
+    """Return the module of a signature, or of one of its gradients, as MLIR prints it.
+
+    A signature of another program may have several calls; then it returns all their modules.
+
+    Args:
+        path: the folder of a SavedModel.
+        signature: the key; empty for the default signature.
+        order: the order of the gradient; 0 for the function.
+
+    Raises:
+        StructureError: there is no such signature or gradient.
+        FormatError: the file is damaged.
+
+    Example:
+        >>> import bridge, jax
+        >>> exported = jax.export.export(jax.jit(jax.numpy.sin))(1.0)
+        >>> bridge.save(exported, "my_model")
+        >>> "stablehlo.sine" in module_text("my_model")
+        True
+    """
+    from bridge.loading.signature_calls import call_of_order, calls_of
+    from savedmodel.read import read
+
+    model = read(path)
+    signatures = {candidate.key: candidate for candidate in model.signatures}
+    key = signature or model.default.key
+    if key not in signatures:
+        names = ", ".join(sorted(signatures))
+        raise StructureError(
+            f"{path} has no signature {key!r}. To do: name one of its signatures: {names}."
+        )
+    chosen = signatures[key]
+    calls = [call_of_order(chosen, chain, order) for chain in calls_of(chosen)]
+    return "\n".join(_print(call.module) for call in calls)
+
+
+def _print(artifact: bytes) -> str:
+    from xla_call_module.stablehlo.modules import open_module
+
+    with open_module(artifact) as module:
+        return str(module.operation.get_asm(large_elements_limit=_MAX_ELEMENTS))
