@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.chains.orders import check_order
-from bridge.onnx.graph.data_file import data_of
-from savedmodel.files.remote import is_remote
-from xla_call_module.errors import MissingDependencyError, StructureError
+from xla_call_module.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     import onnx
@@ -130,12 +127,11 @@ def save_onnx(
         >>> bridge.save_onnx(exported, "cosine.onnx", gradient_order=1)
     """
     check_installed()
-    from bridge.onnx.saving import save
+    from bridge.onnx.saving import check_target, save
     from bridge.onnx.sources import program_of
 
     check_order(gradient_order)
-    _check(external_data)
-    target = _target(path, overwrite=overwrite)
+    target = check_target(path, external_data, overwrite=overwrite)
     program = program_of(
         model,
         params=params,
@@ -158,25 +154,3 @@ def check_installed() -> None:
             "The package onnx is not installed, which writes ONNX models. To do: pip install "
             "'jax-tf-bridge[onnx]'."
         )
-
-
-def _check(external_data: Any) -> None:
-    if not isinstance(external_data, bool) and not (
-        isinstance(external_data, str) and external_data == "auto"
-    ):
-        raise StructureError(f"external_data is {external_data!r}; expected 'auto', True or False.")
-
-
-def _target(path: Any, *, overwrite: bool) -> Path:
-    if not isinstance(path, str | os.PathLike) or is_remote(path):
-        raise StructureError(
-            f"The model is to be written to {path!r}; expected the path of a file on a disk. To "
-            "do: write it there, and copy it to where it is to be."
-        )
-    target = Path(os.path.abspath(path))
-    for file in (target, data_of(target)):
-        if file.is_dir() or (file.exists() and not overwrite):
-            raise StructureError(
-                f"{file} exists. To do: take another path, or overwrite=True for a file."
-            )
-    return target

@@ -11,9 +11,9 @@ import onnx
 from onnx import helper
 
 from bridge.core.size_polynomials import Shape, parse_size
-from bridge.onnx.graph.graph_builder import Graph
+from bridge.onnx.graph.graph_builder import Graph, NewerOpset
 from bridge.onnx.graph.kernels import dtype_of
-from bridge.onnx.graph.opsets import FIRST_WITH_BITS, OPSETS, USUAL, NewerOpset
+from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DEFAULT_OPSET, OPSETS
 from bridge.onnx.graph.protos import to_graph, to_tensor
 from bridge.onnx.graph.values import Value
 from bridge.onnx.sources import Program
@@ -56,7 +56,7 @@ def convert(program: Program, opset: int | None) -> BareModel:
     Raises:
         InteropError: as `bridge.to_onnx` says.
     """
-    version = USUAL if opset is None else opset
+    version = DEFAULT_OPSET if opset is None else opset
     if version not in OPSETS or not isinstance(version, int | np.integer):
         raise VersionError(
             f"opset is {opset!r}; expected {OPSETS[0]} to {OPSETS[-1]}, for which this package "
@@ -68,12 +68,12 @@ def convert(program: Program, opset: int | None) -> BareModel:
             f"opset is {version}, and the installed onnx {onnx.__version__} knows those up to "
             f"{known}. To do: take an older one, or a newer onnx."
         )
-    may_rise = opset is None and known >= FIRST_WITH_BITS
+    may_rise = opset is None and known >= BITCAST_OPSET
     try:
         try:
             return _convert(program, int(version), may_rise=may_rise)
         except NewerOpset:
-            return _convert(program, FIRST_WITH_BITS, may_rise=False)
+            return _convert(program, BITCAST_OPSET, may_rise=False)
     except RecursionError as error:
         raise StructureError(
             f"{program.call.name} has regions in regions, such as branches in branches, deeper "

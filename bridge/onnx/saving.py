@@ -2,25 +2,61 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import onnx
 
-from bridge.onnx.graph.data_file import data_of
 from bridge.onnx.graph.protos import to_tensor
 from bridge.onnx.onnx_model import BareModel, convert
 from bridge.onnx.sources import Program
-from savedmodel.files.folder import hidden_folder
+from savedmodel.files.folder import fit_name, hidden_folder
+from savedmodel.files.remote import is_remote
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError
 
-__all__ = ["save"]
+__all__ = ["check_target", "save"]
 
 # protobuf reads no message of 2 GiB or more; past half of that the weights get a file of their own.
 _LARGE = 1 << 30
 # Weights are mapped into memory from there on, in whole pages.
 _ALIGNED = 4096
 _MAPPED_FROM = 1024
+
+
+def check_target(path: Any, external_data: Any, *, overwrite: bool) -> Path:
+    """Return the absolute path of the file to write, if it may be written.
+
+    Raises:
+        StructureError: an option is none of those that there are, or there is a file.
+    """
+    if not isinstance(external_data, bool) and not (
+        isinstance(external_data, str) and external_data == "auto"
+    ):
+        raise StructureError(f"external_data is {external_data!r}; expected 'auto', True or False.")
+    if not isinstance(path, str | os.PathLike) or is_remote(path):
+        raise StructureError(
+            f"The model is to be written to {path!r}; expected the path of a file on a disk. To "
+            "do: write it there, and copy it to where it is to be."
+        )
+    target = Path(os.path.abspath(path))
+    for file in (target, data_of(target)):
+        if file.is_dir() or (file.exists() and not overwrite):
+            raise StructureError(
+                f"{file} exists. To do: take another path, or overwrite=True for a file."
+            )
+    return target
+
+
+def data_of(path: Path) -> Path:
+    """Return the path of the file beside a model that has its weights.
+
+    >>> str(data_of(Path("model.onnx")))
+    'model.onnx.data'
+    """
+    suffix = ".data"
+    return path.with_name(f"{fit_name(path.name, len(suffix))}{suffix}")
 
 
 def save(program: Program, target: Path, *, opset: int | None, external_data: str | bool) -> None:

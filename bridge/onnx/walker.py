@@ -6,15 +6,13 @@ import functools
 import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from bridge.onnx.arithmetic.narrow import emit_held, is_held
-from bridge.onnx.arrays import tuples
+from bridge.onnx.arithmetic.narrow_operations import emit_held, is_held
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation, describe, read
+from bridge.onnx.graph.stablehlo_operation import Operation, Rule, describe, read
 from bridge.onnx.graph.values import Value
 from bridge.onnx.operation_table import COMPOSITES, CUSTOM_CALLS, RULES
 from xla_call_module.errors import InteropError, UnsupportedError
@@ -75,9 +73,9 @@ class _Walker:
         before = graph.enter(self._scope)
         for view in block:
             raw = view.operation
-            if raw.name in (tuples.PACK, tuples.UNPACK):
+            if raw.name in (_PACK, _UNPACK):
                 continue
-            operands = [values[tuples.element(operand)] for operand in raw.operands]
+            operands = [values[_untupled(operand)] for operand in raw.operands]
             if raw.name in _RETURNS:
                 graph.enter(before)
                 return operands
@@ -201,3 +199,43 @@ def _check_attributes(raw: Any, rule: Rule) -> None:
 
 def _text(raw: Any, name: str) -> str:
     return str(raw.attributes[name]).strip('"')
+
+
+_PACK = "stablehlo.tuple"
+_UNPACK = "stablehlo.get_tuple_element"
+
+
+def _untupled(value: Any) -> Any:
+    """What was put where a value was taken from; the value itself if it is of no tuple.
+
+    Args:
+        value: as MLIR has it.
+
+    Raises:
+        UnsupportedError: the tuple was made by something else, or is used by something else.
+    """
+    found = _untuple(value)
+    if _maker_of(found) == _PACK:
+        _refuse_tuple(found.owner)
+    return found
+
+
+def _untuple(value: Any) -> Any:
+    while _maker_of(value) == _UNPACK:
+        packed = _untuple(value.owner.operands[0])
+        if _maker_of(packed) != _PACK:
+            _refuse_tuple(value.owner)
+        value = packed.owner.operands[int(value.owner.attributes["index"].value)]
+    return value
+
+
+def _refuse_tuple(raw: Any) -> NoReturn:
+    raise UnsupportedError(
+        f"{describe(raw)}: ONNX has no tuples, and this one goes from function to function. To do: "
+        "pass its elements one by one."
+    )
+
+
+def _maker_of(value: Any) -> str:
+    """The name of the operation that makes a value; empty for an argument of a block."""
+    return str(getattr(value.owner, "name", ""))

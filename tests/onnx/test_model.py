@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
 from jax import export
 
 import bridge
+from bridge.onnx.graph.onnx_runtime import DEVIATIONS, KERNELS
 from tests.onnx.checking import assert_same, check, check_whole, evaluate, operations, run
 
 
@@ -130,3 +134,10 @@ def test_dimension_arithmetic_is_done_where_it_is_needed():
         ],
         ["2*c + 2*b", 3],
     ]
+
+
+def test_the_record_of_the_runtime_names_operations_and_modules():
+    operations = {name for entry in DEVIATIONS for name in entry.operations.split()} | {*KERNELS}
+    assert [name for name in operations if not onnx.defs.has(name)] == []
+    modules = {name for entry in DEVIATIONS for name in entry.avoided_in.split()}
+    assert [name for name in modules if find_spec(f"bridge.onnx.{name}") is None] == []

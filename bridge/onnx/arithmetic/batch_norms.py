@@ -10,8 +10,7 @@ from bridge.core.size_polynomials import product
 from bridge.onnx.arithmetic.reductions import reduce_along
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from bridge.onnx.graph.values import Value, of_sizes
 
 __all__ = ["RULES"]

@@ -16,14 +16,12 @@ from typing import Any
 import numpy as np
 
 from bridge.core.size_polynomials import numbers_of, product
-from bridge.onnx.arithmetic.bit_packing import bits_of_flags, flags_of_bits
-from bridge.onnx.arithmetic.bits import shift
+from bridge.onnx.arithmetic.bits import pack_bits, shift, unpack_bits
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.folding import MAX_BYTES
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.opsets import FIRST_WITH_BITS
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET
+from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from bridge.onnx.graph.values import Value, of_array
 from xla_call_module.dtypes import Array
 
@@ -69,8 +67,8 @@ _FORMATS = {
 
 
 NOT_READ = (
-    f"the sign of a NaN cannot be told before version {FIRST_WITH_BITS} of ONNX's operations",
-    f"leave opset out, or pass {FIRST_WITH_BITS}, with a package onnx that knows it",
+    f"the sign of a NaN cannot be told before version {BITCAST_OPSET} of ONNX's operations",
+    f"leave opset out, or pass {BITCAST_OPSET}, with a package onnx that knows it",
 )
 
 
@@ -83,7 +81,7 @@ def _bitcast_convert(graph: Graph, op: Operation) -> Value:
         return known
     unsigned = f"uint{8 * value.dtype.itemsize}"
     if value.dtype == np.bool_:
-        bits = bits_of_flags(graph, value, 8 * dtype.itemsize)
+        bits = pack_bits(graph, value, 8 * dtype.itemsize)
     elif value.is_float:
         _check(op, value.dtype)
         if not graph.reads_bits():
@@ -92,7 +90,7 @@ def _bitcast_convert(graph: Graph, op: Operation) -> Value:
     else:
         bits = nodes.cast(graph, value, unsigned)
     if dtype == np.bool_:
-        return flags_of_bits(graph, bits)
+        return unpack_bits(graph, bits)
     wanted = np.dtype(f"uint{8 * dtype.itemsize}")
     if wanted.itemsize < bits.dtype.itemsize:
         bits = _split(graph, bits, wanted)
@@ -160,7 +158,7 @@ def _powers(format_: _Format) -> Value:
 def floats_of_bits(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
     """The floats of unsigned integers of their size."""
     format_ = _FORMATS[dtype.name]
-    if graph.opset >= FIRST_WITH_BITS:
+    if graph.opset >= BITCAST_OPSET:
         return _bitcast(graph, bits, dtype)
     do = partial(nodes.elementwise, graph)
     if (fraction := _random_fraction(graph, bits, format_)) is not None:
@@ -213,7 +211,7 @@ def bits_of_floats(graph: Graph, value: Value) -> Value:
     """The bits of floats as unsigned integers of their size."""
     format_ = _FORMATS[value.dtype.name]
     dtype = np.dtype(f"uint{format_.bits}")
-    if graph.opset >= FIRST_WITH_BITS:
+    if graph.opset >= BITCAST_OPSET:
         return _bitcast(graph, value, dtype)
     do = partial(nodes.elementwise, graph)
     exact = nodes.cast(graph, value, np.float64)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from bridge.onnx.arithmetic.reductions import reduce_along
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Emit, Rule
-from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.stablehlo_operation import Emit, Operation, Rule
 from bridge.onnx.graph.values import Value
 
-__all__ = ["RULES", "shift"]
+__all__ = ["RULES", "pack_bits", "shift", "unpack_bits"]
 
 
 def _bits_of(value: Value) -> int:
@@ -90,6 +90,28 @@ def _count_leading_zeros(graph: Graph, op: Operation) -> Value:
         width *= 2
     zeros = nodes.elementwise(graph, "BitwiseNot", bits)
     return nodes.cast(graph, _count_ones(graph, zeros), value.dtype)
+
+
+def pack_bits(graph: Graph, flags: Value, bits: int) -> Value:
+    """The unsigned integers of some bits whose bits are in the last dimension."""
+    numbers = nodes.cast(graph, flags, np.uint64)
+    moved = _shifted(graph, numbers, bits, "LEFT")
+    return nodes.cast(graph, reduce_along(graph, "add", moved, [moved.rank - 1]), f"uint{bits}")
+
+
+def unpack_bits(graph: Graph, value: Value) -> Value:
+    """The bits of unsigned integers in a new last dimension."""
+    column = nodes.expand_dims(graph, nodes.cast(graph, value, np.uint64), [value.rank])
+    moved = _shifted(graph, column, 8 * value.dtype.itemsize, "RIGHT")
+    lowest = nodes.elementwise(graph, "BitwiseAnd", moved, nodes.constant(1, np.uint64))
+    return nodes.cast(graph, lowest, bool)
+
+
+def _shifted(graph: Graph, value: Value, bits: int, direction: str) -> Value:
+    """Along the last dimension by 0, 1, 2, … bits."""
+    amounts = np.arange(bits, dtype=np.uint64)
+    line = Value(amounts.dtype, amounts.shape, amounts.shape, array=amounts)
+    return nodes.elementwise(graph, "BitShift", value, line, direction=direction)
 
 
 RULES = {

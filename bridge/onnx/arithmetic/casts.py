@@ -8,9 +8,8 @@ import numpy as np
 
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.opsets import FIRST_WITH_FLOAT8
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.onnx_runtime import FLOAT8_OPSET
+from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from bridge.onnx.graph.values import Value
 from xla_call_module.errors import VersionError
 
@@ -27,9 +26,9 @@ def convert(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
     """What StableHLO's `convert` gives: XLA rounds floats to the nearest integer that there is."""
     if value.dtype == dtype:
         return value
-    if graph.opset < FIRST_WITH_FLOAT8 and {value.dtype.name, dtype.name}.intersection(_FLOAT8):
+    if graph.opset < FLOAT8_OPSET and {value.dtype.name, dtype.name}.intersection(_FLOAT8):
         raise VersionError(
-            f"ONNX has floats of 8 bits from opset {FIRST_WITH_FLOAT8} on, and it is to be "
+            f"ONNX has floats of 8 bits from opset {FLOAT8_OPSET} on, and it is to be "
             f"{graph.opset}. To do: take a newer one."
         )
     is_float = np.zeros(0, dtype).dtype.kind not in "biu"

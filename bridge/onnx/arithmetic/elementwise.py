@@ -7,17 +7,16 @@ from collections.abc import Callable
 import numpy as np
 
 from bridge.core.size_polynomials import broadcast, lower_bound
-from bridge.onnx.arithmetic.fusions import fuse_difference, fuse_product
-from bridge.onnx.arithmetic.gelu import fuse_gelu
+from bridge.onnx.arithmetic.bitcasts import NOT_READ, in_total_order
+from bridge.onnx.arithmetic.fusions import fuse_difference, fuse_exact_gelu, fuse_product
 from bridge.onnx.arithmetic.normalizations import fuse_normalizing_product, fuse_normalizing_sum
 from bridge.onnx.arithmetic.reducers import is_identity
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Emit, Rule
-from bridge.onnx.graph.size_arithmetic import compute_sizes
-from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.nodes import fits_in_32_bits
+from bridge.onnx.graph.size_arithmetic import compare_sizes, compute_sizes
+from bridge.onnx.graph.stablehlo_operation import Emit, Operation, Rule
 from bridge.onnx.graph.values import Value
-from bridge.onnx.graph.wide_integers import fits_in_32_bits
 
 __all__ = ["RULES"]
 
@@ -80,7 +79,7 @@ def _maximum(graph: Graph, op: Operation) -> Value:
 
 def _multiply(graph: Graph, op: Operation) -> Value:
     if op.operands[0].is_float:
-        for fuse in (fuse_product, fuse_gelu, fuse_normalizing_product):
+        for fuse in (fuse_product, fuse_exact_gelu, fuse_normalizing_product):
             if (fused := fuse(graph, *op.operands)) is not None:
                 return fused
     return _compute(graph, op, "Mul", "And")
@@ -168,7 +167,7 @@ def _logistic(graph: Graph, op: Operation) -> Value:
 
 def _tan(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
-    if value.dtype != np.float64:  # for which ONNX Runtime has no kernel
+    if value.dtype != np.float64:  # of which ONNX Runtime has no Tan
         return nodes.elementwise(graph, "Tan", value)
     parts = [nodes.elementwise(graph, name, value) for name in ("Sin", "Cos")]
     return nodes.elementwise(graph, "Div", *parts)
@@ -266,6 +265,54 @@ def _imag(graph: Graph, op: Operation) -> Value:
 
 _ACCURACY = ("result_accuracy",)  # a permission to be less precise, of which no use is made
 
+
+_COMPARISONS = {
+    "EQ": "Equal",
+    "GE": "GreaterOrEqual",
+    "GT": "Greater",
+    "LE": "LessOrEqual",
+    "LT": "Less",
+}
+_ORDERS = ("", "FLOAT", "NOTYPE", "SIGNED", "TOTALORDER", "UNSIGNED")
+
+
+def _compare(graph: Graph, op: Operation) -> Value:
+    direction = op.text("comparison_direction").split()[-1].rstrip(">")
+    known = compare_sizes(direction, op.operands)
+    if known is not None:
+        return known
+    left, right = op.operands
+    order = op.text("compare_type").split(" ")[-1].rstrip(">")
+    if order not in _ORDERS:
+        op.refuse(f"its order is {order}; known are {', '.join(filter(None, _ORDERS))}")
+    if order == "TOTALORDER" and left.is_float:
+        keys = [in_total_order(graph, value) for value in (left, right)]
+        if keys[0] is None or keys[1] is None:
+            op.refuse(*NOT_READ)
+        left, right = keys[0], keys[1]
+    if left.dtype == bool and direction not in ("EQ", "NE"):
+        left, right = (nodes.cast(graph, value, "uint8") for value in (left, right))
+    if direction == "NE":
+        return _not(graph, nodes.elementwise(graph, "Equal", left, right, dtype=bool))
+    return nodes.elementwise(graph, _COMPARISONS[direction], left, right, dtype=bool)
+
+
+def _not(graph: Graph, value: Value) -> Value:
+    return nodes.elementwise(graph, "Not", value)
+
+
+def _select(graph: Graph, op: Operation) -> Value:
+    return nodes.where(graph, *op.operands)
+
+
+def _clamp(graph: Graph, op: Operation) -> Value:
+    low, value, high = op.operands
+    known = compute_sizes("maximum", [value, low])
+    raised = known or nodes.elementwise(graph, "Max", value, low)
+    known = compute_sizes("minimum", [raised, high])
+    return known or nodes.elementwise(graph, "Min", raised, high)
+
+
 RULES = {
     "stablehlo.abs": Rule(_abs, whole=False),
     "stablehlo.add": Rule(_add, whole=False),
@@ -298,4 +345,7 @@ RULES = {
     "stablehlo.tan": Rule(_tan, _ACCURACY, whole=False),
     "stablehlo.tanh": Rule(_same("Tanh"), _ACCURACY, whole=False),
     "stablehlo.xor": Rule(_bitwise("Xor"), whole=False),
+    "stablehlo.clamp": Rule(_clamp, whole=False),
+    "stablehlo.compare": Rule(_compare, ("compare_type", "comparison_direction"), whole=False),
+    "stablehlo.select": Rule(_select, whole=False),
 }

@@ -11,8 +11,7 @@ import numpy as np
 from bridge.onnx.arithmetic.bits import shift
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from bridge.onnx.graph.values import Value
 
 __all__ = ["RULES"]

@@ -17,8 +17,7 @@ from bridge.onnx.arithmetic.reducers import (
 )
 from bridge.onnx.graph import layouts, nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation, Region
+from bridge.onnx.graph.stablehlo_operation import Operation, Region, Rule
 from bridge.onnx.graph.values import Value, of_array, of_sizes
 
 __all__ = ["RULES", "reduce_along"]

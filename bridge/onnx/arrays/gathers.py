@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from bridge.core.size_polynomials import Dim, Shape
-from bridge.onnx.arrays.dynamic_slicing import read_slice
 from bridge.onnx.arrays.indexing import Places, add_offsets, clamp, of_gather, start_vectors
+from bridge.onnx.arrays.slicing import read_slice
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from bridge.onnx.graph.values import Value
 
 __all__ = ["RULES"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bridge.core.size_polynomials import Dim, floordiv, is_static, product
+from bridge.onnx.arrays.indexing import count_up
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation
-from bridge.onnx.graph.values import Value, contents_of, of_sizes
+from bridge.onnx.graph.stablehlo_operation import Operation, Rule
+from bridge.onnx.graph.values import Value, contents_of, of_array, of_sizes
+from xla_call_module.stablehlo.elements import read_elements, read_splat
 
 __all__ = ["RULES"]
 
@@ -68,6 +69,61 @@ def _row_by_row(graph: Graph, value: Value) -> tuple[Dim, ...] | None:
     return contents_of(nodes.reshape(graph, value, (product(value.shape),)))
 
 
+def _broadcast_in_dim(graph: Graph, op: Operation) -> Value:
+    value, axes = op.operands[0], op.integers("broadcast_dimensions")
+    # A size of no more than some number is the operand's, if that does not grow.
+    kept = {axis: dim for axis, dim in zip(axes, value.shape, strict=True) if dim != 1}
+    known = [kept.get(axis) if dim is None else dim for axis, dim in enumerate(op.result.shape)]
+    dims = [dim for dim in known if dim is not None]
+    if len(dims) < len(known):
+        op.refuse("a size of its result follows from nothing", "say how large it is")
+    return nodes.place(graph, value, axes, dims)
+
+
+def _dynamic_broadcast_in_dim(graph: Graph, op: Operation) -> Value:
+    value, axes = op.operands[0], op.integers("broadcast_dimensions")
+    shape = op.shape_like(op.sizes(graph, 1))
+    return nodes.place(graph, value, axes, [dim for dim in shape if dim is not None])
+
+
+def _broadcast(graph: Graph, op: Operation) -> Value:
+    """New dimensions in front."""
+    (value,) = op.operands
+    new = op.integers("broadcast_sizes")
+    axes = range(len(new), len(new) + value.rank)
+    return nodes.place(graph, value, axes, (*new, *value.shape))
+
+
+def _constant(graph: Graph, op: Operation) -> Value:
+    del graph
+    dtype, shape = op.result.dtype, tuple(dim or 0 for dim in op.result.shape)
+    repeated = read_splat(op.raw)
+    if repeated is not None:
+        return Value(dtype, shape, (), array=repeated.astype(dtype))
+    return of_array(read_elements(op.raw).astype(dtype))
+
+
+def _iota(graph: Graph, op: Operation) -> Value:
+    return _counting(graph, op, tuple(dim or 0 for dim in op.result.shape))
+
+
+def _dynamic_iota(graph: Graph, op: Operation) -> Value:
+    shape = op.shape_like(op.sizes(graph, 0))
+    return _counting(graph, op, tuple(dim for dim in shape if dim is not None))
+
+
+def _counting(graph: Graph, op: Operation, shape: tuple[Dim, ...]) -> Value:
+    """0, 1, 2, … along one dimension, to be broadcast along the others."""
+    axis, dtype = op.integer("iota_dimension"), op.result.dtype
+    size = shape[axis]
+    numbers = count_up(graph, size)
+    if numbers.array is None:
+        line = graph.cast(numbers, dtype)
+    else:
+        line = of_array(numbers.array.astype(dtype))
+    return nodes.place(graph, line, [axis], shape)
+
+
 RULES = {
     "stablehlo.concatenate": Rule(_concatenate, ("dimension",), whole=False),
     "stablehlo.dynamic_reshape": Rule(_dynamic_reshape, whole=False),
@@ -75,4 +131,19 @@ RULES = {
     "stablehlo.reshape": Rule(_reshape, whole=False),
     "stablehlo.set_dimension_size": Rule(_set_dimension_size, ("dimension",), whole=False),
     "stablehlo.transpose": Rule(_transpose, ("permutation",), whole=False),
+    "stablehlo.broadcast": Rule(_broadcast, ("broadcast_sizes",), whole=False),
+    "stablehlo.broadcast_in_dim": Rule(_broadcast_in_dim, ("broadcast_dimensions",), whole=False),
+    "stablehlo.dynamic_broadcast_in_dim": Rule(
+        _dynamic_broadcast_in_dim,
+        (
+            "broadcast_dimensions",
+            "known_expanding_dimensions",
+            "known_non_expanding_dimensions",
+            "known_nonexpanding_dimensions",
+        ),
+        whole=False,
+    ),
+    "stablehlo.constant": Rule(_constant, ("value",)),
+    "stablehlo.dynamic_iota": Rule(_dynamic_iota, ("iota_dimension",)),
+    "stablehlo.iota": Rule(_iota, ("iota_dimension",)),
 }

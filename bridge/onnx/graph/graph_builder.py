@@ -35,13 +35,13 @@ from bridge.core.size_polynomials import (
 )
 from bridge.onnx.graph import kernels
 from bridge.onnx.graph.folding import fold
-from bridge.onnx.graph.opsets import FIRST_WITH_BITS, NewerOpset
+from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DIV_MUL_FUSION_DTYPES
 from bridge.onnx.graph.size_arithmetic import may_wrap
 from bridge.onnx.graph.values import Value
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError, UnsupportedError
 
-__all__ = ["Graph", "Input", "Node", "Result", "Row", "Written"]
+__all__ = ["Graph", "Input", "NewerOpset", "Node", "Result", "Row", "Written"]
 
 # Up to how many bytes a constant is broadcast here instead of in every run.
 _SMALL = 1 << 12
@@ -55,6 +55,10 @@ _SIZES = "sizes"
 # bytes its constants that are computed here: both as many as take seconds and not minutes.
 MAX_NODES = 50_000
 MAX_FOLDED = 1 << 26
+
+
+class NewerOpset(Exception):  # noqa: N818 - it is no error, and no caller sees it
+    """The signal that the model is to be made anew for `BITCAST_OPSET`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +214,7 @@ class Graph:
         Raises:
             NewerOpset: there is one if the graph is made anew for a later version.
         """
-        if self.opset >= FIRST_WITH_BITS:
+        if self.opset >= BITCAST_OPSET:
             return True
         if self._shared.may_rise:
             raise NewerOpset
@@ -454,7 +458,7 @@ class Graph:
         shape, dtype = result
         if dividend is None or divisor is None or dividend.array is None or dividend.scalar != 1:
             return None
-        if dtype.name not in ("float16", "float32", "float64", "int32", "int64"):
+        if dtype.name not in DIV_MUL_FUSION_DTYPES:
             return None
         if dtype.kind == "f" and len(dividend.held) <= len(divisor.held):
             return self.node("Reciprocal", [divisor], shape=shape)

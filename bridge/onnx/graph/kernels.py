@@ -14,57 +14,12 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, defs
 
+from bridge.onnx.graph.onnx_runtime import KERNELS
 from bridge.onnx.graph.storage_dtypes import HELD
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
 
 __all__ = ["dtype_of", "elem_type", "stand_in", "typed_alike"]
-
-_INTS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64"
-_FLOATS = "float16 float32 float64"
-_WIDE = f"int32 int64 {_FLOATS}"
-
-# What ONNX Runtime 1.31 has on the CPU, found by loading a model of each. What is not in here
-# (Identity, Reshape, Transpose, Concat, Slice, Gather, Cast, If, Loop, …) takes every dtype.
-_KERNELS: Mapping[str, str] = {
-    "Abs Add Sub Mul Div Mod": f"{_INTS} {_FLOATS}",
-    "Less LessOrEqual Greater GreaterOrEqual": f"{_INTS} {_FLOATS}",
-    "Equal": f"bool {_INTS} {_FLOATS}",
-    "Neg": f"int8 int16 int32 int64 {_FLOATS}",
-    "Sign": f"{_INTS} float32 float64",  # that of float16 gives 0 for NaN
-    "Floor Ceil Round Exp Log Sqrt Reciprocal Sin Cos Tanh Sigmoid": _FLOATS,
-    "Softmax LogSoftmax Gemm": _FLOATS,
-    "Tan Erf Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Gelu Softplus": "float16 float32",
-    "Conv ConvTranspose AveragePool": "float16 float32",
-    "IsNaN IsInf": f"bfloat16 {_FLOATS}",
-    "Not And Or Xor": "bool",
-    "BitwiseNot BitwiseAnd BitwiseOr BitwiseXor": _INTS,
-    "BitShift": "uint8 uint32 uint64",
-    "Pow": _WIDE,
-    # Those of int64 compare 32 bits (`bridge.onnx.graph.wide_integers`).
-    "Max Min Clip": f"int8 int32 int64 uint8 uint32 uint64 {_FLOATS}",
-    "Relu": f"int8 int32 {_FLOATS}",
-    "MatMul": _WIDE,  # of unsigned integers it fails where an operand is empty
-    # Sums and products of integers are in float64 there, and the greatest of int64 in 32 bits.
-    "ReduceSum ReduceProd ReduceMean ReduceSumSquare ReduceL2 ReduceLogSumExp": _FLOATS,
-    "ReduceMax ReduceMin": f"bool int8 uint8 int32 {_FLOATS}",
-    "ArgMax ArgMin": f"int8 uint8 {_WIDE}",
-    "Where": f"int8 uint8 uint32 {_WIDE}",
-    "Expand Tile ReverseSequence Compress": f"bool {_INTS} {_FLOATS}",
-    "Pad": f"bool int8 int32 int64 uint8 uint32 uint64 {_FLOATS}",
-    "Unsqueeze Squeeze Flatten": f"bool {_INTS} {_FLOATS} bfloat16",
-    "CumSum Einsum": _WIDE,
-    "TopK": f"int8 int16 uint8 {_WIDE}",
-    "Trilu": f"bool {_WIDE}",
-    "Range": "int16 int32 int64 float32 float64",
-    "MaxPool": f"int8 uint8 {_FLOATS}",
-    "ScatterElements ScatterND": f"bool {_INTS} float32 float64",
-    "Resize": "int8 int32 uint8 float16 float32",
-    "NonZero": "bool int32 int64 uint8 float16 float32",
-}
-_BY_OPERATION = {
-    name: frozenset(dtypes.split()) for names, dtypes in _KERNELS.items() for name in names.split()
-}
 
 # In the order in which they are tried.
 _WIDER: Mapping[str, tuple[str, ...]] = {
@@ -154,7 +109,7 @@ def stand_in(op_type: str, dtype: np.dtype[Any], opset: int) -> np.dtype[Any]:
 @cache
 def _stand_in(op_type: str, dtype: str, opset: int) -> str | None:
     taken = _taken_by_schema(op_type, opset)
-    kernels = _BY_OPERATION.get(op_type, taken)
+    kernels = KERNELS.get(op_type, taken)
     for candidate in (dtype, *_WIDER.get(dtype, ())):
         if candidate not in taken or candidate not in kernels:
             continue

@@ -6,6 +6,7 @@ Each takes values as they are and broadcasts them where the operation does not d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from bridge.core.size_polynomials import (
 from bridge.onnx.graph import layouts
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.values import Value, of_array
-from bridge.onnx.graph.wide_integers import fits_in_32_bits, remember_narrow
+from xla_call_module.dtypes import Array
 
 __all__ = [
     "cast",
@@ -30,11 +31,13 @@ __all__ = [
     "constant",
     "elementwise",
     "expand_dims",
+    "fits_in_32_bits",
     "gather",
     "integers",
     "loop_body",
     "number_like",
     "place",
+    "remember_narrow",
     "reshape",
     "slice_",
     "squeeze",
@@ -332,3 +335,51 @@ def gather(graph: Graph, value: Value, indices: Value, axis: int) -> Value:
     value, indices = graph.whole(value), graph.whole(indices)
     shape = (*value.shape[:axis], *indices.shape, *value.shape[axis + 1 :])
     return graph.node("Gather", [value, indices], shape=shape, axis=axis)
+
+
+_INT32 = np.iinfo(np.int32)
+# What only moves the elements of its first input, or of all of them; and what counts elements.
+_MOVING_OPERATIONS = frozenset(
+    {"Expand", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+)
+_COUNTING_OPERATIONS = frozenset({"ArgMax", "ArgMin", "NonZero", "Range", "Shape"})
+
+
+@dataclass(frozen=True, slots=True)
+class _FitsIn32Bits:
+    """That a value fits."""
+
+
+def remember_narrow(graph: Graph, value: Value) -> None:
+    """Keep that all elements of a value fit in 32 bits."""
+    if graph.recall(value.name) is None:
+        graph.remember(value, _FitsIn32Bits())
+
+
+def fits_in_32_bits(graph: Graph, value: Value) -> bool:
+    """Whether all elements of a value are known to."""
+    if value.array is not None:
+        return _all_fit_in_32_bits(value.array)
+    if value.sizes is not None:  # those of arrays do
+        return all(_INT32.min <= dim <= _INT32.max for dim in value.sizes if isinstance(dim, int))
+    return _node_fits_in_32_bits(graph, value.name)
+
+
+def _node_fits_in_32_bits(graph: Graph, name: str) -> bool:
+    if isinstance(graph.recall(name), _FitsIn32Bits):
+        return True
+    constant = graph.constant(name)
+    if constant is not None:
+        return _all_fit_in_32_bits(constant)
+    node = graph.source(name)
+    if node is None:
+        return False
+    if node.op_type == "Concat":
+        return all(_node_fits_in_32_bits(graph, part) for part in node.inputs)
+    return node.op_type in _COUNTING_OPERATIONS or (
+        node.op_type in _MOVING_OPERATIONS and _node_fits_in_32_bits(graph, node.inputs[0])
+    )
+
+
+def _all_fit_in_32_bits(array: Array) -> bool:
+    return bool(((array >= _INT32.min) & (array <= _INT32.max)).all())

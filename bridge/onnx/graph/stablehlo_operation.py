@@ -20,7 +20,7 @@ from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.modules import describe_location, tensor_type
 
-__all__ = ["Operation", "Region", "ResultType", "describe", "read", "type_of"]
+__all__ = ["Emit", "Operation", "Region", "ResultType", "Rule", "describe", "read", "type_of"]
 
 # What a walker does with a block: its arguments -> what its last operation hands on.
 Walk = Callable[[Graph, Any, Sequence[Value]], list[Value]]
@@ -207,3 +207,24 @@ def _regions(raw: Any) -> Sequence[Any]:
     }
     names = [str(name).strip('@"') for name in raw.attributes["called_computations"]]
     return [functions[name].regions[0] for name in names]
+
+
+Emit = Callable[[Graph, Operation], Value | Sequence[Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one operation of StableHLO becomes operations of ONNX.
+
+    Attributes:
+        emit: adds them to the graph; the operation's result, or all of them if they are several.
+        attributes: those that `emit` reads, or that do not matter to it. An operation with any
+            other is refused.
+        whole: whether its operands are broadcast before; see `Value.held`.
+        limits: what it refuses, in words.
+    """
+
+    emit: Emit
+    attributes: tuple[str, ...] = ()
+    whole: bool = True
+    limits: str = ""

@@ -3,10 +3,9 @@
 ONNX has integers of 4 and of 2 bits, and some of the small floats, but ONNX Runtime computes with
 none of them, and its Python interface neither takes nor returns them. So a tensor of these is one
 of a wider dtype everywhere in a model, with the values that the element type has: integers are int8
-or uint8, floats are float32. Each operation is computed in the wider dtype, and what it makes is
-fitted (`bridge.onnx.arithmetic.fitting`) by the walker: the families of operations know nothing of
-it. Sums and products of matrices are fitted once, at their end; XLA rounds some sums of floats on
-the way.
+or uint8, floats are float32. Each operation is computed in the wider dtype, and the walker converts
+its results to values of the element type (`bridge.onnx.arithmetic.narrow_operations`). Sums and
+products of matrices are converted once, at their end; XLA rounds some sums of floats on the way.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation, Region
+from bridge.onnx.graph.stablehlo_operation import Operation, Region, Rule
 from bridge.onnx.graph.values import Value
 
 __all__ = ["RULES"]

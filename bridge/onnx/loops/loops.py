@@ -15,8 +15,7 @@ import numpy as np
 from bridge.core.size_polynomials import Dim, Iteration, maximum, of_atom
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation, Region
+from bridge.onnx.graph.stablehlo_operation import Operation, Region, Rule
 from bridge.onnx.graph.values import Value, contents_of, of_sizes
 from bridge.onnx.loops.scans import Scan, needed, turned
 from xla_call_module.stablehlo.modules import splat

@@ -15,16 +15,14 @@ from bridge.core.size_polynomials import Dim, floordiv, is_static, lower_bound, 
 from bridge.onnx.arrays.slicing import pad
 from bridge.onnx.graph import layouts, nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.onnx_runtime import CONV_MAX_SPATIAL_DIMENSIONS
+from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from bridge.onnx.graph.values import Value
 
 __all__ = ["RULES"]
 
-# ONNX Runtime has kernels for as many spatial dimensions, and of these dtypes.
-_MOST_DIMENSIONS = 3
-_MOST_PLACES = 10_000  # in a kernel, for each of which there may be a product of matrices
-_DTYPES = ("bfloat16", "float16", "float32")
+_MAX_PLACES = 10_000  # in a kernel, for each of which there may be a product of matrices
+_DTYPES = ("bfloat16", "float16", "float32")  # computed by a kernel of its own or in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
     if batches > 1:
         x, groups = _batches_as_features(graph, x, batches), batches
     places = product(w.shape[2:])
-    if not (_has_kernel(x) or (isinstance(places, int) and places <= _MOST_PLACES)):
+    if not (_has_kernel(x) or (isinstance(places, int) and places <= _MAX_PLACES)):
         size = f"{places:,} places are the" if isinstance(places, int) else "only a run knows the"
         op.refuse(
             f"{size} size of its kernel, and ONNX Runtime has no convolution of {x.dtype} along "
@@ -128,7 +126,7 @@ def _batches_as_features(graph: Graph, x: Value, groups: int) -> Value:
 
 def _has_kernel(x: Value) -> bool:
     """Whether ONNX Runtime has a kernel for convolutions of such images."""
-    return x.rank - 2 <= _MOST_DIMENSIONS and x.dtype.name in _DTYPES
+    return x.rank - 2 <= CONV_MAX_SPATIAL_DIMENSIONS and x.dtype.name in _DTYPES
 
 
 def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:

@@ -11,8 +11,7 @@ import numpy as np
 from bridge.core.size_polynomials import Dim, product
 from bridge.onnx.graph import layouts, nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation
+from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from bridge.onnx.graph.values import Value
 
 __all__ = ["RULES"]

@@ -24,10 +24,9 @@ from bridge.onnx.arithmetic.reducers import (
 from bridge.onnx.arrays.slicing import pad
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.rules import Rule
-from bridge.onnx.graph.stablehlo_operation import Operation, Region
+from bridge.onnx.graph.stablehlo_operation import Operation, Region, Rule
 from bridge.onnx.graph.values import Value, of_array
-from bridge.onnx.loops.running import combine_neighbours, reduce_so_far
+from bridge.onnx.loops.cumulative_reductions import combine_neighbours, reduce_so_far
 from bridge.onnx.windows.pools import max_pool
 
 __all__ = ["RULES", "dynamic_reduce_window"]

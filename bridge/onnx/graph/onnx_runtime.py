@@ -1,0 +1,155 @@
+"""The record of ONNX Runtime and of ONNX's opsets: what there is, since when, and what is wrong.
+
+All of it was found with one release (`RELEASE`) on the CPU, by loading and running models. For a
+new release, run `tests/onnx` with it: a kernel that has gone, or a deviation that is another one,
+fails there. `KERNELS` may be extended by loading a model of each dtype. A deviation that has been
+mended stays listed while older releases have it; each says which modules avoid it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = [
+    "BITCAST_OPSET",
+    "CONV_MAX_SPATIAL_DIMENSIONS",
+    "DEFAULT_OPSET",
+    "DEVIATIONS",
+    "DIV_MUL_FUSION_DTYPES",
+    "FLOAT8_OPSET",
+    "GELU_OPSET",
+    "KERNELS",
+    "OPSETS",
+    "RELEASE",
+    "Deviation",
+    "has_kernel",
+]
+
+RELEASE = "1.31"
+# From the first opset that has integer bit operations, and axes of reductions as inputs, to the
+# last that was tested. The release reads all of them.
+OPSETS = range(18, 27)
+DEFAULT_OPSET = 21  # most runtimes read it
+FLOAT8_OPSET = 19  # the first with floats of 8 bits
+GELU_OPSET = 20  # the first with Gelu
+BITCAST_OPSET = 26  # the first with BitCast; before it nothing tells the sign of a NaN
+
+_INTS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+_FLOATS = "float16 float32 float64"
+_WIDE = f"int32 int64 {_FLOATS}"
+
+# The dtypes for which there is a kernel. An operation that is not in here (Identity, Reshape,
+# Transpose, Concat, Slice, Gather, Cast, If, Loop, …) takes every dtype.
+_KERNELS_OF_SEVERAL: Mapping[str, str] = {
+    "Abs Add Sub Mul Div Mod": f"{_INTS} {_FLOATS}",
+    "Less LessOrEqual Greater GreaterOrEqual": f"{_INTS} {_FLOATS}",
+    "Equal": f"bool {_INTS} {_FLOATS}",
+    "Neg": f"int8 int16 int32 int64 {_FLOATS}",
+    "Sign": f"{_INTS} float32 float64",  # that of float16 gives 0 for NaN
+    "Floor Ceil Round Exp Log Sqrt Reciprocal Sin Cos Tanh Sigmoid": _FLOATS,
+    "Softmax LogSoftmax Gemm": _FLOATS,
+    "Tan Erf Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Gelu Softplus": "float16 float32",
+    "Conv ConvTranspose AveragePool": "float16 float32",
+    "BatchNormalization LayerNormalization": "float32 float64",
+    "IsNaN IsInf": f"bfloat16 {_FLOATS}",
+    "Not And Or Xor": "bool",
+    "BitwiseNot BitwiseAnd BitwiseOr BitwiseXor": _INTS,
+    "BitShift": "uint8 uint32 uint64",
+    "Pow": _WIDE,
+    "Max Min Clip": f"int8 int32 int64 uint8 uint32 uint64 {_FLOATS}",
+    "Relu": f"int8 int32 {_FLOATS}",
+    "MatMul": _WIDE,  # of unsigned integers it fails where an operand is empty
+    # Sums and products of integers are in float64 there, and the greatest of int64 in 32 bits.
+    "ReduceSum ReduceProd ReduceMean ReduceSumSquare ReduceL2 ReduceLogSumExp": _FLOATS,
+    "ReduceMax ReduceMin": f"bool int8 uint8 int32 {_FLOATS}",
+    "ArgMax ArgMin": f"int8 uint8 {_WIDE}",
+    "Where": f"int8 uint8 uint32 {_WIDE}",
+    "Expand Tile ReverseSequence Compress": f"bool {_INTS} {_FLOATS}",
+    "Pad": f"bool int8 int32 int64 uint8 uint32 uint64 {_FLOATS}",
+    "Unsqueeze Squeeze Flatten": f"bool {_INTS} {_FLOATS} bfloat16",
+    "CumSum Einsum": _WIDE,
+    "TopK": f"int8 int16 uint8 {_WIDE}",
+    "Trilu": f"bool {_WIDE}",
+    "Range": "int16 int32 int64 float32 float64",
+    "MaxPool": f"int8 uint8 {_FLOATS}",
+    "ScatterElements ScatterND": f"bool {_INTS} float32 float64",
+    "Resize": "int8 int32 uint8 float16 float32",
+    "NonZero": "bool int32 int64 uint8 float16 float32",
+}
+KERNELS: Mapping[str, frozenset[str]] = {
+    name: frozenset(dtypes.split())
+    for names, dtypes in _KERNELS_OF_SEVERAL.items()
+    for name in names.split()
+}
+CONV_MAX_SPATIAL_DIMENSIONS = 3
+# Of these dtypes a Div of 1 and a Mul behind it become one Div (`DEVIATIONS`).
+DIV_MUL_FUSION_DTYPES = frozenset({"float16", "float32", "float64", "int32", "int64"})
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """A result that is another one than ONNX or XLA says.
+
+    Attributes:
+        operations: the ONNX operations, separated by spaces.
+        deviation: what the runtime computes instead.
+        avoided_in: the modules of `bridge.onnx` that see to it, separated by spaces.
+    """
+
+    operations: str
+    deviation: str
+    avoided_in: str
+
+
+DEVIATIONS = (
+    Deviation("Max Min Sign", "of several int64 only the low halves are compared", "graph.nodes"),
+    Deviation("Sign", "0 for -0, and for NaN in float16", "arithmetic.elementwise"),
+    Deviation(
+        "Where",
+        "0 for a -0 that is taken where the condition holds",
+        "arithmetic.elementwise arithmetic.narrow_operations graph.graph_builder",
+    ),
+    Deviation("Sigmoid", "0 below -18, so that its logarithm is -inf", "arithmetic.elementwise"),
+    Deviation("Gelu", "an error relative to the operand, not to the result", "arithmetic.fusions"),
+    Deviation("Mod", "with fmod=1 integers go through floats", "arithmetic.division"),
+    Deviation("Div", "a processor traps at x / 0 and least / -1", "arithmetic.division"),
+    Deviation(
+        "Div Mul",
+        "1 / x * y becomes y / x (DivMulFusion), of integers too, and before y is computed",
+        "graph.graph_builder",
+    ),
+    Deviation(
+        "MatMul Mul Div",
+        "a number by which a float64 product is scaled is rounded to float32 (MatMulScaleFusion)",
+        "graph.graph_builder",
+    ),
+    Deviation(
+        "Transpose MatMul",
+        "the fused node forgets the Transpose where the other operand is a vector",
+        "windows.dots",
+    ),
+    Deviation("MatMul", "no sum over no elements (K = 0) by a vector is written", "windows.dots"),
+    Deviation("Cast", "to float8 what is just beyond the greatest is rounded down, or NaN",
+              "graph.graph_builder"),
+    Deviation("ReduceSum ReduceProd", "integers go through float64", "arithmetic.reductions"),
+    Deviation("ReduceMax ReduceMin", "NaNs are passed over, 64-bit integers compared by 32 bits",
+              "arithmetic.reductions"),
+    Deviation("ReduceMax ReduceMin", "no bools along no elements", "arithmetic.reductions"),
+    Deviation("ArgMax ArgMin", "NaNs are passed over", "arithmetic.reductions"),
+    Deviation("CumSum", "sums of float16 are not rounded one after another", "windows.windows"),
+    Deviation("MaxPool", "NaNs are lost, and -inf is the lowest finite number", "windows.pools"),
+    Deviation("Conv", "of no features it does not end", "windows.convolutions"),
+    Deviation("ScatterND", "rows are written by several threads, so updates of one place are lost",
+              "arrays.scatters"),
+    Deviation("ScatterElements", "its max and min pass over some NaNs", "arrays.scatters"),
+)  # fmt: skip
+
+
+def has_kernel(op_type: str, dtype: str) -> bool:
+    """Return whether the runtime computes an operation in a dtype.
+
+    >>> has_kernel("Erf", "float32"), has_kernel("Erf", "float64"), has_kernel("Slice", "int4")
+    (True, False, True)
+    """
+    return op_type not in KERNELS or dtype in KERNELS[op_type]
