@@ -1,22 +1,31 @@
-"""A traced TensorFlow function that TensorFlow runs, called back from JAX's program."""
+"""TensorFlow called by the program that JAX runs, or kept a function of TensorFlow's in an export.
+
+Which of the two a program becomes is known when it is lowered, not when it is traced: a
+`DeferredCall` has a form for each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 from jax import experimental
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from bridge.calling_tf.concrete_functions import Traced
-from bridge.calling_tf.variables import to_array, to_numpy, to_tensor
-from bridge.core._jax import is_staging
-from xla_call_module.errors import StructureError
+from bridge.calling_tf.variables import path_of, read, to_array, to_numpy, to_tensor
+from bridge.core._jax import is_for_export, is_staging
+from xla_call_module.errors import StructureError, UnsupportedError
 
-__all__ = ["Callback", "call_now", "runs_now"]
+__all__ = ["Callback", "DeferredCall", "call_now", "defer", "read_at_run_time", "runs_now"]
+
+Arrays = Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +97,108 @@ def _call(
                 f"was {spec.shape}. To do: pass the right one as shapes=."
             )
     return found
+
+
+def read_at_run_time(
+    captures: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct], *, name: str
+) -> Sequence[jax.Array]:
+    """The values as they are whenever the program that is being traced runs.
+
+    Args:
+        captures: the variables.
+        specs: as `to_spec` has them.
+        name: of the function that reads them, for messages.
+
+    Raises:
+        UnsupportedError: when the program is exported.
+    """
+    if not captures:
+        return ()
+
+    def call_back() -> Sequence[Any]:
+        found: Sequence[jax.Array] = jax.pure_callback(lambda: read(captures), list(specs))
+        return [jnp.asarray(value) for value in found]
+
+    def refuse() -> Sequence[Any]:
+        raise UnsupportedError(
+            f"{name} reads {', '.join(map(path_of, captures))} whenever the program runs, which "
+            "calls back to Python, and the callback cannot leave this process. To do: pass "
+            "variables='constant' to bridge.call_tf, which takes the values of now, or "
+            "variables='argument', which makes parameters of them."
+        )
+
+    def now() -> Sequence[Any]:
+        return [jnp.asarray(value) for value in read(captures)]
+
+    return defer(DeferredCall(name, exported=refuse, compiled=call_back, now=now), call_back, ())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeferredCall:
+    """The forms of one call.
+
+    Attributes:
+        name: of the function, for messages.
+        exported: what it is in a program that is exported.
+        compiled: what it is in one that JAX runs; None where it must be exported.
+        now: what computes it of values.
+    """
+
+    name: str
+    exported: Callable[..., Arrays]
+    compiled: Callable[..., Arrays] | None
+    now: Callable[..., Arrays]
+
+
+def defer(call: DeferredCall, like: Callable[..., Arrays], operands: Arrays) -> list[Any]:
+    """The results of a call in the program that is being traced.
+
+    Args:
+        call: its forms.
+        like: a function of the operands with the same results and effects.
+        operands: what it is called with.
+    """
+    traced = jax.make_jaxpr(like)(*operands)
+    found: list[Any] = _DEFERRED.bind(
+        *operands, call=call, results=tuple(traced.out_avals), outside=frozenset(traced.effects)
+    )
+    return found
+
+
+def _run_now(*operands: Any, call: DeferredCall, **_: Any) -> Arrays:
+    return call.now(*operands)
+
+
+def _results_of(
+    *_: Any, results: tuple[Any, ...], outside: frozenset[Any], **__: Any
+) -> tuple[tuple[Any, ...], frozenset[Any]]:
+    return results, outside
+
+
+def _lower(context: Any, *operands: Any, call: DeferredCall, **_: Any) -> Any:
+    form = call.exported if is_for_export(context) else _compiled(call)
+    return mlir.lower_fun(form, multiple_results=True)(context, *operands)
+
+
+def _compiled(call: DeferredCall) -> Callable[..., Arrays]:
+    if call.compiled is None:
+        raise StructureError(
+            f"{call.name} is called with call_tf_graph=True, which keeps it a function of "
+            "TensorFlow's, and JAX alone cannot run the program around it. To do: convert the "
+            "program with jax2tf.convert, and run it in TensorFlow; or leave call_tf_graph=True "
+            "out."
+        )
+    return call.compiled
+
+
+def _define() -> Primitive:
+    """The primitive, with what JAX asks of one; others are around it for derivatives and maps."""
+    primitive = Primitive("deferred_call_of_tensorflow")
+    primitive.multiple_results = True
+    primitive.def_impl(_run_now)
+    primitive.def_effectful_abstract_eval(_results_of)
+    mlir.register_lowering(primitive, _lower)
+    return primitive
+
+
+_DEFERRED = _define()

@@ -12,25 +12,25 @@ import numpy as np
 import tensorflow as tf
 from jax import tree_util
 
-from bridge.calling_tf.callables import (
+from bridge.calling_tf.callbacks import Callback, read_at_run_time
+from bridge.calling_tf.concrete_functions import (
+    Traced,
     call_with_tensors,
     flatten_results,
     name_of,
     symbolic_tensor,
     to_callable,
+    trace,
 )
-from bridge.calling_tf.callbacks import Callback
-from bridge.calling_tf.concrete_functions import Traced, trace
 from bridge.calling_tf.derivatives import Spliced
-from bridge.calling_tf.effects import is_stateful, stateful_operations
 from bridge.calling_tf.embedding import Embedding
+from bridge.calling_tf.graph_nodes import is_stateful, stateful_operations
 from bridge.calling_tf.results import declared_results, infer_results
 from bridge.calling_tf.sampled_sizes import is_static
 from bridge.calling_tf.variables import (
     is_trainable,
     path_of,
     read,
-    read_at_run_time,
     to_array,
     to_spec,
     variables_of,

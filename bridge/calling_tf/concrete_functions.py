@@ -1,22 +1,189 @@
-"""A TensorFlow function of flat tensors -> its concrete function for some shapes and dtypes."""
+"""What stands for a TensorFlow function -> its concrete function for some shapes and dtypes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import tensorflow as tf
+from jax import tree_util
 
 from bridge.core._tf import gradients_for_xla
+from bridge.core.containers import without_containers
+from bridge.core.explaining import refusing_unsortable_keys
 from bridge.core.narrowing import is_narrowed, narrow_dtype
 from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.errors import ArgumentError, DtypeError, FormatError, StructureError
+from xla_call_module.exported import result_paths
 
-__all__ = ["FlatFunction", "Traced", "trace"]
+__all__ = [
+    "FlatFunction",
+    "ResultDtypeError",
+    "Traced",
+    "call_with_tensors",
+    "flatten_results",
+    "name_of",
+    "symbolic_tensor",
+    "to_callable",
+    "trace",
+]
 
+_DEFAULT_SIGNATURE = "serving_default"
 # Flat tensors in, flat tensors out.
 FlatFunction = Callable[..., Sequence[tf.Tensor]]
+
+
+class ResultDtypeError(DtypeError, ValueError):
+    """A result is of a dtype of which JAX has no arrays; JAX's own converter has a ValueError."""
+
+
+def to_callable(fun_tf: Any) -> Callable[..., Any]:
+    """A callable of tensors.
+
+    Args:
+        fun_tf: anything that can be called, what
+            `tf.saved_model.load` returns, or the path of a SavedModel.
+
+    Raises:
+        ArgumentError: there is nothing to call.
+        StructureError: there is more than one signature.
+        FormatError: there is no SavedModel.
+    """
+    if isinstance(fun_tf, (str, os.PathLike)):
+        return to_callable(_load(os.fspath(fun_tf)))
+    if callable(fun_tf):
+        return fun_tf  # type: ignore[no-any-return]
+    signatures = getattr(fun_tf, "signatures", None)
+    if not isinstance(signatures, Mapping) or not signatures:
+        raise ArgumentError(
+            f"Expected a TensorFlow function, got {type(fun_tf).__name__}, which cannot be called "
+            "and has no signatures. To do: pass a Python function, a tf.function, a Keras layer or "
+            "model, a signature, or the path of a SavedModel."
+        )
+    if len(signatures) > 1 and _DEFAULT_SIGNATURE not in signatures:
+        raise StructureError(
+            f"The SavedModel has the signatures {', '.join(sorted(signatures))}, none of which is "
+            f"{_DEFAULT_SIGNATURE}. To do: pass one of them, as in "
+            "loaded = tf.saved_model.load(path); call_tf(loaded.signatures[name])."
+        )
+    name = _DEFAULT_SIGNATURE if _DEFAULT_SIGNATURE in signatures else next(iter(signatures))
+    return _keeping_alive(signatures[name], fun_tf)
+
+
+def _load(folder: str) -> Any:
+    try:
+        return tf.saved_model.load(folder)
+    except OSError as error:
+        raise FormatError(
+            f"{folder} is no SavedModel: {error}. To do: pass the folder that holds saved_model.pb."
+        ) from error
+
+
+def _keeping_alive(signature: Callable[..., Any], loaded: Any) -> Callable[..., Any]:
+    """The signature, which by itself does not own the variables of what was loaded."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        assert loaded is not None
+        return signature(*args, **kwargs)
+
+    call.__name__ = name_of(signature)
+    return call
+
+
+def name_of(fun_tf: Any) -> str:
+    """What messages and the compiled program call a function."""
+    if isinstance(fun_tf, (str, os.PathLike)):
+        return os.path.basename(os.fspath(fun_tf).rstrip(os.sep)) or "saved_model"
+    if isinstance(fun_tf, functools.partial):
+        return name_of(fun_tf.func)
+    for attribute in ("__name__", "name"):
+        if isinstance(found := getattr(fun_tf, attribute, None), str) and found:
+            return found
+    return type(fun_tf).__name__
+
+
+def flatten_results(results: Any, name: str) -> tuple[list[tf.Tensor], tree_util.PyTreeDef]:
+    """The tensors that a function returned, and the structure around them.
+
+    Raises:
+        StructureError: one of them is no tensor, such as a sparse one.
+        ResultDtypeError: one of them is of strings or resources.
+        DtypeError: one of them has a dtype that JAX does not have.
+    """
+    if isinstance(results, tf.Operation):  # what a tf.function without results returns in a graph
+        results = ()
+    with refusing_unsortable_keys("A result"):
+        leaves, tree = tree_util.tree_flatten(without_containers(results))
+    tensors = []
+    for path, leaf in zip(result_paths(tree), leaves, strict=True):
+        if isinstance(leaf, tf.__internal__.CompositeTensor) and not isinstance(leaf, tf.Variable):
+            raise StructureError(
+                f"{path} of {name} is a {type(leaf).__name__}; expected dense tensors. To do: "
+                "return its parts, or make it dense."
+            )
+        try:
+            tensors.append(tf.convert_to_tensor(leaf))
+        except (TypeError, ValueError) as error:
+            raise StructureError(
+                f"{path} of {name} is {leaf!r:.80}; expected a tensor. TensorFlow says: {error}"
+            ) from error
+        if tensors[-1].dtype in (tf.string, tf.resource, tf.variant):
+            raise ResultDtypeError(
+                f"{path} of {name} has dtype {tensors[-1].dtype.name}, and JAX has numbers only. "
+                "To do: leave it out of what the function returns, or turn it into numbers."
+            )
+        dtype_from_name(tensors[-1].dtype.name, where=f"{path} of {name}")
+    return tensors, tree
+
+
+def symbolic_tensor(tensor: tf.Tensor, path: str) -> ArgumentError:
+    """The error for an argument without a value, as those of a `tf.function` are."""
+    return ArgumentError(
+        f"{path} is {tensor!r:.80}, a tensor of a graph that TensorFlow is tracing; JAX needs its "
+        "value. To do: convert the JAX program, and call that in the graph, as in "
+        "bridge.convert(bridge.call_tf(fun)); or call fun itself there."
+    )
+
+
+def call_with_tensors(
+    function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], name: str
+) -> Any:
+    """What a function returns for tensors.
+
+    Raises:
+        ArgumentError: it is a `tf.function` with a signature that they do not fit; or it takes one
+            of them for a Python value.
+        StructureError: it is a signature, the variables of which are gone.
+    """
+    try:
+        return function(*args, **kwargs)
+    except tf.errors.OperatorNotAllowedInGraphError as error:
+        raise ArgumentError(
+            f"{name} takes a tensor for a Python value, such as training=True, and all arguments "
+            "arrive as tensors. To do: bind Python values first, as in "
+            "call_tf(functools.partial(fun, training=True)); or, if it decides by the value of a "
+            f"tensor, make it a tf.function. TensorFlow says: {str(error)[:400]}"
+        ) from error
+    except AssertionError as error:
+        if "variables which have been deleted" not in str(error):
+            raise
+        raise StructureError(
+            f"{name} reads variables that are gone: the signature of a SavedModel does not hold "
+            "them. To do: pass what tf.saved_model.load returned, or the path, to call_tf; or keep "
+            "what was loaded."
+        ) from error
+    except TypeError as error:
+        if not str(error).startswith("Binding inputs to tf.function failed"):
+            raise
+        raise ArgumentError(
+            f"The arguments of {name} do not fit its signature. TensorFlow says: "
+            f"{str(error)[:400]} To do: pass arrays of the shapes and dtypes of its "
+            "input_signature."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,31 +22,40 @@ import tensorflow as tf
 from jax import custom_batching, export, lax
 from jax.custom_derivatives import SymbolicZero
 
-from bridge.calling_tf.callbacks import Callback, call_now, runs_now
+from bridge.calling_tf.callbacks import (
+    Callback,
+    DeferredCall,
+    call_now,
+    defer,
+    read_at_run_time,
+    runs_now,
+)
 from bridge.calling_tf.concrete_functions import FlatFunction, Traced, trace
-from bridge.calling_tf.deferred_calls import HeldCall, hold
-from bridge.calling_tf.differentiable import (
+from bridge.calling_tf.differentiability import (
     conjugate,
     is_differentiable,
     lost_gradients,
+    operations_without_gradient,
     refuse_effects,
     without_derivative,
 )
-from bridge.calling_tf.effects import (
-    WITHOUT_VECTORIZATION,
-    has_own_gradients,
-    operations_of,
-)
 from bridge.calling_tf.embedding import Embedding
 from bridge.calling_tf.graph_inlining import gradient_in_graph, has_loops, inline
-from bridge.calling_tf.linear import LinearMap, apply_linear
-from bridge.calling_tf.linearity import operations_without_gradient
+from bridge.calling_tf.graph_nodes import (
+    WITHOUT_VECTORIZATION,
+    has_custom_gradients,
+    operations_of,
+)
+from bridge.calling_tf.linear_calls import LinearMap, apply_linear, transposable
 from bridge.calling_tf.results import result_specs
 from bridge.calling_tf.sampled_sizes import is_static
-from bridge.calling_tf.symbolic import lower_symbolic
-from bridge.calling_tf.transposing import transposable
-from bridge.calling_tf.variables import is_split, read, read_at_run_time, to_spec
-from bridge.calling_tf.xla_lowering import compile_function, compiled_results, lower
+from bridge.calling_tf.variables import is_split, read, to_spec
+from bridge.calling_tf.xla_lowering import (
+    compile_function,
+    compiled_results,
+    lower,
+    lower_symbolic,
+)
 from bridge.core._jax import is_staging, vary_together
 from xla_call_module.analyses.dependence import dependencies
 from xla_call_module.errors import InteropError, StructureError
@@ -158,7 +167,7 @@ class Spliced:
             return self._runner.run(self._traced, self._results, inputs)
         if self._runner is None:
             return self._call_compiled(*inputs)
-        return self._call_now(*inputs) if runs_now(inputs) else self._hold(self._runner, inputs)
+        return self._call_now(*inputs) if runs_now(inputs) else self._defer(self._runner, inputs)
 
     def _call_now(self, *inputs: Any) -> list[Any]:
         if self._variables:  # which TensorFlow would not take the values of
@@ -180,7 +189,7 @@ class Spliced:
 
         return list(exported.call(*inputs[:count], *map(value, captures)))
 
-    def _hold(self, runner: Embedding, inputs: Sequence[Any]) -> list[Any]:
+    def _defer(self, runner: Embedding, inputs: Sequence[Any]) -> list[Any]:
         """A function of TensorFlow's in what is exported, else the function compiled."""
         count = len(self._traced.arguments)
 
@@ -188,13 +197,13 @@ class Spliced:
             values = dict(zip(map(id, self._variables), inputs[count:], strict=True))
             return runner.run(self._traced, self._results, inputs[:count], values)
 
-        call = HeldCall(
+        call = DeferredCall(
             name=self._traced.name,
             exported=embed,
             compiled=None if runner.only_exported else self._call_compiled,
             now=self._call_now,
         )
-        return hold(call, lambda *inputs: runner.like(self._results, inputs), inputs)
+        return defer(call, lambda *inputs: runner.like(self._results, inputs), inputs)
 
     def _push_forward(self, primals: Arrays, tangents: Arrays) -> tuple[list[Any], list[Any]]:
         """The rule of `jax.custom_jvp`."""
@@ -262,7 +271,7 @@ class Spliced:
         """
         if self._runner is not None or not has_loops(self._traced.concrete):
             return None
-        if has_own_gradients(self._traced.concrete):
+        if has_custom_gradients(self._traced.concrete):
             again: Callable[..., list[tf.Tensor]] = self._traced.function.python_function
             return again
         return lambda *arguments: inline(self._traced.concrete, arguments)
@@ -531,7 +540,7 @@ class _Derivation:
     def has_own_gradients(self) -> bool:
         """Whether what this is a derivative of has gradients that TensorFlow was told."""
         above = self.parent._derivation
-        return has_own_gradients(self.parent._traced.concrete) or (
+        return has_custom_gradients(self.parent._traced.concrete) or (
             above is not None and above.has_own_gradients
         )
 

@@ -15,13 +15,13 @@ import numpy as np
 import tensorflow as tf
 from jax import tree_util
 
-from bridge.calling_tf.callables import (
+from bridge.calling_tf.concrete_functions import (
     call_with_tensors,
     flatten_results,
     name_of,
     symbolic_tensor,
 )
-from bridge.calling_tf.differentiable import conjugate, is_differentiable
+from bridge.calling_tf.differentiability import conjugate, is_differentiable
 from xla_call_module.errors import ArgumentError
 from xla_call_module.exported import argument_paths
 

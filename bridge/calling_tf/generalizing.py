@@ -24,7 +24,7 @@ from bridge.calling_tf.dynamic_calls import (
     write_random_bits,
     write_window,
 )
-from bridge.calling_tf.sampled_sizes import Size, SizeSamples
+from bridge.calling_tf.sampled_sizes import Size, SizeSamples, sizes_text
 from xla_call_module._jax import dense_elements
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo.elements import read_elements
@@ -202,7 +202,7 @@ class _Generalizer:
     def size(self, values: Sequence[int]) -> Size:
         """What has these values at the sizes."""
         if (found := self._samples.fit(values)) is None:
-            sizes = "; ".join(map(_text, self._samples.sizes))
+            sizes = "; ".join(map(sizes_text, self._samples.sizes))
             raise NumberError(
                 self._explain(
                     f"a size is {', '.join(map(str, values))} with {sizes}, which is not linear"
@@ -347,10 +347,6 @@ def _node_of(operation: Any) -> str:
 
 def _is_dynamic(type_: Any) -> bool:
     return isinstance(type_, ir.RankedTensorType) and not type_.has_static_shape
-
-
-def _text(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def _write_iota(self: _Generalizer, operations: Sequence[Any], _: list[Any], type_: Any) -> Any:

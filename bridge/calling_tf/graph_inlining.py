@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bridge.calling_tf.effects import operations_of
+from bridge.calling_tf.graph_nodes import functions_called_by, operations_of
 from bridge.core._tf import graph_of_function
 from xla_call_module._tf import register_function
 
@@ -95,7 +95,7 @@ class _Inliner:
         found: dict[str, None] = {}
         pending = list(nodes)
         while pending:
-            for function in _functions_of(pending.pop()):
+            for function in functions_called_by(pending.pop()):
                 if function.name in self._functions and function.name not in found:
                     found[function.name] = None
                     pending += self.function(function.name).node_def
@@ -120,16 +120,9 @@ class _Inliner:
         return flat
 
 
-def _functions_of(node: Any) -> Iterator[Any]:
-    for attribute in node.attr.values():
-        if attribute.HasField("func"):
-            yield attribute.func
-        yield from attribute.list.func
-
-
 def _rename_functions(nodes: Iterable[Any], known: Container[str], suffix: str) -> None:
     for node in nodes:
-        for function in _functions_of(node):
+        for function in functions_called_by(node):
             if function.name in known:
                 function.name += suffix
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,11 +10,10 @@ import numpy as np
 import tensorflow as tf
 from jax import export, tree_util
 
-from bridge.calling_tf.callables import flatten_results, name_of
-from bridge.calling_tf.concrete_functions import FlatFunction, Traced, trace
-from bridge.calling_tf.sampled_sizes import SizeSamples, scope_of
+from bridge.calling_tf.concrete_functions import FlatFunction, Traced, flatten_results, name_of
+from bridge.calling_tf.sampled_sizes import SizeSamples, scope_of, sizes_text, trace_at_sizes
 from bridge.core.narrowing import narrow_dtype
-from xla_call_module.errors import InteropError, StructureError, quote
+from xla_call_module.errors import StructureError, quote
 from xla_call_module.exported import result_paths
 
 __all__ = [
@@ -25,14 +22,7 @@ __all__ = [
     "infer_results",
     "result_specs",
     "returning",
-    "trace_at",
-    "trace_at_sizes",
 ]
-
-_INDICES = frozenset({tf.int32.as_datatype_enum, tf.int64.as_datatype_enum})
-# A constant with more numbers is no size, and greater ones are not compared with one.
-_MOST_INDICES = 8
-_MAX_COMPARED = 4096
 
 
 class DynamicShapeError(StructureError):
@@ -172,99 +162,12 @@ def infer_results(
     )
 
 
-def trace_at_sizes(
-    flat: FlatFunction, samples: SizeSamples, *, name: str, compiled: bool = True
-) -> tuple[SizeSamples, list[Traced]]:
-    """The function, traced with numbers for the symbols, and those numbers.
-
-    These are one set, each of them changed by itself, and two at which what was found is checked: a
-    small set, and one with larger numbers than the function has constants, with which it may
-    compare a size. A large one that TensorFlow refuses is left out.
-
-    Raises:
-        StructureError: TensorFlow refuses other sizes.
-    """
-    traces = [
-        trace_at(flat, samples, sizes, name=name, compiled=compiled) for sizes in samples.sizes
-    ]
-    checks: list[Mapping[str, int]] = []
-    greatest, fixed = _greatest_constant(traces[0]), _fixed_sizes(traces[0])
-    groups = (samples.small(fixed), samples.large(greatest))
-    for group, is_needed in zip(groups, (True, False), strict=True):
-        for sizes in group:
-            try:
-                traces.append(trace_at(flat, samples, sizes, name=name, compiled=compiled))
-            except StructureError:
-                if is_needed and sizes is group[-1]:
-                    raise
-                continue
-            checks.append(sizes)
-            break
-    return dataclasses.replace(samples, checks=tuple(checks)), traces
-
-
-def _greatest_constant(traced: Traced) -> int:
-    """The greatest integer in a function that a size may be compared with."""
-    constants = [
-        tf.make_ndarray(node.attr["value"].tensor).ravel().tolist()
-        for node in _nodes_of(traced)
-        if node.op == "Const"
-        and node.attr["dtype"].type in _INDICES
-        and math.prod(_shape_of_constant(node)) <= _MOST_INDICES
-    ]
-    numbers = (number for constant in constants for number in constant)
-    return max((number for number in numbers if number <= _MAX_COMPARED), default=0)
-
-
-def _fixed_sizes(traced: Traced) -> frozenset[int]:
-    """Sizes of what is computed, some of which are the same whatever the symbols are."""
-    outputs = (out for op in traced.concrete.graph.get_operations() for out in op.outputs)
-    shapes = [*(out.shape for out in outputs), *(found.shape for found in traced.captures)]
-    found = {size for shape in shapes if shape.rank is not None for size in shape if size}
-    constants = (node for node in _nodes_of(traced) if node.op == "Const")
-    return frozenset(found.union(*map(_shape_of_constant, constants)))
-
-
-def _nodes_of(traced: Traced) -> list[Any]:
-    """The nodes of a function, and of those that it calls."""
-    graph = traced.concrete.graph.as_graph_def()
-    return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
-
-
-def _shape_of_constant(node: Any) -> list[int]:
-    return [dim.size for dim in node.attr["value"].tensor.tensor_shape.dim]
-
-
-def trace_at(
-    flat: FlatFunction,
-    samples: SizeSamples,
-    sizes: Mapping[str, int],
-    *,
-    name: str,
-    compiled: bool = True,
-) -> Traced:
-    """The function, traced with numbers for the symbols.
-
-    Raises:
-        StructureError: TensorFlow refuses these sizes.
-    """
-    try:
-        return trace(flat, samples.specs_at(sizes), name=name, compiled=compiled)
-    except ValueError as error:
-        if isinstance(error, InteropError):
-            raise
-        raise StructureError(
-            f"{name} cannot be traced with {_text(sizes)}: {quote(error)}. To do: have it take "
-            "arguments of every size, or write a dimension that must be divisible as in '2*b'."
-        ) from error
-
-
 def _fit_shape(index: int, at: Sequence[Any], samples: SizeSamples, name: str) -> tuple[Any, ...]:
     shape = []
     for axis, values in enumerate(zip(*(spec.shape for spec in at), strict=True)):
         if (size := samples.fit(values)) is None:
             found = ", ".join(
-                f"{value} with {_text(sizes)}"
+                f"{value} with {sizes_text(sizes)}"
                 for value, sizes in zip(values, samples.sizes, strict=True)
             )
             raise StructureError(
@@ -273,7 +176,3 @@ def _fit_shape(index: int, at: Sequence[Any], samples: SizeSamples, name: str) -
             )
         shape.append(samples.to_dimension(size))
     return tuple(shape)
-
-
-def _text(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items())

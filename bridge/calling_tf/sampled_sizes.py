@@ -1,21 +1,35 @@
-"""Numbers for symbolic dimensions, and the sizes that follow from them."""
+"""Sizes for symbolic dimensions, at which TensorFlow traces a function."""
 
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import itertools
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import jax
+import tensorflow as tf
 from jax import export
 
+from bridge.calling_tf.concrete_functions import FlatFunction, Traced, trace
+from bridge.calling_tf.graph_nodes import nodes_of
 from bridge.core._jax import is_certain
 from xla_call_module.dimensions import evaluate, evaluate_shape, symbols
+from xla_call_module.errors import InteropError, StructureError, quote
 
-__all__ = ["Size", "SizeSamples", "is_static", "scope_of"]
+__all__ = [
+    "Size",
+    "SizeSamples",
+    "is_static",
+    "scope_of",
+    "sizes_text",
+    "trace_at",
+    "trace_at_sizes",
+]
 
 # Sizes at which functions are traced: whole numbers of what shapes are usually divided by.
 _BASE, _STEP = 24, 48
@@ -25,8 +39,12 @@ _SMALL = (3, 5, 7, 9, 13, 17, 73)
 _LARGE = 301
 # Where the bounds of a symbol are looked for.
 _MAX_BOUND = 1 << 20
+_INDICES = frozenset({tf.int32.as_datatype_enum, tf.int64.as_datatype_enum})
+# A constant with more numbers is no size, and greater ones are not compared with one.
+_MAX_INDICES = 8
+_MAX_COMPARED = 4096
 # A flattened tensor has the product of as many symbols at most.
-_DEGREE = 3
+_MAX_DEGREE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +161,7 @@ class SizeSamples:
     @cached_property
     def products(self) -> tuple[str, ...]:
         """Products of symbols, as those that flatten a tensor."""
-        degrees = range(2, _DEGREE + 1)
+        degrees = range(2, _MAX_DEGREE + 1)
         return tuple(
             "*".join(names)
             for degree in degrees
@@ -184,3 +202,89 @@ def scope_of(specs: Sequence[jax.ShapeDtypeStruct]) -> Any:
     """Where the symbols of the shapes are from; None where there are none."""
     dims = (dim for spec in specs for dim in spec.shape if not isinstance(dim, int))
     return next((dim.scope for dim in dims), None)
+
+
+def trace_at_sizes(
+    flat: FlatFunction, samples: SizeSamples, *, name: str, compiled: bool = True
+) -> tuple[SizeSamples, list[Traced]]:
+    """The function, traced with numbers for the symbols, and those numbers.
+
+    These are one set, each of them changed by itself, and two at which what was found is checked: a
+    small set, and one with larger numbers than the function has constants, with which it may
+    compare a size. A large one that TensorFlow refuses is left out.
+
+    Raises:
+        StructureError: TensorFlow refuses other sizes.
+    """
+    traces = [
+        trace_at(flat, samples, sizes, name=name, compiled=compiled) for sizes in samples.sizes
+    ]
+    checks: list[Mapping[str, int]] = []
+    greatest, fixed = _greatest_constant(traces[0]), _fixed_sizes(traces[0])
+    groups = (samples.small(fixed), samples.large(greatest))
+    for group, is_needed in zip(groups, (True, False), strict=True):
+        for sizes in group:
+            try:
+                traces.append(trace_at(flat, samples, sizes, name=name, compiled=compiled))
+            except StructureError:
+                if is_needed and sizes is group[-1]:
+                    raise
+                continue
+            checks.append(sizes)
+            break
+    return dataclasses.replace(samples, checks=tuple(checks)), traces
+
+
+def _greatest_constant(traced: Traced) -> int:
+    """The greatest integer in a function that a size may be compared with."""
+    constants = [
+        tf.make_ndarray(node.attr["value"].tensor).ravel().tolist()
+        for node in nodes_of(traced.concrete)
+        if node.op == "Const"
+        and node.attr["dtype"].type in _INDICES
+        and math.prod(_shape_of_constant(node)) <= _MAX_INDICES
+    ]
+    numbers = (number for constant in constants for number in constant)
+    return max((number for number in numbers if number <= _MAX_COMPARED), default=0)
+
+
+def _fixed_sizes(traced: Traced) -> frozenset[int]:
+    """Sizes of what is computed, some of which are the same whatever the symbols are."""
+    outputs = (out for op in traced.concrete.graph.get_operations() for out in op.outputs)
+    shapes = [*(out.shape for out in outputs), *(found.shape for found in traced.captures)]
+    found = {size for shape in shapes if shape.rank is not None for size in shape if size}
+    constants = (node for node in nodes_of(traced.concrete) if node.op == "Const")
+    return frozenset(found.union(*map(_shape_of_constant, constants)))
+
+
+def _shape_of_constant(node: Any) -> list[int]:
+    return [dim.size for dim in node.attr["value"].tensor.tensor_shape.dim]
+
+
+def trace_at(
+    flat: FlatFunction,
+    samples: SizeSamples,
+    sizes: Mapping[str, int],
+    *,
+    name: str,
+    compiled: bool = True,
+) -> Traced:
+    """The function, traced with numbers for the symbols.
+
+    Raises:
+        StructureError: TensorFlow refuses these sizes.
+    """
+    try:
+        return trace(flat, samples.specs_at(sizes), name=name, compiled=compiled)
+    except ValueError as error:
+        if isinstance(error, InteropError):
+            raise
+        raise StructureError(
+            f"{name} cannot be traced with {sizes_text(sizes)}: {quote(error)}. To do: have it "
+            "take arguments of every size, or write a dimension that must be divisible as in '2*b'."
+        ) from error
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Return sizes as text for messages, such as `b=24, n=25`."""
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())

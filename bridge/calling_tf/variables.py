@@ -6,22 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 
 from bridge.calling_tf.concrete_functions import Traced
-from bridge.calling_tf.deferred_calls import HeldCall, hold
 from bridge.core.narrowing import is_narrowed, narrow_array
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import StructureError, UnsupportedError
+from xla_call_module.errors import StructureError
 
 __all__ = [
     "is_split",
     "is_trainable",
     "path_of",
     "read",
-    "read_at_run_time",
     "to_array",
     "to_numpy",
     "to_spec",
@@ -127,40 +124,6 @@ def _physical(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array
     pairs = array.dtype.itemsize // 4
     return np.ascontiguousarray(array)[..., None].view(np.uint32).reshape(*array.shape, pairs)
-
-
-def read_at_run_time(
-    captures: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct], *, name: str
-) -> Sequence[jax.Array]:
-    """The values as they are whenever the program that is being traced runs.
-
-    Args:
-        captures: the variables.
-        specs: as `to_spec` has them.
-        name: of the function that reads them, for messages.
-
-    Raises:
-        UnsupportedError: when the program is exported.
-    """
-    if not captures:
-        return ()
-
-    def call_back() -> Sequence[Any]:
-        found: Sequence[jax.Array] = jax.pure_callback(lambda: read(captures), list(specs))
-        return [jnp.asarray(value) for value in found]
-
-    def refuse() -> Sequence[Any]:
-        raise UnsupportedError(
-            f"{name} reads {', '.join(map(path_of, captures))} whenever the program runs, which "
-            "calls back to Python, and the callback cannot leave this process. To do: pass "
-            "variables='constant' to bridge.call_tf, which takes the values of now, or "
-            "variables='argument', which makes parameters of them."
-        )
-
-    def now() -> Sequence[Any]:
-        return [jnp.asarray(value) for value in read(captures)]
-
-    return hold(HeldCall(name, exported=refuse, compiled=call_back, now=now), call_back, ())
 
 
 def is_trainable(variable: tf.Variable) -> bool:

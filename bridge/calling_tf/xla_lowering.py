@@ -1,15 +1,20 @@
-"""A traced TensorFlow function -> an `Exported`, which JAX splices into its programs."""
+"""A traced TensorFlow function -> an `Exported`, which JAX splices into its programs.
+
+TensorFlow compiles a function for fixed sizes. For symbolic ones it compiles it at several sizes,
+and what is the same in all of them but for numbers that follow from the sizes is the function for
+all sizes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import tensorflow as tf
 from jax import export
 from jax.extend import mlir
@@ -18,36 +23,39 @@ from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters.mlir import make_ir_context
 
 from bridge.calling_tf.concrete_functions import Traced
-from bridge.calling_tf.effects import stateful_operations
+from bridge.calling_tf.dynamic_calls import split_tuples
+from bridge.calling_tf.generalizing import NumberError, generalize
+from bridge.calling_tf.graph_nodes import stateful_operations
 from bridge.calling_tf.results import result_specs
+from bridge.calling_tf.sampled_sizes import SizeSamples, trace_at, trace_at_sizes
 from bridge.calling_tf.variables import to_spec
 from bridge.core._jax import cut_vjp, outside_meshes, replace_shardings
 from xla_call_module.analyses.custom_calls import classify
+from xla_call_module.analyses.tensorflow_functions import TARGET
 from xla_call_module.call import read_artifact_version
+from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.platforms import PLATFORMS
-from xla_call_module.stablehlo.mhlo import compose_custom_calls, to_custom_calls
+from xla_call_module.stablehlo.mhlo import (
+    NO_RELEASE,
+    compose_custom_calls,
+    expand_custom_calls,
+    to_custom_calls,
+)
 from xla_call_module.stablehlo.modules import (
+    custom_call_target,
     custom_call_targets,
-    find_main,
     first_line,
-    functions_of,
     parse_module,
     read_main,
     serialize_module,
     walk,
 )
+from xla_call_module.stablehlo.splicing import splice_functions, symbols_of
 
-__all__ = [
-    "compile_function",
-    "compiled_results",
-    "finish",
-    "lower",
-    "platforms_for",
-    "remove_copies",
-]
+__all__ = ["compile_function", "compiled_results", "lower", "lower_symbolic"]
 
-_BODY = "tensorflow_function"
+_PREFIX = "tensorflow_"
 
 
 def compile_function(traced: Traced) -> bytes:
@@ -97,7 +105,7 @@ def compiled_results(traced: Traced, module: bytes) -> tuple[jax.ShapeDtypeStruc
 def lower(
     traced: Traced, compiled: bytes, results: Sequence[jax.ShapeDtypeStruct]
 ) -> export.Exported:
-    """An `Exported` of the arguments and captures as a flat tuple; without a VJP.
+    """Return an `Exported` of the arguments and captures as a flat tuple; without a VJP.
 
     Variables and constants of 64 bits are taken as `to_spec` says while `jax_enable_x64` is off.
 
@@ -110,30 +118,186 @@ def lower(
         StructureError: the module takes or returns something else.
         InteropError: XLA's compiler for TensorFlow calls what JAX does not have.
     """
-    specs = [*traced.arguments, *(to_spec(captured, traced) for captured in traced.captures)]
-
-    def like(*_: Any) -> tuple[Any, ...]:
-        return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in results)
-
-    like.__name__ = re.sub(r"\W", "_", traced.name) or "tensorflow"
     # A mesh that is set would be that of the results.
     with make_ir_context(), outside_meshes():
         module = ir.Module.parse(compiled)
-        remove_copies(module)
+        _remove_copies(module)
         to_custom_calls(module)
         compose_custom_calls(module)  # which JAX does not export
-        platforms = platforms_for(traced, module)
-        outside = export.export(jax.jit(like, keep_unused=True), platforms=platforms)(*specs)
-        _enclose(module, parse_module(outside.mlir_module_serialized), traced)
-        artifact = serialize_module(module, read_artifact_version(outside.mlir_module_serialized))
-    return finish(outside, artifact)
+        return _splice(module, traced, results, ())
 
 
-def finish(outside: export.Exported, artifact: bytes) -> export.Exported:
-    """What JAX exported with another module, without shardings and without a VJP."""
-    own = dataclasses.replace(outside, mlir_module_serialized=artifact)
+def lower_symbolic(traced: Traced, results: Sequence[jax.ShapeDtypeStruct]) -> export.Exported:
+    """Return an `Exported` as `lower` does, for symbolic sizes.
+
+    Args:
+        traced: the function, some arguments of which have symbolic shapes.
+        results: shapes and dtypes of its results.
+
+    Raises:
+        StructureError: XLA cannot compile it, or not in the same way for all sizes.
+    """
+    samples, traces = trace_at_sizes(
+        traced.function.python_function,
+        SizeSamples(traced.arguments, _expressions([*traced.arguments, *results])),
+        name=traced.name,
+    )
+    _check_captures(traced, traces)
+    compiled = list(map(compile_function, traces))
+    ones = _compile_at_ones(traced, samples)
+    with make_ir_context(), outside_meshes():
+        modules = [_parse(module) for module in compiled]
+        for module, sizes in zip(modules, samples.sizes, strict=True):
+            _check_results(module, results, sizes, traced.name)
+        inner, terms = generalize(modules, samples, name=traced.name)
+        if ones is not None:
+            _check_ones([*modules, _parse(ones)], samples, traced.name)
+        return _splice(inner, traced, results, [samples.dimension(term) for term in terms])
+
+
+def _parse(compiled: bytes) -> Any:
+    module = ir.Module.parse(compiled)
+    _remove_copies(module)
+    to_custom_calls(module)
+    expand_custom_calls(module, NO_RELEASE)
+    split_tuples(module)
+    return module
+
+
+def _compile_at_ones(traced: Traced, samples: SizeSamples) -> bytes | None:
+    """The function with 1 for each symbol; None where TensorFlow refuses that."""
+    if samples.ones is None:
+        return None
+    function = traced.function.python_function
+    try:
+        return compile_function(trace_at(function, samples, samples.ones, name=traced.name))
+    except StructureError:
+        return None
+
+
+def _check_ones(modules: Sequence[Any], samples: SizeSamples, name: str) -> None:
+    """Refuse a function in which a number is another one where each symbol is 1.
+
+    There TensorFlow compiles otherwise what it broadcasts elsewhere, which is no other function.
+    """
+    assert samples.ones is not None
+    checks = (*samples.checks, samples.ones)
+    try:
+        generalize(modules, dataclasses.replace(samples, checks=checks), name=name)
+    except NumberError:
+        raise
+    except StructureError:
+        return
+
+
+def _expressions(specs: Sequence[jax.ShapeDtypeStruct]) -> tuple[str, ...]:
+    """The dimensions that are more than a symbol."""
+    texts = {str(dim) for spec in specs for dim in spec.shape if not isinstance(dim, int)}
+    return tuple(sorted(text for text in texts if not text.isidentifier()))
+
+
+def _check_captures(traced: Traced, traces: Sequence[Traced]) -> None:
+    expected = [*map(id, traced.captures)]
+    if any([*map(id, found.captures)] != expected for found in traces):
+        raise StructureError(
+            f"{traced.name} captures other variables or constants with other sizes. To do: have it "
+            "capture the same ones always; or export it once for each size."
+        )
+
+
+def _check_results(
+    module: Any, results: Sequence[jax.ShapeDtypeStruct], sizes: Any, name: str
+) -> None:
+    """Refuse what was declared, where it is not what TensorFlow compiles."""
+    for index, (found, spec) in enumerate(zip(read_main(module).results, results, strict=True)):
+        texts = tuple(dim if isinstance(dim, int) else str(dim) for dim in spec.shape)
+        if found.shape != (expected := evaluate_shape(texts, sizes)):
+            raise StructureError(
+                f"Result {index} of {name} has the shape {found.shape}; declared was {spec.shape}, "
+                f"which is {expected} with {dict(sizes)}. To do: pass the right one as shapes=."
+            )
+
+
+def _splice(
+    inner: Any,
+    traced: Traced,
+    results: Sequence[jax.ShapeDtypeStruct],
+    dimensions: Sequence[Any],
+) -> export.Exported:
+    """Return JAX's program around a call of TensorFlow's `main`, without shardings and a VJP.
+
+    Args:
+        inner: the parsed module of TensorFlow.
+        traced: the function.
+        results: shapes and dtypes of its results.
+        dimensions: the symbolic dimensions that `main` takes first.
+    """
+    outside = _export(traced, results, dimensions, _platforms_for(traced, inner))
+    module = parse_module(outside.mlir_module_serialized)
+    _replace_call(module, inner, traced, len(dimensions))
+    version = read_artifact_version(outside.mlir_module_serialized)
+    own = dataclasses.replace(outside, mlir_module_serialized=serialize_module(module, version))
     nothing = (None,) * len(own.in_avals), (None,) * len(own.out_avals)
     return cut_vjp(replace_shardings(own, *nothing), 0)
+
+
+def _export(
+    traced: Traced,
+    results: Sequence[jax.ShapeDtypeStruct],
+    dimensions: Sequence[Any],
+    platforms: Sequence[str],
+) -> export.Exported:
+    """Return JAX's program around a custom call that stands for the function.
+
+    JAX computes the symbols from the shapes that arrive, and checks them.
+    """
+
+    def like(*arguments: Any) -> Any:
+        sizes = [jnp.asarray(dimension, np.int32) for dimension in dimensions]
+        call = jax.ffi.ffi_call(
+            TARGET, list(results), custom_call_api_version=2, legacy_backend_config=""
+        )
+        return tuple(call(*sizes, *arguments))
+
+    like.__name__ = re.sub(r"\W", "_", traced.name) or "tensorflow"
+    specs = [*traced.arguments, *(to_spec(captured, traced) for captured in traced.captures)]
+    return export.export(jax.jit(like, keep_unused=True), platforms=platforms)(*specs)
+
+
+def _replace_call(module: Any, inner: Any, traced: Traced, dimensions: int) -> None:
+    """Put a call of TensorFlow's `main` in the place of the custom call, in place.
+
+    Raises:
+        StructureError: it takes or returns something else than the custom call.
+    """
+    main = splice_functions(inner, module, prefix=_PREFIX, taken=symbols_of(module))
+    calls = [found for found in walk(module) if custom_call_target(found) == TARGET]
+    if not calls:
+        return  # JAX drops the call of a function without results
+    call = calls[0].operation
+    types = list(main.type.inputs)
+    if len(types) != dimensions + len(traced.arguments) + len(traced.captures):
+        raise StructureError(
+            f"TensorFlow compiled {traced.name} for {len(types) - dimensions} inputs; expected "
+            f"{len(traced.arguments)} arguments and {len(traced.captures)} captured values."
+        )
+    given = list(call.operands)[: len(types)]  # then come the shapes of the results, if symbolic
+    returned, expected = list(main.type.results), [result.type for result in call.results]
+    if returned != expected:
+        raise StructureError(
+            f"TensorFlow compiled {traced.name} to the results {', '.join(map(str, returned))}; "
+            f"expected {', '.join(map(str, expected))}. To do: pass the right shapes=."
+        )
+    with ir.InsertionPoint(call), call.location:
+        # JAX has numbers of 64 bits as pairs of 32 while it has none itself.
+        operands = [
+            value if value.type == type_ else stablehlo.bitcast_convert(type_, value)
+            for value, type_ in zip(given, types, strict=True)
+        ]
+        new = func.CallOp(returned, ir.FlatSymbolRefAttr.get(main.name.value), operands)
+    for old, result in zip(call.results, new.results, strict=True):
+        old.replace_all_uses_with(result)
+    call.erase()
 
 
 def _refusal(name: str, error: Exception) -> StructureError:
@@ -171,7 +335,7 @@ def _refusal(name: str, error: Exception) -> StructureError:
     )
 
 
-def platforms_for(traced: Traced, module: Any) -> tuple[str, ...]:
+def _platforms_for(traced: Traced, module: Any) -> tuple[str, ...]:
     """Where JAX's XLA can run a module: everywhere, but for what it calls."""
     allowed = tuple(PLATFORMS)
     for target in sorted(set(custom_call_targets(walk(module)))):
@@ -185,7 +349,7 @@ def platforms_for(traced: Traced, module: Any) -> tuple[str, ...]:
     return allowed
 
 
-def remove_copies(module: Any) -> None:
+def _remove_copies(module: Any) -> None:
     """Put its operand in the place of each `mhlo.copy`, of which StableHLO has no form."""
     for operation in [found for found in walk(module) if _name_of(found) == "mhlo.copy"]:
         operation.operation.results[0].replace_all_uses_with(operation.operation.operands[0])
@@ -194,73 +358,3 @@ def remove_copies(module: Any) -> None:
 
 def _name_of(operation: Any) -> str:
     return str(operation.operation.name)
-
-
-def _enclose(module: Any, outside: Any, traced: Traced) -> None:
-    """Put JAX's `main` around that of TensorFlow, which becomes a function that it calls.
-
-    JAX's takes the platform index, and numbers of 64 bits as pairs of 32 while it has none.
-    """
-    inner = find_main(module)
-    inner.attributes["sym_name"] = ir.StringAttr.get(_unused_name(module))
-    inner.attributes["sym_visibility"] = ir.StringAttr.get("private")
-    _replace_attributes(module.operation, outside.operation)
-    outer = find_main(outside).operation.clone(ir.InsertionPoint(module.body))
-    block = outer.regions[0].blocks[0]
-    for operation in reversed(list(block.operations)):
-        operation.operation.erase()
-    _remove_shardings(outer)
-    types = list(inner.type.inputs)
-    given = list(block.arguments)[len(block.arguments) - len(types) :]
-    if len(given) != len(types):
-        raise StructureError(
-            f"TensorFlow compiled {traced.name} for {len(types)} inputs; expected "
-            f"{len(traced.arguments)} arguments and {len(traced.captures)} captured values."
-        )
-    returned, expected = list(inner.type.results), list(find_main(outside).type.results)
-    if returned != expected:
-        raise StructureError(
-            f"TensorFlow compiled {traced.name} to the results {', '.join(map(str, returned))}; "
-            f"expected {', '.join(map(str, expected))}. To do: pass the right shapes=."
-        )
-    with ir.InsertionPoint(block), outer.location:
-        operands = [
-            value if value.type == type_ else stablehlo.BitcastConvertOp(type_, value).result
-            for value, type_ in zip(given, types, strict=True)
-        ]
-        symbol = ir.FlatSymbolRefAttr.get(ir.StringAttr(inner.attributes["sym_name"]).value)
-        call = func.CallOp(list(inner.type.results), symbol, operands)
-        func.ReturnOp(list(call.results))
-
-
-def _remove_shardings(function: Any) -> None:
-    """Take away what says how arguments and results lie, on a mesh that the module does not have.
-
-    It is there where JAX has a mesh with explicit axes.
-    """
-    for key in ("arg_attrs", "res_attrs"):
-        if key not in function.attributes:
-            continue
-        plain = [
-            {named.name: named.attr for named in attributes if named.name != "sdy.sharding"}
-            for attributes in function.attributes[key]
-        ]
-        function.attributes[key] = ir.ArrayAttr.get([ir.DictAttr.get(kept) for kept in plain])
-
-
-def _replace_attributes(operation: Any, other: Any) -> None:
-    """Give an operation the attributes of another one, and no others."""
-    for name in list(operation.attributes):
-        del operation.attributes[name if isinstance(name, str) else name.name]
-    for name in list(other.attributes):
-        key = name if isinstance(name, str) else name.name  # as in JAX 0.9 and older
-        operation.attributes[key] = other.attributes[key]
-
-
-def _unused_name(module: Any) -> str:
-    names = functions_of(module)
-    return next(
-        name
-        for name in itertools.chain([_BODY], map(f"{_BODY}_{{}}".format, itertools.count()))
-        if name not in names
-    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from xla_call_module._jax import PassManager, func, ir
@@ -27,6 +26,7 @@ from xla_call_module.stablehlo.modules import (
     tensor_type,
     walk,
 )
+from xla_call_module.stablehlo.splicing import splice_functions, symbols_of
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
 __all__ = ["lower_linalg"]
@@ -68,9 +68,7 @@ def lower_linalg(call: CallModule, *, operations: bool = False) -> CallModule:
         if not forms:
             return call
         spliced: dict[LibraryForm, Any] = {}
-        names = UniqueNames()
-        for name in _symbols(module):
-            names.take(name)
+        names = symbols_of(module)
         for operation, form in forms:
             # A function with symbolic shapes is refined to those of its call, so each has its own.
             if not form.is_static or form not in spliced:
@@ -188,30 +186,7 @@ def _replacement(operation: Any, form: LibraryForm) -> bytes:
 
 
 def _splice(module: Any, artifact: bytes, taken: UniqueNames) -> Any:
-    """The entry of a module whose functions are now functions of another one, with new names."""
+    """Return the entry of a module whose functions are now functions of another one."""
     helper = parse_module(artifact)
     PassManager.parse("builtin.module(strip-debuginfo)").run(helper.operation)
-    names = {name: taken.take(f"linalg_{name}") for name in _symbols(helper)}
-    entry = None
-    for function in helper.body.operations:
-        name = ir.StringAttr(function.attributes["sym_name"]).value
-        copy = function.operation.clone(ir.InsertionPoint(module.body))
-        copy.attributes["sym_name"] = ir.StringAttr.get(names[name], module.context)
-        copy.attributes["sym_visibility"] = ir.StringAttr.get("private", module.context)
-        _rename_callees(copy, names)
-        if name == "main":
-            entry = copy.opview
-    return entry
-
-
-def _symbols(module: Any) -> Iterator[str]:
-    for operation in module.body.operations:
-        if "sym_name" in operation.attributes:
-            yield ir.StringAttr(operation.attributes["sym_name"]).value
-
-
-def _rename_callees(function: Any, names: dict[str, str]) -> None:
-    for operation in walk(function):
-        if "callee" in operation.attributes:
-            callee = ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
-            operation.attributes["callee"] = ir.FlatSymbolRefAttr.get(names[callee])
+    return splice_functions(helper, module, prefix="linalg_", taken=taken)

@@ -1,4 +1,4 @@
-"""Linear maps of which the transpose is given, with derivatives and under `vmap`.
+"""Linear calls of TensorFlow whose transpose is given: what JAX asks of them, as primitives.
 
 `jax.custom_derivatives.linear_call` is that, too, but what it closes over cannot be differentiated,
 and it cannot be mapped, so there would be no second order of a gradient.
@@ -15,10 +15,13 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-__all__ = ["LinearMap", "apply_linear"]
+__all__ = ["LinearMap", "Transpose", "apply_linear", "transposable"]
 
 # The values that the map depends on, the values that it is linear in -> its results.
 Linear = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+# The operands, with ones for those that it is linear in; the indices of these; one cotangent for
+# each result -> one for each of these operands.
+Transpose = Callable[[Sequence[Any], tuple[int, ...], Sequence[Any]], Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,16 +48,16 @@ def apply_linear(
     return bound
 
 
-def _run(*operands: Any, linear: LinearMap, count: int) -> Sequence[Any]:
+def _run_linear(*operands: Any, linear: LinearMap, count: int) -> Sequence[Any]:
     return linear.forward(operands[:count], operands[count:])
 
 
-def _results_of(*_: Any, linear: LinearMap, count: int) -> tuple[Any, ...]:
+def _results_of_linear(*_: Any, linear: LinearMap, count: int) -> tuple[Any, ...]:
     del count
     return linear.results
 
 
-def _jvp(
+def _jvp_linear(
     primals: Sequence[Any], tangents: Sequence[Any], *, linear: LinearMap, count: int
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     results = _LINEAR.bind(*primals, linear=linear, count=count)
@@ -68,7 +71,7 @@ def _jvp(
         operands = list(primals)
         for index, value in zip(moving, values, strict=True):
             operands[index] = value
-        return _run(*operands, linear=linear, count=count)
+        return _run_linear(*operands, linear=linear, count=count)
 
     _, pushed = jax.jvp(
         function, [primals[index] for index in moving], [tangents[index] for index in moving]
@@ -76,7 +79,7 @@ def _jvp(
     return results, pushed
 
 
-def _transpose(
+def _transpose_linear(
     cotangents: Sequence[Any], *operands: Any, linear: LinearMap, count: int
 ) -> list[Any]:
     arguments = [operand.aval for operand in operands[count:] if ad.is_undefined_primal(operand)]
@@ -94,7 +97,7 @@ def _transpose(
     return [value if want else None for value, want in zip(found, wanted, strict=True)]
 
 
-def _batch(
+def _batch_linear(
     operands: Sequence[Any], axes: Sequence[int | None], *, linear: LinearMap, count: int
 ) -> tuple[Sequence[Any], Sequence[int]]:
     size = next(x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None)
@@ -160,17 +163,90 @@ def _mapped_alike(values: Sequence[Any], axes: Sequence[int | None]) -> list[Any
     ]
 
 
-def _define() -> Primitive:
-    """The primitive, with what JAX asks of one."""
-    primitive = Primitive("linear_of_tensorflow")
+def transposable(
+    function: Callable[..., Sequence[Any]], transpose: Transpose
+) -> Callable[..., list[Any]]:
+    """The same function, for `jax.linear_transpose` too.
+
+    Args:
+        function: of arrays, which JAX can map; what differentiates it is around the result.
+        transpose: called where JAX asks for it.
+    """
+
+    def call(*operands: Any) -> list[Any]:
+        avals = jax.make_jaxpr(function)(*operands).out_avals
+        found: list[Any] = _TRANSPOSABLE.bind(
+            *operands, function=function, transpose=transpose, results=tuple(avals)
+        )
+        return found
+
+    return call
+
+
+def _run_transposable(
+    *operands: Any,
+    function: Callable[..., Sequence[Any]],
+    transpose: Transpose,
+    results: tuple[Any, ...],
+) -> Sequence[Any]:
+    del transpose, results
+    return function(*operands)
+
+
+def _results_of_transposable(*_: Any, results: tuple[Any, ...], **__: Any) -> tuple[Any, ...]:
+    return results
+
+
+def _transpose_transposable(
+    cotangents: Sequence[Any], *operands: Any, transpose: Transpose, **_: Any
+) -> list[Any]:
+    unknown = [ad.is_undefined_primal(operand) for operand in operands]
+    active = tuple(index for index, missing in enumerate(unknown) if missing)
+    given = [
+        jnp.ones(operand.aval.shape, operand.aval.dtype) if missing else operand
+        for operand, missing in zip(operands, unknown, strict=True)
+    ]
+    found = iter(transpose(given, active, [ad.instantiate_zeros(ct) for ct in cotangents]))
+    return [next(found) if missing else None for missing in unknown]
+
+
+def _batch_transposable(
+    operands: Sequence[Any],
+    axes: Sequence[int | None],
+    *,
+    function: Callable[..., Sequence[Any]],
+    **_: Any,
+) -> tuple[Sequence[Any], Sequence[int]]:
+    found = jax.vmap(function, in_axes=tuple(axes))(*operands)
+    return found, [0] * len(found)
+
+
+def _define(
+    name: str,
+    run: Callable[..., Sequence[Any]],
+    results_of: Callable[..., tuple[Any, ...]],
+    transpose: Callable[..., list[Any]],
+    batch: Callable[..., tuple[Sequence[Any], Sequence[int]]],
+) -> Primitive:
+    """Return a primitive of several results with what JAX asks of one, but for its JVP."""
+    primitive = Primitive(name)
     primitive.multiple_results = True
-    primitive.def_impl(_run)
-    primitive.def_abstract_eval(_results_of)
-    ad.primitive_jvps[primitive] = _jvp
-    ad.primitive_transposes[primitive] = _transpose
-    batching.primitive_batchers[primitive] = _batch
-    mlir.register_lowering(primitive, mlir.lower_fun(_run, multiple_results=True))
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(results_of)
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = batch
+    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
     return primitive
 
 
-_LINEAR = _define()
+_LINEAR = _define(
+    "linear_of_tensorflow", _run_linear, _results_of_linear, _transpose_linear, _batch_linear
+)
+ad.primitive_jvps[_LINEAR] = _jvp_linear
+_TRANSPOSABLE = _define(
+    "call_of_tensorflow",
+    _run_transposable,
+    _results_of_transposable,
+    _transpose_transposable,
+    _batch_transposable,
+)

@@ -1,4 +1,4 @@
-"""Which operations of a derivative TensorFlow cannot differentiate, where it would say zero.
+"""Which derivatives TensorFlow has of a function, and the errors for those that it has not.
 
 A tape takes the gradient of an operation that has none for zero and says nothing. That is right
 for what is piecewise constant. A derivative is linear in its tangents or cotangents, so each
@@ -11,11 +11,24 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bridge.calling_tf.node_order import in_order
+import tensorflow as tf
+
+from bridge.calling_tf.concrete_functions import Traced
+from bridge.calling_tf.graph_nodes import in_topological_order, stateful_operations
 from bridge.core._tf import gradient_query
+from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.errors import StructureError
 
-__all__ = ["operations_without_gradient"]
+__all__ = [
+    "conjugate",
+    "is_differentiable",
+    "lost_gradients",
+    "operations_without_gradient",
+    "refuse_effects",
+    "without_derivative",
+]
 
+_DERIVATIVES = {"tangent": "derivative in forward mode", "pullback": "gradient of its gradient"}
 # What these give depends on other things of their inputs than values, or is piecewise constant.
 _CONSTANT = frozenset(
     {
@@ -31,6 +44,70 @@ _GRADIENT = re.compile(r"\w*(Grad|Gradient|Backprop)\w*")
 # For each result or input that depends on what is looked for, the operations without a gradient
 # that lie between.
 _Lost = Mapping[int, frozenset[str]]
+
+
+def is_differentiable(dtype: str) -> bool:
+    """Whether TensorFlow has gradients for a dtype.
+
+    Raises:
+        DtypeError: JAX does not have it.
+    """
+    return dtype_from_name(dtype, where="a value").differentiable
+
+
+def conjugate(tensor: tf.Tensor) -> tf.Tensor:
+    """A cotangent of TensorFlow as one of JAX, and back."""
+    return tf.math.conj(tensor) if tensor.dtype.is_complex else tensor
+
+
+def refuse_effects(traced: Traced) -> None:
+    """Refuse to differentiate what would run once more for its derivative.
+
+    Raises:
+        StructureError: it has effects.
+    """
+    if stateful := stateful_operations(traced.concrete):
+        raise StructureError(
+            f"{traced.name} cannot be differentiated: TensorFlow would run it once more, and "
+            f"{', '.join(stateful)} would assign, or draw random numbers, once more. To do: take "
+            "and return what changes, and use tf.random.stateless_uniform and the like."
+        )
+
+
+def lost_gradients(name: str, kind: str, lost: Sequence[str]) -> StructureError:
+    """The error for a derivative that TensorFlow would compute as zero without a word.
+
+    Args:
+        name: of the function.
+        kind: the derivative, `tangent` or `pullback`.
+        lost: the operations that have no gradient.
+    """
+    return StructureError(
+        f"{name} has no {_DERIVATIVES[kind]}: TensorFlow's gradient of it uses {', '.join(lost)}, "
+        "which has no gradient itself. To do: leave the operation out, give it a gradient of other "
+        "operations with tf.custom_gradient, or take the first derivative alone, in reverse mode."
+    )
+
+
+def without_derivative(name: str, kind: str, error: Exception) -> StructureError:
+    """The error for what TensorFlow cannot differentiate, with what it says itself.
+
+    Args:
+        name: of the function.
+        kind: the derivative, `tangent` or `pullback`.
+        error: of TensorFlow.
+    """
+    text = str(error).partition("\n")[0]
+    if "recompute_grad" in text:
+        return StructureError(
+            f"{name} has no {_DERIVATIVES[kind]}: tf.recompute_grad gives a function a first "
+            "gradient only. To do: leave it out, and have JAX compute the values again, as in "
+            f"jax.checkpoint(bridge.call_tf(fun)). TensorFlow says: {text}"
+        )
+    return StructureError(
+        f"{name} has no derivative: TensorFlow says: {text}. To do: give the operation a gradient "
+        "with tf.custom_gradient."
+    )
 
 
 def operations_without_gradient(
@@ -71,7 +148,7 @@ class _Search:
         self._known[key] = {}  # a function that calls itself adds nothing
         names = [argument.name for argument in function.signature.input_arg]
         reached = {names[index]: lost for index, lost in given.items()}
-        for node in in_order(function.node_def):
+        for node in in_topological_order(function.node_def):
             self._follow(node, reached)
         results = [function.ret[output.name] for output in function.signature.output_arg]
         self._known[key] = _select(results, reached)

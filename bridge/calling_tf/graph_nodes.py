@@ -1,15 +1,19 @@
-"""What a TensorFlow function does besides computing its results."""
+"""The nodes of a concrete function, and the effects that their operations have."""
 
 from __future__ import annotations
 
+import graphlib
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 __all__ = [
     "WITHOUT_VECTORIZATION",
-    "has_own_gradients",
+    "functions_called_by",
+    "has_custom_gradients",
+    "in_topological_order",
     "is_stateful",
+    "nodes_of",
     "operations_of",
     "stateful_operations",
 ]
@@ -28,16 +32,17 @@ _OUTPUT = re.compile(r"Print(V2)?|LogMessage|(Eager)?PyFunc|\w*WriteFile|\w*Summ
 
 
 def operations_of(concrete: Any) -> frozenset[str]:
-    """The types of all operations in a concrete function and in the functions that it calls."""
-    return frozenset(node.op for node in _nodes_of(concrete))
+    """Return the types of all operations in a concrete function and in those that it calls."""
+    return frozenset(node.op for node in nodes_of(concrete))
 
 
-def has_own_gradients(concrete: Any) -> bool:
-    """Whether the gradient of some operation is not that of its type, as by tf.custom_gradient."""
-    return any("_gradient_op_type" in node.attr for node in _nodes_of(concrete))
+def has_custom_gradients(concrete: Any) -> bool:
+    """Whether some operation has a gradient of its own, as tf.custom_gradient gives it."""
+    return any("_gradient_op_type" in node.attr for node in nodes_of(concrete))
 
 
-def _nodes_of(concrete: Any) -> Iterator[Any]:
+def nodes_of(concrete: Any) -> Iterator[Any]:
+    """Yield the nodes of a concrete function and of the functions that it calls."""
     graph = concrete.graph.as_graph_def()
     functions = {function.signature.name: function.node_def for function in graph.library.function}
     seen: set[str] = set()
@@ -45,22 +50,32 @@ def _nodes_of(concrete: Any) -> Iterator[Any]:
     while pending:
         for node in pending.pop():
             yield node
-            for name in _callees(node):
-                if name in functions and name not in seen:
-                    seen.add(name)
-                    pending.append(functions[name])
+            for function in functions_called_by(node):
+                if function.name in functions and function.name not in seen:
+                    seen.add(function.name)
+                    pending.append(functions[function.name])
 
 
-def _callees(node: Any) -> Iterable[str]:
+def functions_called_by(node: Any) -> Iterator[Any]:
+    """Yield the function attributes of a node, each with the name of a function."""
     for attribute in node.attr.values():
         if attribute.HasField("func"):
-            yield attribute.func.name
-        for function in attribute.list.func:
-            yield function.name
+            yield attribute.func
+        yield from attribute.list.func
+
+
+def in_topological_order(nodes: Iterable[Any]) -> list[Any]:
+    """Return the nodes of a FunctionDef, each after those whose outputs it takes."""
+    known = {node.name: node for node in nodes}
+    inputs = {
+        name: {source for text in node.input if (source := text.partition(":")[0]) in known}
+        for name, node in known.items()
+    }
+    return [known[name] for name in graphlib.TopologicalSorter(inputs).static_order()]
 
 
 def stateful_operations(concrete: Any) -> tuple[str, ...]:
-    """The types of those that assign to variables or draw random numbers."""
+    """Return the types of the operations that assign to variables or draw random numbers."""
     return tuple(
         sorted(
             name
