@@ -186,11 +186,12 @@ def test_serving(exported, saved, tmp_path):
     )
     assert Path(files.models).exists()
     assert Path(files.monitoring).exists()
-    bridge.serving.compose(
-        saved, tmp_path / "composed", preprocess=lambda x: tf.cast(x, tf.float32) * 2.0
-    )
-    composed = tf.saved_model.load(tmp_path / "composed").signatures["serving_default"]
-    assert composed is not None
+    model = tmp_path / "composed"
+    numbers = {"text": tf.TensorSpec([None, 3], tf.string)}
+    read = lambda text: {"x": tf.strings.to_number(text)}  # noqa: E731
+    bridge.serving.compose(saved, model, preprocess=read, request=numbers)
+    composed = tf.saved_model.load(model).signatures["serving_default"]
+    close(composed(text=tf.strings.as_string(X))["score"], SCORE)
 
 
 def test_beam(saved):
