@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -47,8 +48,13 @@ def parse_module(name: str, path: Path, text: str) -> Module:
     return Module(name, path, text, ast.parse(text, filename=str(path)))
 
 
-def read_modules(root: Path = ROOT) -> tuple[Module, ...]:
-    """Every module of the packages under a folder, in the order of their names."""
+@functools.cache
+def read_modules() -> tuple[Module, ...]:
+    """Return every module of the packages, in the order of their names."""
+    return _modules_under(ROOT)
+
+
+def _modules_under(root: Path) -> tuple[Module, ...]:
     paths = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
     return tuple(
         parse_module(module_name(path.relative_to(root)), path.relative_to(root), path.read_text())
@@ -70,7 +76,7 @@ def write_tree(root: Path, files: Mapping[str, str]) -> tuple[Module, ...]:
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
-    return read_modules(root)
+    return _modules_under(root)
 
 
 def own_files(root: Path = ROOT) -> Iterator[Path]:

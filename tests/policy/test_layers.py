@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.policy.architecture import PAGE, draw_architecture, with_drawing
 from tests.policy.layers import (
     LAYERS,
     layer_order,
@@ -68,3 +69,16 @@ def test_a_room_without_a_layer_is_found(tmp_path):
 def test_a_file_name_for_two_things_is_found(tmp_path):
     files = {"bridge/core/__init__.py": "", "bridge/core/save.py": "", "bridge/save.py": ""}
     assert repeated_file_names(write_tree(tmp_path, files), ()) == ["save"]
+
+
+def test_the_architecture_page_is_drawn_from_the_imports():
+    """Draw it anew with: python -m tests.policy.architecture."""
+    assert with_drawing(PAGE.read_text(), draw_architecture(read_modules())) == PAGE.read_text()
+
+
+def test_another_import_changes_the_drawing(tmp_path):
+    page = '"""A."""'
+    plain = {f"{room.replace('.', '/')}/__init__.py": page for room in set().union(*layer_order())}
+    drawing = draw_architecture(write_tree(tmp_path, plain))
+    other = {"bridge/save/__init__.py": f"{page}\nimport bridge.core"}
+    assert draw_architecture(write_tree(tmp_path, other)) != drawing
