@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from bridge.cli.arguments import (
+from bridge.cli.command_arguments import (
     add_fields,
     add_save_arguments,
     read_fields,

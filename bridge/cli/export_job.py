@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax import tree_util
 
-from bridge.cli.arguments import SAVE_ARGUMENTS
+from bridge.cli.command_arguments import SAVE_ARGUMENTS
 from bridge.cli.targets import CodeError, Target, find_target
 from bridge.core._jax import enable_x64
 from bridge.core.trees import key_names

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bridge.cli.arguments import add_save_arguments, read_save_arguments, to_parts
+from bridge.cli.command_arguments import add_save_arguments, read_save_arguments, to_parts
 from bridge.cli.export_command import add_export, run_export_command
 from bridge.cli.inspect_command import add_inspect, run_inspect
 from bridge.cli.publish_command import add_publish, add_rollback, run_publish, run_rollback

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from bridge.cli.arguments import to_sizes
+from bridge.cli.command_arguments import to_sizes
 
 if TYPE_CHECKING:
     from bridge.serving.publishing import Published

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import bridge
-from bridge.cli.arguments import SAVE_ARGUMENTS
+from bridge.cli.command_arguments import SAVE_ARGUMENTS
 from bridge.cli.export_command import ExportRequest
 from bridge.save import SaveOptions
 
