@@ -12,7 +12,7 @@ from typing import Any
 
 from jax import export
 
-from bridge.onnx.graph.storage_dtypes import HELD, holder_of
+from bridge.onnx.graph.storage_dtypes import NARROW_TYPES, storage_dtype_of
 from xla_call_module._jax import func, ir, make_ir_context, survive_forks
 from xla_call_module.call import read_artifact_version
 from xla_call_module.dtypes import dtype_from_name
@@ -33,7 +33,7 @@ def with_boundary_casts(exported: export.Exported) -> export.Exported:
     Its VJP stays that of the function without casts, so it is to be differentiated before.
     """
     avals = [*exported.in_avals, *exported.out_avals]
-    if all(holder_of(aval.dtype) is None for aval in avals):
+    if all(storage_dtype_of(aval.dtype) is None for aval in avals):
         return exported
     artifact = bytes(exported.mlir_module_serialized)
     survive_forks()
@@ -44,13 +44,13 @@ def with_boundary_casts(exported: export.Exported) -> export.Exported:
     return dataclasses.replace(
         exported,
         mlir_module_serialized=made,
-        in_avals=tuple(map(_held_aval, exported.in_avals)),
-        out_avals=tuple(map(_held_aval, exported.out_avals)),
+        in_avals=tuple(map(_storage_aval, exported.in_avals)),
+        out_avals=tuple(map(_storage_aval, exported.out_avals)),
     )
 
 
-def _held_aval(aval: Any) -> Any:
-    dtype = holder_of(aval.dtype)
+def _storage_aval(aval: Any) -> Any:
+    dtype = storage_dtype_of(aval.dtype)
     return aval if dtype is None else aval.update(dtype=dtype)
 
 
@@ -60,7 +60,8 @@ def cast_at_boundary(module: Any) -> None:
     block = main.regions[0].blocks[0]
     *_, last = block
     takes, gives = (
-        [_holding(value.type) for value in values] for values in (block.arguments, last.operands)
+        [_storage_type(value.type) for value in values]
+        for values in (block.arguments, last.operands)
     )
     if [value.type for value in (*block.arguments, *last.operands)] == [*takes, *gives]:
         return
@@ -73,13 +74,13 @@ def cast_at_boundary(module: Any) -> None:
         main.attributes["function_type"] = ir.TypeAttr.get(kind)
 
 
-def _holding(type_: Any) -> Any:
+def _storage_type(type_: Any) -> Any:
     """The type of what holds a tensor."""
     found = tensor_type(str(type_))
-    held = HELD.get(found.element)
-    if held is None:
+    narrow = NARROW_TYPES.get(found.element)
+    if narrow is None:
         return type_
-    element = dtype_from_name(held.dtype.name, where=str(type_)).mlir
+    element = dtype_from_name(narrow.storage_dtype.name, where=str(type_)).mlir
     return ir.Type.parse(str(dataclasses.replace(found, element=element)), type_.context)
 
 

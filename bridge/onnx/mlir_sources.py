@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.onnx.boundary_casts import cast_at_boundary
-from bridge.onnx.graph.storage_dtypes import HELD
+from bridge.onnx.graph.storage_dtypes import NARROW_TYPES
 from xla_call_module._jax import ir, make_ir_context, refine_module, survive_forks
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES, DType
@@ -225,7 +225,7 @@ def _dtype_of(type_: TensorType, path: str) -> DType:
     for dtype in DTYPES:
         if dtype.mlir == type_.element:
             return dtype
-    known = ", ".join([*(dtype.mlir for dtype in DTYPES), *HELD])
+    known = ", ".join([*(dtype.mlir for dtype in DTYPES), *NARROW_TYPES])
     raise DtypeError(
         f"{path} is {type_}; elements that go through are {known}. To do: convert it to one of "
         "these."

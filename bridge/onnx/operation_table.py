@@ -9,7 +9,7 @@ rules, in a wider dtype (`bridge.onnx.graph.storage_dtypes`), and what they make
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from bridge.onnx.arithmetic import (
     batch_norms,
@@ -26,7 +26,7 @@ from bridge.onnx.arrays.sorting import approx_top_k, dynamic_top_k, top_k
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import has_kernel
-from bridge.onnx.graph.stablehlo_operation import Operation, Rule
+from bridge.onnx.graph.stablehlo_operation import Emit, NarrowResults, Operation, Rule
 from bridge.onnx.graph.values import Value
 from bridge.onnx.loops import control_flow, loops
 from bridge.onnx.windows import convolutions, dots, windows
@@ -99,27 +99,23 @@ def _top_k(graph: Graph, op: Operation) -> Sequence[Value]:
 # The rule of each target of a `stablehlo.custom_call`.
 CUSTOM_CALLS: Mapping[str, Rule] = {
     "ApproxTopK": Rule(approx_top_k, _ATTRIBUTES),
-    "mhlo.tan": Rule(_tan, _ATTRIBUTES, whole=False),
+    "mhlo.tan": Rule(_tan, _ATTRIBUTES, expand=False),
     "mhlo.topk": Rule(_top_k, _ATTRIBUTES),
     # What compares results with those that are expected, in StableHLO's own programs of tests.
     **{
-        f"check.{name}": Rule(_expectation, _ATTRIBUTES, whole=False)
+        f"check.{name}": Rule(_expectation, _ATTRIBUTES, expand=False)
         for name in ("eq", "expect_almost_eq", "expect_close", "expect_eq")
     },
-    "Sharding": Rule(_identity, _ATTRIBUTES, whole=False),
-    "annotate_device_placement": Rule(_identity, _ATTRIBUTES, whole=False),
-    "xla.sdy.FuncResultSharding": Rule(_identity, _ATTRIBUTES, whole=False),
-    "stablehlo.dynamic_top_k": Rule(dynamic_top_k, _ATTRIBUTES, whole=False),
-    "stablehlo.dynamic_reduce_window": Rule(dynamic_reduce_window, _ATTRIBUTES, whole=False),
-    "shape_assertion": Rule(_nothing, _ATTRIBUTES, whole=False),
+    "Sharding": Rule(_identity, _ATTRIBUTES, expand=False),
+    "annotate_device_placement": Rule(_identity, _ATTRIBUTES, expand=False),
+    "xla.sdy.FuncResultSharding": Rule(_identity, _ATTRIBUTES, expand=False),
+    "stablehlo.dynamic_top_k": Rule(dynamic_top_k, _ATTRIBUTES, expand=False),
+    "stablehlo.dynamic_reduce_window": Rule(dynamic_reduce_window, _ATTRIBUTES, expand=False),
+    "shape_assertion": Rule(_nothing, _ATTRIBUTES, expand=False),
 }
 
 
-# Adds the operations of a composite; returns None where its decomposition is to be taken.
-_Emit = Callable[[Graph, Operation], Value | Sequence[Value] | None]
-
-
-def _native(op_type: str) -> _Emit:
+def _native(op_type: str) -> Emit:
     """The composite as one operation, where ONNX Runtime has a kernel for its dtype."""
 
     def emit(graph: Graph, op: Operation) -> Value | None:
@@ -143,12 +139,16 @@ _NATIVE = {
     "sinh": "Sinh",
 }
 # The composites that ONNX has as operations; all others are computed by their decompositions.
-COMPOSITES: Mapping[str, _Emit] = {
-    **{f"chlo.{name}": _native(op_type) for name, op_type in _NATIVE.items()},
-    "chlo.top_k": top_k,
+COMPOSITES: Mapping[str, Rule] = {
+    **{f"chlo.{name}": Rule(_native(op_type), expand=False) for name, op_type in _NATIVE.items()},
+    "chlo.top_k": Rule(top_k, expand=False),
 }
 
 # The rule of each operation; shardings mean nothing on one device.
 RULES: Mapping[str, Rule] = {
     name: rule for family in _FAMILIES for name, rule in sorted(family.RULES.items())
-} | {"sdy.sharding_constraint": Rule(_identity, ("sharding",), whole=False)}
+} | {
+    "sdy.sharding_constraint": Rule(
+        _identity, ("sharding",), expand=False, narrow=NarrowResults.KEPT
+    )
+}

@@ -21,7 +21,7 @@ from bridge.core.narrowing import narrow_array, narrow_dtype
 from bridge.core.trees import key_names, to_identifier, unique_names
 from bridge.loading.loaded import LoadedModel, LoadedSignature
 from bridge.onnx.boundary_casts import with_boundary_casts
-from bridge.onnx.graph.storage_dtypes import holder_of
+from bridge.onnx.graph.storage_dtypes import storage_dtype_of
 from bridge.onnx.mlir_sources import call_of_file, is_mlir, with_signature
 from bridge.onnx.operation_table import CUSTOM_CALLS
 from savedmodel.files.model_folder import read_file
@@ -269,7 +269,7 @@ def _parameters(function: _Function) -> dict[int, tuple[str, Array]]:
             array = narrow_array(array, f"The parameter {name}")
         # The dtype before casts at the boundary; that of the array behind typed PRNG keys.
         given = function.dtypes[index]
-        dtype = spec.dtype.numpy if holder_of(given) is None else given
+        dtype = spec.dtype.numpy if storage_dtype_of(given) is None else given
         if array.shape != spec.shape or array.dtype != dtype:
             expected = f"{dtype.name}{str(spec).removeprefix(spec.dtype.name)}"
             raise StructureError(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
-from bridge.onnx.arithmetic.narrow_operations import emit_held, is_held
+from bridge.onnx.arithmetic.narrow_operations import emit_narrow, has_narrow_types
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import Operation, Rule, describe, read
 from bridge.onnx.graph.values import Value
@@ -25,7 +25,6 @@ from xla_call_module.stablehlo.modules import (
 __all__ = ["walk_main"]
 
 _Values = ChainMap[Any, Value]
-_Emit = Callable[[Graph, Operation], Value | Sequence[Value] | None]
 
 _NODES_OF_ONE = 100  # that an operation is worth; bits of small floats take about half as many
 _RETURNS = ("func.return", "stablehlo.return")
@@ -94,29 +93,24 @@ class _Walker:
             return self._composite(values, graph, raw, operands)
         rule = _rule_of(raw)
         _check_attributes(raw, rule)
-        given = [graph.whole(operand) for operand in operands] if rule.whole else operands
-        return self._apply(rule.emit, values, graph, raw, given)
+        return self._apply(rule, values, graph, raw, operands)
 
     def _composite(
         self, values: _Values, graph: Graph, raw: Any, operands: Sequence[Value]
     ) -> Sequence[Value]:
-        emit = COMPOSITES.get(_text(raw, "name"))
-        if emit is not None and (found := self._apply(emit, values, graph, raw, operands)):
-            return found
+        rule = COMPOSITES.get(_text(raw, "name"))
+        if rule is not None and (results := self._apply(rule, values, graph, raw, operands)):
+            return results
         return self._call(graph, raw, str(raw.attributes["decomposition"]), operands)
 
     def _apply(
-        self,
-        emit: Callable[[Graph, Operation], Value | Sequence[Value] | None],
-        values: _Values,
-        graph: Graph,
-        raw: Any,
-        operands: Sequence[Value],
+        self, rule: Rule, values: _Values, graph: Graph, raw: Any, operands: Sequence[Value]
     ) -> Sequence[Value]:
+        given = [graph.expand(operand) for operand in operands] if rule.expand else operands
         try:
             walk = functools.partial(self.walk, values)
-            op = read(raw, operands, walk, values)
-            emitted = _without_elements(op) or _emit(emit, graph, op)
+            op = read(raw, given, walk, values)
+            emitted = _without_elements(op) or _emit(rule, graph, op)
         except InteropError as error:
             place = describe_location(raw)
             if place in str(error):
@@ -145,8 +139,8 @@ class _Walker:
         return f"{self._scope}/{own}"
 
 
-def _emit(emit: _Emit, graph: Graph, op: Operation) -> Value | Sequence[Value] | None:
-    return emit_held(emit, graph, op) if is_held(op) else emit(graph, op)
+def _emit(rule: Rule, graph: Graph, op: Operation) -> Value | Sequence[Value] | None:
+    return emit_narrow(rule, graph, op) if has_narrow_types(op) else rule.emit(graph, op)
 
 
 def _without_elements(op: Operation) -> list[Value]:

@@ -68,11 +68,11 @@ def _wide(graph: Graph, op: Operation) -> list[Value]:
 def _along_features(graph: Graph, op: Operation, value: Value, x: Value) -> Value:
     if value.shape == x.shape and x.rank == 1:
         return value
-    return nodes.place(graph, value, [op.integer("feature_index")], x.shape)
+    return nodes.broadcast_in_dim(graph, value, [op.integer("feature_index")], x.shape)
 
 
 def _deviation(graph: Graph, op: Operation, variance: Value) -> Value:
-    epsilon = nodes.number_like(variance, float(op.raw.attributes["epsilon"].value))
+    epsilon = nodes.constant_like(variance, float(op.raw.attributes["epsilon"].value))
     return nodes.elementwise(graph, "Sqrt", nodes.elementwise(graph, "Add", variance, epsilon))
 
 

@@ -109,7 +109,7 @@ def _of_constant(value: Value, dtype: np.dtype[Any]) -> Value | None:
     ratio = value.dtype.itemsize / dtype.itemsize
     if ratio == 1:
         array = np.frombuffer(value.array.tobytes(), dtype).reshape(value.array.shape)
-        return Value(dtype, value.shape, value.held, array=array)
+        return Value(dtype, value.shape, value.unbroadcast_shape, array=array)
     count = product(value.shape)
     if not isinstance(count, int) or count * value.dtype.itemsize > MAX_BYTES:
         return None
@@ -163,18 +163,18 @@ def floats_of_bits(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
     do = partial(nodes.elementwise, graph)
     if (fraction := _random_fraction(graph, bits, format_)) is not None:
         counted = nodes.cast(graph, fraction, np.float64 if format_.bits == 64 else np.float32)
-        part = do("Mul", counted, nodes.number_like(counted, 2.0**-format_.fraction_bits))
-        return nodes.cast(graph, do("Add", part, nodes.number_like(part, 1)), dtype)
+        part = do("Mul", counted, nodes.constant_like(counted, 2.0**-format_.fraction_bits))
+        return nodes.cast(graph, do("Add", part, nodes.constant_like(part, 1)), dtype)
     exponent = shift(graph, bits, format_.fraction_bits, "RIGHT")
-    exponent = do("BitwiseAnd", exponent, nodes.number_like(bits, format_.largest))
+    exponent = do("BitwiseAnd", exponent, nodes.constant_like(bits, format_.largest))
     index = nodes.cast(graph, exponent, np.int64)
-    fraction = do("BitwiseAnd", bits, nodes.number_like(bits, (1 << format_.fraction_bits) - 1))
-    hidden = nodes.number_like(bits, 1 << format_.fraction_bits)
-    zero = nodes.number_like(bits, 0)
+    fraction = do("BitwiseAnd", bits, nodes.constant_like(bits, (1 << format_.fraction_bits) - 1))
+    hidden = nodes.constant_like(bits, 1 << format_.fraction_bits)
+    zero = nodes.constant_like(bits, 0)
     is_small = do("Equal", exponent, zero, dtype=bool)
     count = do("BitwiseOr", fraction, nodes.where(graph, is_small, zero, hidden))
     size = do("Mul", nodes.cast(graph, count, np.float64), _look_up(graph, format_, index))
-    largest = nodes.number_like(bits, format_.largest)
+    largest = nodes.constant_like(bits, format_.largest)
     special = do("Equal", exponent, largest, dtype=bool)
     some = do("Not", do("Equal", fraction, zero, dtype=bool))
     is_nan = do("And", special, some)
@@ -203,8 +203,8 @@ def _random_fraction(graph: Graph, bits: Value, format_: _Format) -> Value | Non
 
 
 def _look_up(graph: Graph, format_: _Format, index: Value) -> Value:
-    made = graph.node("Gather", [_powers(format_), index], shape=index.held, axis=0)
-    return made.seen_as(index.shape)
+    made = graph.node("Gather", [_powers(format_), index], shape=index.unbroadcast_shape, axis=0)
+    return made.broadcast_to(index.shape)
 
 
 def bits_of_floats(graph: Graph, value: Value) -> Value:
@@ -241,8 +241,8 @@ def _bitcast(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
     """The same bits as elements of a dtype of their size."""
     if (known := _of_constant(value, dtype)) is not None:
         return known
-    made = graph.node("BitCast", [value], shape=value.held, dtype=dtype, to=dtype)
-    return made.seen_as(value.shape)
+    made = graph.node("BitCast", [value], shape=value.unbroadcast_shape, dtype=dtype, to=dtype)
+    return made.broadcast_to(value.shape)
 
 
 def in_total_order(graph: Graph, value: Value) -> Value | None:
@@ -257,8 +257,8 @@ def in_total_order(graph: Graph, value: Value) -> Value | None:
     bits = _bitcast(graph, value, signed)
     if signed.itemsize < np.dtype(np.int32).itemsize:
         bits = nodes.cast(graph, bits, np.int32)
-    most = nodes.number_like(bits, np.iinfo(signed).max)
-    negative = nodes.elementwise(graph, "Less", bits, nodes.number_like(bits, 0), dtype=bool)
+    most = nodes.constant_like(bits, np.iinfo(signed).max)
+    negative = nodes.elementwise(graph, "Less", bits, nodes.constant_like(bits, 0), dtype=bool)
     return nodes.where(graph, negative, nodes.elementwise(graph, "BitwiseXor", bits, most), bits)
 
 
@@ -269,7 +269,7 @@ def _is_special(graph: Graph, size: Value) -> Value:
 
 def is_negative(graph: Graph, value: Value) -> Value:
     """Whether the sign is set: of 0 the reciprocal tells."""
-    zero = nodes.number_like(value, 0)
+    zero = nodes.constant_like(value, 0)
     is_zero = nodes.elementwise(graph, "Equal", value, zero, dtype=bool)
     told = nodes.where(graph, is_zero, nodes.elementwise(graph, "Reciprocal", value), value)
     return nodes.elementwise(graph, "Less", told, zero, dtype=bool)
@@ -294,7 +294,9 @@ def count_up_to(graph: Graph, ascending: Array, value: Value) -> Value:
         tried = do("Add", count, nodes.constant(step, np.int64))
         place = do("Min", tried, high)
         index = do("Sub", place, nodes.constant(1, np.int64))
-        power = graph.node("Gather", [table, index], shape=index.held, axis=0).seen_as(index.shape)
+        power = graph.node(
+            "Gather", [table, index], shape=index.unbroadcast_shape, axis=0
+        ).broadcast_to(index.shape)
         reached = do("LessOrEqual", power, value, dtype=bool)
         count = nodes.where(graph, reached, place, count)
         step //= 2
@@ -307,8 +309,8 @@ def _scaled(graph: Graph, format_: _Format, size: Value, index: Value) -> Value:
     for half in (powers // 2, powers - powers // 2):
         factors = np.ldexp(1.0, -half)
         table = Value(factors.dtype, factors.shape, factors.shape, array=factors)
-        factor = graph.node("Gather", [table, index], shape=index.held, axis=0)
-        size = nodes.elementwise(graph, "Mul", size, factor.seen_as(index.shape))
+        factor = graph.node("Gather", [table, index], shape=index.unbroadcast_shape, axis=0)
+        size = nodes.elementwise(graph, "Mul", size, factor.broadcast_to(index.shape))
     return size
 
 
@@ -345,29 +347,29 @@ def _reduce_precision(graph: Graph, op: Operation) -> Value:
 def _rounded(graph: Graph, bits: Value, dropped: int) -> Value:
     """Without the last bits, rounded to the nearest, and to an even one between two."""
     do = partial(nodes.elementwise, graph)
-    one = nodes.number_like(bits, 1)
+    one = nodes.constant_like(bits, 1)
     odd = do("BitwiseAnd", shift(graph, bits, dropped, "RIGHT"), one)
-    bias = do("Add", odd, nodes.number_like(bits, (1 << (dropped - 1)) - 1))
+    bias = do("Add", odd, nodes.constant_like(bits, (1 << (dropped - 1)) - 1))
     kept = (1 << 8 * bits.dtype.itemsize) - (1 << dropped)
-    return do("BitwiseAnd", do("Add", bits, bias), nodes.number_like(bits, kept))
+    return do("BitwiseAnd", do("Add", bits, bias), nodes.constant_like(bits, kept))
 
 
 def _with_exponent(graph: Graph, bits: Value, own: _Format, new: _Format) -> Value:
     do = partial(nodes.elementwise, graph)
     bias, reach = own.largest // 2, new.largest // 2
     infinity = own.largest << own.fraction_bits
-    exponent = do("BitwiseAnd", bits, nodes.number_like(bits, infinity))
-    high = nodes.number_like(bits, (bias + reach) << own.fraction_bits)
-    low = nodes.number_like(bits, (bias - reach) << own.fraction_bits)
-    sign = do("BitwiseAnd", bits, nodes.number_like(bits, 1 << (own.bits - 1)))
-    infinite = do("BitwiseOr", sign, nodes.number_like(bits, infinity))
+    exponent = do("BitwiseAnd", bits, nodes.constant_like(bits, infinity))
+    high = nodes.constant_like(bits, (bias + reach) << own.fraction_bits)
+    low = nodes.constant_like(bits, (bias - reach) << own.fraction_bits)
+    sign = do("BitwiseAnd", bits, nodes.constant_like(bits, 1 << (own.bits - 1)))
+    infinite = do("BitwiseOr", sign, nodes.constant_like(bits, infinity))
     bits = nodes.where(graph, do("Greater", exponent, high, dtype=bool), infinite, bits)
     return nodes.where(graph, do("LessOrEqual", exponent, low, dtype=bool), sign, bits)
 
 
 RULES = {
-    "stablehlo.bitcast_convert": Rule(_bitcast_convert, whole=False),
+    "stablehlo.bitcast_convert": Rule(_bitcast_convert, expand=False),
     "stablehlo.reduce_precision": Rule(
-        _reduce_precision, ("exponent_bits", "mantissa_bits"), whole=False
+        _reduce_precision, ("exponent_bits", "mantissa_bits"), expand=False
     ),
 }

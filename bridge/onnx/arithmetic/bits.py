@@ -24,7 +24,7 @@ def _unsigned(graph: Graph, value: Value) -> Value:
 
 def shift(graph: Graph, value: Value, amount: int, direction: str) -> Value:
     """An unsigned integer, shifted `LEFT` or `RIGHT` by fewer bits than it has."""
-    by = nodes.number_like(value, amount)
+    by = nodes.constant_like(value, amount)
     return nodes.elementwise(graph, "BitShift", value, by, direction=direction)
 
 
@@ -36,9 +36,9 @@ def _shift(direction: str) -> Emit:
         bits, by = _unsigned(graph, value), _unsigned(graph, amount)
         moved = nodes.elementwise(graph, "BitShift", bits, by, direction=direction)
         if by.array is None or (by.array >= _bits_of(value)).any():
-            limit = nodes.number_like(by, _bits_of(value))
+            limit = nodes.constant_like(by, _bits_of(value))
             inside = nodes.elementwise(graph, "Less", by, limit, dtype=bool)
-            moved = nodes.where(graph, inside, moved, nodes.number_like(moved, 0))
+            moved = nodes.where(graph, inside, moved, nodes.constant_like(moved, 0))
         return nodes.cast(graph, moved, value.dtype)
 
     return emit
@@ -49,10 +49,10 @@ def _shift_right_arithmetic(graph: Graph, op: Operation) -> Value:
     value, amount = op.operands
     signed = nodes.cast(graph, value, f"int{_bits_of(value)}")
     by = _unsigned(graph, amount)
-    most = nodes.number_like(by, _bits_of(value) - 1)
+    most = nodes.constant_like(by, _bits_of(value) - 1)
     if by.array is None or (by.array > _bits_of(value) - 1).any():
         by = nodes.elementwise(graph, "Min", by, most)
-    negative = nodes.elementwise(graph, "Less", signed, nodes.number_like(signed, 0), dtype=bool)
+    negative = nodes.elementwise(graph, "Less", signed, nodes.constant_like(signed, 0), dtype=bool)
     complement = nodes.elementwise(graph, "BitwiseNot", signed)
     natural = _unsigned(graph, nodes.where(graph, negative, complement, signed))
     moved = nodes.elementwise(graph, "BitShift", natural, by, direction="RIGHT")
@@ -72,7 +72,7 @@ def _count_ones(graph: Graph, value: Value) -> Value:
     width = 1
     while width < bits:
         pattern = sum(((1 << width) - 1) << start for start in range(0, bits, 2 * width))
-        mask = nodes.number_like(value, np.uint64(pattern).astype(value.dtype))
+        mask = nodes.constant_like(value, np.uint64(pattern).astype(value.dtype))
         low = nodes.elementwise(graph, "BitwiseAnd", value, mask)
         high = nodes.elementwise(graph, "BitwiseAnd", shift(graph, value, width, "RIGHT"), mask)
         value = nodes.elementwise(graph, "Add", low, high)
@@ -115,9 +115,9 @@ def _shifted(graph: Graph, value: Value, bits: int, direction: str) -> Value:
 
 
 RULES = {
-    "stablehlo.count_leading_zeros": Rule(_count_leading_zeros, whole=False),
-    "stablehlo.popcnt": Rule(_popcnt, whole=False),
-    "stablehlo.shift_left": Rule(_shift("LEFT"), whole=False),
-    "stablehlo.shift_right_arithmetic": Rule(_shift_right_arithmetic, whole=False),
-    "stablehlo.shift_right_logical": Rule(_shift("RIGHT"), whole=False),
+    "stablehlo.count_leading_zeros": Rule(_count_leading_zeros, expand=False),
+    "stablehlo.popcnt": Rule(_popcnt, expand=False),
+    "stablehlo.shift_left": Rule(_shift("LEFT"), expand=False),
+    "stablehlo.shift_right_arithmetic": Rule(_shift_right_arithmetic, expand=False),
+    "stablehlo.shift_right_logical": Rule(_shift("RIGHT"), expand=False),
 }

@@ -47,16 +47,16 @@ def _to_integer(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
     wide = np.float64 if dtype.itemsize >= np.dtype(np.int32).itemsize else np.float32
     floats = nodes.cast(graph, value, wide if value.dtype != np.float64 else np.float64)
     is_nan = nodes.elementwise(graph, "IsNaN", floats, dtype=bool)
-    floats = nodes.where(graph, is_nan, nodes.number_like(floats, 0), floats)
+    floats = nodes.where(graph, is_nan, nodes.constant_like(floats, 0), floats)
     if dtype.itemsize < np.dtype(np.int64).itemsize:
-        low, high = (nodes.number_like(floats, n) for n in (bounds.min, bounds.max))
+        low, high = (nodes.constant_like(floats, n) for n in (bounds.min, bounds.max))
         clipped = nodes.elementwise(graph, "Clip", floats, low, high)
         through = np.int64 if dtype == np.uint32 else np.int32
         return nodes.cast(graph, nodes.cast(graph, clipped, through), dtype)
     # The largest integer is no float, so nothing is clipped to it, and it is put in afterwards.
-    limit = nodes.number_like(floats, 2.0**64 if bounds.min == 0 else 2.0**63)
-    below = nodes.number_like(floats, np.nextafter(limit.scalar, 0))
-    low = nodes.number_like(floats, bounds.min)
+    limit = nodes.constant_like(floats, 2.0**64 if bounds.min == 0 else 2.0**63)
+    below = nodes.constant_like(floats, np.nextafter(limit.scalar, 0))
+    low = nodes.constant_like(floats, bounds.min)
     made = _truncate(graph, nodes.elementwise(graph, "Clip", floats, low, below), dtype)
     too_large = nodes.elementwise(graph, "GreaterOrEqual", floats, limit, dtype=bool)
     return nodes.where(graph, too_large, nodes.constant(bounds.max, dtype), made)
@@ -66,7 +66,7 @@ def _truncate(graph: Graph, floats: Value, dtype: np.dtype[Any]) -> Value:
     """Floats that are in bounds as integers of 64 bits; the upper half of unsigned ones apart."""
     if dtype != np.uint64:
         return nodes.cast(graph, floats, dtype)
-    half = nodes.number_like(floats, 2.0**63)
+    half = nodes.constant_like(floats, 2.0**63)
     upper = nodes.elementwise(graph, "GreaterOrEqual", floats, half, dtype=bool)
     less = nodes.elementwise(graph, "Sub", floats, half)
     rest = nodes.cast(graph, nodes.where(graph, upper, less, floats), np.int64)
@@ -82,9 +82,9 @@ def _fold(value: Value, dtype: np.dtype[Any]) -> Value:
     exact = np.trunc(np.nan_to_num(value.array.astype(np.float64), nan=0.0))
     numbers = [min(max(int(n), bounds.min), bounds.max) for n in exact.reshape(-1)]
     array = np.array(numbers, dtype).reshape(value.array.shape)
-    return Value(dtype, value.shape, value.held, array=array)
+    return Value(dtype, value.shape, value.unbroadcast_shape, array=array)
 
 
 RULES = {
-    "stablehlo.convert": Rule(_convert, whole=False),
+    "stablehlo.convert": Rule(_convert, expand=False),
 }

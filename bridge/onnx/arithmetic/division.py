@@ -12,7 +12,7 @@ from bridge.onnx.arithmetic.fusions import fuse_quotient
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.size_arithmetic import compute_sizes
-from bridge.onnx.graph.stablehlo_operation import Operation, Rule
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
 from bridge.onnx.graph.values import Value
 
 __all__ = ["RULES"]
@@ -30,13 +30,13 @@ def _divide(graph: Graph, op: Operation) -> Value:
     if _is_harmless(divisor):
         return nodes.elementwise(graph, "Div", dividend, divisor)
     is_zero, is_trap = _traps(graph, divisor)
-    safe = nodes.where(graph, is_trap, nodes.number_like(divisor, 1), divisor)
+    safe = nodes.where(graph, is_trap, nodes.constant_like(divisor, 1), divisor)
     quotient = nodes.elementwise(graph, "Div", dividend, safe)
     if not divisor.is_unsigned:
         negative = nodes.elementwise(graph, "Neg", dividend)
         quotient = nodes.where(graph, is_trap, negative, quotient)
     ones = np.array(-1).astype(divisor.dtype)
-    return nodes.where(graph, is_zero, nodes.number_like(divisor, ones), quotient)
+    return nodes.where(graph, is_zero, nodes.constant_like(divisor, ones), quotient)
 
 
 def _remainder(graph: Graph, op: Operation) -> Value:
@@ -50,7 +50,7 @@ def _remainder(graph: Graph, op: Operation) -> Value:
     if _is_harmless(divisor):
         return _rest(graph, dividend, divisor)
     is_zero, is_trap = _traps(graph, divisor)
-    safe = nodes.where(graph, is_trap, nodes.number_like(divisor, 1), divisor)
+    safe = nodes.where(graph, is_trap, nodes.constant_like(divisor, 1), divisor)
     return nodes.where(graph, is_zero, dividend, _rest(graph, dividend, safe))
 
 
@@ -86,11 +86,11 @@ def _is_harmless(divisor: Value) -> bool:
 
 def _traps(graph: Graph, divisor: Value) -> tuple[Value, Value]:
     """Where the divisor is 0, and where it is what a processor would trap at."""
-    zero = nodes.number_like(divisor, 0)
+    zero = nodes.constant_like(divisor, 0)
     is_zero = nodes.elementwise(graph, "Equal", divisor, zero, dtype=bool)
     if divisor.is_unsigned:
         return is_zero, is_zero
-    minus_one = nodes.number_like(divisor, -1)
+    minus_one = nodes.constant_like(divisor, -1)
     is_minus_one = nodes.elementwise(graph, "Equal", divisor, minus_one, dtype=bool)
     return is_zero, nodes.elementwise(graph, "Or", is_zero, is_minus_one)
 
@@ -104,10 +104,10 @@ def _power(graph: Graph, op: Operation) -> Value:
 
 def _whole_power(graph: Graph, base: Value, exponent: Value) -> Value:
     """By repeated squaring, modulo the size of the integers."""
-    one, zero = nodes.number_like(base, 1), nodes.number_like(base, 0)
+    one, zero = nodes.constant_like(base, 1), nodes.constant_like(base, 0)
     result, square = one, base
     for bit in range(8 * base.dtype.itemsize - (not base.is_unsigned)):
-        mask = nodes.number_like(exponent, 1 << bit)
+        mask = nodes.constant_like(exponent, 1 << bit)
         if exponent.array is not None and not (exponent.array >> bit).any():
             break
         taken = nodes.elementwise(graph, "BitwiseAnd", exponent, mask)
@@ -123,13 +123,15 @@ def _whole_power(graph: Graph, base: Value, exponent: Value) -> Value:
 
 def _reciprocal_power(graph: Graph, base: Value, exponent: Value) -> Value:
     """What a negative exponent gives: 1 and -1 have reciprocals, all others give 0."""
-    one, zero, minus = (nodes.number_like(base, number) for number in (1, 0, -1))
+    one, zero, minus = (nodes.constant_like(base, number) for number in (1, 0, -1))
     odd = nodes.elementwise(graph, "BitwiseAnd", exponent, one)
     is_even = nodes.elementwise(graph, "Equal", odd, zero, dtype=bool)
     of_minus_one = nodes.where(graph, is_even, one, minus)
     result: Value = zero
     for number, value in ((-1, of_minus_one), (1, one)):
-        is_it = nodes.elementwise(graph, "Equal", base, nodes.number_like(base, number), dtype=bool)
+        is_it = nodes.elementwise(
+            graph, "Equal", base, nodes.constant_like(base, number), dtype=bool
+        )
         result = nodes.where(graph, is_it, value, result)
     return result
 
@@ -145,13 +147,13 @@ def _atan2(graph: Graph, op: Operation) -> Value:
     more = nodes.where(graph, steep, size_y, size_x)
     ratio = nodes.elementwise(graph, "Div", less, more)
     same = nodes.elementwise(graph, "Equal", less, more, dtype=bool)
-    is_zero = nodes.elementwise(graph, "Equal", more, nodes.number_like(a, 0), dtype=bool)
-    at_zero, at_one = nodes.number_like(a, 0), nodes.number_like(a, 1)
+    is_zero = nodes.elementwise(graph, "Equal", more, nodes.constant_like(a, 0), dtype=bool)
+    at_zero, at_one = nodes.constant_like(a, 0), nodes.constant_like(a, 1)
     ratio = nodes.where(graph, same, nodes.where(graph, is_zero, at_zero, at_one), ratio)
     angle = _atan(graph, ratio)
-    turned = nodes.elementwise(graph, "Sub", nodes.number_like(a, np.pi / 2), angle)
+    turned = nodes.elementwise(graph, "Sub", nodes.constant_like(a, np.pi / 2), angle)
     angle = nodes.where(graph, steep, turned, angle)
-    behind = nodes.elementwise(graph, "Sub", nodes.number_like(a, np.pi), angle)
+    behind = nodes.elementwise(graph, "Sub", nodes.constant_like(a, np.pi), angle)
     angle = nodes.where(graph, _is_negative(graph, b), behind, angle)
     below = nodes.elementwise(graph, "Neg", angle)
     return nodes.cast(graph, nodes.where(graph, _is_negative(graph, a), below, angle), y.dtype)
@@ -159,7 +161,7 @@ def _atan2(graph: Graph, op: Operation) -> Value:
 
 def _is_negative(graph: Graph, value: Value) -> Value:
     """Whether a number is below 0, or -0."""
-    zero = nodes.number_like(value, 0)
+    zero = nodes.constant_like(value, 0)
     below = nodes.elementwise(graph, "Less", value, zero, dtype=bool)
     reciprocal = nodes.elementwise(graph, "Reciprocal", value)
     is_zero = nodes.elementwise(graph, "Equal", value, zero, dtype=bool)
@@ -183,8 +185,8 @@ def _atan(graph: Graph, value: Value) -> Value:
 
 
 RULES = {
-    "stablehlo.atan2": Rule(_atan2, ("result_accuracy",), whole=False),
-    "stablehlo.divide": Rule(_divide, whole=False),
-    "stablehlo.power": Rule(_power, ("result_accuracy",), whole=False),
-    "stablehlo.remainder": Rule(_remainder, whole=False),
+    "stablehlo.atan2": Rule(_atan2, ("result_accuracy",), expand=False),
+    "stablehlo.divide": Rule(_divide, expand=False),
+    "stablehlo.power": Rule(_power, ("result_accuracy",), expand=False),
+    "stablehlo.remainder": Rule(_remainder, expand=False, narrow=NarrowResults.KEPT_INTEGERS),
 }

@@ -15,7 +15,7 @@ from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.nodes import fits_in_32_bits
 from bridge.onnx.graph.size_arithmetic import compare_sizes, compute_sizes
-from bridge.onnx.graph.stablehlo_operation import Emit, Operation, Rule
+from bridge.onnx.graph.stablehlo_operation import Emit, NarrowResults, Operation, Rule
 from bridge.onnx.graph.values import Value
 
 __all__ = ["RULES"]
@@ -56,7 +56,7 @@ def _bitwise(op_type: str) -> Emit:
         decided = _DECIDED.get(op_type)
         for value in op.operands:
             if value.scalar is not None and bool(value.scalar) == decided:
-                return value.seen_as(broadcast([operand.shape for operand in op.operands]))
+                return value.broadcast_to(broadcast([operand.shape for operand in op.operands]))
         return nodes.elementwise(graph, op_type, *op.operands)
 
     return emit
@@ -70,10 +70,10 @@ def _maximum(graph: Graph, op: Operation) -> Value:
     left, right = op.operands
     for value, other in ((left, right), (right, left)):
         if is_identity("maximum", other):
-            return value.seen_as(broadcast([left.shape, right.shape]))
+            return value.broadcast_to(broadcast([left.shape, right.shape]))
         if value.is_float and value.array is None and other.scalar in (0,):
             rectified = nodes.elementwise(graph, "Relu", value)
-            return rectified.seen_as(broadcast([left.shape, right.shape]))
+            return rectified.broadcast_to(broadcast([left.shape, right.shape]))
     return _compute(graph, op, "Max", "Or")
 
 
@@ -103,7 +103,7 @@ def _abs(graph: Graph, op: Operation) -> Value:
 def _negate(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
     if value.is_unsigned:
-        return nodes.elementwise(graph, "Sub", nodes.number_like(value, 0), value)
+        return nodes.elementwise(graph, "Sub", nodes.constant_like(value, 0), value)
     return nodes.elementwise(graph, "Neg", value)
 
 
@@ -111,9 +111,9 @@ def _sign(graph: Graph, op: Operation) -> Value:
     """ONNX Runtime gives 0 for -0, and for NaN in half precision, and reads half of an int64."""
     (value,) = op.operands
     if value.sizes is not None and all((lower_bound(dim) or 0) > 0 for dim in value.sizes):
-        return nodes.number_like(value, 1).seen_as(value.shape)
+        return nodes.constant_like(value, 1).broadcast_to(value.shape)
     if value.dtype == np.int64 and not fits_in_32_bits(graph, value):
-        zero = nodes.number_like(value, 0)
+        zero = nodes.constant_like(value, 0)
         above, below = (
             nodes.cast(graph, nodes.elementwise(graph, name, value, zero, dtype=bool), np.int64)
             for name in ("Greater", "Less")
@@ -122,7 +122,7 @@ def _sign(graph: Graph, op: Operation) -> Value:
     sign = nodes.elementwise(graph, "Sign", value)
     if not value.is_float:
         return sign
-    is_zero = nodes.elementwise(graph, "Equal", value, nodes.number_like(value, 0), dtype=bool)
+    is_zero = nodes.elementwise(graph, "Equal", value, nodes.constant_like(value, 0), dtype=bool)
     return nodes.where(graph, is_zero, value, sign)
 
 
@@ -138,12 +138,14 @@ def _round_half_away(graph: Graph, op: Operation) -> Value:
     size = nodes.elementwise(graph, "Abs", value)
     whole = nodes.elementwise(graph, "Floor", size)
     rest = nodes.elementwise(graph, "Sub", size, whole)
-    up = nodes.elementwise(graph, "GreaterOrEqual", rest, nodes.number_like(value, 0.5), dtype=bool)
-    more = nodes.elementwise(graph, "Add", whole, nodes.number_like(value, 1))
+    up = nodes.elementwise(
+        graph, "GreaterOrEqual", rest, nodes.constant_like(value, 0.5), dtype=bool
+    )
+    more = nodes.elementwise(graph, "Add", whole, nodes.constant_like(value, 1))
     rounded = nodes.where(graph, up, more, whole)
     rounded = nodes.where(graph, _is_infinite(graph, value), size, rounded)
     # The runtime's Where makes 0 of -0 in what it takes where the condition holds, only there.
-    zero = nodes.number_like(value, 0)
+    zero = nodes.constant_like(value, 0)
     upward = nodes.elementwise(graph, "GreaterOrEqual", value, zero, dtype=bool)
     return nodes.where(graph, upward, rounded, nodes.elementwise(graph, "Neg", rounded))
 
@@ -161,7 +163,7 @@ def _logistic(graph: Graph, op: Operation) -> Value:
     """By its definition: the runtime's Sigmoid is 0 below -18, and its logarithm -inf."""
     (value,) = op.operands
     power = nodes.elementwise(graph, "Exp", nodes.elementwise(graph, "Neg", value))
-    total = nodes.elementwise(graph, "Add", power, nodes.number_like(value, 1))
+    total = nodes.elementwise(graph, "Add", power, nodes.constant_like(value, 1))
     return nodes.elementwise(graph, "Reciprocal", total)
 
 
@@ -183,13 +185,13 @@ def _log_plus_one(graph: Graph, op: Operation) -> Value:
 
 
 def _precise_log_plus_one(graph: Graph, value: Value) -> Value:
-    one = nodes.number_like(value, 1)
+    one = nodes.constant_like(value, 1)
     sum_ = nodes.elementwise(graph, "Add", value, one)
     rest = nodes.elementwise(graph, "Sub", sum_, one)
     quotient = nodes.elementwise(graph, "Div", nodes.elementwise(graph, "Log", sum_), rest)
-    is_tiny = nodes.elementwise(graph, "Equal", rest, nodes.number_like(value, 0), dtype=bool)
+    is_tiny = nodes.elementwise(graph, "Equal", rest, nodes.constant_like(value, 0), dtype=bool)
     infinite = nodes.elementwise(
-        graph, "Equal", value, nodes.number_like(value, np.inf), dtype=bool
+        graph, "Equal", value, nodes.constant_like(value, np.inf), dtype=bool
     )
     as_it_is = nodes.elementwise(graph, "Or", is_tiny, infinite)
     return nodes.elementwise(graph, "Mul", value, nodes.where(graph, as_it_is, one, quotient))
@@ -205,16 +207,16 @@ def _exponential_minus_one(graph: Graph, op: Operation) -> Value:
 
 
 def _precise_exponential_minus_one(graph: Graph, value: Value) -> Value:
-    one = nodes.number_like(value, 1)
+    one = nodes.constant_like(value, 1)
     power = nodes.elementwise(graph, "Exp", value)
     rest = nodes.elementwise(graph, "Sub", power, one)
     quotient = nodes.elementwise(graph, "Div", rest, nodes.elementwise(graph, "Log", power))
-    is_tiny = nodes.elementwise(graph, "Equal", rest, nodes.number_like(value, 0), dtype=bool)
+    is_tiny = nodes.elementwise(graph, "Equal", rest, nodes.constant_like(value, 0), dtype=bool)
     product = nodes.elementwise(graph, "Mul", value, nodes.where(graph, is_tiny, one, quotient))
     # Beyond these the difference is the power, or -1, and the quotient is none.
     far = nodes.elementwise(
         graph, "Greater", nodes.elementwise(graph, "Abs", value),
-        nodes.number_like(value, 30), dtype=bool,
+        nodes.constant_like(value, 30), dtype=bool,
     )  # fmt: skip
     return nodes.where(graph, far, rest, product)
 
@@ -235,16 +237,16 @@ def _cbrt(graph: Graph, op: Operation) -> Value:
     root = nodes.elementwise(graph, "Pow", size, nodes.constant(1 / 3, np.float64))
     if value.dtype == np.float64:
         root = _cbrt_step(graph, size, root)
-    negative = nodes.elementwise(graph, "Less", wide, nodes.number_like(wide, 0), dtype=bool)
+    negative = nodes.elementwise(graph, "Less", wide, nodes.constant_like(wide, 0), dtype=bool)
     signed = nodes.where(graph, negative, nodes.elementwise(graph, "Neg", root), root)
-    is_zero = nodes.elementwise(graph, "Equal", wide, nodes.number_like(wide, 0), dtype=bool)
+    is_zero = nodes.elementwise(graph, "Equal", wide, nodes.constant_like(wide, 0), dtype=bool)
     return nodes.cast(graph, nodes.where(graph, is_zero, wide, signed), value.dtype)
 
 
 def _cbrt_step(graph: Graph, size: Value, root: Value) -> Value:
     square = nodes.elementwise(graph, "Mul", root, root)
     excess = nodes.elementwise(graph, "Sub", root, nodes.elementwise(graph, "Div", size, square))
-    third = nodes.elementwise(graph, "Div", excess, nodes.number_like(root, 3))
+    third = nodes.elementwise(graph, "Div", excess, nodes.constant_like(root, 3))
     better = nodes.elementwise(graph, "Sub", root, third)
     usable = [nodes.elementwise(graph, name, better, dtype=bool) for name in ("IsNaN", "IsInf")]
     return nodes.where(graph, nodes.elementwise(graph, "Or", *usable), root, better)
@@ -260,7 +262,7 @@ def _imag(graph: Graph, op: Operation) -> Value:
     """0, as `_real`."""
     del graph
     (value,) = op.operands
-    return nodes.number_like(value, 0).seen_as(value.shape)
+    return nodes.constant_like(value, 0).broadcast_to(value.shape)
 
 
 _ACCURACY = ("result_accuracy",)  # a permission to be less precise, of which no use is made
@@ -314,38 +316,38 @@ def _clamp(graph: Graph, op: Operation) -> Value:
 
 
 RULES = {
-    "stablehlo.abs": Rule(_abs, whole=False),
-    "stablehlo.add": Rule(_add, whole=False),
-    "stablehlo.and": Rule(_bitwise("And"), whole=False),
-    "stablehlo.cbrt": Rule(_cbrt, _ACCURACY, whole=False),
-    "stablehlo.ceil": Rule(_same("Ceil"), whole=False),
-    "stablehlo.cosine": Rule(_same("Cos"), _ACCURACY, whole=False),
-    "stablehlo.exponential": Rule(_same("Exp"), _ACCURACY, whole=False),
-    "stablehlo.exponential_minus_one": Rule(_exponential_minus_one, _ACCURACY, whole=False),
-    "stablehlo.floor": Rule(_same("Floor"), whole=False),
-    "stablehlo.imag": Rule(_imag, whole=False),
-    "stablehlo.is_finite": Rule(_is_finite, whole=False),
-    "stablehlo.log": Rule(_same("Log"), _ACCURACY, whole=False),
-    "stablehlo.log_plus_one": Rule(_log_plus_one, _ACCURACY, whole=False),
-    "stablehlo.logistic": Rule(_logistic, _ACCURACY, whole=False),
-    "stablehlo.maximum": Rule(_maximum, whole=False),
-    "stablehlo.minimum": Rule(_arithmetic("Min", "And"), whole=False),
-    "stablehlo.multiply": Rule(_multiply, whole=False),
-    "stablehlo.negate": Rule(_negate, whole=False),
-    "stablehlo.not": Rule(_bitwise("Not"), whole=False),
-    "stablehlo.or": Rule(_bitwise("Or"), whole=False),
-    "stablehlo.real": Rule(_real, whole=False),
-    "stablehlo.round_nearest_afz": Rule(_round_half_away, whole=False),
-    "stablehlo.round_nearest_even": Rule(_same("Round"), whole=False),
-    "stablehlo.rsqrt": Rule(_rsqrt, _ACCURACY, whole=False),
-    "stablehlo.sign": Rule(_sign, whole=False),
-    "stablehlo.sine": Rule(_same("Sin"), _ACCURACY, whole=False),
-    "stablehlo.sqrt": Rule(_same("Sqrt"), _ACCURACY, whole=False),
-    "stablehlo.subtract": Rule(_subtract, whole=False),
-    "stablehlo.tan": Rule(_tan, _ACCURACY, whole=False),
-    "stablehlo.tanh": Rule(_same("Tanh"), _ACCURACY, whole=False),
-    "stablehlo.xor": Rule(_bitwise("Xor"), whole=False),
-    "stablehlo.clamp": Rule(_clamp, whole=False),
-    "stablehlo.compare": Rule(_compare, ("compare_type", "comparison_direction"), whole=False),
-    "stablehlo.select": Rule(_select, whole=False),
+    "stablehlo.abs": Rule(_abs, expand=False),
+    "stablehlo.add": Rule(_add, expand=False),
+    "stablehlo.and": Rule(_bitwise("And"), expand=False, narrow=NarrowResults.KEPT_INTEGERS),
+    "stablehlo.cbrt": Rule(_cbrt, _ACCURACY, expand=False),
+    "stablehlo.ceil": Rule(_same("Ceil"), expand=False),
+    "stablehlo.cosine": Rule(_same("Cos"), _ACCURACY, expand=False),
+    "stablehlo.exponential": Rule(_same("Exp"), _ACCURACY, expand=False),
+    "stablehlo.exponential_minus_one": Rule(_exponential_minus_one, _ACCURACY, expand=False),
+    "stablehlo.floor": Rule(_same("Floor"), expand=False),
+    "stablehlo.imag": Rule(_imag, expand=False),
+    "stablehlo.is_finite": Rule(_is_finite, expand=False),
+    "stablehlo.log": Rule(_same("Log"), _ACCURACY, expand=False),
+    "stablehlo.log_plus_one": Rule(_log_plus_one, _ACCURACY, expand=False),
+    "stablehlo.logistic": Rule(_logistic, _ACCURACY, expand=False),
+    "stablehlo.maximum": Rule(_maximum, expand=False, narrow=NarrowResults.KEPT),
+    "stablehlo.minimum": Rule(_arithmetic("Min", "And"), expand=False, narrow=NarrowResults.KEPT),
+    "stablehlo.multiply": Rule(_multiply, expand=False),
+    "stablehlo.negate": Rule(_negate, expand=False),
+    "stablehlo.not": Rule(_bitwise("Not"), expand=False),
+    "stablehlo.or": Rule(_bitwise("Or"), expand=False, narrow=NarrowResults.KEPT_INTEGERS),
+    "stablehlo.real": Rule(_real, expand=False),
+    "stablehlo.round_nearest_afz": Rule(_round_half_away, expand=False),
+    "stablehlo.round_nearest_even": Rule(_same("Round"), expand=False),
+    "stablehlo.rsqrt": Rule(_rsqrt, _ACCURACY, expand=False),
+    "stablehlo.sign": Rule(_sign, expand=False, narrow=NarrowResults.KEPT_INTEGERS),
+    "stablehlo.sine": Rule(_same("Sin"), _ACCURACY, expand=False),
+    "stablehlo.sqrt": Rule(_same("Sqrt"), _ACCURACY, expand=False),
+    "stablehlo.subtract": Rule(_subtract, expand=False),
+    "stablehlo.tan": Rule(_tan, _ACCURACY, expand=False),
+    "stablehlo.tanh": Rule(_same("Tanh"), _ACCURACY, expand=False),
+    "stablehlo.xor": Rule(_bitwise("Xor"), expand=False, narrow=NarrowResults.KEPT_INTEGERS),
+    "stablehlo.clamp": Rule(_clamp, expand=False, narrow=NarrowResults.KEPT),
+    "stablehlo.compare": Rule(_compare, ("compare_type", "comparison_direction"), expand=False),
+    "stablehlo.select": Rule(_select, expand=False, narrow=NarrowResults.KEPT),
 }

@@ -47,7 +47,7 @@ def fuse_quotient(graph: Graph, dividend: Value, divisor: Value) -> Value | None
 def fuse_difference(graph: Graph, left: Value, right: Value) -> Value | None:
     """LogSoftmax, which ends in a difference: of what is shifted and the logarithm of its sum."""
     logarithm = graph.source(right.name, "Log")
-    if logarithm is None or not left.is_whole:
+    if logarithm is None or not left.is_expanded:
         return None
     total = _reduced(graph, logarithm.inputs[0], "add")
     power = None if total is None else graph.source(total.name, "Exp")
@@ -83,7 +83,7 @@ def _reduced(graph: Graph, name: str, reducer: str) -> Reduction | None:
 
 def _softmax(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
     power = graph.source(dividend.name, "Exp")
-    if power is None or not dividend.is_whole:
+    if power is None or not dividend.is_expanded:
         return None
     total = _reduced(graph, divisor.name, "add")
     if total is None or total.name != dividend.name:
@@ -125,10 +125,10 @@ def _mean(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
     made = graph.node(
         "ReduceMean",
         [given, nodes.integers(fact.axes)],
-        shape=dividend.held,
+        shape=dividend.unbroadcast_shape,
         keepdims=int(column is not None),
     )
-    return made.seen_as(dividend.shape)
+    return made.broadcast_to(dividend.shape)
 
 
 def _gelu(graph: Graph, value: Value, chance: Value) -> Value | None:
@@ -144,8 +144,8 @@ def _gelu(graph: Graph, value: Value, chance: Value) -> Value | None:
     cube = _scaled(graph, rest, 0.044715)
     if cube is None or not _is_cube(graph, cube, value.name):
         return None
-    made = graph.node("Gelu", [value], shape=value.held, approximate="tanh")
-    return made.seen_as(value.shape)
+    made = graph.node("Gelu", [value], shape=value.unbroadcast_shape, approximate="tanh")
+    return made.broadcast_to(value.shape)
 
 
 def _is_cube(graph: Graph, name: str, base: str) -> bool:
@@ -207,7 +207,7 @@ def fuse_exact_gelu(graph: Graph, left: Value, right: Value) -> Value | None:
         return None
     for one, other in ((left, right), (right, left)):
         node = graph.producer(other)
-        if node is None or not one.is_whole or not _may_be_chance(graph, node):
+        if node is None or not one.is_expanded or not _may_be_chance(graph, node):
             continue
         half = _half_of(graph, one.name)
         for name, factor in ((one.name, 1.0), *([(half, 0.5)] if half else [])):

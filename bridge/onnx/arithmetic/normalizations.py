@@ -68,7 +68,7 @@ def _deviation(graph: Graph, name: str) -> _Deviation | None:
 def _layer(graph: Graph, centred: Value, factor: Value) -> Value | None:
     difference = graph.source(centred.name, "Sub")
     deviation = _deviation(graph, factor.name)
-    if difference is None or deviation is None or not centred.is_whole:
+    if difference is None or deviation is None or not centred.is_expanded:
         return None
     name, mean = difference.inputs
     squares = _mean(graph, deviation.variance, centred.shape)
@@ -109,7 +109,9 @@ def _layer_node(
 
 def _is_row(value: Value, like: Value) -> bool:
     """Whether a value has one number for each place in the last dimension."""
-    return value.held == like.shape[-1:] and isinstance(value.held[0], int)
+    return value.unbroadcast_shape == like.shape[-1:] and isinstance(
+        value.unbroadcast_shape[0], int
+    )
 
 
 def _scaled_layer(graph: Graph, normalized: Value, scale: Value) -> Value | None:
@@ -128,14 +130,14 @@ def _shifted_layer(graph: Graph, normalized: Value, shift: Value) -> Value | Non
     if node is None or len(node.inputs) != 2 or not _is_row(shift, normalized):
         return None
     given = Value(normalized.dtype, normalized.shape, normalized.shape, node.inputs[0])
-    scale = Value(shift.dtype, shift.held, shift.held, node.inputs[1])
+    scale = Value(shift.dtype, shift.unbroadcast_shape, shift.unbroadcast_shape, node.inputs[1])
     return _layer_node(graph, given, scale, shift, node.attributes["epsilon"])
 
 
 def _batch(graph: Graph, product: Value, shift: Value) -> Value | None:
     """`(x - mean) * (scale / deviation) + shift`, of x that has its features behind the batch."""
-    fact = layouts.turned(graph, product)
-    if fact is None or fact.order[-1] != 1 or len(shift.held) != 1 or not shift.name:
+    fact = layouts.transposition_of(graph, product)
+    if fact is None or fact.order[-1] != 1 or len(shift.unbroadcast_shape) != 1 or not shift.name:
         return None
     multiplied = graph.source(fact.value.name, "Mul")
     for place, name in enumerate(multiplied.inputs if multiplied is not None else ()):
@@ -150,7 +152,7 @@ def _batch(graph: Graph, product: Value, shift: Value) -> Value | None:
             continue
         scale, deviation = found
         rows = [scale, shift.name, mean, deviation.variance]
-        if any(graph.shape_of(row) != shift.held for row in rows):
+        if any(graph.shape_of(row) != shift.unbroadcast_shape for row in rows):
             continue
         return _batch_node(graph, difference.inputs[0], rows, deviation.epsilon, product, fact)
     return None
@@ -172,10 +174,10 @@ def _scale(graph: Graph, name: str) -> tuple[str, _Deviation] | None:
 
 
 def _batch_node(
-    graph: Graph, name: str, rows: list[str], epsilon: float, like: Value, fact: layouts.Turned
+    graph: Graph, name: str, rows: list[str], epsilon: float, like: Value, fact: layouts.Transposed
 ) -> Value:
     inner = fact.value
     values = [Value(like.dtype, inner.shape, inner.shape, name)]
     values += [Value(like.dtype, (), (), row) for row in rows]
     made = graph.node("BatchNormalization", values, shape=inner.shape, epsilon=epsilon)
-    return layouts.turn(graph, made, fact.order)
+    return layouts.transpose(graph, made, fact.order)

@@ -39,6 +39,8 @@ def _bits(graph: Graph, op: Operation) -> Sequence[Value]:
     (state,) = op.operands
     shape, dtype = op.results[1].shape, op.results[1].dtype
     numbers = tuple(dim for dim in shape if dim is not None)
+    if (narrow := op.results[1].narrow) is not None:
+        op.refuse(f"its bits are {narrow.name}", "take those of 32 bits, and convert them")
     is_known = len(numbers) == len(shape) and 0 not in numbers
     if "THREE_FRY" not in op.text("rng_algorithm"):
         op.refuse(*_OF_THE_DEVICE)
@@ -70,7 +72,7 @@ def _narrow(graph: Graph, key: Value, count: Value, shape: Sequence[int]) -> tup
     half = [*dims[:axis], (dims[axis] + 1) // 2, *dims[axis + 1 :]]
     size = math.prod(half)
     words = [nodes.reshape(graph, word, half) for word in _blocks(graph, key, count, size)]
-    columns = [graph.whole(nodes.expand_dims(graph, word, [axis + 1])) for word in words]
+    columns = [graph.expand(nodes.expand_dims(graph, word, [axis + 1])) for word in words]
     joined = nodes.concat(graph, columns, axis + 1)
     whole = nodes.reshape(graph, joined, [*half[:axis], 2 * half[axis], *half[axis + 1 :]])
     return size, nodes.slice_(graph, whole, [0], [dims[axis]], [1], axes=[axis])
@@ -111,7 +113,5 @@ def _threefry(
 
 RULES = {
     "stablehlo.rng": Rule(_refuse, ("rng_distribution",)),
-    "stablehlo.rng_bit_generator": Rule(
-        _bits, ("rng_algorithm",), limits="other algorithms than THREE_FRY"
-    ),
+    "stablehlo.rng_bit_generator": Rule(_bits, ("rng_algorithm",)),
 }

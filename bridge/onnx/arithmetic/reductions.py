@@ -17,7 +17,7 @@ from bridge.onnx.arithmetic.reducers import (
 )
 from bridge.onnx.graph import layouts, nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Region, Rule
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, of_array, of_sizes
 
 __all__ = ["RULES", "reduce_along"]
@@ -46,7 +46,7 @@ def _reduce(graph: Graph, op: Operation) -> Sequence[Value]:
     axes, (region,) = op.integers("dimensions"), op.regions
     if product(values[0].shape[axis] for axis in axes) == 0:
         shape = _without(values[0].shape, axes)
-        return [nodes.place(graph, start, [], shape) for start in starts]
+        return [nodes.broadcast_in_dim(graph, start, [], shape) for start in starts]
     reducer = reducer_of(region) if count == 1 else ""
     if reducer in _OPERATIONS and _has_operation(reducer, values[0]):
         return [_reduce_simply(graph, reducer, values[0], starts[0], axes)]
@@ -98,7 +98,7 @@ def reduce_along(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) 
     is_order = reducer in ("maximum", "minimum")
     if is_order and value.dtype.name in ("int64", "uint32", "uint64"):
         return _extreme_of_integers(graph, reducer, value, axes)
-    value, axes = layouts.unturned_axes(graph, graph.whole(value), axes)
+    value, axes = layouts.untransposed_axes(graph, graph.expand(value), axes)
     result = _node(graph, _OPERATIONS[reducer], value, axes)
     fact = Reduction(reducer, graph.reference(value), value.shape, tuple(axes))
     if not is_order or not value.is_float:
@@ -106,7 +106,7 @@ def reduce_along(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) 
         return result
     is_nan = nodes.elementwise(graph, "IsNaN", value, dtype=bool)
     any_nan = _node(graph, "ReduceMax", is_nan, axes)
-    result = nodes.where(graph, any_nan, nodes.number_like(value, np.nan), result)
+    result = nodes.where(graph, any_nan, nodes.constant_like(value, np.nan), result)
     graph.remember(result, fact)
     return result
 
@@ -114,7 +114,7 @@ def reduce_along(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) 
 def _in_lines(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
     """The value with all that is reduced in its last dimension."""
     kept = [axis for axis in range(value.rank) if axis not in axes]
-    turned = nodes.transpose(graph, graph.whole(value), [*kept, *axes])
+    turned = nodes.transpose(graph, graph.expand(value), [*kept, *axes])
     length = product(value.shape[axis] for axis in axes)
     return nodes.reshape(graph, turned, [*_without(value.shape, axes), length])
 
@@ -123,9 +123,9 @@ def _sum_of_integers(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
     """A product with ones, which wraps around; the runtime's own sum is in float64."""
     shape = _without(value.shape, axes)
     if 0 in shape:  # which the runtime's product does not take
-        return nodes.number_like(value, 0).seen_as(shape)
-    lines = graph.whole(_in_lines(graph, value, axes))
-    ones = graph.whole(nodes.number_like(value, 1).seen_as(lines.shape[-1:]))
+        return nodes.constant_like(value, 0).broadcast_to(shape)
+    lines = graph.expand(_in_lines(graph, value, axes))
+    ones = graph.expand(nodes.constant_like(value, 1).broadcast_to(lines.shape[-1:]))
     return graph.node("MatMul", [lines, ones], shape=lines.shape[:-1])
 
 
@@ -138,9 +138,11 @@ def _extreme_of_integers(graph: Graph, reducer: str, value: Value, axes: Sequenc
     else:
         lines = _in_lines(graph, signed, axes)
         if _may_be_empty(value, axes):
-            least = of_array(identity_of(reducer, signed.dtype)).seen_as((*lines.shape[:-1], 1))
+            least = of_array(identity_of(reducer, signed.dtype)).broadcast_to(
+                (*lines.shape[:-1], 1)
+            )
             lines = nodes.concat(graph, [lines, least], lines.rank - 1)
-        lines = graph.whole(lines)
+        lines = graph.expand(lines)
         name = "ArgMax" if reducer == "maximum" else "ArgMin"
         where = _arg(graph, name, lines, lines.rank - 1)
         found = _take(graph, lines, where, lines.rank - 1)
@@ -154,7 +156,7 @@ def _with_flipped_sign(graph: Graph, value: Value, dtype: str) -> Value:
         graph,
         "BitwiseXor",
         cast,
-        nodes.number_like(
+        nodes.constant_like(
             cast, np.array(1 << 63 if "64" in dtype else 1 << 31, np.uint64).astype(dtype)
         ),
     )
@@ -164,15 +166,15 @@ def _node(graph: Graph, op_type: str, value: Value, axes: Sequence[int]) -> Valu
     if value.dtype == bool and _may_be_empty(value, axes):  # which the runtime takes of numbers
         of_numbers = _node(graph, op_type, nodes.cast(graph, value, np.uint8), axes)
         return nodes.cast(graph, of_numbers, bool)
-    value = graph.whole(value)
+    value = graph.expand(value)
     shape = _without(value.shape, axes)
     return graph.node(op_type, [value, nodes.integers(axes)], shape=shape, keepdims=0)
 
 
 def _is_counting(graph: Graph, value: Value, axis: int) -> bool:
     """Whether a value is 0, 1, 2, … along a dimension, and the same along the others."""
-    held = (1,) * (value.rank - len(value.held)) + value.held
-    if any(dim != 1 for number, dim in enumerate(held) if number != axis):
+    unbroadcast = (1,) * (value.rank - len(value.unbroadcast_shape)) + value.unbroadcast_shape
+    if any(dim != 1 for number, dim in enumerate(unbroadcast) if number != axis):
         return False
     if value.array is not None:
         return bool((value.array.reshape(-1) == np.arange(value.array.size)).all())
@@ -186,7 +188,7 @@ def _extreme_and_index(
     graph: Graph, order: str, values: Sequence[Value], axis: int
 ) -> Sequence[Value]:
     """The first greatest or least number, and where it is; or the first NaN."""
-    value, counting = graph.whole(values[0]), values[1]
+    value, counting = graph.expand(values[0]), values[1]
     where = _arg(graph, "ArgMax" if order == "max" else "ArgMin", value, axis)
     if value.is_float:
         is_nan = nodes.elementwise(graph, "IsNaN", value, dtype=bool)
@@ -203,7 +205,7 @@ def _arg(graph: Graph, op_type: str, value: Value, axis: int) -> Value:
 
 def _take(graph: Graph, value: Value, where: Value, axis: int) -> Value:
     """The element at an index along a dimension, for each place in the others."""
-    column = graph.whole(nodes.expand_dims(graph, where, [axis]))
+    column = graph.expand(nodes.expand_dims(graph, where, [axis]))
     found = graph.node("GatherElements", [value, column], shape=column.shape, axis=axis)
     return nodes.squeeze(graph, found, [axis])
 
@@ -227,7 +229,7 @@ def _reduce_by_halves(
         lines = _combine_neighbours(graph, op.regions[0], lines, length)
         length = (length + 1) // 2
     firsts = [nodes.reshape(graph, line, shape) for line in lines]
-    placed = [nodes.place(graph, start, [], shape) for start in starts]
+    placed = [nodes.broadcast_in_dim(graph, start, [], shape) for start in starts]
     return op.regions[0].apply(graph, [*placed, *firsts])
 
 
@@ -242,16 +244,16 @@ def _reduce_in_order(
     kept = [axis for axis in range(values[0].rank) if axis not in axes]
     shape = _without(values[0].shape, axes)
     length = product(values[0].shape[axis] for axis in axes)
-    turned = [nodes.transpose(graph, graph.whole(value), [*axes, *kept]) for value in values]
-    lines = [graph.whole(nodes.reshape(graph, value, [length, *shape])) for value in turned]
+    turned = [nodes.transpose(graph, graph.expand(value), [*axes, *kept]) for value in values]
+    lines = [graph.expand(nodes.reshape(graph, value, [length, *shape])) for value in turned]
     body, number, goes_on = nodes.loop_body(graph)
     body.add_result(goes_on)
     before = [body.add_input(body.unique("reduced"), value.dtype, shape) for value in values]
     rows = [nodes.gather(body, line, number, 0) for line in lines]
     for found in region.apply(body, [*before, *rows]):
-        body.add_result(found.seen_as(shape))
-    inits = [graph.whole(nodes.place(graph, start, [], shape)) for start in starts]
-    rounds = graph.whole(of_sizes((length,), np.dtype(np.int64), ()))
+        body.add_result(found.broadcast_to(shape))
+    inits = [graph.expand(nodes.broadcast_in_dim(graph, start, [], shape)) for start in starts]
+    rounds = graph.expand(of_sizes((length,), np.dtype(np.int64), ()))
     kinds = [(shape, value.dtype) for value in values]
     return graph.nodes_of("Loop", [rounds, nodes.constant(True, bool), *inits], kinds, body=body)
 
@@ -270,5 +272,7 @@ def _combine_neighbours(
 
 
 RULES = {
-    "stablehlo.reduce": Rule(_reduce, ("dimensions",), whole=False),
+    "stablehlo.reduce": Rule(
+        _reduce, ("dimensions",), expand=False, narrow=NarrowResults.CONVERTED_SUMS
+    ),
 }

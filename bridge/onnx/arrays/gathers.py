@@ -11,7 +11,7 @@ from bridge.onnx.arrays.indexing import Places, add_offsets, clamp, of_gather, s
 from bridge.onnx.arrays.slicing import read_slice
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Rule
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
 from bridge.onnx.graph.values import Value
 
 __all__ = ["RULES"]
@@ -41,7 +41,7 @@ def _slices(graph: Graph, op: Operation, sizes: Sequence[Dim]) -> Value:
     moving = [places.mapped[k] for k in components]
     value, axes = _cut(graph, value, sizes, places, moving)
     if not moving:
-        return nodes.place(graph, value, [positions[axis] for axis in axes], shape)
+        return nodes.broadcast_in_dim(graph, value, [positions[axis] for axis in axes], shape)
     starts = start_vectors(graph, indices, places)
     if len(components) < len(places.mapped):
         starts = nodes.gather(graph, starts, nodes.integers(components), starts.rank - 1)
@@ -59,7 +59,7 @@ def _slices(graph: Graph, op: Operation, sizes: Sequence[Dim]) -> Value:
     leading = [positions[axis] for axis in places.batching]
     taken = [*leading, *(axis for axis in others if axis not in leading)]
     targets = [taken[-1 - axis] if axis < 0 else positions[axis] for axis in axes]
-    return nodes.place(graph, found, targets, shape)
+    return nodes.broadcast_in_dim(graph, found, targets, shape)
 
 
 def _shape_of_all(places: Places, batch: Shape, sizes: Sequence[Dim]) -> Shape:
@@ -114,11 +114,11 @@ def _elements(
     """Slices that begin anywhere in several dimensions; the rest as for rows."""
     rest = [axis for axis in axes if axis not in moving and axis not in places.batching]
     order = [*places.batching, *moving, *rest]
-    value = nodes.transpose(graph, graph.whole(value), [axes.index(axis) for axis in order])
+    value = nodes.transpose(graph, graph.expand(value), [axes.index(axis) for axis in order])
     count = starts.rank - 1
     others = [axis for axis in range(count) if axis not in places.leading]
     starts = nodes.transpose(graph, starts, [*places.leading, *others, count])
-    starts = graph.whole(add_offsets(graph, starts, extents))
+    starts = graph.expand(add_offsets(graph, starts, extents))
     shape = (*starts.shape[:-1], *value.shape[len(places.batching) + len(moving) :])
     found = graph.node("GatherND", [value, starts], shape=shape, batch_dims=len(places.batching))
     wide = [axis for axis, extent in zip(moving, extents, strict=True) if extent != 1]
@@ -137,9 +137,9 @@ def _torch_index_select(graph: Graph, op: Operation) -> Value:
     (value, indices), axis = op.operands, op.integer("dim")
     batches = op.integer("batch_dims")
     order = [*range(batches), axis, *(n for n in range(batches, value.rank) if n != axis)]
-    turned = graph.whole(nodes.transpose(graph, value, order))
+    turned = graph.expand(nodes.transpose(graph, value, order))
     column = nodes.expand_dims(graph, nodes.cast(graph, indices, np.int64), [indices.rank])
-    inside = graph.whole(clamp(graph, column, [value.shape[axis] - 1]))
+    inside = graph.expand(clamp(graph, column, [value.shape[axis] - 1]))
     shape = (*indices.shape, *turned.shape[batches + 1 :])
     found = graph.node("GatherND", [turned, inside], shape=shape, batch_dims=batches)
     before, new = axis - batches, indices.rank - batches
@@ -151,7 +151,11 @@ def _torch_index_select(graph: Graph, op: Operation) -> Value:
 
 RULES = {
     # A dynamic gather may repeat its sizes as an attribute, which says nothing else.
-    "stablehlo.dynamic_gather": Rule(_dynamic_gather, (*_READ, "slice_sizes")),
-    "stablehlo.gather": Rule(_gather, (*_READ, "slice_sizes")),
-    "stablehlo.torch_index_select": Rule(_torch_index_select, ("batch_dims", "dim")),
+    "stablehlo.dynamic_gather": Rule(
+        _dynamic_gather, (*_READ, "slice_sizes"), narrow=NarrowResults.KEPT
+    ),
+    "stablehlo.gather": Rule(_gather, (*_READ, "slice_sizes"), narrow=NarrowResults.KEPT),
+    "stablehlo.torch_index_select": Rule(
+        _torch_index_select, ("batch_dims", "dim"), narrow=NarrowResults.KEPT
+    ),
 }

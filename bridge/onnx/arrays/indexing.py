@@ -102,7 +102,7 @@ def of_scatter(op: Operation) -> Places:
 def start_vectors(graph: Graph, indices: Value, places: Places) -> Value:
     """The start indices as int64, with the vectors along the last dimension."""
     if indices.dtype == np.uint64:  # what no int64 can say is out of bounds in any case
-        greatest = nodes.number_like(indices, np.iinfo(np.int64).max)
+        greatest = nodes.constant_like(indices, np.iinfo(np.int64).max)
         indices = nodes.elementwise(graph, "Min", indices, greatest)
     vectors = nodes.cast(graph, indices, np.int64)
     if places.vector_axis == vectors.rank:
@@ -154,6 +154,6 @@ def add_offsets(graph: Graph, starts: Value, extents: Sequence[Dim]) -> Value:
         offsets = nodes.elementwise(graph, "Mul", column, unit)
         shape: list[Dim] = [1] * starts.rank
         shape[axis], shape[-1] = extents[number], len(extents)
-        placed = nodes.place(graph, offsets, [axis, starts.rank - 1], shape)
+        placed = nodes.broadcast_in_dim(graph, offsets, [axis, starts.rank - 1], shape)
         starts = nodes.elementwise(graph, "Add", starts, placed)
     return starts

@@ -17,7 +17,7 @@ from bridge.onnx.arithmetic.reducers import reducer_of
 from bridge.onnx.arrays.indexing import Places, count_up, of_scatter, start_vectors
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Region, Rule
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, of_sizes
 
 __all__ = [
@@ -100,10 +100,10 @@ class _Rows:
 
     def matrix(self, graph: Graph, value: Value) -> Value:
         """The array as rows, and one row more for what is dropped."""
-        ordered = nodes.transpose(graph, graph.whole(value), self.order)
+        ordered = nodes.transpose(graph, graph.expand(value), self.order)
         count = product(ordered.shape[: len(self.order) - self.row_rank])
         row = self.updates.shape[1]
-        matrix = graph.whole(nodes.reshape(graph, ordered, (count, row)))
+        matrix = graph.expand(nodes.reshape(graph, ordered, (count, row)))
         if self.in_bounds:
             return matrix
         ends = nodes.integers([0, 0, 1, 0])
@@ -121,18 +121,18 @@ class _Rows:
     def _combine(self, graph: Graph, matrix: Value, updates: Value, reduction: str) -> Value:
         column = nodes.expand_dims(graph, self.index, [1])
         if self.unique:
-            inputs = [matrix, graph.whole(column), graph.whole(updates)]
+            inputs = [matrix, graph.expand(column), graph.expand(updates)]
             return graph.node("ScatterND", inputs, shape=matrix.shape, reduction=reduction)
-        index = graph.whole(column.seen_as(updates.shape))
-        inputs = [matrix, index, graph.whole(updates)]
+        index = graph.expand(column.broadcast_to(updates.shape))
+        inputs = [matrix, index, graph.expand(updates)]
         return graph.node(
             "ScatterElements", inputs, shape=matrix.shape, axis=0, reduction=reduction
         )
 
     def touched(self, graph: Graph, value: Value) -> Value:
         """Whether there is an update for each element."""
-        nothing = nodes.constant(False, bool).seen_as(value.shape)
-        every = nodes.constant(True, bool).seen_as(self.updates.shape)
+        nothing = nodes.constant(False, bool).broadcast_to(value.shape)
+        every = nodes.constant(True, bool).broadcast_to(self.updates.shape)
         return self.write(graph, nothing, every, "none")
 
 
@@ -198,7 +198,7 @@ def _rows(graph: Graph, layout: _Layout, starts: Value, updates: Value, *, uniqu
     index = _linear_index(graph, layout, columns)
     fits = _fits(graph, layout, columns)
     if fits is not None:
-        inside = nodes.place(graph, fits, range(len(layout.batch)), layout.elements)
+        inside = nodes.broadcast_in_dim(graph, fits, range(len(layout.batch)), layout.elements)
         index = nodes.where(graph, inside, index, _number(_count(layout)))
     count = product(layout.elements)
     ordered = nodes.transpose(graph, updates, layout.order)
@@ -206,7 +206,7 @@ def _rows(graph: Graph, layout: _Layout, starts: Value, updates: Value, *, uniqu
     return _Rows(
         order=(*layout.selected, *layout.row),
         row_rank=len(layout.row),
-        index=nodes.reshape(graph, graph.whole(index.seen_as(layout.elements)), (count,)),
+        index=nodes.reshape(graph, graph.expand(index.broadcast_to(layout.elements)), (count,)),
         updates=nodes.reshape(graph, ordered, (count, row)),
         unique=unique or product(layout.batch) == 1,
         in_bounds=fits is None,
@@ -240,13 +240,15 @@ def _parts(graph: Graph, layout: _Layout, columns: Mapping[int, Value], axis: in
     places, shape = layout.places, layout.elements
     parts = []
     if axis in columns:
-        parts.append(nodes.place(graph, columns[axis], range(len(layout.batch)), shape))
+        parts.append(nodes.broadcast_in_dim(graph, columns[axis], range(len(layout.batch)), shape))
     if axis in places.batching:
         at = places.leading[places.batching.index(axis)]
-        parts.append(nodes.place(graph, count_up(graph, layout.batch[at]), [at], shape))
+        parts.append(nodes.broadcast_in_dim(graph, count_up(graph, layout.batch[at]), [at], shape))
     if axis in layout.wide:
         at = len(layout.batch) + layout.wide.index(axis)
-        parts.append(nodes.place(graph, count_up(graph, layout.extents[axis]), [at], shape))
+        parts.append(
+            nodes.broadcast_in_dim(graph, count_up(graph, layout.extents[axis]), [at], shape)
+        )
     return parts
 
 
@@ -287,14 +289,14 @@ def _extreme(graph: Graph, value: Value, rows: _Rows, reduction: str) -> Value:
     numbers, flags = zip(*(_split(graph, x, bottom) for x in (value, rows.updates)), strict=True)
     extreme = rows.write(graph, numbers[0], numbers[1], reduction)
     is_nan = nodes.cast(graph, rows.write(graph, flags[0], flags[1], "max"), bool)
-    return nodes.where(graph, is_nan, nodes.number_like(value, np.nan), extreme)
+    return nodes.where(graph, is_nan, nodes.constant_like(value, np.nan), extreme)
 
 
 def _split(graph: Graph, value: Value, bottom: float) -> tuple[Value, Value]:
     """A value without its NaNs, and where they were as 0 and 1."""
-    value = graph.whole(value)
+    value = graph.expand(value)
     is_nan = nodes.elementwise(graph, "IsNaN", value, dtype=bool)
-    number = nodes.where(graph, is_nan, nodes.number_like(value, bottom), value)
+    number = nodes.where(graph, is_nan, nodes.constant_like(value, bottom), value)
     return number, nodes.cast(graph, is_nan, np.uint8)
 
 
@@ -320,11 +322,11 @@ def _update_in_order(
     column = nodes.reshape(body, place, (1, 1))
     body.add_result(goes_on)
     for matrix, before, row in zip(carried, old, found, strict=True):
-        inputs = [matrix, body.whole(column), body.whole(row.seen_as(before.shape))]
+        inputs = [matrix, body.expand(column), body.expand(row.broadcast_to(before.shape))]
         body.add_result(body.node("ScatterND", inputs, shape=matrix.shape))
-    rounds = graph.whole(of_sizes((index.shape[0],), np.dtype(np.int64), ()))
+    rounds = graph.expand(of_sizes((index.shape[0],), np.dtype(np.int64), ()))
     kinds = [(matrix.shape, matrix.dtype) for matrix in matrices]
-    inits = [rounds, nodes.constant(True, bool), *map(graph.whole, matrices)]
+    inits = [rounds, nodes.constant(True, bool), *map(graph.expand, matrices)]
     return graph.nodes_of("Loop", inits, kinds, body=body)
 
 
@@ -332,5 +334,6 @@ RULES = {
     "stablehlo.scatter": Rule(
         _scatter,
         ("indices_are_sorted", "scatter_dimension_numbers", "unique_indices"),
+        narrow=NarrowResults.CONVERTED_SUMS,
     ),
 }

@@ -6,7 +6,7 @@ from bridge.core.size_polynomials import Dim, floordiv, is_static, product
 from bridge.onnx.arrays.indexing import count_up
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Rule
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
 from bridge.onnx.graph.values import Value, contents_of, of_array, of_sizes
 from xla_call_module.stablehlo.elements import read_elements, read_splat
 
@@ -77,13 +77,13 @@ def _broadcast_in_dim(graph: Graph, op: Operation) -> Value:
     dims = [dim for dim in known if dim is not None]
     if len(dims) < len(known):
         op.refuse("a size of its result follows from nothing", "say how large it is")
-    return nodes.place(graph, value, axes, dims)
+    return nodes.broadcast_in_dim(graph, value, axes, dims)
 
 
 def _dynamic_broadcast_in_dim(graph: Graph, op: Operation) -> Value:
     value, axes = op.operands[0], op.integers("broadcast_dimensions")
     shape = op.shape_like(op.sizes(graph, 1))
-    return nodes.place(graph, value, axes, [dim for dim in shape if dim is not None])
+    return nodes.broadcast_in_dim(graph, value, axes, [dim for dim in shape if dim is not None])
 
 
 def _broadcast(graph: Graph, op: Operation) -> Value:
@@ -91,7 +91,7 @@ def _broadcast(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
     new = op.integers("broadcast_sizes")
     axes = range(len(new), len(new) + value.rank)
-    return nodes.place(graph, value, axes, (*new, *value.shape))
+    return nodes.broadcast_in_dim(graph, value, axes, (*new, *value.shape))
 
 
 def _constant(graph: Graph, op: Operation) -> Value:
@@ -121,18 +121,28 @@ def _counting(graph: Graph, op: Operation, shape: tuple[Dim, ...]) -> Value:
         line = graph.cast(numbers, dtype)
     else:
         line = of_array(numbers.array.astype(dtype))
-    return nodes.place(graph, line, [axis], shape)
+    return nodes.broadcast_in_dim(graph, line, [axis], shape)
 
 
 RULES = {
-    "stablehlo.concatenate": Rule(_concatenate, ("dimension",), whole=False),
-    "stablehlo.dynamic_reshape": Rule(_dynamic_reshape, whole=False),
-    "stablehlo.get_dimension_size": Rule(_get_dimension_size, ("dimension",), whole=False),
-    "stablehlo.reshape": Rule(_reshape, whole=False),
-    "stablehlo.set_dimension_size": Rule(_set_dimension_size, ("dimension",), whole=False),
-    "stablehlo.transpose": Rule(_transpose, ("permutation",), whole=False),
-    "stablehlo.broadcast": Rule(_broadcast, ("broadcast_sizes",), whole=False),
-    "stablehlo.broadcast_in_dim": Rule(_broadcast_in_dim, ("broadcast_dimensions",), whole=False),
+    "stablehlo.concatenate": Rule(
+        _concatenate, ("dimension",), expand=False, narrow=NarrowResults.KEPT
+    ),
+    "stablehlo.dynamic_reshape": Rule(_dynamic_reshape, expand=False, narrow=NarrowResults.KEPT),
+    "stablehlo.get_dimension_size": Rule(_get_dimension_size, ("dimension",), expand=False),
+    "stablehlo.reshape": Rule(_reshape, expand=False, narrow=NarrowResults.KEPT),
+    "stablehlo.set_dimension_size": Rule(
+        _set_dimension_size, ("dimension",), expand=False, narrow=NarrowResults.KEPT
+    ),
+    "stablehlo.transpose": Rule(
+        _transpose, ("permutation",), expand=False, narrow=NarrowResults.KEPT
+    ),
+    "stablehlo.broadcast": Rule(
+        _broadcast, ("broadcast_sizes",), expand=False, narrow=NarrowResults.KEPT
+    ),
+    "stablehlo.broadcast_in_dim": Rule(
+        _broadcast_in_dim, ("broadcast_dimensions",), expand=False, narrow=NarrowResults.KEPT
+    ),
     "stablehlo.dynamic_broadcast_in_dim": Rule(
         _dynamic_broadcast_in_dim,
         (
@@ -141,7 +151,8 @@ RULES = {
             "known_non_expanding_dimensions",
             "known_nonexpanding_dimensions",
         ),
-        whole=False,
+        expand=False,
+        narrow=NarrowResults.KEPT,
     ),
     "stablehlo.constant": Rule(_constant, ("value",)),
     "stablehlo.dynamic_iota": Rule(_dynamic_iota, ("iota_dimension",)),

@@ -12,7 +12,7 @@ from bridge.onnx.arrays.indexing import clamp, count_up
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph, Row, Written
 from bridge.onnx.graph.size_arithmetic import may_wrap
-from bridge.onnx.graph.stablehlo_operation import Operation, Rule
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
 from bridge.onnx.graph.values import Value, contents_of, of_sizes
 
 __all__ = ["RULES", "pad", "read_slice"]
@@ -34,14 +34,16 @@ def _slice(graph: Graph, op: Operation) -> Value:
 
 def _reverse(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
-    missing = value.rank - len(value.held)
+    missing = value.rank - len(value.unbroadcast_shape)
     axes = [axis - missing for axis in op.integers("dimensions") if axis >= missing]
     if not axes:
         return value
     ends = [nodes.integers([number] * len(axes)) for number in (_FROM_THE_END, _TO_THE_START)]
     steps = nodes.integers([-1] * len(axes))
-    made = graph.node("Slice", [value, *ends, nodes.integers(axes), steps], shape=value.held)
-    return made.seen_as(value.shape)
+    made = graph.node(
+        "Slice", [value, *ends, nodes.integers(axes), steps], shape=value.unbroadcast_shape
+    )
+    return made.broadcast_to(value.shape)
 
 
 def _pad(graph: Graph, op: Operation) -> Value:
@@ -74,7 +76,7 @@ def _pad_by_indices(
         new = first + last + old + maximum(old - 1, 0) * between
         if old == 0:
             shape = [new if number == axis else dim for number, dim in enumerate(value.shape)]
-            value = graph.whole(filling.seen_as(tuple(shape)))
+            value = graph.expand(filling.broadcast_to(tuple(shape)))
             continue
         first_, step_, old_ = (of_sizes((n,), zero.dtype, ()) for n in (first, step, old))
         place = do("Sub", count_up(graph, new), first_)
@@ -88,8 +90,8 @@ def _pad_by_indices(
         inside = do("And", do("And", there[0], there[1]), there[2])
         index = do("Max", do("Min", index, do("Sub", old_, nodes.constant(1, np.int64))), zero)
         value = nodes.gather(graph, value, index, axis)
-        placed = nodes.place(graph, inside, [axis], value.shape)
-        value = graph.whole(nodes.where(graph, placed, value, filling))
+        placed = nodes.broadcast_in_dim(graph, inside, [axis], value.shape)
+        value = graph.expand(nodes.where(graph, placed, value, filling))
     return value
 
 
@@ -111,7 +113,7 @@ def pad(
         high: the same behind.
         interior: how many are put between two elements.
     """
-    value, filling = graph.whole(value), graph.whole(filling)
+    value, filling = graph.expand(value), graph.expand(filling)
     for axis, count in enumerate(interior):
         if count:
             value = _spread(graph, value, filling, axis, count)
@@ -195,12 +197,12 @@ def read_slice(
         limits = [start + size for start, size in zip(known, sizes, strict=True)]
         return nodes.slice_(graph, value, known, limits, [1] * len(sizes), axes)
     ends = nodes.elementwise(graph, "Add", starts, graph.vector(sizes))
-    inputs = [graph.whole(value), graph.whole(starts), graph.whole(ends), nodes.integers(axes)]
+    inputs = [graph.expand(value), graph.expand(starts), graph.expand(ends), nodes.integers(axes)]
     return graph.node("Slice", inputs, shape=shape)
 
 
 def _read_row(graph: Graph, value: Value, index: Dim) -> Value:
-    value = graph.whole(value)
+    value = graph.expand(value)
     row = nodes.gather(graph, value, of_sizes((index,), np.dtype(np.int64), ()), 0)
     graph.rows[row.name] = Row(value, index)
     return row
@@ -211,7 +213,7 @@ def _vector(graph: Graph, scalars: Sequence[Value]) -> Value:
     parts = []
     for scalar in scalars:
         if scalar.dtype == np.uint64:
-            greatest = nodes.number_like(scalar, np.iinfo(np.int64).max)
+            greatest = nodes.constant_like(scalar, np.iinfo(np.int64).max)
             scalar = nodes.elementwise(graph, "Min", scalar, greatest)
         parts.append(nodes.reshape(graph, nodes.cast(graph, scalar, np.int64), (1,)))
     return nodes.concat(graph, parts, 0)
@@ -232,7 +234,7 @@ def _real_dynamic_slice(graph: Graph, op: Operation) -> Value:
         return nodes.slice_(graph, value, first, last, strides)
     bounds = [nodes.cast(graph, bound, np.int64) for bound in (starts, ends)]
     axes = nodes.integers(range(value.rank))
-    inputs = [graph.whole(part) for part in (value, *bounds)]
+    inputs = [graph.expand(part) for part in (value, *bounds)]
     return graph.node("Slice", [*inputs, axes, graph.vector(steps)], shape=op.shape_like())
 
 
@@ -258,7 +260,7 @@ def _parts(graph: Graph, vector: Value) -> list[Value]:
     known = contents_of(vector)
     if known is not None:
         return [graph.vector([dim]) for dim in known]
-    whole = graph.whole(vector)
+    whole = graph.expand(vector)
     count = int(str(vector.shape[0]))
     return [nodes.slice_(graph, whole, [n], [n + 1], [1], [0]) for n in range(count)]
 
@@ -268,9 +270,9 @@ def _write(graph: Graph, value: Value, update: Value, places: Sequence[tuple[int
     (axis, start), *others = places
     size = update.shape[axis]
     if others:
-        around = graph.whole(read_slice(graph, value, [axis], start, [size]))
+        around = graph.expand(read_slice(graph, value, [axis], start, [size]))
         update = _write(graph, around, update, others)
-    update = graph.whole(update)
+    update = graph.expand(update)
     if axis == 0 and size == 1:  # one row, which a runtime can write where it is
         index = graph.node("Unsqueeze", [start, nodes.integers([1])], shape=(1, 1))
         return graph.node("ScatterND", [value, index, update], shape=value.shape)
@@ -287,11 +289,22 @@ def _between(graph: Graph, value: Value, axis: int, start: Value, end: Value) ->
 
 
 RULES = {
-    "stablehlo.dynamic_pad": Rule(_dynamic_pad),
-    "stablehlo.pad": Rule(_pad, ("edge_padding_high", "edge_padding_low", "interior_padding")),
-    "stablehlo.reverse": Rule(_reverse, ("dimensions",), whole=False),
-    "stablehlo.slice": Rule(_slice, ("limit_indices", "start_indices", "strides"), whole=False),
-    "stablehlo.dynamic_slice": Rule(_dynamic_slice, ("slice_sizes",)),
-    "stablehlo.dynamic_update_slice": Rule(_dynamic_update_slice),
-    "stablehlo.real_dynamic_slice": Rule(_real_dynamic_slice, whole=False),
+    "stablehlo.dynamic_pad": Rule(_dynamic_pad, narrow=NarrowResults.KEPT),
+    "stablehlo.pad": Rule(
+        _pad,
+        ("edge_padding_high", "edge_padding_low", "interior_padding"),
+        narrow=NarrowResults.KEPT,
+    ),
+    "stablehlo.reverse": Rule(_reverse, ("dimensions",), expand=False, narrow=NarrowResults.KEPT),
+    "stablehlo.slice": Rule(
+        _slice,
+        ("limit_indices", "start_indices", "strides"),
+        expand=False,
+        narrow=NarrowResults.KEPT,
+    ),
+    "stablehlo.dynamic_slice": Rule(_dynamic_slice, ("slice_sizes",), narrow=NarrowResults.KEPT),
+    "stablehlo.dynamic_update_slice": Rule(_dynamic_update_slice, narrow=NarrowResults.KEPT),
+    "stablehlo.real_dynamic_slice": Rule(
+        _real_dynamic_slice, expand=False, narrow=NarrowResults.KEPT
+    ),
 }

@@ -19,7 +19,7 @@ from bridge.onnx.arithmetic.bitcasts import in_total_order
 from bridge.onnx.arrays.indexing import count_up
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Region, ResultType, Rule
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, ResultType, Rule
 from bridge.onnx.graph.values import Value
 from xla_call_module.dtypes import Array
 
@@ -81,7 +81,7 @@ def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
 
 
 def _along(graph: Graph, value: Value, order: Value, axis: int) -> Value:
-    value = graph.whole(value)
+    value = graph.expand(value)
     return graph.node("GatherElements", [value, order], shape=order.shape, axis=axis)
 
 
@@ -99,7 +99,7 @@ def _comparable(graph: Graph, value: Value, key: _Key) -> Value:
     if value.dtype == bool:
         return nodes.cast(graph, value, np.uint8)
     if value.dtype == np.uint64:
-        flipped = nodes.elementwise(graph, "BitwiseXor", value, nodes.number_like(value, 1 << 63))
+        flipped = nodes.elementwise(graph, "BitwiseXor", value, nodes.constant_like(value, 1 << 63))
         return nodes.cast(graph, flipped, np.int64)
     if not value.is_float:
         return value
@@ -135,7 +135,7 @@ def _order_of_doubles(graph: Graph, value: Value, key: _Key, axis: int, count: D
 
 
 def _top(graph: Graph, value: Value, axis: int, count: Dim, *, descending: bool) -> Value:
-    value = graph.whole(value)
+    value = graph.expand(value)
     shape = tuple(count if number == axis else dim for number, dim in enumerate(value.shape))
     results = [(shape, value.dtype), (shape, np.dtype(np.int64))]
     size = graph.size(count)
@@ -163,7 +163,7 @@ def dynamic_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
 
 
 def _greatest(graph: Graph, op: Operation, count: Dim, *, descending: bool) -> Sequence[Value]:
-    value = graph.whole(op.operands[0])
+    value = graph.expand(op.operands[0])
     is_float = value.is_float
     key = _Key(0, descending=descending, signed_zeros=is_float, signed_nans=is_float)
     order = _order(graph, value, key, value.rank - 1, count)
@@ -179,7 +179,7 @@ def approx_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
     if count is None or direction not in ("GT", "LT") or len(op.operands) != 4:
         op.refuse("its size or its comparison is none that is known")
     key = _Key(0, descending=direction == "GT", signed_zeros=False)
-    order = _order(graph, graph.whole(values[0]), key, axis, count)
+    order = _order(graph, graph.expand(values[0]), key, axis, count)
     return [_along(graph, value, order, axis) for value in values]
 
 
@@ -323,7 +323,7 @@ def _pairwise_order(graph: Graph, op: Operation, axis: int) -> Value:
     Raises:
         UnsupportedError: there are too many elements to compare all of them.
     """
-    values = [graph.whole(value) for value in op.operands]
+    values = [graph.expand(value) for value in op.operands]
     shape, rank = values[0].shape, values[0].rank
     size = shape[axis]
     if isinstance(size, int) and size > _MOST_ELEMENTS:
@@ -335,8 +335,8 @@ def _pairwise_order(graph: Graph, op: Operation, axis: int) -> Value:
     square = (*shape[:axis], size, size, *shape[axis + 1 :])
     after = [number for number in range(rank + 1) if number != axis]  # the other one comes first
     before = [number for number in range(rank + 1) if number != axis + 1]
-    own = [graph.whole(nodes.place(graph, value, after, square)) for value in values]
-    other = [graph.whole(nodes.place(graph, value, before, square)) for value in values]
+    own = [graph.expand(nodes.broadcast_in_dim(graph, value, after, square)) for value in values]
+    other = [graph.expand(nodes.broadcast_in_dim(graph, value, before, square)) for value in values]
     first = _compare_pairs(graph, op, other, own)
     tie = nodes.elementwise(graph, "Equal", first, _compare_pairs(graph, op, own, other))
     indices = _pair_indices(graph, size, axis, square)
@@ -355,22 +355,22 @@ def _compare_pairs(
 ) -> Value:
     pairs = [value for pair in zip(left, right, strict=True) for value in pair]
     (found,) = op.regions[0].apply(graph, pairs)
-    return found.seen_as(left[0].shape)
+    return found.broadcast_to(left[0].shape)
 
 
 def _pair_indices(graph: Graph, size: Dim, axis: int, square: tuple[Dim, ...]) -> list[Value]:
     """Of each pair the index of the other element, and of the own one."""
     line = count_up(graph, size)
-    return [nodes.place(graph, line, [number], square) for number in (axis, axis + 1)]
+    return [nodes.broadcast_in_dim(graph, line, [number], square) for number in (axis, axis + 1)]
 
 
 def _count_before(graph: Graph, flags: Value, axis: int, shape: tuple[Dim, ...]) -> Value:
     """How many others come before each element."""
-    numbers = graph.whole(nodes.cast(graph, flags, np.float32))  # exact, up to 2**24 of them
+    numbers = graph.expand(nodes.cast(graph, flags, np.float32))  # exact, up to 2**24 of them
     total = graph.node("ReduceSum", [numbers, nodes.integers([axis])], shape=shape, keepdims=0)
     return nodes.cast(graph, total, np.int64)
 
 
 RULES = {
-    "stablehlo.sort": Rule(_sort, ("dimension", "is_stable")),
+    "stablehlo.sort": Rule(_sort, ("dimension", "is_stable"), narrow=NarrowResults.KEPT),
 }

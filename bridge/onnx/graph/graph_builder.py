@@ -340,7 +340,7 @@ class Graph:
             name: that `unique` gave; in a body it may be left out.
             text: the shape as it is to be written, if that is another one.
         """
-        whole = self.whole(value)
+        whole = self.expand(value)
         known = whole.shape if text is None else text
         self.results.append(Result(name, self.reference(whole), value.dtype, known))
 
@@ -395,11 +395,11 @@ class Graph:
         if value.dtype == dtype:
             return value
         if value.sizes is not None and dtype.kind in "iu" and not _may_wrap(value, dtype):
-            return Value(dtype, value.shape, value.held, sizes=value.sizes)
+            return Value(dtype, value.shape, value.unbroadcast_shape, sizes=value.sizes)
         if dtype.name in _BEYOND:
             return self._rounded(value, dtype)
-        made = self._compute("Cast", [value], [(value.held, dtype)], {"to": dtype})[0]
-        return made.seen_as(value.shape)
+        made = self._compute("Cast", [value], [(value.unbroadcast_shape, dtype)], {"to": dtype})[0]
+        return made.broadcast_to(value.shape)
 
     def _rounded(self, value: Value, dtype: np.dtype[Any]) -> Value:
         """Floats of 8 bits: beyond the greatest is NaN or infinity, as in XLA.
@@ -409,13 +409,15 @@ class Graph:
         """
         wide, one = self.cast(value, np.dtype(np.float32)), _float32(1)
         beyond, infinity = _float32(_BEYOND[dtype.name]), _float32(np.inf)
-        held, flag = wide.held, np.dtype(bool)
-        size = self.node("Abs", [wide], shape=held)
-        is_beyond = self.node("GreaterOrEqual", [size, beyond], shape=held, dtype=flag)
-        factor = self.node("Where", [is_beyond, infinity, one], shape=held, dtype=wide.dtype)
-        ended = self.node("Mul", [wide, factor], shape=held)
-        made = self._compute("Cast", [ended], [(held, dtype)], {"to": dtype, "saturate": 0})[0]
-        return made.seen_as(value.shape)
+        unbroadcast, flag = wide.unbroadcast_shape, np.dtype(bool)
+        size = self.node("Abs", [wide], shape=unbroadcast)
+        is_beyond = self.node("GreaterOrEqual", [size, beyond], shape=unbroadcast, dtype=flag)
+        factor = self.node("Where", [is_beyond, infinity, one], shape=unbroadcast, dtype=wide.dtype)
+        ended = self.node("Mul", [wide, factor], shape=unbroadcast)
+        made = self._compute("Cast", [ended], [(unbroadcast, dtype)], {"to": dtype, "saturate": 0})[
+            0
+        ]
+        return made.broadcast_to(value.shape)
 
     def _compute(
         self,
@@ -460,7 +462,7 @@ class Graph:
             return None
         if dtype.name not in DIV_MUL_FUSION_DTYPES:
             return None
-        if dtype.kind == "f" and len(dividend.held) <= len(divisor.held):
+        if dtype.kind == "f" and len(dividend.unbroadcast_shape) <= len(divisor.unbroadcast_shape):
             return self.node("Reciprocal", [divisor], shape=shape)
         minus = dataclasses.replace(dividend, array=np.negative(dividend.array))
         return self.node("Neg", [self.node("Div", [minus, divisor], shape=shape)], shape=shape)
@@ -511,15 +513,19 @@ class Graph:
     def _sizes(self, value: Value) -> str:
         """What a value of sizes holds, computed from the shapes of tensors."""
         match value.sizes:
-            case (Size(((((Iteration(name, _),)), 1),)),) if not value.held:
+            case (Size(((((Iteration(name, _),)), 1),)),) if not value.unbroadcast_shape:
                 number = Value(np.dtype(np.int64), (), (), name)
                 return self.reference(self.cast(number, value.dtype))
         before = self.enter(_SIZES)
         vector = self.vector(value.sizes or ())
-        if not value.held:
+        if not value.unbroadcast_shape:
             vector = self.node("Squeeze", [vector], shape=())
-        elif len(value.held) > 1:
-            vector = self.node("Reshape", [vector, _integers(value.held)], shape=value.held)
+        elif len(value.unbroadcast_shape) > 1:
+            vector = self.node(
+                "Reshape",
+                [vector, _integers(value.unbroadcast_shape)],
+                shape=value.unbroadcast_shape,
+            )
         self.enter(before)
         return self.reference(self.cast(vector, value.dtype))
 
@@ -610,18 +616,18 @@ class Graph:
         measured = Value(np.dtype(np.int64), (), (), name)  # of which only the name matters
         return self.node("Shape", [measured], shape=(1,), start=axis, end=axis + 1)
 
-    def whole(self, value: Value) -> Value:
+    def expand(self, value: Value) -> Value:
         """The value with nothing left to broadcast."""
-        if value.is_whole:
+        if value.is_expanded:
             return value
-        shape, held = value.shape, value.held
+        shape, unbroadcast = value.shape, value.unbroadcast_shape
         if value.array is not None and is_static(shape):
             numbers = numbers_of(shape)
             if math.prod(numbers) * value.dtype.itemsize <= _SMALL:
                 array = np.broadcast_to(value.array, numbers)
                 return Value(value.dtype, shape, shape, array=array)
-        new = len(shape) - len(held)
-        if shape == (1,) * new + held:
+        new = len(shape) - len(unbroadcast)
+        if shape == (1,) * new + unbroadcast:
             return self.node("Unsqueeze", [value, _integers(range(new))], shape=shape)
         return self.node("Expand", [value, self.vector(shape)], shape=shape)
 
@@ -643,17 +649,19 @@ def _without_scalars(inputs: Sequence[Value | None]) -> list[Value | None]:
     ONNX Runtime makes one node of a MatMul and of a product or quotient with a single number around
     it, which has the number, or its reciprocal, as a float32 (`MatMulScaleFusion`).
     """
-    shape = max((value.held for value in inputs if value is not None), key=len, default=())
+    shape = max(
+        (value.unbroadcast_shape for value in inputs if value is not None), key=len, default=()
+    )
     sizes = [dim if isinstance(dim, int) and dim <= _SMALL else 0 for dim in shape]
     axis = next((axis for axis in reversed(range(len(shape))) if sizes[axis] > 1), None)
     if axis is None:
         return list(inputs)
-    held = (sizes[axis], *(1 for _ in shape[axis + 1 :]))
+    unbroadcast = (sizes[axis], *(1 for _ in shape[axis + 1 :]))
     found: list[Value | None] = []
     for value in inputs:
         if value is not None and value.array is not None and value.array.size == 1:
-            repeated = np.broadcast_to(value.array.reshape(()), held)
-            value = dataclasses.replace(value, held=held, array=repeated)
+            repeated = np.broadcast_to(value.array.reshape(()), unbroadcast)
+            value = dataclasses.replace(value, unbroadcast_shape=unbroadcast, array=repeated)
         found.append(value)
     return found
 

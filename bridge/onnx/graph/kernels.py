@@ -15,7 +15,7 @@ import numpy as np
 from onnx import TensorProto, defs
 
 from bridge.onnx.graph.onnx_runtime import KERNELS
-from bridge.onnx.graph.storage_dtypes import HELD
+from bridge.onnx.graph.storage_dtypes import NARROW_TYPES
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
 
@@ -87,7 +87,7 @@ def dtype_of(element: str, *, where: str) -> np.dtype[Any]:
     raise DtypeError(
         f"{where}: elements of type {element}, which ONNX's operations do not take. Those that "
         f"go through: {', '.join(_ELEM_TYPES)}; and in wider ones "
-        f"{', '.join(held.name for held in HELD.values())}. To do: {cure}."
+        f"{', '.join(narrow.name for narrow in NARROW_TYPES.values())}. To do: {cure}."
     )
 
 

@@ -15,11 +15,17 @@ from bridge.core.size_polynomials import Shape
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.values import Value
 
-__all__ = ["Turned", "alike", "turn", "turned", "unturned_axes"]
+__all__ = [
+    "Transposed",
+    "transpose",
+    "transposition_of",
+    "untransposed_axes",
+    "untransposed_operands",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class Transposed:
     """What a value is known to be: another one with its dimensions in another order.
 
     Attributes:
@@ -31,57 +37,59 @@ class Turned:
     order: tuple[int, ...]
 
 
-def turn(graph: Graph, value: Value, order: Sequence[int]) -> Value:
+def transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:
     """The value with its dimensions in another order, which is done as late as possible."""
     inner, steps = value, tuple(order)
-    if (fact := turned(graph, value)) is not None:
+    if (fact := transposition_of(graph, value)) is not None:
         inner, steps = fact.value, tuple(fact.order[axis] for axis in order)
     if steps == tuple(range(len(steps))):
         return inner
     shape = [inner.shape[axis] for axis in steps]
     made = graph.node("Transpose", [inner], shape=shape, perm=list(steps))
-    graph.remember(made, Turned(inner, steps))
+    graph.remember(made, Transposed(inner, steps))
     return made
 
 
-def turned(graph: Graph, value: Value) -> Turned | None:
+def transposition_of(graph: Graph, value: Value) -> Transposed | None:
     """What a value is that `turn` made."""
-    fact = graph.recall(value.name) if value.name and value.is_whole else None
-    return fact if isinstance(fact, Turned) else None
+    fact = graph.recall(value.name) if value.name and value.is_expanded else None
+    return fact if isinstance(fact, Transposed) else None
 
 
-def alike(graph: Graph, values: Sequence[Value]) -> tuple[list[Value], tuple[int, ...]] | None:
+def untransposed_operands(
+    graph: Graph, values: Sequence[Value]
+) -> tuple[list[Value], tuple[int, ...]] | None:
     """The operands of an elementwise operation before they were turned, and how they were.
 
     None where they were not all turned in one way; numbers, and one for each of the features in the
     last dimension, go with any.
     """
-    facts = [turned(graph, value) for value in values]
+    facts = [transposition_of(graph, value) for value in values]
     orders = {fact.order for fact in facts if fact is not None}
     if len(orders) != 1:
         return None
     (order,) = orders
     pairs = list(zip(values, facts, strict=True))
-    if any(fact is None and len(value.held) > 1 for value, fact in pairs):
+    if any(fact is None and len(value.unbroadcast_shape) > 1 for value, fact in pairs):
         return None
     return [_before(graph, value, fact, order) for value, fact in pairs], order
 
 
-def _before(graph: Graph, value: Value, fact: Turned | None, order: Sequence[int]) -> Value:
+def _before(graph: Graph, value: Value, fact: Transposed | None, order: Sequence[int]) -> Value:
     if fact is not None:
         return fact.value
     behind = len(order) - 1 - order[-1]
-    if not value.held or not behind:
-        return value.seen_as(value.held)
+    if not value.unbroadcast_shape or not behind:
+        return value.broadcast_to(value.unbroadcast_shape)
     axes = np.arange(1, 1 + behind)
-    held: Shape = (*value.held, *(1,) * behind)
+    unbroadcast: Shape = (*value.unbroadcast_shape, *(1,) * behind)
     return graph.node("Unsqueeze", [value, Value(axes.dtype, (behind,), (behind,), array=axes)],
-                      shape=held)  # fmt: skip
+                      shape=unbroadcast)  # fmt: skip
 
 
-def unturned_axes(graph: Graph, value: Value, axes: Sequence[int]) -> tuple[Value, list[int]]:
+def untransposed_axes(graph: Graph, value: Value, axes: Sequence[int]) -> tuple[Value, list[int]]:
     """What to reduce along which dimensions, so that the others stay in their order."""
-    fact = turned(graph, value)
+    fact = transposition_of(graph, value)
     if fact is None:
         return value, list(axes)
     kept = [axis for number, axis in enumerate(fact.order) if number not in axes]

@@ -26,17 +26,17 @@ from bridge.onnx.graph.values import Value, of_array
 from xla_call_module.dtypes import Array
 
 __all__ = [
+    "broadcast_in_dim",
     "cast",
     "concat",
     "constant",
+    "constant_like",
     "elementwise",
     "expand_dims",
     "fits_in_32_bits",
     "gather",
     "integers",
     "loop_body",
-    "number_like",
-    "place",
     "remember_narrow",
     "reshape",
     "slice_",
@@ -56,7 +56,7 @@ def constant(number: Any, dtype: Any) -> Value:
     return of_array(np.array(number, np.dtype(dtype)))
 
 
-def number_like(value: Value, number: Any) -> Value:
+def constant_like(value: Value, number: Any) -> Value:
     """A scalar constant of the dtype of a value."""
     return constant(number, value.dtype)
 
@@ -102,7 +102,7 @@ def elementwise(
     if op_type in _EXTREMES and kind == np.int64:
         return _extreme_of_wide(graph, op_type, *values)
     if (kept := _unchanged(op_type, values)) is not None:
-        return kept.seen_as(broadcast([value.shape for value in values]))
+        return kept.broadcast_to(broadcast([value.shape for value in values]))
     return _elementwise(graph, op_type, values, kind, attributes)
 
 
@@ -132,7 +132,7 @@ def _extreme_of_wide(graph: Graph, op_type: str, left: Value, right: Value) -> V
     """Max or Min of int64, by itself where the runtime compares all bits that there are."""
     values = (left, right)
     is_narrow = all(fits_in_32_bits(graph, value) for value in values)
-    if not is_narrow and any(dim != 1 for value in values for dim in value.held):
+    if not is_narrow and any(dim != 1 for value in values for dim in value.unbroadcast_shape):
         condition = elementwise(graph, _EXTREMES[op_type], *values, dtype=bool)
         return where(graph, condition, *values)
     made = _elementwise(graph, op_type, values, left.dtype, {})
@@ -148,39 +148,41 @@ def _elementwise(
     kind: np.dtype[Any],
     attributes: Mapping[str, Any],
 ) -> Value:
-    if (found := layouts.alike(graph, values)) is not None:
+    if (found := layouts.untransposed_operands(graph, values)) is not None:
         before, order = found
         shape = broadcast([value.shape for value in before])
         made = graph.node(op_type, before, shape=shape, dtype=kind, **attributes)
-        return layouts.turn(graph, made, order)
-    held = broadcast([value.held for value in values])
-    made = graph.node(op_type, values, shape=held, dtype=kind, **attributes)
-    return made.seen_as(broadcast([value.shape for value in values]))
+        return layouts.transpose(graph, made, order)
+    unbroadcast = broadcast([value.unbroadcast_shape for value in values])
+    made = graph.node(op_type, values, shape=unbroadcast, dtype=kind, **attributes)
+    return made.broadcast_to(broadcast([value.shape for value in values]))
 
 
 def where(graph: Graph, condition: Value, true: Value, false: Value) -> Value:
     """Elements of one value or of another one."""
     if condition.scalar is not None:
         shape = broadcast([value.shape for value in (condition, true, false)])
-        return (true if condition.scalar else false).seen_as(shape)
+        return (true if condition.scalar else false).broadcast_to(shape)
     return elementwise(graph, "Where", condition, true, false, dtype=true.dtype)
 
 
-def place(graph: Graph, value: Value, axes: Sequence[int], shape: Sequence[Dim]) -> Value:
+def broadcast_in_dim(
+    graph: Graph, value: Value, axes: Sequence[int], shape: Sequence[Dim]
+) -> Value:
     """The value with its dimensions at some axes of a larger shape, repeated along the others."""
     order = sorted(range(len(axes)), key=axes.__getitem__)
     if order != list(range(len(axes))):
         value, axes = transpose(graph, value, order), [axes[i] for i in order]
-    missing = value.rank - len(value.held)
+    missing = value.rank - len(value.unbroadcast_shape)
     kept = list(axes[missing:])
     first = kept[0] if kept else len(shape)
     new = [axis - first for axis in range(first, len(shape)) if axis not in kept]
     if new:
-        held: list[Dim] = [1] * (len(shape) - first)
-        for axis, dim in zip(kept, value.held, strict=True):
-            held[axis - first] = dim
-        value = graph.node("Unsqueeze", [value, integers(new)], shape=held)
-    return value.seen_as(tuple(shape))
+        unbroadcast: list[Dim] = [1] * (len(shape) - first)
+        for axis, dim in zip(kept, value.unbroadcast_shape, strict=True):
+            unbroadcast[axis - first] = dim
+        value = graph.node("Unsqueeze", [value, integers(new)], shape=unbroadcast)
+    return value.broadcast_to(tuple(shape))
 
 
 def expand_dims(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
@@ -189,7 +191,7 @@ def expand_dims(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
     positive = [axis % rank for axis in axes]
     kept = [axis for axis in range(rank) if axis not in positive]
     dims = iter(value.shape)
-    return place(
+    return broadcast_in_dim(
         graph, value, kept, [1 if axis in positive else next(dims) for axis in range(rank)]
     )
 
@@ -208,13 +210,15 @@ def reshape(graph: Graph, value: Value, shape: Sequence[Dim]) -> Value:
     new = tuple(shape)
     if value.shape == new:
         return value
-    if value.sizes is not None and value.is_whole:
+    if value.sizes is not None and value.is_expanded:
         return Value(value.dtype, new, new, sizes=value.sizes)
     if value.array is not None and value.array.size == 1:
         return Value(value.dtype, new, (), array=value.array.reshape(()))
-    if _is_padded(value.shape, value.held) and _is_padded(new, value.held):
-        return value.seen_as(new)
-    value = graph.whole(value)
+    if _is_padded(value.shape, value.unbroadcast_shape) and _is_padded(
+        new, value.unbroadcast_shape
+    ):
+        return value.broadcast_to(new)
+    value = graph.expand(value)
     source = graph.producer(value)
     if source is not None and source.op_type in ("Reshape", "Squeeze", "Unsqueeze"):
         old = graph.shape_of(source.inputs[0])
@@ -225,10 +229,10 @@ def reshape(graph: Graph, value: Value, shape: Sequence[Dim]) -> Value:
     return _reshaped(graph, value, value.shape, new)
 
 
-def _is_padded(shape: Shape, held: Shape) -> bool:
+def _is_padded(shape: Shape, unbroadcast: Shape) -> bool:
     """Whether a shape is another one behind ones."""
-    new = len(shape) - len(held)
-    return new >= 0 and shape[new:] == held and all(dim == 1 for dim in shape[:new])
+    new = len(shape) - len(unbroadcast)
+    return new >= 0 and shape[new:] == unbroadcast and all(dim == 1 for dim in shape[:new])
 
 
 def _reshaped(graph: Graph, value: Value, old: Shape, new: Shape) -> Value:
@@ -261,30 +265,30 @@ def transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:
     """The value with its dimensions in another order."""
     if list(order) == list(range(value.rank)):
         return value
-    if layouts.turned(graph, value) is not None:
-        return layouts.turn(graph, value, order)
+    if layouts.transposition_of(graph, value) is not None:
+        return layouts.transpose(graph, value, order)
     shape = tuple(value.shape[axis] for axis in order)
-    if value.held == ():
-        return value.seen_as(shape)
-    held = (1,) * (value.rank - len(value.held)) + value.held
-    if len(value.held) < value.rank:
-        new = integers(range(value.rank - len(value.held)))
-        value = graph.node("Unsqueeze", [value, new], shape=held)
-    made = graph.node("Transpose", [value], shape=[held[a] for a in order], perm=list(order))
-    return made.seen_as(shape)
+    if value.unbroadcast_shape == ():
+        return value.broadcast_to(shape)
+    unbroadcast = (1,) * (value.rank - len(value.unbroadcast_shape)) + value.unbroadcast_shape
+    if len(value.unbroadcast_shape) < value.rank:
+        new = integers(range(value.rank - len(value.unbroadcast_shape)))
+        value = graph.node("Unsqueeze", [value, new], shape=unbroadcast)
+    made = graph.node("Transpose", [value], shape=[unbroadcast[a] for a in order], perm=list(order))
+    return made.broadcast_to(shape)
 
 
 def concat(graph: Graph, values: Sequence[Value], axis: int) -> Value:
     """The values one after another along an axis."""
     values = [value for value in values if value.shape[axis] != 0] or values[:1]
-    values = [graph.whole(value) for value in values]
+    values = [graph.expand(value) for value in values]
     if len(values) == 1:
         return values[0]
-    facts = [layouts.turned(graph, value) for value in values]
+    facts = [layouts.transposition_of(graph, value) for value in values]
     orders = {None if fact is None else fact.order for fact in facts}
     if len(orders) == 1 and (order := orders.pop()) is not None:
         joined = concat(graph, [fact.value for fact in facts if fact], order[axis])
-        return layouts.turn(graph, joined, order)
+        return layouts.transpose(graph, joined, order)
     shape = list(broadcast([value.shape for value in values]))
     total: Dim = 0
     for value in values:
@@ -312,27 +316,27 @@ def slice_(
         axes: which ones; by default all.
     """
     every = list(range(value.rank)) if axes is None else list(axes)
-    missing = value.rank - len(value.held)
-    shape, held = list(value.shape), list(value.held)
+    missing = value.rank - len(value.unbroadcast_shape)
+    shape, unbroadcast = list(value.shape), list(value.unbroadcast_shape)
     used = []
     for axis, start, limit, stride in zip(every, starts, limits, strides, strict=True):
         if (start, limit, stride) == (0, shape[axis], 1):
             continue
         size = floordiv(limit - start + (stride - 1), stride)
-        if axis >= missing and (held[axis - missing] != 1 or shape[axis] == 1):
+        if axis >= missing and (unbroadcast[axis - missing] != 1 or shape[axis] == 1):
             used.append((axis - missing, start, limit, stride))
-            held[axis - missing] = size
+            unbroadcast[axis - missing] = size
         shape[axis] = size
     if used:
         parts = list(zip(*used, strict=True))
         vectors = [graph.vector(parts[1]), graph.vector(parts[2]), integers(parts[0])]
-        value = graph.node("Slice", [value, *vectors, integers(parts[3])], shape=held)
-    return value.seen_as(tuple(shape))
+        value = graph.node("Slice", [value, *vectors, integers(parts[3])], shape=unbroadcast)
+    return value.broadcast_to(tuple(shape))
 
 
 def gather(graph: Graph, value: Value, indices: Value, axis: int) -> Value:
     """Slices along an axis at indices that are in bounds."""
-    value, indices = graph.whole(value), graph.whole(indices)
+    value, indices = graph.expand(value), graph.expand(indices)
     shape = (*value.shape[:axis], *indices.shape, *value.shape[axis + 1 :])
     return graph.node("Gather", [value, indices], shape=shape, axis=axis)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +14,24 @@ import numpy as np
 from bridge.core.size_polynomials import Dim, Element, is_static, numbers_of, of_atom
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.kernels import dtype_of
-from bridge.onnx.graph.storage_dtypes import HELD, Held
+from bridge.onnx.graph.storage_dtypes import NARROW_TYPES, NarrowType
 from bridge.onnx.graph.values import Value, contents_of
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.modules import describe_location, tensor_type
 
-__all__ = ["Emit", "Operation", "Region", "ResultType", "Rule", "describe", "read", "type_of"]
+__all__ = [
+    "Emit",
+    "NarrowResults",
+    "Operation",
+    "Region",
+    "ResultType",
+    "Rule",
+    "describe",
+    "read",
+    "type_of",
+]
 
 # What a walker does with a block: its arguments -> what its last operation hands on.
 Walk = Callable[[Graph, Any, Sequence[Value]], list[Value]]
@@ -33,12 +44,12 @@ class ResultType:
     Attributes:
         dtype: of what there is in the graph.
         shape: as in the module.
-        held: the element type in the module, where it has no dtype of its own in the graph.
+        narrow: the element type in the module, where it has no dtype of its own in the graph.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
-    held: Held | None = None
+    narrow: NarrowType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,7 @@ class Operation(Attributes):
             return contents
         if value.rank > 1 or not is_static(value.shape):
             self.refuse(f"its operand {index}, which says sizes, is of unknown length")
-        vector = graph.cast(graph.whole(value), np.dtype(np.int64))
+        vector = graph.cast(graph.expand(value), np.dtype(np.int64))
         if value.rank == 0:
             axes = np.zeros(1, np.int64)
             axis = Value(axes.dtype, (1,), (1,), array=axes)
@@ -163,9 +174,9 @@ def type_of(text: str) -> ResultType:
     if text == "!stablehlo.token":  # see `control_flow`
         return ResultType(np.dtype(bool), ())
     found = tensor_type(text)
-    held = HELD.get(found.element)
-    dtype = dtype_of(found.element, where=text) if held is None else held.dtype
-    return ResultType(dtype, found.shape, held)
+    narrow = NARROW_TYPES.get(found.element)
+    dtype = dtype_of(found.element, where=text) if narrow is None else narrow.storage_dtype
+    return ResultType(dtype, found.shape, narrow)
 
 
 def read(
@@ -209,7 +220,18 @@ def _regions(raw: Any) -> Sequence[Any]:
     return [functions[name].regions[0] for name in names]
 
 
-Emit = Callable[[Graph, Operation], Value | Sequence[Value]]
+# Adds what an operation computes to the graph and returns its result, or all of them if they are
+# several; None where the decomposition of a composite is to be taken.
+Emit = Callable[[Graph, Operation], Value | Sequence[Value] | None]
+
+
+class NarrowResults(enum.Enum):
+    """How results of narrow types follow from what the rule computes in their storage dtype."""
+
+    CONVERTED = "converted to the narrow type"
+    KEPT = "kept, since they are values that the operands have"
+    KEPT_INTEGERS = "kept of integers, converted of floats"
+    CONVERTED_SUMS = "converted where the region adds or multiplies, and kept elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,14 +239,14 @@ class Rule:
     """How one operation of StableHLO becomes operations of ONNX.
 
     Attributes:
-        emit: adds them to the graph; the operation's result, or all of them if they are several.
-        attributes: those that `emit` reads, or that do not matter to it. An operation with any
-            other is refused.
-        whole: whether its operands are broadcast before; see `Value.held`.
-        limits: what it refuses, in words.
+        emit: the function that adds them to the graph.
+        attributes: the names of the attributes that `emit` reads, or that do not matter to it. An
+            operation with any other is refused.
+        expand: whether the operands are broadcast before; see `Value.unbroadcast_shape`.
+        narrow: how results of narrow types follow from those of the storage dtype.
     """
 
     emit: Emit
     attributes: tuple[str, ...] = ()
-    whole: bool = True
-    limits: str = ""
+    expand: bool = True
+    narrow: NarrowResults = NarrowResults.CONVERTED

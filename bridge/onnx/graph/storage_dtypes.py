@@ -1,11 +1,12 @@
-"""Element types that the runtime lacks, and what holds their values instead.
+"""The narrow types, of which ONNX Runtime computes nothing, and their storage dtypes.
 
 ONNX has integers of 4 and of 2 bits, and some of the small floats, but ONNX Runtime computes with
 none of them, and its Python interface neither takes nor returns them. So a tensor of these is one
-of a wider dtype everywhere in a model, with the values that the element type has: integers are int8
-or uint8, floats are float32. Each operation is computed in the wider dtype, and the walker converts
-its results to values of the element type (`bridge.onnx.arithmetic.narrow_operations`). Sums and
-products of matrices are converted once, at their end; XLA rounds some sums of floats on the way.
+of a wider dtype everywhere in a model, with the values that the narrow type has: integers are int8
+or uint8, floats are float32. Each operation is computed in this storage dtype, and the walker
+converts its results to values of the narrow type (`bridge.onnx.arithmetic.narrow_operations`). Sums
+and products of matrices are converted once, at their end; XLA rounds some sums of floats on the
+way.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ import numpy as np
 
 from xla_call_module.dtypes import Array
 
-__all__ = ["HELD", "Held", "HeldFloat", "HeldInteger", "holder_of"]
+__all__ = ["NARROW_TYPES", "NarrowFloat", "NarrowInteger", "NarrowType", "storage_dtype_of"]
 
 
 @dataclass(frozen=True)
 class _ElementType:
-    """What every element type has.
+    """The part that all narrow types have.
 
     Attributes:
-        name: as JAX calls it.
-        mlir: as StableHLO writes it.
-        bits: how many there are, the sign included.
+        name: the name that JAX has for it.
+        mlir: the name that StableHLO has for it.
+        bits: the number of bits, the sign included.
     """
 
     name: str
@@ -38,10 +39,10 @@ class _ElementType:
     bits: int
 
     @cached_property
-    def own(self) -> np.dtype[Any]:
+    def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype of ml_dtypes."""
-        own: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
-        return own
+        numpy_dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
+        return numpy_dtype
 
     @property
     def mask(self) -> int:
@@ -50,17 +51,17 @@ class _ElementType:
 
 
 @dataclass(frozen=True)
-class HeldInteger(_ElementType):
+class NarrowInteger(_ElementType):
     """An integer type of fewer than 8 bits."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype that holds it."""
+    def storage_dtype(self) -> np.dtype[Any]:
+        """The dtype that tensors of it have in a model."""
         return np.dtype(np.uint8 if self.is_unsigned else np.int8)
 
     @property
     def is_unsigned(self) -> bool:
-        """Whether it has no sign."""
+        """Return whether it has no sign."""
         return self.name.startswith("u")
 
     @property
@@ -75,61 +76,61 @@ class HeldInteger(_ElementType):
 
 
 @dataclass(frozen=True)
-class HeldFloat(_ElementType):
-    """A float type of at most 8 bits; all about its values is what ml_dtypes says.
+class NarrowFloat(_ElementType):
+    """A float type of at most 8 bits, whose values are those of ml_dtypes.
 
     Attributes:
-        fraction_bits: how many of the bits are those of the fraction.
-        computes: whether XLA computes with it, and not only converts it.
+        fraction_bits: the number of bits of the fraction.
+        has_arithmetic: whether XLA computes with it, and does not only convert it.
     """
 
     fraction_bits: int
-    computes: bool = True
+    has_arithmetic: bool = True
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype that holds it."""
+    def storage_dtype(self) -> np.dtype[Any]:
+        """The dtype that tensors of it have in a model."""
         return np.dtype(np.float32)
 
     @cached_property
     def values(self) -> Array:
         """The value of each pattern of its bits, in float32."""
-        return np.arange(1 << self.bits).astype(np.uint8).view(self.own).astype(np.float32)
+        return np.arange(1 << self.bits).astype(np.uint8).view(self.numpy_dtype).astype(np.float32)
 
     @cached_property
-    def ladder(self) -> Array:
+    def magnitudes(self) -> Array:
         """The values without a sign, from the least on, each at the number of its bits; no NaN."""
         unsigned = self.values[: len(self.values) // 2] if self.is_signed else self.values
         return unsigned[~np.isnan(unsigned)]
 
     @cached_property
     def is_signed(self) -> bool:
-        """Whether it has negative numbers."""
+        """Return whether it has negative numbers."""
         return bool((self.values < 0).any())
 
     @cached_property
     def has_negative_zero(self) -> bool:
-        """Whether there are two zeros."""
+        """Return whether there are two zeros."""
         return bool(np.signbit(self.values[self.values == 0]).any())
 
     @property
     def least(self) -> float:
         """The least number above 0."""
-        return float(self.ladder[self.ladder > 0][0])
+        return float(self.magnitudes[self.magnitudes > 0][0])
 
     @property
     def greatest(self) -> float:
         """The greatest finite number."""
-        return float(self.ladder[np.isfinite(self.ladder)][-1])
+        return float(self.magnitudes[np.isfinite(self.magnitudes)][-1])
 
     @cached_property
-    def beyond(self) -> float:
-        """What a number above the greatest becomes: infinity, NaN, or the greatest."""
+    def overflow(self) -> float:
+        """The value that a greater number becomes: infinity, NaN, or the greatest one."""
         return self._converted(np.inf)
 
     @cached_property
-    def of_nan(self) -> float:
-        """What NaN becomes, which not all of them have."""
+    def converted_nan(self) -> float:
+        """The value that NaN becomes, which not all of them have."""
         return self._converted(np.nan)
 
     @cached_property
@@ -137,35 +138,37 @@ class HeldFloat(_ElementType):
         """The bits of NaN, or of what it becomes; None for a type with several of them."""
         if np.isnan(self.values).sum() > 1:
             return None
-        return int(np.float32(np.nan).astype(self.own).view(np.uint8))
+        return int(np.float32(np.nan).astype(self.numpy_dtype).view(np.uint8))
 
     def _converted(self, number: float) -> float:
-        return float(np.float32(number).astype(self.own).astype(np.float32))
+        return float(np.float32(number).astype(self.numpy_dtype).astype(np.float32))
 
 
-Held = HeldInteger | HeldFloat
+NarrowType = NarrowInteger | NarrowFloat
 
-_ALL: tuple[Held, ...] = (
-    HeldInteger("int4", "i4", 4),
-    HeldInteger("int2", "i2", 2),
-    HeldInteger("uint4", "ui4", 4),
-    HeldInteger("uint2", "ui2", 2),
-    HeldFloat("float8_e4m3", "f8E4M3", 8, 3),
-    HeldFloat("float8_e4m3fnuz", "f8E4M3FNUZ", 8, 3),
-    HeldFloat("float8_e4m3b11fnuz", "f8E4M3B11FNUZ", 8, 3),
-    HeldFloat("float8_e5m2fnuz", "f8E5M2FNUZ", 8, 2),
-    HeldFloat("float8_e3m4", "f8E3M4", 8, 4),
-    HeldFloat("float8_e8m0fnu", "f8E8M0FNU", 8, 0, computes=False),
-    HeldFloat("float6_e2m3fn", "f6E2M3FN", 6, 3, computes=False),
-    HeldFloat("float6_e3m2fn", "f6E3M2FN", 6, 2, computes=False),
-    HeldFloat("float4_e2m1fn", "f4E2M1FN", 4, 1),
+_ALL: tuple[NarrowType, ...] = (
+    NarrowInteger("int4", "i4", 4),
+    NarrowInteger("int2", "i2", 2),
+    NarrowInteger("uint4", "ui4", 4),
+    NarrowInteger("uint2", "ui2", 2),
+    NarrowFloat("float8_e4m3", "f8E4M3", 8, 3),
+    NarrowFloat("float8_e4m3fnuz", "f8E4M3FNUZ", 8, 3),
+    NarrowFloat("float8_e4m3b11fnuz", "f8E4M3B11FNUZ", 8, 3),
+    NarrowFloat("float8_e5m2fnuz", "f8E5M2FNUZ", 8, 2),
+    NarrowFloat("float8_e3m4", "f8E3M4", 8, 4),
+    NarrowFloat("float8_e8m0fnu", "f8E8M0FNU", 8, 0, has_arithmetic=False),
+    NarrowFloat("float6_e2m3fn", "f6E2M3FN", 6, 3, has_arithmetic=False),
+    NarrowFloat("float6_e3m2fn", "f6E3M2FN", 6, 2, has_arithmetic=False),
+    NarrowFloat("float4_e2m1fn", "f4E2M1FN", 4, 1),
 )
 # By what StableHLO calls it; an older ml_dtypes has not all of them.
-HELD: Mapping[str, Held] = {held.mlir: held for held in _ALL if hasattr(ml_dtypes, held.name)}
-_BY_NAME: Mapping[str, Held] = {held.name: held for held in HELD.values()}
+NARROW_TYPES: Mapping[str, NarrowType] = {
+    narrow.mlir: narrow for narrow in _ALL if hasattr(ml_dtypes, narrow.name)
+}
+_BY_NAME: Mapping[str, NarrowType] = {narrow.name: narrow for narrow in NARROW_TYPES.values()}
 
 
-def holder_of(dtype: Any) -> np.dtype[Any] | None:
-    """The dtype that holds elements of a dtype; None for those that hold themselves."""
-    held = _BY_NAME.get(getattr(dtype, "name", ""))
-    return None if held is None else held.dtype
+def storage_dtype_of(dtype: Any) -> np.dtype[Any] | None:
+    """Return the storage dtype of a narrow type; None for any other dtype."""
+    narrow = _BY_NAME.get(getattr(dtype, "name", ""))
+    return None if narrow is None else narrow.storage_dtype

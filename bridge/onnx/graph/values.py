@@ -1,7 +1,6 @@
-"""What a StableHLO value is on the way to ONNX.
+"""The value of StableHLO on the way to ONNX, which is in the graph only as far as it must be.
 
-Most of what a module computes is needed less than it seems: constants, broadcasts that ONNX does by
-itself, and the arithmetic of shapes. So a value is in the graph only in as far as it must be.
+Constants, broadcasts that ONNX does by itself, and the arithmetic of shapes are not.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from xla_call_module.dtypes import Array
 __all__ = ["Value", "contents_of", "of_array", "of_sizes"]
 
 
-# An array of integers that is no larger is read as the sizes of something.
-_MOST_SIZES = 64
+# The greatest array of integers that is read as sizes.
+_MAX_SIZES = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,19 +27,19 @@ class Value:
     """One tensor of the program.
 
     Attributes:
-        dtype: of its elements, as in the module.
-        shape: as in the module.
-        held: the shape of what there is; NumPy's broadcasting makes `shape` of it. It may have
-            fewer dimensions. Where a rule does not ask for it, `held` and `shape` are equal.
-        name: of the value in the graph; empty for what is not in it.
-        array: what it is, where that is known; its shape is `held`.
-        sizes: for integers the sizes that `held` is made of, row by row, where only a run knows
-            their numbers.
+        dtype: the dtype of the elements, as in the module.
+        shape: the shape, as in the module.
+        unbroadcast_shape: the shape of the elements that there are, which NumPy's broadcasting
+            brings to `shape`. It may have fewer dimensions. A rule whose operands are expanded sees
+            it equal to `shape`.
+        name: the name of the value in the graph; empty for what is not in it.
+        array: the elements, where they are known; its shape is `unbroadcast_shape`.
+        sizes: the elements of integers that are sizes of dynamic dimensions, row by row.
     """
 
     dtype: np.dtype[Any]
     shape: Shape
-    held: Shape
+    unbroadcast_shape: Shape
     name: str = ""
     array: Array | None = None
     sizes: tuple[Dim, ...] | None = None
@@ -51,22 +50,22 @@ class Value:
         return len(self.shape)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether nothing is left to broadcast."""
-        return self.held == self.shape
+    def is_expanded(self) -> bool:
+        """Return whether nothing is left to broadcast."""
+        return self.unbroadcast_shape == self.shape
 
     @property
     def is_float(self) -> bool:
-        """Whether its elements are floating-point numbers."""
+        """Return whether its elements are floating-point numbers."""
         return self.dtype.kind not in "biu" and "int" not in self.dtype.name
 
     @property
     def is_unsigned(self) -> bool:
-        """Whether its elements are unsigned integers."""
+        """Return whether its elements are unsigned integers."""
         return self.dtype.name.startswith("uint")
 
-    def seen_as(self, shape: Shape) -> Value:
-        """The same tensor, broadcast to another shape when somebody needs that."""
+    def broadcast_to(self, shape: Shape) -> Value:
+        """Return the same tensor in another shape; it is broadcast where that is needed."""
         return dataclasses.replace(self, shape=shape)
 
     @property
@@ -78,7 +77,7 @@ class Value:
 
 
 def of_array(array: Array) -> Value:
-    """The value of a constant; elements that are all the same are held once."""
+    """Return the value of a constant; elements that are all the same are stored once."""
     shape = array.shape
     if array.size > 1 and (array == array.flat[0]).all() and not _is_signed_zero(array):
         array = array.reshape(-1)[:1].reshape(())
@@ -90,7 +89,7 @@ def _is_signed_zero(array: Array) -> bool:
 
 
 def of_sizes(sizes: tuple[Dim, ...], dtype: np.dtype[Any], shape: Shape) -> Value:
-    """The value of sizes, which are given row by row."""
+    """Return the value of integers that are sizes, given row by row."""
     if is_static(sizes):
         return Value(
             dtype, shape, shape, array=np.array(sizes, np.int64).astype(dtype).reshape(shape)
@@ -100,14 +99,14 @@ def of_sizes(sizes: tuple[Dim, ...], dtype: np.dtype[Any], shape: Shape) -> Valu
 
 
 def contents_of(value: Value) -> tuple[Dim, ...] | None:
-    """The sizes that a scalar or vector of integers is made of; None where they are not known."""
+    """Return the elements of a scalar or vector of integers; None where they are not known."""
     if value.rank > 1 or value.is_float or not is_static(value.shape):
         return None
     shape = numbers_of(value.shape)
     if value.sizes is not None:
-        return value.sizes if value.is_whole else value.sizes * math.prod(shape)
+        return value.sizes if value.is_expanded else value.sizes * math.prod(shape)
     if value.array is None:
         return None
-    if math.prod(shape) > _MOST_SIZES:
+    if math.prod(shape) > _MAX_SIZES:
         return None
     return tuple(int(n) for n in np.broadcast_to(value.array, shape).reshape(-1))

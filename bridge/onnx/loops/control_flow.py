@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Region, Rule
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value
 
 __all__ = ["RULES"]
@@ -26,7 +26,9 @@ def _choose(graph: Graph, op: Operation, index: Value, number: int) -> Sequence[
     branch = op.regions[number]
     if number == len(op.regions) - 1:
         return branch.apply(graph, [])
-    is_this = nodes.elementwise(graph, "Equal", index, nodes.number_like(index, number), dtype=bool)
+    is_this = nodes.elementwise(
+        graph, "Equal", index, nodes.constant_like(index, number), dtype=bool
+    )
     then, other = graph.body(), graph.body()
     for value in branch.apply(then, []):
         then.add_result(value)
@@ -63,7 +65,7 @@ def _optimization_barrier(graph: Graph, op: Operation) -> Sequence[Value]:
 def _map(graph: Graph, op: Operation) -> Value:
     """A region of scalars, applied to whole tensors."""
     (found,) = op.regions[0].apply(graph, op.operands)
-    return found.seen_as(op.operands[0].shape)
+    return found.broadcast_to(op.operands[0].shape)
 
 
 def _token(graph: Graph, op: Operation) -> Value:
@@ -74,9 +76,11 @@ def _token(graph: Graph, op: Operation) -> Value:
 
 RULES = {
     "stablehlo.after_all": Rule(_token),
-    "stablehlo.case": Rule(_case),
+    "stablehlo.case": Rule(_case, narrow=NarrowResults.KEPT),
     "stablehlo.create_token": Rule(_token),
-    "stablehlo.if": Rule(_if_op),
-    "stablehlo.map": Rule(_map, ("dimensions",)),
-    "stablehlo.optimization_barrier": Rule(_optimization_barrier, whole=False),
+    "stablehlo.if": Rule(_if_op, narrow=NarrowResults.KEPT),
+    "stablehlo.map": Rule(_map, ("dimensions",), narrow=NarrowResults.KEPT),
+    "stablehlo.optimization_barrier": Rule(
+        _optimization_barrier, expand=False, narrow=NarrowResults.KEPT
+    ),
 }

@@ -14,7 +14,7 @@ from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import Region
 from bridge.onnx.graph.values import Value, of_sizes
-from bridge.onnx.loops.scans import turned
+from bridge.onnx.loops.scans import reverse_rows
 
 __all__ = ["combine_neighbours", "reduce_so_far"]
 
@@ -47,21 +47,21 @@ def reduce_so_far(
     before = [body.add_input(body.unique("so_far"), value.dtype, shape) for value in values]
     rows = []
     for value in values:
-        line = nodes.transpose(graph, graph.whole(value), order)
+        line = nodes.transpose(graph, graph.expand(value), order)
         line = nodes.reshape(graph, line, (size, *shape))
-        line = turned(graph, graph.whole(line)) if reverse else line
-        rows.append(nodes.gather(body, graph.whole(line), number, 0))
+        line = reverse_rows(graph, graph.expand(line)) if reverse else line
+        rows.append(nodes.gather(body, graph.expand(line), number, 0))
     combined = region.apply(body, [*before, *rows])
-    found = [body.whole(value.seen_as(shape)) for value in combined]
+    found = [body.expand(value.broadcast_to(shape)) for value in combined]
     for value in (*found, *found):
         body.add_result(value)
-    rounds = graph.whole(of_sizes((size,), np.dtype(np.int64), ()))
-    inits = [graph.whole(nodes.place(graph, start, [], shape)) for start in starts]
+    rounds = graph.expand(of_sizes((size,), np.dtype(np.int64), ()))
+    inits = [graph.expand(nodes.broadcast_in_dim(graph, start, [], shape)) for start in starts]
     kinds = [(dims, v.dtype) for dims in (shape, (size, *shape)) for v in values]
     made = graph.nodes_of("Loop", [rounds, nodes.constant(True, bool), *inits], kinds, body=body)
     results = []
     for lines in made[len(values) :]:
-        ordered = turned(graph, lines) if reverse else lines
+        ordered = reverse_rows(graph, lines) if reverse else lines
         ordered = nodes.reshape(graph, ordered, (size, *rest))
         results.append(nodes.transpose(graph, ordered, [order.index(a) for a in range(rank)]))
     return results
@@ -90,21 +90,21 @@ def combine_neighbours(
     count = floordiv(values[0].shape[axis] - 1 - (size - 1) * dilation, stride) + 1
     reach = (count - 1) * stride + 1
     firsts = [nodes.slice_(graph, v, [0], [reach], [stride], axes=[axis]) for v in values]
-    length = graph.whole(of_sizes((reach,), np.dtype(np.int64), (1,)))
-    lines = [graph.whole(value) for value in values]
+    length = graph.expand(of_sizes((reach,), np.dtype(np.int64), (1,)))
+    lines = [graph.expand(value) for value in values]
     body, number, goes_on = nodes.loop_body(graph)
     body.add_result(goes_on)
     shape = firsts[0].shape
     before = [body.add_input(body.unique("combined"), v.dtype, shape) for v in values]
     next_one = nodes.elementwise(body, "Add", number, nodes.constant(1, np.int64))
     start = nodes.elementwise(body, "Mul", next_one, nodes.constant(dilation, np.int64))
-    start = body.whole(nodes.expand_dims(body, start, [0]))
+    start = body.expand(nodes.expand_dims(body, start, [0]))
     end = nodes.elementwise(body, "Add", start, length)
     moves = [nodes.integers([axis]), nodes.integers([stride])]
     parts = [body.node("Slice", [line, start, end, *moves], shape=shape) for line in lines]
     for found in region.apply(body, [*before, *parts]):
-        body.add_result(found.seen_as(shape))
-    rounds = graph.whole(of_sizes((size - 1,), np.dtype(np.int64), ()))
-    inits = [graph.whole(first) for first in firsts]
+        body.add_result(found.broadcast_to(shape))
+    rounds = graph.expand(of_sizes((size - 1,), np.dtype(np.int64), ()))
+    inits = [graph.expand(first) for first in firsts]
     kinds = [(shape, value.dtype) for value in values]
     return graph.nodes_of("Loop", [rounds, nodes.constant(True, bool), *inits], kinds, body=body)

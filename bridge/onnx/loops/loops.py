@@ -15,9 +15,9 @@ import numpy as np
 from bridge.core.size_polynomials import Dim, Iteration, maximum, of_atom
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Region, Rule
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, contents_of, of_sizes
-from bridge.onnx.loops.scans import Scan, needed, turned
+from bridge.onnx.loops.scans import Scan, needed, reverse_rows
 from xla_call_module.stablehlo.modules import splat
 
 __all__ = ["RULES"]
@@ -194,7 +194,7 @@ def _end(
     unused = [loop.arguments[number].name for number in rows]
     loop.body.inputs[:] = [given for given in loop.body.inputs if given.name not in unused]
     values = [*(results[number] for number in kept), *(rows[n].row for n in rows)]
-    whole = [graph.whole(inits[number]) for number in kept]
+    whole = [graph.expand(inits[number]) for number in kept]
     kinds = [(value.shape, value.dtype) for value in whole]
     rounds = 0 if loop.counter is None or loop.counter.rounds is None else loop.counter.rounds
     kinds += [((rounds, *rows[n].row.shape), rows[n].row.dtype) for n in rows]
@@ -204,11 +204,11 @@ def _end(
     else:
         for value in (going_on, *values):
             loop.body.add_result(value)
-        limit = None if loop.counter is None else graph.whole(loop.counter.limit)
+        limit = None if loop.counter is None else graph.expand(loop.counter.limit)
         made = graph.nodes_of("Loop", [limit, begins, *whole], kinds, body=loop.body)
     found = dict(zip((*kept, *rows), made, strict=True))
     for number, written in rows.items():
-        rows_ = turned(graph, found[number]) if written.backwards else found[number]
+        rows_ = reverse_rows(graph, found[number]) if written.backwards else found[number]
         found[number] = nodes.reshape(graph, rows_, inits[number].shape)
     return [_last(graph, loop, number, found) for number in range(len(inits))]
 
@@ -274,4 +274,4 @@ def _rows_of(loop: _Loop, argument: Value, result: Value) -> _Rows | None:
     return _Rows(nodes.reshape(loop.body, part, row), backwards=first != done)
 
 
-RULES = {"stablehlo.while": Rule(_while)}
+RULES = {"stablehlo.while": Rule(_while, narrow=NarrowResults.KEPT)}

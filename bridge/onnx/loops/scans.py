@@ -17,7 +17,7 @@ from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph, Node, Row
 from bridge.onnx.graph.values import Value
 
-__all__ = ["Scan", "needed", "turned"]
+__all__ = ["Scan", "needed", "reverse_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Scan:
     def _in_order(self, row: Row, number: str) -> Value:
         """The array that a row is read of, from the one that is read first on."""
         is_forwards = row.index == self._done(number)
-        return row.array if is_forwards else turned(self.graph, row.array)
+        return row.array if is_forwards else reverse_rows(self.graph, row.array)
 
     def _products(self, read: Mapping[str, Row]) -> dict[str, tuple[str, Value]]:
         """Products of rows with a matrix from around the loop, which are computed all at once."""
@@ -147,7 +147,7 @@ def _taken(node: Node) -> Iterator[str]:
                 yield from _taken(inner)
 
 
-def turned(graph: Graph, value: Value) -> Value:
+def reverse_rows(graph: Graph, value: Value) -> Value:
     """The rows from the last to the first."""
     ends = [nodes.integers([number]) for number in (-1, np.iinfo(np.int64).min)]
     axes = [nodes.integers([0]), nodes.integers([-1])]

@@ -87,7 +87,7 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
         )
     result = _in_order(graph, x, w, window, groups)
     back = [outputs.index(axis) for axis in range(len(outputs))]
-    return layouts.turn(graph, result, back)
+    return layouts.transpose(graph, result, back)
 
 
 def _dimensions(op: Operation) -> tuple[list[int], list[int], list[int]]:
@@ -111,7 +111,7 @@ def _reversed(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
     count = len(axes)
     ends = [nodes.integers([n] * count) for n in (-1, np.iinfo(np.int64).min)]
     steps = nodes.integers([-1] * count)
-    inputs = [graph.whole(value), *ends, nodes.integers(axes), steps]
+    inputs = [graph.expand(value), *ends, nodes.integers(axes), steps]
     return graph.node("Slice", inputs, shape=value.shape)
 
 
@@ -147,14 +147,16 @@ def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) ->
     x, window = _padded(graph, x, window, all_of_it=not has_kernel)
     sizes = _output_sizes(x, w, window)
     if is_empty or 0 in sizes:  # the runtime's products do not broadcast along no elements
-        return graph.whole(nodes.number_like(x, 0).seen_as((x.shape[0], w.shape[0], *sizes)))
+        return graph.expand(
+            nodes.constant_like(x, 0).broadcast_to((x.shape[0], w.shape[0], *sizes))
+        )
     if not has_kernel:
         return _by_products(graph, x, w, window, groups)
     # The gradient of a kernel is a convolution by images, of which only a run knows the sizes.
     reach: dict[str, Any] = {"kernel_shape": w.shape[2:]} if is_static(w.shape[2:]) else {}
     return graph.node(
         "Conv",
-        [graph.whole(x), graph.whole(w)],
+        [graph.expand(x), graph.expand(w)],
         shape=[x.shape[0], w.shape[0], *sizes],
         group=groups,
         strides=list(window.strides),
@@ -167,7 +169,7 @@ def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) ->
 def _with_feature(graph: Graph, value: Value) -> Value:
     """With one more feature, of zeros: with none at all the runtime's Conv does not end."""
     shape = tuple(1 if axis == 1 else dim for axis, dim in enumerate(value.shape))
-    return nodes.concat(graph, [value, nodes.number_like(value, 0).seen_as(shape)], 1)
+    return nodes.concat(graph, [value, nodes.constant_like(value, 0).broadcast_to(shape)], 1)
 
 
 def _padded(graph: Graph, x: Value, window: _Window, *, all_of_it: bool) -> tuple[Value, _Window]:
@@ -180,7 +182,7 @@ def _padded(graph: Graph, x: Value, window: _Window, *, all_of_it: bool) -> tupl
     x = pad(
         graph,
         x,
-        nodes.number_like(x, 0),
+        nodes.constant_like(x, 0),
         (0, 0, *window.low),
         (0, 0, *window.high),
         (0, 0, *(step - 1 for step in window.spread)),
@@ -239,7 +241,7 @@ def _conv_transpose(
     ]  # fmt: skip
     return graph.node(
         "ConvTranspose",
-        [graph.whole(x), graph.whole(w)],
+        [graph.expand(x), graph.expand(w)],
         shape=[x.shape[0], rows, *sizes],
         strides=list(window.spread),
         pads=[*before, *(max(n, 0) for n in behind)],
@@ -255,8 +257,8 @@ def _by_products(graph: Graph, x: Value, w: Value, window: _Window, groups: int)
     rows, columns, *reach = w.shape
     sizes = _output_sizes(x, w, window)
     each = floordiv(features, groups)
-    total = nodes.place(
-        graph, nodes.number_like(x, 0), [], [batch, groups, floordiv(rows, groups), *sizes]
+    total = nodes.broadcast_in_dim(
+        graph, nodes.constant_like(x, 0), [], [batch, groups, floordiv(rows, groups), *sizes]
     )
     for place in itertools.product(*map(range, numbers_of(reach))):
         part = _under(graph, x, place, sizes, window)
@@ -266,9 +268,9 @@ def _by_products(graph: Graph, x: Value, w: Value, window: _Window, groups: int)
         )
         factor = nodes.reshape(graph, factor, [groups, floordiv(rows, groups), columns])
         shape = [batch, groups, floordiv(rows, groups), product(sizes)]
-        made = graph.node("MatMul", [graph.whole(factor), graph.whole(flat)], shape=shape)
+        made = graph.node("MatMul", [graph.expand(factor), graph.expand(flat)], shape=shape)
         total = nodes.elementwise(graph, "Add", total, nodes.reshape(graph, made, total.shape))
-    return nodes.reshape(graph, graph.whole(total), [batch, rows, *sizes])
+    return nodes.reshape(graph, graph.expand(total), [batch, rows, *sizes])
 
 
 def _under(

@@ -110,7 +110,7 @@ def _outer_product(graph: Graph, left: _Side, right: _Side) -> Value:
     placed = []
     for side, axes in ((left, rows), (right, columns)):
         value = nodes.transpose(graph, side.value, [*side.batch, *side.free])
-        placed.append(nodes.place(graph, value, [*batch, *axes], shape))
+        placed.append(nodes.broadcast_in_dim(graph, value, [*batch, *axes], shape))
     operation = "And" if left.value.dtype == bool else "Mul"
     return nodes.elementwise(graph, operation, *placed)
 
@@ -120,27 +120,27 @@ def _product(graph: Graph, left: _Side, right: _Side) -> Value:
     batch, rows = left.sizes(left.batch), left.sizes(left.free)
     columns, inner = right.sizes(right.free), product(left.sizes(left.contracted))
     if inner == 0:
-        return nodes.number_like(left.value, 0).seen_as((*batch, *rows, *columns))
-    if _is_turned(left, right) or _is_by_weights(graph, left, right):
+        return nodes.constant_like(left.value, 0).broadcast_to((*batch, *rows, *columns))
+    if _is_transposed(left, right) or _is_by_weights(graph, left, right):
         product_ = _product(graph, right, left)
         count = len(batch)
-        return layouts.turn(graph, product_, [*range(count), count + 1, count])
+        return layouts.transpose(graph, product_, [*range(count), count + 1, count])
     is_layer = right.batch == () and len(left.contracted) == 1  # MatMul takes any rows, and vectors
     flat_rows = rows if is_layer else [product(rows)]
     a = nodes.transpose(graph, left.value, [*left.batch, *left.free, *left.contracted])
     a = nodes.reshape(graph, a, [*batch, *flat_rows, inner])
     # By a vector of no elements the runtime's product leaves its result as the memory was.
-    may_be_vector = isinstance(inner, int) and not _is_turned_node(graph, a)
+    may_be_vector = isinstance(inner, int) and not _is_transpose_node(graph, a)
     is_vector = not columns and not batch and may_be_vector
     flat_columns = columns if is_vector else [product(columns)]
     b = nodes.transpose(graph, right.value, [*right.batch, *right.contracted, *right.free])
     b = nodes.reshape(graph, b, [*batch, inner, *flat_columns])
-    operands = [graph.whole(value) for value in (a, b)]
+    operands = [graph.expand(value) for value in (a, b)]
     made = graph.node("MatMul", operands, shape=[*batch, *flat_rows, *flat_columns])
     return nodes.reshape(graph, made, [*batch, *rows, *columns])
 
 
-def _is_turned_node(graph: Graph, value: Value) -> bool:
+def _is_transpose_node(graph: Graph, value: Value) -> bool:
     """Whether ONNX Runtime would make one node of a Transpose and a MatMul behind it.
 
     Where the other operand is a vector it forgets the turn (seen with 1.31).
@@ -151,7 +151,7 @@ def _is_turned_node(graph: Graph, value: Value) -> bool:
     return node is not None and node.op_type == "Transpose"
 
 
-def _is_turned(left: _Side, right: _Side) -> bool:
+def _is_transposed(left: _Side, right: _Side) -> bool:
     """Whether the product of the operands in the other order takes fewer turns of the right one."""
     if not left.batch or any(len(s.free) != 1 or len(s.contracted) != 1 for s in (left, right)):
         return False
@@ -174,7 +174,7 @@ def _is_by_weights(graph: Graph, left: _Side, right: _Side) -> bool:
 def _einsum(graph: Graph, op: Operation) -> Value:
     """Einsum, which is an operation in older modules."""
     values = [nodes.cast(graph, value, op.result.dtype) for value in op.operands]
-    inputs = [graph.whole(value) for value in values]
+    inputs = [graph.expand(value) for value in values]
     equation = op.text("einsum_config")
     return graph.node("Einsum", inputs, shape=op.shape_like(), equation=equation)
 

@@ -42,8 +42,8 @@ def max_pool(
         low: how many elements are put before each dimension, which do not count.
         high: the same behind.
     """
-    value = graph.whole(value)
-    fact = layouts.turned(graph, value)
+    value = graph.expand(value)
+    fact = layouts.transposition_of(graph, value)
     inner, order = (value, tuple(range(value.rank))) if fact is None else (fact.value, fact.order)
     source = graph.producer(inner)
     is_rectified = source is not None and source.op_type == "Relu" and value.dtype == np.float32
@@ -55,7 +55,7 @@ def max_pool(
     if set(before) != {(1, 1, 0, 0)} or not _are_pools(spatial, inner.shape[_BEFORE:]):
         return None
     made = _nodes(graph, inner, spatial)
-    return made if fact is None else layouts.turn(graph, made, order)
+    return made if fact is None else layouts.transpose(graph, made, order)
 
 
 def _are_pools(rows: Sequence[tuple[int, int, int, int]], shape: Sequence[Dim]) -> bool:

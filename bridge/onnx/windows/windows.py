@@ -24,7 +24,7 @@ from bridge.onnx.arithmetic.reducers import (
 from bridge.onnx.arrays.slicing import pad
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Region, Rule
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, of_array
 from bridge.onnx.loops.cumulative_reductions import combine_neighbours, reduce_so_far
 from bridge.onnx.windows.pools import max_pool
@@ -93,7 +93,7 @@ def _reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
     shape = tuple(dim for dim in op.results[0].shape if dim is not None)
     if 0 in shape and len(shape) == len(op.results[0].shape):
         starts = op.operands[len(op.operands) // 2 :]
-        return [graph.whole(start.seen_as(shape)) for start in starts]
+        return [graph.expand(start.broadcast_to(shape)) for start in starts]
     return _reduce(graph, op, op.operands, _read_windows(op, op.operands[0].rank))
 
 
@@ -151,7 +151,7 @@ def _reduce(
 
 
 def _begun(starts: Sequence[Value], found: Sequence[Value], combine: _Combine) -> list[Value]:
-    return combine([start.seen_as(found[0].shape) for start in starts], found)
+    return combine([start.broadcast_to(found[0].shape) for start in starts], found)
 
 
 def _running_axis(value: Value, windows: _Windows) -> tuple[int, bool] | None:
@@ -177,10 +177,10 @@ def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
     size = windows.sizes[axis]
     is_narrow = value.is_float and value.dtype.itemsize < np.dtype(np.float32).itemsize
     if is_narrow and isinstance(size, int) and size <= _MOST_IN_ORDER:
-        return _sum_in_order(graph, graph.whole(value), axis, size, reverse=reverse)
+        return _sum_in_order(graph, graph.expand(value), axis, size, reverse=reverse)
     index = nodes.constant(axis, np.int64)
     return graph.node(
-        "CumSum", [graph.whole(value), index], shape=value.shape, reverse=int(reverse)
+        "CumSum", [graph.expand(value), index], shape=value.shape, reverse=int(reverse)
     )
 
 
@@ -281,7 +281,7 @@ def _fold(
                  windows.strides[axis]) + 1
         for axis in axes
     ]  # fmt: skip
-    found = [start.seen_as(tuple(counts)) for start in starts]
+    found = [start.broadcast_to(tuple(counts)) for start in starts]
     for place in np.ndindex(*sizes):
         begins = [place[axis] * windows.dilations[axis] for axis in axes]
         ends = [
@@ -384,7 +384,7 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     """What each window hands back goes to the element that its region chooses."""
     (value, source, start), (select, scatter) = op.operands, op.regions
     if 0 in (*source.shape, *value.shape):
-        return graph.whole(start.seen_as(value.shape))
+        return graph.expand(start.broadcast_to(value.shape))
     windows = _read_windows(op, value.rank)
     numbers = map(numbers_of, (windows.sizes, windows.low, windows.high))
     for size, low, high in zip(*numbers, strict=True):
@@ -408,13 +408,13 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
         return [nodes.where(graph, chosen, *pair) for pair in zip(first, second, strict=True)]
 
     count = product(value.shape)
-    fillings = [nodes.number_like(value, 0), nodes.constant(-1, np.int64)]
+    fillings = [nodes.constant_like(value, 0), nodes.constant(-1, np.int64)]
     places = nodes.reshape(graph, _count_up(graph, count), value.shape)
     padded = _padded(graph, [value, places], fillings, windows)
-    chosen = graph.whole(_slide(graph, padded, windows, choose)[1])
+    chosen = graph.expand(_slide(graph, padded, windows, choose)[1])
     updates = nodes.cast(graph, source, made_of)
-    flat = [graph.whole(nodes.reshape(graph, v, [product(v.shape)])) for v in (chosen, updates)]
-    data = graph.whole(nodes.cast(graph, start, made_of).seen_as((count,)))
+    flat = [graph.expand(nodes.reshape(graph, v, [product(v.shape)])) for v in (chosen, updates)]
+    data = graph.expand(nodes.cast(graph, start, made_of).broadcast_to((count,)))
     made = graph.node("ScatterElements", [data, *flat], shape=[count], axis=0, reduction=reducer)
     return nodes.cast(graph, nodes.reshape(graph, made, value.shape), source.dtype)
 
@@ -435,7 +435,9 @@ _ATTRIBUTES = (
 )
 
 RULES = {
-    "stablehlo.reduce_window": Rule(_reduce_window, _ATTRIBUTES),
+    "stablehlo.reduce_window": Rule(
+        _reduce_window, _ATTRIBUTES, narrow=NarrowResults.CONVERTED_SUMS
+    ),
     "stablehlo.select_and_scatter": Rule(
         _select_and_scatter, ("padding", "window_dimensions", "window_strides")
     ),
