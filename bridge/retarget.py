@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
-from typing import overload
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
 
 from jax import export
 
 from bridge.core._jax import replace_vjp
+from savedmodel.files.model_folder import ModelFolder, read_one_version
+from savedmodel.rewriting import rewrite_nodes
 from xla_call_module.analyses.tensorflow_functions import return_functions
+from xla_call_module.call import CallModule
+from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
-from xla_call_module.passes import retargeting
+from xla_call_module.linalg.linalg_option import parse_linalg
+from xla_call_module.passes.obstacles import oldest_release
+from xla_call_module.passes.pipeline import Artifact, Target, prepare
+from xla_call_module.platforms import parse_platforms
+from xla_call_module.versions import Release, parse_release
 
-__all__ = ["retarget"]
+__all__ = ["RetargetReport", "retarget", "retarget_file"]
 
 
 @overload
@@ -98,8 +107,6 @@ def retarget(
             raise StructureError(
                 f"Where the SavedModel {os.fspath(exported)} goes is missing. To do: pass to=."
             )
-        from bridge.retarget_file import retarget_file  # most never need it
-
         retarget_file(
             exported,
             to,
@@ -119,7 +126,8 @@ def retarget(
 
 
 def _retarget_exported(exported: export.Exported, tensorflow: str) -> export.Exported:
-    call = retargeting.retarget(from_exported(exported, allow_flat_trees=True), tensorflow)
+    call = from_exported(exported, allow_flat_trees=True)
+    (call,) = prepare(call, Target(parse_release(tensorflow))).calls
     call = return_functions(call)
     changed = dataclasses.replace(
         exported,
@@ -129,3 +137,100 @@ def _retarget_exported(exported: export.Exported, tensorflow: str) -> export.Exp
     if not exported.has_vjp():
         return changed
     return replace_vjp(changed, lambda: _retarget_exported(exported.vjp(), tensorflow))
+
+
+@dataclass(frozen=True, slots=True)
+class RetargetReport:
+    """The result of writing a file again.
+
+    Attributes:
+        nodes: how many XlaCallModule nodes it has that compute something, those of gradients
+            included; others only assert shapes.
+        modules: how many different modules they have.
+        tensorflow: the oldest release known to run all of them; empty where there is none.
+    """
+
+    nodes: int
+    modules: int
+    tensorflow: str
+
+
+def retarget_file(
+    source: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    tensorflow: str | None = None,
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[object] | None = None,
+    linalg: str = "portable",
+    overwrite: bool = False,
+) -> RetargetReport:
+    """Write a SavedModel again, as other consumers need its modules.
+
+    Args:
+        source: its folder. Whatever wrote it: all XlaCallModule nodes of all its graphs and
+            functions are changed, and everything else is kept.
+        path: the new folder, or an address as for `bridge.save`.
+        tensorflow: the oldest TensorFlow that must read it; None leaves the modules as old as they
+            are.
+        platforms: those that stay, in the order of the platform index; None for all.
+        disabled_checks: the safety checks that do not apply, instead of those of the file; None
+            for the latter.
+        linalg: `"portable"` replaces the calls of LAPACK and its kin, which TensorFlow does not
+            have; `"lapack"` leaves them.
+        overwrite: whether a SavedModel at `path` is replaced; it may be `source`.
+
+    Raises:
+        VersionError: an operation has no form that this TensorFlow reads.
+        PlatformError: a module was not lowered for one of the platforms.
+        StructureError, FormatError, OSError: as for `savedmodel.rewriting.rewrite_nodes`; or a
+            check is unknown.
+    """
+    release = None if tensorflow is None else parse_release(tensorflow)
+    checks = None if disabled_checks is None else parse_checks(disabled_checks)
+    target = Target(
+        release,
+        Artifact.UNCHANGED if release is None else Artifact.FOR_RELEASE,
+        platforms=None if platforms is None else parse_platforms(platforms),
+        portable_linalg=parse_linalg(linalg),
+    )
+
+    def rewrite(folder: ModelFolder) -> RetargetReport:
+        change = _Change(target, checks)
+        nodes = rewrite_nodes(
+            folder, path, change.apply, metadata=change.metadata, overwrite=overwrite
+        )
+        return RetargetReport(nodes, change.modules, change.metadata().get("tensorflow", ""))
+
+    return read_one_version(source, rewrite)
+
+
+@dataclass(slots=True)
+class _Change:
+    """The change of each call of a file.
+
+    Attributes:
+        target: the consumer of the calls.
+        checks: the safety checks that do not apply; None for those that each call has.
+        releases: for each call the oldest release that runs it now; None where none does.
+        modules: how many calls return something.
+    """
+
+    target: Target
+    checks: tuple[DisabledCheck, ...] | None
+    releases: list[Release | None] = dataclasses.field(default_factory=list)
+    modules: int = 0
+
+    def apply(self, call: CallModule) -> CallModule:
+        (call,) = prepare(call, self.target).calls
+        if self.checks is not None:
+            call = dataclasses.replace(call, disabled_checks=self.checks)
+        self.releases.append(oldest_release(call))
+        self.modules += bool(call.results)
+        return call
+
+    def metadata(self) -> Mapping[str, Any]:
+        known = [release for release in self.releases if release is not None]
+        if len(known) < len(self.releases):
+            return {}
+        return {"tensorflow": max(known, key=lambda release: release.tensorflow).name}

@@ -34,7 +34,7 @@ from xla_call_module.errors import ShardingError, StructureError
 from xla_call_module.exported import Check
 from xla_call_module.linalg.linalg_option import parse_linalg
 from xla_call_module.passes.constants import HOISTED_FROM, largest_constants
-from xla_call_module.passes.retargeting import oldest_release
+from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.shape_checks.asserting import to_shape_check
 
 __all__ = ["SaveOptions", "save"]

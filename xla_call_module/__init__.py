@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from xla_call_module.errors import InteropError
     from xla_call_module.exported import from_exported
     from xla_call_module.node import decode_node, encode_node
-    from xla_call_module.passes.retargeting import retarget
+    from xla_call_module.passes.pipeline import retarget
 
 __all__ = [
     "CallModule",
@@ -37,6 +37,6 @@ _HOMES = {
     "decode_node": "xla_call_module.node",
     "encode_node": "xla_call_module.node",
     "from_exported": "xla_call_module.exported",
-    "retarget": "xla_call_module.passes.retargeting",
+    "retarget": "xla_call_module.passes.pipeline",
 }
 load_lazily(__name__)

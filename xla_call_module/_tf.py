@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
@@ -69,7 +70,7 @@ def imported_release() -> Release:
         version = parse_stablehlo_version(stablehlo.get_current_version())
     except (ImportError, AttributeError):
         return known
-    return Release(known.tensorflow, convention, version)
+    return dataclasses.replace(known, convention=convention, stablehlo=version)
 
 
 @functools.cache

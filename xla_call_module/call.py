@@ -164,7 +164,7 @@ class CallModule:
         if self.version not in CONVENTIONS:
             raise VersionError(
                 f"{self.name} has calling convention {self.version}; understood are "
-                f"{CONVENTIONS[0]} to {CONVENTIONS[-1]}. To do: export it again, under "
+                f"{min(CONVENTIONS)} to {max(CONVENTIONS)}. To do: export it again, under "
                 "jax.config.jax_export_calling_convention_version of these if JAX is newer."
             )
         read_artifact_version(self.module)

@@ -34,7 +34,7 @@ from xla_call_module.platforms import platform_from_tensorflow, platform_to_tens
 from xla_call_module.pytrees.tree_nodes import Trees
 from xla_call_module.shardings.array_sharding import Sharding
 from xla_call_module.shardings.sharding_json import decode_shardings, encode_shardings
-from xla_call_module.versions import CONVENTIONS
+from xla_call_module.versions import FIRST_CONVENTION
 
 __all__ = ["OP", "decode_node", "description_allowance", "encode_node", "update_node"]
 
@@ -155,7 +155,7 @@ def decode_node(node: Any, *, allowance: Allowance | None = None) -> CallModule:
     if _flag(optional, "has_token_input_output") or _texts(optional, "dim_args_spec"):
         raise FormatError(
             f"Node {node.name} passes tokens or dimension arguments, as calling conventions "
-            f"before {CONVENTIONS[0]} did. To do: export it again."
+            f"before {FIRST_CONVENTION} did. To do: export it again."
         )
     functions = optional["function_list"].list.func if "function_list" in optional else ()
     allowance = allowance or description_allowance()

@@ -2,27 +2,74 @@
 
 from __future__ import annotations
 
+import enum
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from xla_call_module.errors import VersionError
 
 __all__ = [
+    "BEFORE_BATCHING_DIMENSIONS",
     "CONVENTIONS",
     "DEVIATIONS",
+    "FIRST_CONVENTION",
+    "KEPT_FOR_ANY",
+    "LAST_WITHOUT_SHARDY",
+    "NEWEST",
+    "OLDEST",
     "RELEASES",
+    "SHARDY_CONVENTION",
     "Deviation",
+    "Feature",
     "Release",
     "StablehloVersion",
+    "oldest_running",
     "parse_release",
     "parse_stablehlo_version",
 ]
 
 StablehloVersion = tuple[int, int, int]
 
-# The calling conventions that are understood: 6 brought the safety checks, 10 the Shardy flag
-# (https://docs.jax.dev/en/latest/export/export.html#calling-convention-versions).
-CONVENTIONS = range(6, 11)
+# The calling conventions, https://docs.jax.dev/en/latest/export/export.html
+# #calling-convention-versions: 6 brought the safety checks, 10 the flag that a module's shardings
+# are Shardy's. What does not use the flag is written without it, so that older releases read it.
+FIRST_CONVENTION = 6
+LAST_WITHOUT_SHARDY = 9
+SHARDY_CONVENTION = 10
+CONVENTIONS = range(FIRST_CONVENTION, SHARDY_CONVENTION + 1)
+
+
+class Feature(enum.Enum):
+    """What some releases read and do not run, whatever the version of its operation."""
+
+    # 2.17 and older read a composite and then refuse it.
+    COMPOSITE = "stablehlo.composite"
+    # The XLA of 2.18 and older ends the process on a dot with an explicit algorithm.
+    DOT_ALGORITHM = "stablehlo.dot_general with an explicit algorithm"
+    # 2.17 and older read a gather or scatter with batching dimensions, new in StableHLO 1.1, and
+    # then refuse it. At an older version it has another form, where the shapes of its indices are
+    # static.
+    BATCHING_DIMENSIONS = "a gather or scatter with batching dimensions"
+    # The custom calls of MHLO are found by running each in each release.
+    MHLO_ACOS = "mhlo.acos"
+    MHLO_ACOSH = "mhlo.acosh"
+    MHLO_ASIN = "mhlo.asin"
+    MHLO_ASINH = "mhlo.asinh"
+    MHLO_ATANH = "mhlo.atanh"
+    MHLO_COSH = "mhlo.cosh"
+    MHLO_ERF = "mhlo.erf"
+    MHLO_SINH = "mhlo.sinh"
+    MHLO_TOPK = "mhlo.topk"
+    MHLO_OTHER = "another custom call of MHLO"
+    SHARDY = "a sharding that only Shardy has"
+
+
+BEFORE_BATCHING_DIMENSIONS: StablehloVersion = (1, 0, 0)
+_HYPERBOLIC = frozenset({
+    Feature.MHLO_ACOS, Feature.MHLO_ACOSH, Feature.MHLO_ASIN, Feature.MHLO_ASINH,
+    Feature.MHLO_ATANH, Feature.MHLO_COSH, Feature.MHLO_SINH, Feature.MHLO_OTHER,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +78,18 @@ class Release:
 
     Attributes:
         tensorflow: the release, for example `(2, 18)`.
-        convention: the highest calling convention that it takes
-            (https://docs.jax.dev/en/latest/export/export.html#calling-convention-versions).
+        convention: the highest calling convention that it takes.
         stablehlo: the newest portable artifact that it reads.
+        lacks: the features that it reads, but does not run.
+        reads_newer: whether it looks at the version of each operation, and not at the artifact's,
+            so that it runs what a newer JAX wrote as long as nothing in it is newer.
     """
 
     tensorflow: tuple[int, int]
     convention: int
     stablehlo: StablehloVersion
+    lacks: frozenset[Feature] = frozenset()
+    reads_newer: bool = False
 
     @property
     def name(self) -> str:
@@ -47,23 +98,48 @@ class Release:
 
     @property
     def shardy(self) -> bool:
-        """Whether the op has the `use_shardy_partitioner` attribute (calling convention 10)."""
-        return self.convention >= 10
+        """Whether the op has the `use_shardy_partitioner` attribute."""
+        return self.convention >= SHARDY_CONVENTION
+
+    @property
+    def writes_convention(self) -> int:
+        """The calling convention of what is written for it without Shardy."""
+        return min(self.convention, LAST_WITHOUT_SHARDY)
 
 
-# Asked of each release's wheel: tensorflow.compiler.tf2xla.python.xla
+_LACKS_2_19 = _HYPERBOLIC | {Feature.SHARDY}
+_LACKS_2_18 = _LACKS_2_19 | {Feature.DOT_ALGORITHM}
+_LACKS_2_17 = _LACKS_2_18 | {Feature.COMPOSITE, Feature.BATCHING_DIMENSIONS}
+_LACKS_2_15 = _LACKS_2_17 | {Feature.MHLO_ERF, Feature.MHLO_TOPK}
+# Versions are asked of each release's wheel: tensorflow.compiler.tf2xla.python.xla
 # .call_module_maximum_supported_version() and tensorflow.compiler.mlir.stablehlo.stablehlo
-# .get_current_version().
+# .get_current_version(). What it lacks is found by running it.
+OLDEST = Release((2, 14), 8, (0, 14, 8), _LACKS_2_15)
+NEWEST = Release((2, 21), 10, (1, 13, 7), reads_newer=True)
+# What is written for no release in particular keeps the operations that this one runs, as a
+# composite may have a faster form in the consumer than its definition.
+KEPT_FOR_ANY = Release((2, 18), 9, (1, 7, 3), _LACKS_2_18)
 RELEASES = (
-    Release((2, 14), 8, (0, 14, 8)),
-    Release((2, 15), 8, (0, 14, 24)),
-    Release((2, 16), 9, (0, 17, 7)),
-    Release((2, 17), 9, (1, 1, 1)),
-    Release((2, 18), 9, (1, 7, 3)),
-    Release((2, 19), 9, (1, 9, 1)),
-    Release((2, 20), 10, (1, 12, 1)),
-    Release((2, 21), 10, (1, 13, 7)),
+    OLDEST,
+    Release((2, 15), 8, (0, 14, 24), _LACKS_2_15),
+    Release((2, 16), 9, (0, 17, 7), _LACKS_2_17),
+    Release((2, 17), 9, (1, 1, 1), _LACKS_2_17),
+    KEPT_FOR_ANY,
+    Release((2, 19), 9, (1, 9, 1), _LACKS_2_19),
+    Release((2, 20), 10, (1, 12, 1), _HYPERBOLIC, reads_newer=True),
+    NEWEST,
 )
+
+
+def oldest_running(features: Iterable[Feature]) -> Release | None:
+    """Return the oldest release from which on each one runs all of some features; None for none."""
+    wanted = frozenset(features)
+    oldest = None
+    for release in reversed(RELEASES):
+        if release.lacks & wanted:
+            break
+        oldest = release
+    return oldest
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +239,15 @@ def parse_release(text: str) -> Release:
     if match is None:
         raise VersionError(f"{text!r} is no TensorFlow version; expected one such as '2.18'.")
     wanted = int(match[1]), int(match[2])
-    if wanted < RELEASES[0].tensorflow:
+    if wanted < OLDEST.tensorflow:
         raise VersionError(
-            f"TensorFlow {text} is older than {RELEASES[0].name}, the oldest release that reads "
+            f"TensorFlow {text} is older than {OLDEST.name}, the oldest release that reads "
             "what this package writes. To do: name a newer one."
         )
-    return [release for release in RELEASES if release.tensorflow <= wanted][-1]
+    return max(
+        (release for release in RELEASES if release.tensorflow <= wanted),
+        key=lambda release: release.tensorflow,
+    )
 
 
 def parse_stablehlo_version(text: str) -> StablehloVersion:

@@ -37,7 +37,7 @@ from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.platforms import PLATFORMS
 from xla_call_module.stablehlo.mhlo import (
-    NO_RELEASE,
+    ALL_CALLS,
     compose_custom_calls,
     expand_custom_calls,
     to_custom_calls,
@@ -159,7 +159,7 @@ def _parse(compiled: bytes) -> Any:
     module = ir.Module.parse(compiled)
     _remove_copies(module)
     to_custom_calls(module)
-    expand_custom_calls(module, NO_RELEASE)
+    expand_custom_calls(module, ALL_CALLS)
     split_tuples(module)
     return module
 

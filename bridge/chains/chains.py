@@ -17,11 +17,9 @@ from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import ShardingError, StructureError, VersionError
 from xla_call_module.exported import from_exported
-from xla_call_module.passes.constants import check_hoisting, hoist_constants
-from xla_call_module.passes.linear_algebra import lower_linalg
-from xla_call_module.passes.locations import strip_locations
-from xla_call_module.passes.residuals import split_residuals
-from xla_call_module.passes.retargeting import retarget
+from xla_call_module.passes.constants import check_hoisting
+from xla_call_module.passes.pipeline import Target, prepare, prepare_chain
+from xla_call_module.versions import parse_release
 
 __all__ = ["ChainOptions", "to_chain"]
 
@@ -50,36 +48,24 @@ def to_chain(
 
     What is taken out of them is added to `constants`.
     """
-
-    def hoisted(call: CallModule) -> CallModule:
-        if options.hoist_constants is None:
-            return call
-        call, values = hoist_constants(call, options.hoist_constants, known=constants)
-        constants.update(values)
-        return call
-
-    lowered = lower_linalg if options.portable_linalg else _same
-    # The two passes are made of whole modules, and whole modules are large.
-    early, late = (_same, hoisted) if options.residuals else (hoisted, _same)
+    target = Target(
+        None if options.tensorflow is None else parse_release(options.tensorflow),
+        portable_linalg=options.portable_linalg,
+        hoist_from=options.hoist_constants,
+    )
     # Making VJPs is what takes the most memory, so that nothing is taken out of modules before.
     whole = _differentiated(exported, options)
-    calls = [lowered(early(whole.pop(0)))]
-    while whole:
-        calls.append(lowered(early(whole.pop(0))))
-    if options.residuals:
-        # What the forward pass takes over from the VJP has none, either.
-        calls = _hand_on_residuals([calls[0], *map(strip_locations, calls[1:])])
+    orders = (whole.pop(0) for _ in range(len(whole)))
     try:
-        return tuple(
-            retarget(late(call), options.tensorflow, locations=order == 0)
-            for order, call in enumerate(calls)
-        )
+        prepared = prepare_chain(orders, target, residuals=options.residuals, known=constants)
     except VersionError:
         # Gradients have no source lines in a file; the message has them.
         with warnings.catch_warnings(action="ignore"):
             for call in _differentiated(exported, options):
-                retarget(lowered(call), options.tensorflow)
+                prepare(call, target)
         raise
+    constants.update(prepared.constants)
+    return prepared.calls
 
 
 def _differentiated(exported: export.Exported, options: ChainOptions) -> list[CallModule]:
@@ -93,16 +79,6 @@ def _differentiated(exported: export.Exported, options: ChainOptions) -> list[Ca
         exported = vjp
         calls.append(from_exported(vjp, disabled_checks=options.disabled_checks))
     return calls
-
-
-def _same(call: CallModule) -> CallModule:
-    return call
-
-
-def _hand_on_residuals(chain: list[CallModule]) -> list[CallModule]:
-    """The chain with its first two calls as a forward and a backward pass."""
-    split = split_residuals(*chain[:2]) if len(chain) > 1 else None
-    return chain if split is None else [*split, *chain[2:]]
 
 
 def _differentiate(

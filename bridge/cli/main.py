@@ -212,7 +212,7 @@ def _add_retarget(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_retarget(options: argparse.Namespace) -> int:
-    from bridge.retarget_file import retarget_file
+    from bridge.retarget import retarget_file
 
     report = retarget_file(
         options.source,

@@ -21,6 +21,7 @@ from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.passes.module_pass import run_passes
 
 __all__ = ["ExportedOrder"]
 
@@ -66,7 +67,7 @@ class ExportedOrder:
             carried=False,  # before TensorFlow needs it
             names=argument_names,
         )
-        self.call = lower_linalg(call) if portable_linalg else call
+        self.call = run_passes(call, [lower_linalg()]) if portable_linalg else call
         self._exported = exported
         self._disabled_checks = tuple(disabled_checks)
         self._portable_linalg = portable_linalg

@@ -27,9 +27,9 @@ from xla_call_module._tf import (
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.dimensions import evaluate_shape, solve
-from xla_call_module.passes.constants import HOISTED_FROM, check_hoisting, hoist_constants
+from xla_call_module.passes.constants import HOISTED_FROM, check_hoisting
+from xla_call_module.passes.pipeline import Artifact, Target, prepare
 from xla_call_module.passes.residuals import split_residuals
-from xla_call_module.passes.retargeting import adapt
 from xla_call_module.runtime.op import Op
 from xla_call_module.shape_checks.tensorflow_errors import ShapeMismatchError
 
@@ -369,15 +369,16 @@ class DifferentiableCall:
         """A call as the imported TensorFlow runs it; its constants are shared by all orders."""
         carried = self._source.carried()
         call = replace(call, exported=carried.exported, trees=carried.trees)
+        release = imported_release()
         with tf.init_scope():
             # In a session's graph a constant would be one of that graph alone.
-            if self._options.hoisted_from is not None and tf.executing_eagerly():
-                size = self._options.hoisted_from
-                call, values = hoist_constants(call, size, known=self._constants)
-                self._constants.update((key, tf.constant(value)) for key, value in values.items())
-        constants = tuple(self._constants[key] for key in call.hoisted)
-        release = imported_release()
-        adapted = adapt(call, release)
+            size = self._options.hoisted_from if tf.executing_eagerly() else None
+            target = Target(release, Artifact.IF_NEEDED, hoist_from=size)
+            prepared = prepare(call, target, known=self._constants)
+            (adapted,) = prepared.calls
+            values = prepared.constants.items()
+            self._constants.update((key, tf.constant(value)) for key, value in values)
+        constants = tuple(self._constants[key] for key in adapted.hoisted)
         if self._options.keeps_convention and call.version <= release.convention:
             adapted = replace(adapted, version=call.version)
         return _Runnable(Op(adapted), constants, assert_shapes)

@@ -26,9 +26,9 @@ from xla_call_module.checks import unite
 from xla_call_module.dimensions import Shape
 from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.passes.constants import Constant, constants_of
-from xla_call_module.passes.retargeting import Obstacle, find_obstacles
+from xla_call_module.passes.obstacles import Obstacle, find_obstacles
 from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
-from xla_call_module.versions import RELEASES
+from xla_call_module.versions import NEWEST, OLDEST, RELEASES
 
 __all__ = [
     "CheckReport",
@@ -452,9 +452,9 @@ def _most_frequent(names: Counter[str]) -> dict[str, int]:
 def _first_after(obstacles: Sequence[ObstacleReport]) -> str:
     """The oldest release without an obstacle."""
     if not obstacles:
-        return RELEASES[0].name
-    if obstacles[-1].tensorflow == RELEASES[-1].name:
-        return f"> {RELEASES[-1].name}"
+        return OLDEST.name
+    if obstacles[-1].tensorflow == NEWEST.name:
+        return f"> {NEWEST.name}"
     return RELEASES[len(obstacles)].name
 
 

@@ -29,7 +29,7 @@ from xla_call_module.stablehlo.modules import (
     walk,
 )
 from xla_call_module.symbolic_shapes import limited_steps, parse_shape
-from xla_call_module.versions import CONVENTIONS, RELEASES
+from xla_call_module.versions import LAST_WITHOUT_SHARDY, NEWEST
 
 __all__ = ["call_of_file", "is_mlir", "with_signature"]
 
@@ -69,7 +69,7 @@ def call_of_file(path: Path, content: bytes) -> CallModule:
     call = CallModule(
         name=path.stem,
         module=artifact,
-        version=CONVENTIONS[-2],
+        version=LAST_WITHOUT_SHARDY,
         platforms=("cpu",),
         args=args,
         results=results,
@@ -164,7 +164,7 @@ def _with_sizes(path: Path, module: Any) -> tuple[Any, Main]:
 
 def _serialize(path: Path, module: Any) -> bytes:
     """The portable artifact of a module, with composites for CHLO's operations where it can be."""
-    version = RELEASES[-1].stablehlo
+    version = NEWEST.stablehlo
     try:
         try:
             return serialize_module(module, version)

@@ -37,6 +37,7 @@ from xla_call_module.errors import (
 )
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.symbolic_shapes import deserialize_exported
 
@@ -174,7 +175,7 @@ def _prepare(call: CallModule, platform: Any) -> CallModule:
             f"{call.name} was exported for {call.nr_devices} devices, and an ONNX model runs on "
             "one. To do: export it without shardings."
         )
-    return lower_linalg(select_platforms(call, [platform]), operations=True)
+    return run_passes(call, [select_platforms([platform]), lower_linalg(operations=True)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import tensorflow as tf
 import bridge
 from bridge.diff import diff
 from bridge.keras import ExportedLayer
-from bridge.retarget_file import retarget_file
+from bridge.retarget import retarget_file
 from tests.benchmarks.measure import Ratio, compare
 
 _PLATFORMS = ("cpu", "cuda", "tpu")

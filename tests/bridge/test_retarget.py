@@ -14,7 +14,7 @@ import bridge
 from xla_call_module import from_exported
 from xla_call_module.call import read_artifact_version
 from xla_call_module.errors import StructureError, VersionError
-from xla_call_module.passes.retargeting import oldest_release
+from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.versions import parse_release
 
 X = np.linspace(-0.9, 0.9, 6, dtype=np.float32).reshape(2, 3)

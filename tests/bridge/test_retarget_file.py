@@ -17,7 +17,7 @@ from jax import export, lax
 import bridge
 import savedmodel
 from bridge.cli.main import main
-from bridge.retarget_file import retarget_file
+from bridge.retarget import retarget_file
 from savedmodel.protos.schema import SavedModel
 from savedmodel.read import read_proto
 from xla_call_module.errors import PlatformError, StructureError, VersionError

@@ -13,7 +13,7 @@ import tensorflow as tf
 from jax import export
 
 import bridge
-from bridge.retarget_file import retarget_file
+from bridge.retarget import retarget_file
 from savedmodel.read import read, read_proto
 from xla_call_module.checks import PLATFORM, SHAPE_ASSERTIONS, DisabledCheck
 from xla_call_module.errors import StructureError

@@ -16,11 +16,12 @@ import tensorflow as tf
 
 import bridge
 from bridge.diff import diff
-from bridge.retarget_file import retarget_file
+from bridge.retarget import retarget_file
 from tests.work import superlinear, times_called
 from xla_call_module import from_exported
 from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.stablehlo.modules import open_module, read_main
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
@@ -258,7 +259,7 @@ def test_many_factorizations():
 
         spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 2, 2"), "float32")
         call = from_exported(jax.export.export(jax.jit(factorize), platforms=["cpu"])(spec))
-        return lambda: lower_linalg(call)
+        return lambda: run_passes(call, [lower_linalg()])
 
     assert superlinear(lower, size=8) == []
 

@@ -34,7 +34,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "bridge": (
         "core",
-        "batching.rowwise calling_tf chains exporting loading onnx.graph retarget_file",
+        "batching.rowwise calling_tf chains exporting loading onnx.graph",
         "call_tf converting inspecting load onnx.arithmetic onnx.loops retarget saving verifying",
         "batching convert diff inspect layers meshes onnx.arrays verify",
         "jax2tf keras onnx.windows save tf_keras",

@@ -24,7 +24,7 @@ import bridge
 import bridge.serving
 import savedmodel
 from bridge.diff import diff
-from bridge.retarget_file import retarget_file
+from bridge.retarget import retarget_file
 from bridge.serving import warmup
 from bridge.serving.signatures import read_signatures
 from bridge.verifying import tensorflow_process

@@ -16,8 +16,9 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.passes.module_pass import run_passes
+from xla_call_module.passes.pipeline import retarget
 from xla_call_module.passes.platform_selection import select_platforms
-from xla_call_module.passes.retargeting import retarget
 from xla_call_module.shape_checks.asserting import to_shape_check
 from xla_call_module.shape_checks.shape_assertions import Number, Size
 from xla_call_module.stablehlo.modules import open_module
@@ -120,7 +121,7 @@ def test_it_is_a_call_like_others(platforms):
     call = _call(jnp.add, "b, 3", "b, 3", platforms=platforms)
     check = to_shape_check(retarget(call, "2.14"), {0: "image", 1: "mask"})
     assert (check.kept, check.call.results, check.call.platforms) == ((0, 1), (), tuple(platforms))
-    assert to_shape_check(select_platforms(call, ["cpu"])).call.platforms == ("cpu",)
+    assert to_shape_check(run_passes(call, [select_platforms(["cpu"])])).call.platforms == ("cpu",)
     assert check.call.stablehlo_version <= (0, 14, 8)
     assert len(check.call.module) < len(call.module) + 200
     with pytest.raises(StructureError, match=r"By name: args\[0\] is image, args\[1\] is mask\."):

@@ -15,8 +15,8 @@ import bridge
 from tests.x64 import enable_x64
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
-from xla_call_module.passes.constants import hoist_constants, largest_constants, restore_constants
-from xla_call_module.passes.retargeting import retarget
+from xla_call_module.passes.constants import HOISTED_FROM, largest_constants, restore_constants
+from xla_call_module.passes.pipeline import Artifact, Target, prepare, retarget
 from xla_call_module.runtime.op import Op
 
 LARGE = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32)
@@ -47,6 +47,12 @@ def test_a_file_that_would_be_too_large(exported, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def _hoist(call, from_bytes=HOISTED_FROM, known=()):
+    target = Target(artifact=Artifact.UNCHANGED, hoist_from=from_bytes)
+    prepared = prepare(call, target, known=known)
+    return prepared.calls[0], prepared.constants
+
+
 DTYPES = (
     "bool", "int8", "uint8", "int16", "int32", "uint32", "int64", "float16", "bfloat16", "float32",
     "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2",
@@ -60,7 +66,7 @@ def test_hoisting_keeps_every_bit(name):
     with enable_x64(True):
         exported = jax.export.export(jax.jit(lambda x: (x, jnp.asarray(value))))(np.float32(1))
         call = from_exported(exported)
-    hoisted, values = hoist_constants(call, from_bytes=200)
+    hoisted, values = _hoist(call, from_bytes=200)
     (found,) = values.values()
     assert found.dtype == dtype
     assert found.tobytes() == value.tobytes()
@@ -70,7 +76,7 @@ def test_hoisting_keeps_every_bit(name):
     assert len(largest_constants(hoisted.module, 1)) == 0
     restored = restore_constants(hoisted, values.__getitem__)
     assert (restored.args, restored.kept, restored.hoisted) == (call.args, call.kept, ())
-    again, others = hoist_constants(restored, from_bytes=200)
+    again, others = _hoist(restored, from_bytes=200)
     assert again.hoisted == hoisted.hoisted
     assert others.keys() == values.keys()  # which are made of the bytes
 
@@ -88,7 +94,7 @@ def test_hoisting_out_of_loops_and_functions():
 
     spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 40"), np.float32)
     exported = jax.export.export(jax.jit(function), platforms=("cuda", "cpu"))(spec)
-    hoisted, values = hoist_constants(from_exported(exported), from_bytes=1000)
+    hoisted, values = _hoist(from_exported(exported), from_bytes=1000)
     assert sorted(value.shape for value in values.values()) == [(30, 40), (40, 30)]
     assert not [c for c in largest_constants(hoisted.module, 9) if c.size >= 1000]
     x = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32)
@@ -100,20 +106,20 @@ def test_hoisting_out_of_loops_and_functions():
 
 def test_small_constants_stay(exported):
     call = from_exported(exported)
-    assert hoist_constants(call) == (call, {})
-    assert hoist_constants(call, from_bytes=4801) == (call, {})
+    assert _hoist(call) == (call, {})
+    assert _hoist(call, from_bytes=4801) == (call, {})
 
 
 def test_values_that_are_known_are_not_read_again(exported):
     call = from_exported(exported)
-    first, values = hoist_constants(call, from_bytes=4800)
-    second, none = hoist_constants(call, from_bytes=4800, known=values)
+    first, values = _hoist(call, from_bytes=4800)
+    second, none = _hoist(call, from_bytes=4800, known=values)
     assert (second, none) == (first, {})
 
 
 def test_a_constant_of_another_shape_is_not_put_back():
     call = from_exported(jax.export.export(jax.jit(lambda x: x + LARGE))(LARGE))
-    hoisted, values = hoist_constants(call, from_bytes=100)
+    hoisted, values = _hoist(call, from_bytes=100)
     with pytest.raises(
         StructureError, match=r"float32\[30, 40\]; the module takes float32\[40,30\]"
     ):

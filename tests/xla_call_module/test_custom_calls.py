@@ -14,7 +14,7 @@ from xla_call_module.analyses.custom_calls import TARGETS, Provider, check_custo
 from xla_call_module.checks import parse_checks
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
-from xla_call_module.passes.retargeting import retarget
+from xla_call_module.passes.pipeline import retarget
 from xla_call_module.platforms import PLATFORMS
 from xla_call_module.runtime.op import Op
 from xla_call_module.stablehlo import modules as stablehlo

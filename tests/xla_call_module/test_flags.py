@@ -18,7 +18,7 @@ from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import FormatError
 from xla_call_module.exported import from_exported
 from xla_call_module.flags import FLAGS, XlaFlags, parse_flags, read_flags
-from xla_call_module.passes.retargeting import retarget
+from xla_call_module.passes.pipeline import retarget
 
 ROOT = Path(__file__).parents[2]
 FLAG = "--tf_xla_call_module_disabled_checks"

@@ -13,9 +13,11 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from xla_call_module import from_exported, retarget
 from xla_call_module.errors import VersionError
 from xla_call_module.passes.gspmd import to_gspmd
-from xla_call_module.passes.locations import strip_locations
+from xla_call_module.passes.locations import DROP_LOCATIONS
+from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.runtime.op import Op
 from xla_call_module.stablehlo.modules import open_module, uses_shardy
+from xla_call_module.versions import parse_release
 
 MESH = AbstractMesh((2,), ("d",), axis_types=(AxisType.Auto,))
 SPLIT = NamedSharding(MESH, PartitionSpec("d"))
@@ -68,7 +70,7 @@ def test_the_gradient_too():
 
 def test_a_module_without_shardings_stays_as_it_is():
     call = from_exported(export.export(jax.jit(jnp.sin))(X))
-    assert to_gspmd(call.module) == call.module
+    assert run_passes(call, [to_gspmd(parse_release("2.16"))]) is call
 
 
 def test_what_only_shardy_has_is_refused():
@@ -102,7 +104,7 @@ def test_symbolic_dimensions(release):
 
 def test_a_module_that_was_written_again_is_still_shardys(call):
     """Its marks are attributes then, and no operations."""
-    again = strip_locations(call)
+    again = run_passes(call, [DROP_LOCATIONS])
     with open_module(again.module) as module:
         assert uses_shardy(module)
     assert "sdy" not in _text(retarget(again, "2.16"))

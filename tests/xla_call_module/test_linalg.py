@@ -22,6 +22,7 @@ from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.linalg.lapack import is_portable
 from xla_call_module.linalg.linalg_option import parse_linalg
 from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.runtime.op import Op
 from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
 
@@ -58,7 +59,7 @@ def _targets(call):
 
 def _run(call, *args):
     """What TensorFlow computes, of a call that has no library calls any more."""
-    lowered = lower_linalg(call)
+    lowered = run_passes(call, [lower_linalg()])
     assert not any(map(is_portable, _targets(lowered)))
     results = Op(retarget(lowered, imported_release())).run([tf.constant(x) for x in args])
     return [result.numpy() for result in results]
@@ -176,7 +177,7 @@ class TestBatches:
             match=r"cholesky calls lapack_dpotrf_ffi at .*, on a matrix of type "
             r"tensor<\?x3x\?x\?xf64>: its own shape is symbolic.*To do",
         ):
-            lower_linalg(_call(jnp.linalg.cholesky, *specs))
+            run_passes(_call(jnp.linalg.cholesky, *specs), [lower_linalg()])
         specs = export.symbolic_args_specs((a,), "b, c, 3, 3")
         _check(jnp.linalg.cholesky, a, call=_call(jnp.linalg.cholesky, *specs))
 
@@ -204,7 +205,9 @@ class TestBatches:
     def test_empty_matrices_of_every_platform(self, shape):
         """A GPU's permutation is a call of its own."""
         function = export.export(jax.jit(lax.linalg.lu), platforms=["cuda", "cpu", "tpu"])
-        call = lower_linalg(from_exported(function(jax.ShapeDtypeStruct(shape, "float32"))))
+        call = run_passes(
+            from_exported(function(jax.ShapeDtypeStruct(shape, "float32"))), [lower_linalg()]
+        )
         matrix = np.zeros(shape, "float32")
         for found, want in zip(_run(call, matrix), lax.linalg.lu(matrix), strict=True):
             np.testing.assert_array_equal(found, want)
@@ -214,7 +217,7 @@ class TestBatches:
         exported = export.export(jax.jit(lambda a, b: (jnp.linalg.cholesky(a), a @ b)))(*specs)
         for _ in range(2):
             exported = exported.vjp()
-            lower_linalg(from_exported(exported))
+            run_passes(from_exported(exported), [lower_linalg()])
 
 
 class TestFailures:
@@ -252,7 +255,7 @@ class TestPlatforms:
         call = _call(lambda a: tuple(lax.linalg.lu(a)), SQUARE[0], platforms=platforms)
         assert {"lapack_dgetrf_ffi", "cusolver_getrf_ffi"} < set(_targets(call))
         # XLA has this one on TPUs.
-        assert set(_targets(lower_linalg(call))) == {"LuDecomposition"}
+        assert set(_targets(run_passes(call, [lower_linalg()]))) == {"LuDecomposition"}
         _check(lambda a: tuple(lax.linalg.lu(a)), SQUARE[0], call=call)
 
     @pytest.mark.parametrize(
@@ -276,21 +279,27 @@ class TestPlatforms:
 class TestThePass:
     def test_other_calls_stay_as_they_are(self):
         call = _call(jnp.sin, np.ones(3))
-        assert lower_linalg(call) is call
+        assert run_passes(call, [lower_linalg()]) is call
 
     def test_it_depends_on_nothing_else(self):
         call = _call(jnp.linalg.cholesky, SQUARE)
-        once = lower_linalg(call)
-        assert once == lower_linalg(call) == dataclasses.replace(call, module=once.module)
+        once = run_passes(call, [lower_linalg()])
+        assert (
+            once
+            == run_passes(call, [lower_linalg()])
+            == dataclasses.replace(call, module=once.module)
+        )
         assert b"factorizations.py" not in once.module
         with jax.default_matmul_precision("bfloat16"), jax.numpy_rank_promotion("raise"):
-            assert lower_linalg(call) == once
+            assert run_passes(call, [lower_linalg()]) == once
 
     def test_equal_calls_share_a_replacement(self):
         def twice(a):
             return jnp.linalg.cholesky(a), jnp.linalg.cholesky(2 * a)
 
-        one, two = (lower_linalg(_call(f, SQUARE)) for f in (jnp.linalg.cholesky, twice))
+        one, two = (
+            run_passes(_call(f, SQUARE), [lower_linalg()]) for f in (jnp.linalg.cholesky, twice)
+        )
         assert len(two.module) < 1.5 * len(one.module)
 
     def test_an_unknown_form(self):
@@ -300,13 +309,13 @@ class TestThePass:
 
         call = _call(old, SQUARE[0])
         with pytest.raises(InteropError, match=r"old calls lapack_dpotrf_ffi at .*with 2 operands"):
-            lower_linalg(call)
+            run_passes(call, [lower_linalg()])
 
         def lacking(a):
             return jax.ffi.ffi_call("lapack_dpotrf_ffi", jax.ShapeDtypeStruct(a.shape, a.dtype))(a)
 
         with pytest.raises(InteropError, match=r"lapack_dpotrf_ffi at .*has no attribute 'lower'"):
-            lower_linalg(_call(lacking, SQUARE[0]))
+            run_passes(_call(lacking, SQUARE[0]), [lower_linalg()])
 
     @pytest.mark.parametrize(
         "target",

@@ -11,9 +11,10 @@ from jax.extend.mlir import ir
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.constants import hoist_constants
 from xla_call_module.passes.linear_algebra import lower_linalg
-from xla_call_module.passes.locations import strip_locations
+from xla_call_module.passes.locations import DROP_LOCATIONS
+from xla_call_module.passes.module_pass import run_passes
+from xla_call_module.passes.pipeline import retarget
 from xla_call_module.passes.residuals import split_residuals
-from xla_call_module.passes.retargeting import retarget
 
 TABLE = np.linspace(0, 1, 9, dtype=np.float32).reshape(3, 3)
 
@@ -27,13 +28,13 @@ def exported():
 
 PASSES = {
     "from_exported": from_exported,
-    "hoist_constants": lambda exported: hoist_constants(from_exported(exported), 8),
-    "lower_linalg": lambda exported: lower_linalg(from_exported(exported)),
+    "hoist_constants": lambda exported: run_passes(from_exported(exported), [hoist_constants(8)]),
+    "lower_linalg": lambda exported: run_passes(from_exported(exported), [lower_linalg()]),
     "retarget": lambda exported: retarget(from_exported(exported), "2.16"),
     "split_residuals": lambda exported: split_residuals(
         from_exported(exported), from_exported(exported.vjp())
     ),
-    "strip_locations": lambda exported: strip_locations(from_exported(exported)),
+    "strip_locations": lambda exported: run_passes(from_exported(exported), [DROP_LOCATIONS]),
 }
 
 

@@ -16,7 +16,7 @@ from jax.extend.mlir import ir
 from tests.xla_call_module.mhlo_calls import as_old_jax_writes_it, integer
 from xla_call_module import from_exported, retarget
 from xla_call_module.errors import VersionError
-from xla_call_module.passes.retargeting import oldest_release
+from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.runtime.op import Op
 from xla_call_module.stablehlo.composites import COMPOSITE
 from xla_call_module.stablehlo.mhlo import compose_custom_calls

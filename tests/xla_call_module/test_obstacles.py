@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from xla_call_module import from_exported, retarget
-from xla_call_module.passes.retargeting import find_obstacles, oldest_release
+from xla_call_module.passes.obstacles import find_obstacles, oldest_release
 from xla_call_module.runtime.op import Op
 from xla_call_module.stablehlo.modules import open_module
 from xla_call_module.versions import RELEASES, parse_release

@@ -13,6 +13,7 @@ from jax import export, lax
 from tests.x64 import enable_x64
 from xla_call_module import from_exported
 from xla_call_module.errors import FormatError, PlatformError
+from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.stablehlo.modules import open_module
 
@@ -58,7 +59,7 @@ def _as_if_on(exported, call, platform):
 def test_each_platform_keeps_its_branches(platforms, symbolic, x64):
     with enable_x64(x64):
         exported = _export(symbolic)
-        call = select_platforms(from_exported(exported), platforms)
+        call = run_passes(from_exported(exported), [select_platforms(platforms)])
         assert call.platforms == tuple(platforms)
         for platform in platforms:
             found = _as_if_on(exported, call, platform)
@@ -69,7 +70,7 @@ def test_each_platform_keeps_its_branches(platforms, symbolic, x64):
 
 def test_all_platforms_in_their_order_are_no_change():
     call = from_exported(_export(symbolic=False))
-    assert select_platforms(call, PLATFORMS) is call
+    assert run_passes(call, [select_platforms(PLATFORMS)]) is call
 
 
 def test_what_only_another_platform_runs_goes():
@@ -78,10 +79,10 @@ def test_what_only_another_platform_runs_goes():
     call = from_exported(exported)
     assert b"lapack_sgeqrf_ffi" in call.module
     assert b"cusolver" in call.module
-    chosen = select_platforms(call, ["cuda"])
+    chosen = run_passes(call, [select_platforms(["cuda"])])
     assert b"lapack_sgeqrf_ffi" not in chosen.module
     assert b"cusolver" in chosen.module
-    chosen = select_platforms(call, ["tpu"])
+    chosen = run_passes(call, [select_platforms(["tpu"])])
     assert b"lapack_sgeqrf_ffi" not in chosen.module
     assert b"cusolver" not in chosen.module
     assert chosen.stablehlo_version == call.stablehlo_version
@@ -90,18 +91,18 @@ def test_what_only_another_platform_runs_goes():
 
 def test_a_call_that_describes_nothing():
     call = dataclasses.replace(from_exported(_export(symbolic=True)), exported=b"")
-    assert select_platforms(call, ["cuda"]).exported == b""
+    assert run_passes(call, [select_platforms(["cuda"])]).exported == b""
 
 
 def test_a_platform_that_is_not_there():
     call = from_exported(_export(symbolic=False))
     with pytest.raises(PlatformError, match=r"_function was lowered for cpu, cuda, tpu, and not"):
-        select_platforms(call, ["cpu", "rocm"])
+        run_passes(call, [select_platforms(["cpu", "rocm"])])
     with pytest.raises(PlatformError, match="'vulkan' is unknown"):
-        select_platforms(call, ["vulkan"])
+        run_passes(call, [select_platforms(["vulkan"])])
 
 
 def test_a_damaged_description():
     call = dataclasses.replace(from_exported(_export(symbolic=False)), exported=b"nothing")
     with pytest.raises(FormatError, match="is damaged"):
-        select_platforms(call, ["cpu"])
+        run_passes(call, [select_platforms(["cpu"])])

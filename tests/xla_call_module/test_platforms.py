@@ -15,7 +15,7 @@ from xla_call_module.checks import PLATFORM, SHAPE_ASSERTIONS
 from xla_call_module.errors import PlatformError
 from xla_call_module.exported import from_exported
 from xla_call_module.flags import XlaFlags
-from xla_call_module.passes.retargeting import retarget
+from xla_call_module.passes.pipeline import retarget
 from xla_call_module.platforms import (
     PLATFORMS,
     parse_platforms,

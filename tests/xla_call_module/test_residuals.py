@@ -14,8 +14,8 @@ import tensorflow as tf
 from tests.x64 import enable_x64
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.passes.pipeline import retarget
 from xla_call_module.passes.residuals import drop_residuals, join_residuals, split_residuals
-from xla_call_module.passes.retargeting import retarget
 from xla_call_module.runtime.op import Op
 from xla_call_module.stablehlo.modules import open_module, walk
 

@@ -16,7 +16,7 @@ from jax.scipy import special
 from xla_call_module import from_exported, retarget
 from xla_call_module._tf import imported_release
 from xla_call_module.errors import FormatError, StructureError, VersionError
-from xla_call_module.passes.retargeting import oldest_release
+from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.runtime.op import Op
 from xla_call_module.stablehlo.composites import COMPOSITE
 from xla_call_module.stablehlo.modules import open_module, walk

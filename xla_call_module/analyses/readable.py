@@ -7,25 +7,24 @@ is done to a small module. What is not listed here is not known, and takes that 
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from xla_call_module.call import CallModule, read_artifact_version
+from xla_call_module.stablehlo.bytecode import mentions, operation_versions
 from xla_call_module.versions import Release
 
 __all__ = ["is_plain", "is_read_as_written"]
 
-_FIRST_RELEASE = (2, 20)
 # Newer ones may have new types, whose names are no text in an artifact. From 1.16 to 1.18 only
 # collectives and custom calls change, says the version log of openxla/stablehlo,
 # stablehlo/dialect/VhloDialect.td.
 _LAST_STABLEHLO = (1, 18)
-# An artifact has the names of its operations as text, each with its version and a zero byte.
-_VERSIONED = re.compile(rb"[A-Za-z0-9_]+_v\d+(?=\x00)")
 # What comes out the same at StableHLO 1.12.1, which TensorFlow 2.20 reads: found by serializing
 # programs at both versions. Without custom calls and composites, of which the target tells.
 _OLD: Final = frozenset(
-    b"""
+    map(
+        bytes.decode,
+        b"""
     abs_v1 add_v1 and_v1 atan2_v1 bitcast_convert_v1 broadcast_in_dim_v1 call_v1 case_v1 cbrt_v2
     ceil_v1 cholesky_v1 clamp_v1 compare_v1 complex_v1 concatenate_v1 constant_v1 convert_v1
     convolution_v1 cosine_v2 count_leading_zeros_v1 divide_v1 dot_general_v2
@@ -38,7 +37,8 @@ _OLD: Final = frozenset(
     select_and_scatter_v1 select_v1 shift_left_v1 shift_right_arithmetic_v1 shift_right_logical_v1
     sign_v1 sine_v2 slice_v1 sort_v1 sqrt_v2 subtract_v1 tan_v2 tanh_v2 transpose_v1
     triangular_solve_v1 while_v1 xor_v1
-    """.split()
+    """.split(),
+    )
 )
 
 
@@ -54,7 +54,7 @@ def is_plain(artifact: bytes) -> bool:
         FormatError: it is none.
     """
     return read_artifact_version(artifact)[:2] <= _LAST_STABLEHLO and _OLD.issuperset(
-        _VERSIONED.findall(artifact)
+        map("".join, operation_versions(artifact))
     )
 
 
@@ -66,8 +66,8 @@ def is_read_as_written(call: CallModule, release: Release) -> bool:
         release: that reads it.
     """
     return (
-        release.tensorflow >= _FIRST_RELEASE
+        release.reads_newer
         and not call.uses_shardy
-        and b"sdy" not in call.module
+        and not mentions(call.module, [b"sdy"])
         and is_plain(call.module)
     )

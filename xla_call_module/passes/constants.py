@@ -7,9 +7,10 @@ own copy of what the function closes over. Taken out, an array is one more argum
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from xla_call_module._jax import dense_elements, ir
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import StructureError
+from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.stablehlo.elements import read_elements
 from xla_call_module.stablehlo.inlining import inline_calls
 from xla_call_module.stablehlo.modules import (
@@ -106,55 +108,58 @@ def constants_of(module: Any, count: int) -> tuple[list[Constant], int]:
     return constants, sum(size for size, _ in stored)
 
 
-def hoist_constants(
-    call: CallModule, from_bytes: int = HOISTED_FROM, *, known: Container[str] = ()
-) -> tuple[CallModule, dict[str, np.ndarray[Any, Any]]]:
-    """The call with its large constants as arguments, and the constants.
+def hoist_constants(from_bytes: int = HOISTED_FROM, *, known: Container[str] = ()) -> ModulePass:
+    """Return the pass that makes the large constants of a call its last arguments.
+
+    `CallModule.hoisted` has their keys, and `ParsedCall.constants` the values that are not known.
+    Equal constants of any call have one key.
 
     Args:
-        call: any call.
         from_bytes: how many bytes the elements of a large one have at least.
         known: keys of constants whose values are at hand already.
-
-    Returns:
-        A call whose last arguments are the constants, `hoisted` says which, and by the keys that
-        are there the values that are not known. Equal constants of any call have one key.
-
-    Raises:
-        FormatError: the module is damaged.
     """
-    if len(call.module) < from_bytes:
-        return call, {}
-    with open_module(call.module) as module:
-        if not _large_constants(walk(module), from_bytes):
-            return call, {}
-        inline_calls(module)
-        main = find_main(module)
-        values: dict[str, np.ndarray[Any, Any]] = {}
-        arguments: dict[str, Any] = {}
-        for operation in _large_constants(walk(main), from_bytes):
-            value = read_elements(operation)
-            key = key_of(value)
-            if key not in arguments:
-                block = main.regions[0].blocks[0]
-                kind = operation.results[0].type
-                arguments[key] = block.add_argument(kind, operation.location)
-                if key not in known:
-                    values[key] = value.copy()
-            operation.results[0].replace_all_uses_with(arguments[key])
-            operation.erase()
-        _declare(main)
-        specs = tuple(_spec(argument, index) for index, argument in enumerate(arguments.values()))
-        count = len(call.args)
-        hoisted = dataclasses.replace(
-            call,
-            module=serialize_module(module, call.stablehlo_version),
-            args=(*call.args, *specs),
-            kept=(*call.kept, *range(count, count + len(specs))),
-            hoisted=tuple(arguments),
-            changes=(*call.changes, "large constants as arguments"),
-        )
-        return hoisted, values
+    return ModulePass(
+        name="constants",
+        ensures=f"no constant of {from_bytes} bytes or more is stored in the module",
+        violation=functools.partial(_violation, from_bytes=from_bytes),
+        rewrite=functools.partial(_hoist, from_bytes=from_bytes, known=known),
+        requires=("platforms", "linear_algebra"),
+        may_apply=lambda call: len(call.module) >= from_bytes,
+    )
+
+
+def _violation(parsed: ParsedCall, *, from_bytes: int) -> str:
+    first = next(_large_constants(walk(parsed.module), from_bytes), None)
+    return "" if first is None else f"it stores a constant {first.results[0].type}"
+
+
+def _hoist(parsed: ParsedCall, *, from_bytes: int, known: Container[str]) -> ParsedCall:
+    inline_calls(parsed.module)
+    main = find_main(parsed.module)
+    values = dict(parsed.constants)
+    arguments: dict[str, Any] = {}
+    for operation in list(_large_constants(walk(main), from_bytes)):
+        value = read_elements(operation)
+        key = key_of(value)
+        if key not in arguments:
+            block = main.regions[0].blocks[0]
+            kind = operation.results[0].type
+            arguments[key] = block.add_argument(kind, operation.location)
+            if key not in known:
+                values[key] = value.copy()
+        operation.results[0].replace_all_uses_with(arguments[key])
+        operation.erase()
+    _declare(main)
+    call = parsed.call
+    specs = tuple(_spec(argument, index) for index, argument in enumerate(arguments.values()))
+    count = len(call.args)
+    hoisted = parsed.rewritten(
+        "large constants as arguments",
+        args=(*call.args, *specs),
+        kept=(*call.kept, *range(count, count + len(specs))),
+        hoisted=tuple(arguments),
+    )
+    return dataclasses.replace(hoisted, constants=values)
 
 
 def restore_constants(
@@ -235,15 +240,15 @@ def _declare(main: Any) -> None:
             main.attributes["arg_attrs"] = ir.ArrayAttr.get([*attributes, *added])
 
 
-def _large_constants(operations: Iterable[Any], from_bytes: int) -> list[Any]:
-    return [
+def _large_constants(operations: Iterable[Any], from_bytes: int) -> Iterator[Any]:
+    return (
         operation
         for operation in operations
         if operation.name == _CONSTANT
         and _element(operation.results[0]) in _DTYPES
         and _bytes_of(operation) >= from_bytes
         and _is_stored_in_full(operation)
-    ]
+    )
 
 
 def _is_stored_in_full(operation: Any) -> bool:

@@ -8,19 +8,22 @@ An exported module that names several devices holds each sharding twice, as an a
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from xla_call_module._jax import dense_elements, ir
-from xla_call_module.call import read_artifact_version
+from xla_call_module.passes.module_pass import ModulePass, ParsedCall
+from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import (
     custom_call_target,
-    open_module,
+    parse_module,
     serialize_module,
     uses_shardy,
     walk,
 )
+from xla_call_module.versions import LAST_WITHOUT_SHARDY, Release
 
 __all__ = ["is_only_shardy", "to_gspmd"]
 
@@ -42,33 +45,71 @@ def is_only_shardy(operation: Any) -> bool:
     return sharded and _GSPMD not in attributes
 
 
-def to_gspmd(artifact: bytes) -> bytes:
-    """The same module at the same StableHLO version, without Shardy's calls and attributes.
+def to_gspmd(release: Release | None) -> ModulePass:
+    """Return the pass that leaves the shardings for GSPMD alone where the consumer needs that.
 
-    Raises:
-        FormatError: the module is damaged.
+    A release without Shardy does. On one device both partitioners have nothing to do, so there any
+    release takes that form. And each release needs it for symbolic dimensions: TensorFlow does not
+    know the shape of what the call returns that holds Shardy's sharding of a result.
+
+    Args:
+        release: the consumer; None for any that reads the module.
     """
-    if b"sdy" not in artifact:  # names are plain text in MLIR bytecode
-        return artifact
-    version = read_artifact_version(artifact)
-    with open_module(artifact) as module:
-        if not uses_shardy(module):
-            return artifact
-        # Until it is serialized a module has operations of Shardy's dialect and none of GSPMD's.
-        doubled = serialize_module(module, version)
-    with open_module(doubled) as module:
-        for operation in list(walk(module)):
-            target = custom_call_target(operation)
-            if target == _OF_RESULTS:
-                # The results of the function have their shardings as attributes of GSPMD.
-                operation.results[0].replace_all_uses_with(operation.operands[0])
-                operation.erase()
-                continue
-            if not is_only_shardy(operation):
-                _strip(operation)
-            if target == _CONSTRAINT and _is_dynamic(operation.results[0]):
-                _give_shape(operation)
-        return serialize_module(module, version)
+    return ModulePass(
+        name="gspmd",
+        ensures="shardings are those of GSPMD alone where the consumer reads no others",
+        violation=functools.partial(_violation, release=release),
+        rewrite=_to_gspmd,
+        requires=("platforms", "linear_algebra", "constants"),
+        may_apply=lambda call: mentions(call.module, [b"sdy"]),
+    )
+
+
+def _violation(parsed: ParsedCall, *, release: Release | None) -> str:
+    call, module = parsed.call, parsed.module
+    if not uses_shardy(module):
+        return ""
+    if call.uses_shardy and (release is None or release.shardy):
+        if not call.symbols or _only_shardy(_doubled(parsed)):  # which stays as it is
+            return ""
+        return "TensorFlow refines no symbolic dimensions around Shardy's calls"
+    return "it has shardings of Shardy"
+
+
+def _only_shardy(module: Any) -> bool:
+    return any(map(is_only_shardy, walk(module)))
+
+
+def _doubled(parsed: ParsedCall) -> Any:
+    """The module with the shardings of both, as it is once it was serialized.
+
+    Before it has operations of Shardy's dialect and none of GSPMD's.
+    """
+    with parsed.module.context:
+        return parse_module(serialize_module(parsed.module, parsed.call.stablehlo_version))
+
+
+def _to_gspmd(parsed: ParsedCall) -> ParsedCall:
+    module = _doubled(parsed)
+    for operation in list(walk(module)):
+        target = custom_call_target(operation)
+        if target == _OF_RESULTS:
+            # The results of the function have their shardings as attributes of GSPMD.
+            operation.results[0].replace_all_uses_with(operation.operands[0])
+            operation.erase()
+            continue
+        if not is_only_shardy(operation):
+            _strip(operation)
+        if target == _CONSTRAINT and _is_dynamic(operation.results[0]):
+            _give_shape(operation)
+    call = parsed.call
+    is_all = not _only_shardy(module)
+    return parsed.rewritten(
+        "shardings for GSPMD",
+        module=module,
+        uses_shardy=call.uses_shardy and not is_all,
+        version=min(call.version, LAST_WITHOUT_SHARDY) if is_all else call.version,
+    )
 
 
 def _is_dynamic(value: Any) -> bool:

@@ -8,21 +8,21 @@ lowers from `jax.lax` programs with the same operands and results.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from xla_call_module._jax import PassManager, func, ir
-from xla_call_module.call import CallModule
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.linalg.lapack import MARKS, OPERATIONS, parse_target
 from xla_call_module.linalg.replacements import LibraryForm, replacement
+from xla_call_module.passes.module_pass import ModulePass, ParsedCall
+from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import (
     custom_call_target,
     describe_location,
-    open_module,
     parse_module,
-    serialize_module,
     tensor_type,
     walk,
 )
@@ -34,51 +34,65 @@ __all__ = ["lower_linalg"]
 _CUSTOM_CALL = ("stablehlo.custom_call",)
 
 
-def lower_linalg(call: CallModule, *, operations: bool = False) -> CallModule:
-    """The same computation without calls of LAPACK, cuSOLVER or hipSOLVER.
+def lower_linalg(*, operations: bool = False) -> ModulePass:
+    """Return the pass that replaces calls of LAPACK, cuSOLVER and hipSOLVER.
 
     Batches are computed together. Their dimensions may be symbolic, those of the matrices not.
     Where the library reports a failure, such as a matrix that is not positive definite, the
-    replacement reports it too, and JAX's NaNs appear in the same places.
+    replacement reports it too, and JAX's NaNs appear in the same places. Running it raises a
+    `StructureError` for a matrix whose own shape is symbolic, and an `InteropError` for a call in a
+    form that no known JAX writes.
 
     Args:
-        call: the computation.
         operations: whether StableHLO's own operations of linear algebra are replaced, too.
-
-    Raises:
-        StructureError: a matrix whose own shape is symbolic.
-        InteropError: a call in a form that no known JAX writes.
 
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from xla_call_module import from_exported
-        >>> from xla_call_module.passes.linear_algebra import lower_linalg
+        >>> from xla_call_module.passes.module_pass import run_passes
         >>> spec = jax.ShapeDtypeStruct((3, 3), "float32")
         >>> call = from_exported(jax.export.export(jax.jit(jnp.linalg.cholesky))(spec))
-        >>> b"lapack_spotrf_ffi" in call.module, b"lapack_spotrf_ffi" in lower_linalg(call).module
+        >>> lowered = run_passes(call, [lower_linalg()])
+        >>> b"lapack_spotrf_ffi" in call.module, b"lapack_spotrf_ffi" in lowered.module
         (True, False)
     """
     marks = (*MARKS, *OPERATIONS) if operations else MARKS
-    if not any(mark in call.module for mark in marks):  # names are plain text in MLIR bytecode
-        return call
     kinds = ("stablehlo.custom_call", *OPERATIONS.values()) if operations else _CUSTOM_CALL
-    with open_module(call.module) as module:
-        found = [op for op in walk(module) if op.name in kinds]
-        forms = [(op, form) for op in found if (form := _read_form(call.name, op))]
-        if not forms:
-            return call
-        spliced: dict[LibraryForm, Any] = {}
-        names = symbols_of(module)
-        for operation, form in forms:
-            # A function with symbolic shapes is refined to those of its call, so each has its own.
-            if not form.is_static or form not in spliced:
-                spliced[form] = _splice(module, _replacement(operation, form), names)
-            _replace(operation, form, spliced[form])
-        return dataclasses.replace(
-            call,
-            module=serialize_module(module, call.stablehlo_version),
-            changes=(*call.changes, "linear algebra in portable operations"),
-        )
+    return ModulePass(
+        name="linear_algebra",
+        ensures="no linear algebra library is called",
+        violation=functools.partial(_violation, kinds=kinds),
+        rewrite=functools.partial(_lower, kinds=kinds),
+        requires=("platforms",),
+        may_apply=lambda call: mentions(call.module, marks),
+    )
+
+
+def _violation(parsed: ParsedCall, *, kinds: Sequence[str]) -> str:
+    first = next((op for op in walk(parsed.module) if _target(op, kinds)), None)
+    return "" if first is None else f"it calls {_target(first, kinds)}"
+
+
+def _target(operation: Any, kinds: Sequence[str]) -> str:
+    """The library function or operation that is to be replaced; empty for any other operation."""
+    if operation.name not in kinds:
+        return ""
+    target = custom_call_target(operation) or operation.name
+    return target if parse_target(target) is not None else ""
+
+
+def _lower(parsed: ParsedCall, *, kinds: Sequence[str]) -> ParsedCall:
+    module = parsed.module
+    found = [op for op in walk(module) if op.name in kinds]
+    forms = [(op, form) for op in found if (form := _read_form(parsed.call.name, op))]
+    spliced: dict[LibraryForm, Any] = {}
+    names = symbols_of(module)
+    for operation, form in forms:
+        # A function with symbolic shapes is refined to those of its call, so each has its own.
+        if not form.is_static or form not in spliced:
+            spliced[form] = _splice(module, _replacement(operation, form), names)
+        _replace(operation, form, spliced[form])
+    return parsed.rewritten("linear algebra in portable operations")
 
 
 def _read_form(name: str, operation: Any) -> LibraryForm | None:

@@ -7,27 +7,31 @@ file depend on who writes it.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 from xla_call_module._jax import PassManager
-from xla_call_module.call import CallModule
-from xla_call_module.stablehlo.modules import open_module, serialize_module
+from xla_call_module.passes.module_pass import ModulePass, ParsedCall
+from xla_call_module.stablehlo.modules import walk
 
-__all__ = ["drop_locations", "strip_locations"]
+__all__ = ["DROP_LOCATIONS"]
 
-
-def strip_locations(call: CallModule) -> CallModule:
-    """The same call at the same StableHLO version, without locations.
-
-    Raises:
-        FormatError: the module is damaged.
-    """
-    with open_module(call.module) as module:
-        drop_locations(module)
-        return dataclasses.replace(call, module=serialize_module(module, call.stablehlo_version))
+_UNKNOWN = "loc(unknown)"
 
 
-def drop_locations(module: Any) -> None:
-    """Take the locations out of a parsed module, in place."""
-    PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
+def _violation(parsed: ParsedCall) -> str:
+    located = (op for op in walk(parsed.module) if str(op.location) != _UNKNOWN)
+    first = next(located, None)
+    return "" if first is None else f"{first.name} has a source location"
+
+
+def _drop(parsed: ParsedCall) -> ParsedCall:
+    PassManager.parse("builtin.module(strip-debuginfo)").run(parsed.module.operation)
+    return parsed.rewritten()
+
+
+# It is no entry of `CallModule.changes`: the module computes the same in the same way.
+DROP_LOCATIONS = ModulePass(
+    name="locations",
+    ensures="no operation has a source location",
+    violation=_violation,
+    rewrite=_drop,
+    requires=("platforms", "linear_algebra", "constants", "gspmd", "composites", "mhlo_calls"),
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,62 +11,76 @@ from xla_call_module.analyses.branches import CASE, keep_platform
 from xla_call_module.call import CallModule
 from xla_call_module.errors import PlatformError
 from xla_call_module.exported import carried_for
+from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.platforms import parse_platforms
-from xla_call_module.stablehlo.modules import find_main, open_module, serialize_module
+from xla_call_module.stablehlo.modules import find_main
 
 __all__ = ["select_platforms"]
 
 _CONSTANT = "stablehlo.constant"
 
 
-def select_platforms(call: CallModule, platforms: Sequence[str]) -> CallModule:
-    """The same computation for some of its platforms, in the order in which they are named.
+def select_platforms(platforms: Sequence[str]) -> ModulePass:
+    """Return the pass that keeps some platforms, in the order in which they are named.
 
     Where one stays, what runs on no other is left out, too. Where several stay, the module keeps
-    the branches for those that went; nothing takes them.
+    the branches for those that went; nothing takes them. Running it raises a `PlatformError` where
+    the call was not lowered for one of them, and what `to_exported` raises where the `Exported`
+    that the call carries is damaged.
 
     Args:
-        call: any call.
         platforms: some of `call.platforms`.
 
     Raises:
-        PlatformError: the call was not lowered for one of them.
-        FormatError, StructureError, VersionError: as `exported.to_exported`.
+        PlatformError: one of them is none that is known.
 
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from xla_call_module import from_exported
-        >>> from xla_call_module.passes.platform_selection import select_platforms
+        >>> from xla_call_module.passes.module_pass import run_passes
         >>> export = jax.export.export(jax.jit(jnp.sin), platforms=["cpu", "cuda", "tpu"])
-        >>> select_platforms(from_exported(export(1.0)), ["tpu", "cpu"]).platforms
+        >>> run_passes(from_exported(export(1.0)), [select_platforms(["tpu", "cpu"])]).platforms
         ('tpu', 'cpu')
     """
     wanted = parse_platforms(platforms)
+    return ModulePass(
+        name="platforms",
+        ensures=f"the call is for {', '.join(wanted)}",
+        violation=functools.partial(_violation, wanted=wanted),
+        rewrite=functools.partial(_select, wanted=wanted),
+        may_apply=lambda call: call.platforms != wanted,
+    )
+
+
+def _violation(parsed: ParsedCall, *, wanted: tuple[str, ...]) -> str:
+    platforms = parsed.call.platforms
+    return "" if platforms == wanted else f"it is for {', '.join(platforms)}"
+
+
+def _select(parsed: ParsedCall, *, wanted: tuple[str, ...]) -> ParsedCall:
+    call, module = parsed.call, parsed.module
+    _check_lowered(call, wanted)
+    indices = [call.platforms.index(platform) for platform in wanted]
+    if len(indices) == 1:
+        keep_platform(module, indices[0])
+        _drop_index(find_main(module), indices[0])
+        PassManager.parse("builtin.module(symbol-dce)").run(module.operation)
+    elif indices != list(range(len(indices))):
+        _renumber(find_main(module), indices)
+    return parsed.rewritten(
+        f"platforms {', '.join(call.platforms)} to {', '.join(wanted)}",
+        platforms=wanted,
+        exported=carried_for(call, wanted) if call.exported else b"",
+    )
+
+
+def _check_lowered(call: CallModule, wanted: tuple[str, ...]) -> None:
     if missing := [platform for platform in wanted if platform not in call.platforms]:
         raise PlatformError(
             f"{call.name} was lowered for {', '.join(call.platforms)}, and not for "
             f"{', '.join(missing)}. To do: name some of the former, or export it again with "
             f"platforms={list(wanted)}."
         )
-    if wanted == call.platforms:
-        return call
-    indices = [call.platforms.index(platform) for platform in wanted]
-    with open_module(call.module) as module:
-        if len(indices) == 1:
-            keep_platform(module, indices[0])
-            _drop_index(find_main(module), indices[0])
-            PassManager.parse("builtin.module(symbol-dce)").run(module.operation)
-        elif indices != list(range(len(indices))):
-            _renumber(find_main(module), indices)
-        artifact = serialize_module(module, call.stablehlo_version)
-    exported = carried_for(call, wanted) if call.exported else b""
-    return dataclasses.replace(
-        call,
-        module=artifact,
-        platforms=wanted,
-        exported=exported,
-        changes=(*call.changes, f"platforms {', '.join(call.platforms)} to {', '.join(wanted)}"),
-    )
 
 
 def _drop_index(main: Any, index: int) -> None:

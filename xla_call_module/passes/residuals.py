@@ -17,6 +17,7 @@ from xla_call_module._jax import PassManager, func, ir
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import StructureError
+from xla_call_module.passes.module_pass import ParsedCall, open_pair
 from xla_call_module.stablehlo.composites import call_definitions
 from xla_call_module.stablehlo.inlining import inline_calls, rewire
 from xla_call_module.stablehlo.modules import (
@@ -28,7 +29,7 @@ from xla_call_module.stablehlo.modules import (
     tensor_type,
 )
 
-__all__ = ["drop_residuals", "join_residuals", "split_residuals"]
+__all__ = ["drop_residuals", "join_residuals", "split_parsed", "split_residuals"]
 
 # What XLA computes inside the operation that uses it, for less than reading it from memory costs.
 _CHEAP = frozenset({
@@ -46,7 +47,7 @@ _SPLIT = "a forward and a backward pass"
 
 
 def split_residuals(primal: CallModule, vjp: CallModule) -> tuple[CallModule, CallModule] | None:
-    """A forward pass that also returns residuals, and a backward pass that takes them.
+    """Return a forward pass that also returns residuals, and a backward pass that takes them.
 
     Args:
         primal: a call.
@@ -60,39 +61,48 @@ def split_residuals(primal: CallModule, vjp: CallModule) -> tuple[CallModule, Ca
     Raises:
         StructureError: `vjp` is not the VJP of `primal`.
     """
-    if len(vjp.args) != len(primal.args) + len(primal.results):
-        raise StructureError(
-            f"{vjp.name} takes {len(vjp.args)} arguments; the VJP of {primal.name} takes its "
-            f"{len(primal.args)} arguments and {len(primal.results)} cotangents."
-        )
-    with open_module(primal.module) as module:
-        vjp_module = parse_module(vjp.module)
-        if not (_inline(module) and _inline(vjp_module)):
+    with open_pair(primal, vjp) as pair:
+        if (passes := split_parsed(*pair)) is None:
             return None
-        body = _Body.of(vjp_module, vjp)
-        division = _divide(body, count=len(primal.args))
-        residuals = [body.values[number] for number in division.residuals]
-        specs = tuple(_residual_spec(value, index) for index, value in enumerate(residuals))
-        kept = _write_forward(module, _Body.of(module, primal), body, division)
-        forward = dataclasses.replace(
-            primal,
-            module=serialize_module(module, primal.stablehlo_version),
-            results=(*primal.results, *specs),
-            kept=kept,
-            residual_results=len(specs),
-            changes=(*primal.changes, _SPLIT),
+        return passes[0].serialized(), passes[1].serialized()
+
+
+def split_parsed(primal: ParsedCall, vjp: ParsedCall) -> tuple[ParsedCall, ParsedCall] | None:
+    """Return what `split_residuals` does, of parsed calls in one context.
+
+    Where it is None, the modules are other ones nevertheless.
+
+    Raises:
+        StructureError: `vjp` is not the VJP of `primal`.
+    """
+    if len(vjp.call.args) != len(primal.call.args) + len(primal.call.results):
+        raise StructureError(
+            f"{vjp.call.name} takes {len(vjp.call.args)} arguments; the VJP of {primal.call.name} "
+            f"takes its {len(primal.call.args)} arguments and {len(primal.call.results)} "
+            "cotangents."
         )
-        kept = _write_backward(vjp_module, body, division)
-        count = len(vjp.args)
-        backward = dataclasses.replace(
-            vjp,
-            module=serialize_module(vjp_module, vjp.stablehlo_version),
-            args=(*vjp.args, *specs),
-            kept=(*kept, *range(count, count + len(specs))),
-            residual_args=len(specs),
-            changes=(*vjp.changes, _SPLIT),
-        )
-        return forward, backward
+    if not (_inline(primal.module) and _inline(vjp.module)):
+        return None
+    body = _Body.of(vjp.module, vjp.call)
+    division = _divide(body, count=len(primal.call.args))
+    residuals = [body.values[number] for number in division.residuals]
+    specs = tuple(_residual_spec(value, index) for index, value in enumerate(residuals))
+    kept = _write_forward(primal.module, _Body.of(primal.module, primal.call), body, division)
+    forward = primal.rewritten(
+        _SPLIT,
+        results=(*primal.call.results, *specs),
+        kept=kept,
+        residual_results=len(specs),
+    )
+    kept = _write_backward(vjp.module, body, division)
+    count = len(vjp.call.args)
+    backward = vjp.rewritten(
+        _SPLIT,
+        args=(*vjp.call.args, *specs),
+        kept=(*kept, *range(count, count + len(specs))),
+        residual_args=len(specs),
+    )
+    return forward, backward
 
 
 def join_residuals(

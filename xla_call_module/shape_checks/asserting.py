@@ -32,11 +32,11 @@ from xla_call_module.stablehlo.modules import (
     walk,
 )
 from xla_call_module.stablehlo.refining import refine_results
+from xla_call_module.versions import LAST_WITHOUT_SHARDY
 
 __all__ = ["to_shape_check"]
 
 _NO_NAMES: Mapping[int, str] = MappingProxyType({})
-_PLAIN_CONVENTION = 9
 _MAX_SYMBOLS = 3
 _MAX_BYTES = 1 << 22
 _TYPICAL = 8
@@ -110,7 +110,7 @@ def to_shape_check(
     asserting = dataclasses.replace(
         call,
         module=artifact,
-        version=min(call.version, _PLAIN_CONVENTION),
+        version=min(call.version, LAST_WITHOUT_SHARDY),
         args=tuple(dataclasses.replace(call.args[index], sharding=None) for index in kept),
         results=(),
         kept=tuple(range(len(kept))),

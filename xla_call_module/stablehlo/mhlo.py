@@ -8,49 +8,38 @@ of composed operations that comes with StableHLO, has each of them too, and know
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from xla_call_module._jax import func, ir
 from xla_call_module.stablehlo.chlo import define_chlo
 from xla_call_module.stablehlo.composites import COMPOSITE
 from xla_call_module.stablehlo.modules import custom_call_target, walk
-from xla_call_module.versions import RELEASES
+from xla_call_module.versions import Feature
 
 __all__ = [
-    "NO_RELEASE",
+    "ALL_CALLS",
     "compose_custom_calls",
     "expand_custom_calls",
-    "first_release_with",
+    "feature_of_call",
+    "is_expandable",
     "to_custom_calls",
 ]
 
-# Older than each TensorFlow, so that it runs none of them.
-NO_RELEASE = (0, 0)
 _PREFIX = "mhlo."
-# Found by running each in each release.
-_FIRST = {
-    "mhlo.acos": (2, 21),
-    "mhlo.acosh": (2, 21),
-    "mhlo.asin": (2, 21),
-    "mhlo.asinh": (2, 21),
-    "mhlo.atanh": (2, 21),
-    "mhlo.cosh": (2, 21),
-    "mhlo.erf": (2, 16),
-    "mhlo.sinh": (2, 21),
-    "mhlo.topk": (2, 16),
-}
-_UNARY = frozenset(_FIRST) - {"mhlo.topk"}
+ALL_CALLS = frozenset(feature for feature in Feature if feature.name.startswith("MHLO_"))
+_FEATURES = {feature.value: feature for feature in ALL_CALLS - {Feature.MHLO_OTHER}}
+_UNARY = frozenset(_FEATURES) - {Feature.MHLO_TOPK.value}
 
 
-def first_release_with(operation: Any) -> tuple[int, int] | None:
-    """The oldest TensorFlow that runs a custom call of MHLO; None for any other operation."""
+def feature_of_call(operation: Any) -> Feature | None:
+    """Return what a release runs or not of a custom call of MHLO; None for other operations."""
     if operation.name != "stablehlo.custom_call":
         return None
     target = custom_call_target(operation)
     if not target.startswith(_PREFIX):
         return None
-    return _FIRST.get(target, RELEASES[-1].tensorflow)
+    return _FEATURES.get(target, Feature.MHLO_OTHER)
 
 
 def to_custom_calls(module: Any) -> None:
@@ -68,15 +57,14 @@ def to_custom_calls(module: Any) -> None:
         _replace(operation, call)
 
 
-def expand_custom_calls(module: Any, tensorflow: tuple[int, int]) -> None:
-    """Replace, in place, each call that `tensorflow` does not run by StableHLO's operations."""
-    calls = [
-        operation
-        for operation in walk(module)
-        if (first := first_release_with(operation)) is not None
-        and first > tensorflow
-        and _is_known(operation)
-    ]
+def is_expandable(operation: Any, features: Container[Feature]) -> bool:
+    """Return whether an operation is a call of one of some features that StableHLO can express."""
+    return feature_of_call(operation) in features and _is_known(operation)
+
+
+def expand_custom_calls(module: Any, features: Container[Feature]) -> None:
+    """Replace, in place, the calls of some features by StableHLO's operations."""
+    calls = [operation for operation in walk(module) if is_expandable(operation, features)]
     for call in calls:
         with call.context, call.location, ir.InsertionPoint(call):
             made = _to_chlo(call, call.operands)
@@ -89,7 +77,7 @@ def compose_custom_calls(module: Any) -> None:
     calls = [
         operation
         for operation in walk(module)
-        if first_release_with(operation) is not None and _is_known(operation)
+        if feature_of_call(operation) is not None and _is_known(operation)
     ]
     for number, call in enumerate(calls):
         with call.context, call.location:
@@ -107,9 +95,9 @@ def _define(module: Any, calls: Sequence[Any]) -> None:
 def _is_known(call: Any) -> bool:
     target = custom_call_target(call)
     if "mhlo.attributes" not in call.attributes:
-        return target in _FIRST
+        return target in _FEATURES
     smallest = "largest = false" in str(call.attributes["mhlo.attributes"])
-    return target in _FIRST and not smallest
+    return target in _FEATURES and not smallest
 
 
 def _to_composite(module: Any, call: Any, symbol: str) -> Any:

@@ -33,6 +33,7 @@ __all__ = [
     "first_line",
     "functions_of",
     "is_shape_assertion",
+    "open_context",
     "open_module",
     "parse_module",
     "print_constant",
@@ -85,9 +86,16 @@ def open_module(artifact: bytes) -> Iterator[Any]:
     Raises:
         FormatError: the bytes are damaged, or newer than this jaxlib reads.
     """
-    survive_forks()
-    with _contexts().take(len(artifact)):
+    with open_context(len(artifact)):
         yield parse_module(artifact)
+
+
+@contextmanager
+def open_context(size: int) -> Iterator[None]:
+    """The current MLIR context, for modules of some bytes."""
+    survive_forks()
+    with _contexts().take(size):
+        yield
 
 
 class _Contexts:

@@ -19,7 +19,7 @@ import savedmodel
 from bridge.core import npz_file
 from bridge.diff import diff
 from bridge.exporting.parameter_files import read_parameters
-from bridge.retarget_file import retarget_file
+from bridge.retarget import retarget_file
 from bridge.serving.signatures import read_signatures
 from bridge.verifying.trials import read_trials, write_trials
 from savedmodel.files.serving_files import PUBLICATION_FILE, WARMUP_FILE

@@ -1,0 +1,143 @@
+"""Which releases of TensorFlow run a call as it stands, and why the others do not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xla_call_module.analyses.readable import is_read_as_written
+from xla_call_module.call import CallModule
+from xla_call_module.errors import VersionError
+from xla_call_module.passes.pipeline import retarget
+from xla_call_module.passes.retargeting import (
+    Need,
+    explain_failure,
+    needs_of,
+    serialize_module_for,
+    unmet_needs,
+)
+from xla_call_module.stablehlo.bytecode import operation_versions, without_version
+from xla_call_module.stablehlo.modules import (
+    describe_location,
+    open_module,
+    serialize_module,
+    walk,
+)
+from xla_call_module.versions import RELEASES, Release, oldest_running
+
+__all__ = ["Obstacle", "find_obstacles", "oldest_release"]
+
+
+def oldest_release(call: CallModule) -> Release | None:
+    """The oldest known release that reads a call as it stands; None if not even the newest does."""
+    able = [r for r in RELEASES if call.version <= r.convention and _may_read(call, r)]
+    if not able:
+        return None
+    with open_module(call.module) as module:
+        needs = needs_of(module)
+        return next((r for r in able if not _obstacle(call, module, needs, r)[0]), None)
+
+
+def _may_read(call: CallModule, release: Release) -> bool:
+    is_older = call.stablehlo_version <= release.stablehlo
+    return is_older or release.reads_newer
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a release does not run a call as it stands.
+
+    Attributes:
+        release: the release.
+        reason: what it does not take: an operation, a version of StableHLO, a calling convention.
+        operation: the operation that has no older form or that the release refuses, with its source
+            line; empty where only a version is in the way, and where that was not looked for.
+        removable: whether `retarget` finds another form for the release; None where that was not
+            tried.
+    """
+
+    release: Release
+    reason: str
+    operation: str = ""
+    removable: bool | None = None
+
+
+def find_obstacles(call: CallModule, module: Any) -> tuple[Obstacle, ...]:
+    """Why each release that does not run a call as it stands does not, the oldest release first.
+
+    All of the last one is found out, which is the release just below the oldest that runs it.
+
+    Args:
+        call: any call.
+        module: its parsed module, which stays as it is.
+    """
+    needs = needs_of(module)
+    found = [
+        Obstacle(release, reason, operation)
+        for release in RELEASES
+        for reason, operation in [_obstacle(call, module, needs, release)]
+        if reason
+    ]
+    if not found:
+        return ()
+    last = found[-1]
+    operation = last.operation or _operation_in_the_way(call, module, last.release)
+    try:
+        retarget(call, last.release)
+        removable = True
+    except VersionError:
+        removable = False
+    known = dataclasses.replace(last, operation=operation, removable=removable)
+    return (*found[:-1], known)
+
+
+def _obstacle(
+    call: CallModule, module: Any, needs: Sequence[Need], release: Release
+) -> tuple[str, str]:
+    """What a release does not take and the operation behind it; empty texts where it runs."""
+    if unmet := unmet_needs(needs, release):
+        reason, oldest = unmet[0].reason, oldest_running([unmet[0].feature])
+        where = "on no known TensorFlow" if oldest is None else f"from TensorFlow {oldest.name} on"
+        return f"{reason} runs {where}", reason
+    if not _reads(call, module, release):
+        ours, theirs = (".".join(map(str, v)) for v in (call.stablehlo_version, release.stablehlo))
+        return f"it reads StableHLO up to {theirs}, and the module is {ours}", ""
+    if call.version > release.convention:
+        return f"it takes calling conventions up to {release.convention}, not {call.version}", ""
+    return "", ""
+
+
+def _reads(call: CallModule, module: Any, release: Release) -> bool:
+    """Whether a release knows every operation of a module in the version that it has there.
+
+    So it is where the module is the same at the release's own version of StableHLO.
+    """
+    if call.stablehlo_version <= release.stablehlo or is_read_as_written(call, release):
+        return True
+    if not _may_read(call, release):
+        return False
+    try:
+        forms = {
+            without_version(serialize_module(module, version))
+            for version in (call.stablehlo_version, release.stablehlo)
+        }
+    except (RuntimeError, ValueError):
+        return False
+    return len(forms) == 1
+
+
+def _operation_in_the_way(call: CallModule, module: Any, release: Release) -> str:
+    """The first operation that has no form in the release's StableHLO, or had to be given one."""
+    try:
+        older = serialize_module_for(call, module, release)
+    except (RuntimeError, ValueError) as error:
+        return explain_failure(module, error)
+    names = operation_versions(call.module) - operation_versions(older)
+    newer = {f"stablehlo.{name}": version for name, version in names}
+    first = next((op for op in walk(module) if op.name in newer), None)
+    if first is None:
+        return ""
+    name = first.name.replace("stablehlo", "vhlo")
+    return f"{name}{newer[first.name]} at {describe_location(first)}"

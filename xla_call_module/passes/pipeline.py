@@ -1,0 +1,270 @@
+"""The pipeline: which passes make a call fit for a consumer, in which order, and why so.
+
+Each verb describes what it makes by a `Target` and hands its calls to `prepare`, or the orders of a
+differentiable function to `prepare_chain`. A module is parsed once at the start, or not at all
+where its bytes tell that no pass has something to do, and serialized once at the end.
+
+To add a pass, write a `ModulePass` in a file of this folder and put it into `passes_for`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from xla_call_module.analyses.readable import is_read_as_written
+from xla_call_module.call import CallModule
+from xla_call_module.errors import StructureError
+from xla_call_module.passes.constants import hoist_constants
+from xla_call_module.passes.gspmd import to_gspmd
+from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.passes.locations import DROP_LOCATIONS
+from xla_call_module.passes.module_pass import (
+    ModulePass,
+    ParsedCall,
+    check_order_of,
+    open_call,
+    open_pair,
+    run_on_module,
+)
+from xla_call_module.passes.older_forms import call_composites, expand_mhlo_calls
+from xla_call_module.passes.platform_selection import select_platforms
+from xla_call_module.passes.residuals import split_parsed
+from xla_call_module.passes.retargeting import label_for, serialize_for
+from xla_call_module.versions import Release, parse_release
+
+__all__ = ["Artifact", "Prepared", "Target", "passes_for", "prepare", "prepare_chain", "retarget"]
+
+
+class Artifact(enum.Enum):
+    """At which StableHLO version a module is serialized in the end."""
+
+    FOR_RELEASE = "always at one that the release reads"
+    IF_NEEDED = "as it is where the release reads it, though it may be newer"
+    UNCHANGED = "at the one that it has, for the releases that read it as it is"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a call is made for.
+
+    Attributes:
+        tensorflow: the release that reads it; None for the oldest that runs it without another
+            form of its composites.
+        artifact: at which version the module is serialized.
+        platforms: those that stay, in the order of the platform index; None for all.
+        portable_linalg: whether calls of linear algebra libraries are replaced.
+        hoist_from: from how many bytes on a constant becomes an argument; None for no constant.
+        locations: whether the module keeps its source locations, which errors quote.
+    """
+
+    tensorflow: Release | None = None
+    artifact: Artifact = Artifact.FOR_RELEASE
+    platforms: tuple[str, ...] | None = None
+    portable_linalg: bool = False
+    hoist_from: int | None = None
+    locations: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a pipeline made.
+
+    Attributes:
+        calls: the call, or the orders of a chain.
+        constants: the values of the constants that were taken out and were not known, by key.
+    """
+
+    calls: tuple[CallModule, ...]
+    constants: Mapping[str, np.ndarray[Any, Any]]
+
+
+def passes_for(target: Target, *, known: Container[str] = ()) -> tuple[ModulePass, ...]:
+    """Return the passes for a target, in their order.
+
+    Args:
+        target: what they are for.
+        known: keys of constants whose values are at hand already.
+    """
+    steps: list[ModulePass] = []
+    if target.platforms is not None:
+        # First, since what only another platform runs needs no other pass.
+        steps.append(select_platforms(target.platforms))
+    if target.portable_linalg:
+        # Before constants are taken out, as the replacements bring some, and functions.
+        steps.append(lower_linalg())
+    if target.hoist_from is not None:
+        steps.append(hoist_constants(target.hoist_from, known=known))
+    if target.artifact is not Artifact.UNCHANGED:
+        # A module for GSPMD is parsed again, which costs less without its constants. Composites
+        # come before the calls of MHLO, which may be in their definitions.
+        release = target.tensorflow
+        steps += [to_gspmd(release), call_composites(release), expand_mhlo_calls(release)]
+    if not target.locations:
+        # Last, since the errors of all others quote them.
+        steps.append(DROP_LOCATIONS)
+    check_order_of(steps)
+    return tuple(steps)
+
+
+def prepare(call: CallModule, target: Target, *, known: Container[str] = ()) -> Prepared:
+    """Return one call as its target needs it.
+
+    Args:
+        call: any call.
+        target: what it is for.
+        known: keys of constants whose values are at hand already.
+
+    Raises:
+        VersionError: an operation has no form that the consumer reads.
+        FormatError: the module is damaged.
+        InteropError: what a pass refuses.
+
+    Example:
+        >>> import jax
+        >>> from xla_call_module import from_exported
+        >>> from xla_call_module.versions import parse_release
+        >>> spec = jax.ShapeDtypeStruct((3,), "float32")
+        >>> call = from_exported(jax.export.export(jax.jit(jax.lax.erf))(spec))
+        >>> prepare(call, Target(parse_release("2.18"))).calls[0].stablehlo_version
+        (1, 7, 3)
+    """
+    fits = _fits(call, target)
+    steps = passes_for(_unchanged(target) if fits else target, known=known)
+    if fits and not any(step.may_apply(call) for step in steps):
+        return Prepared((_labelled(call, target),), {})
+    with open_call(call) as parsed:
+        done = run_on_module(parsed, steps)
+        return Prepared((_serialized(done, target, fits=fits),), done.constants)
+
+
+def _fits(call: CallModule, target: Target) -> bool:
+    """Whether the module may be as old as it is."""
+    if target.artifact is not Artifact.IF_NEEDED or target.tensorflow is None:
+        return target.artifact is Artifact.UNCHANGED
+    return is_read_as_written(call, target.tensorflow)
+
+
+def _unchanged(target: Target) -> Target:
+    return dataclasses.replace(target, artifact=Artifact.UNCHANGED)
+
+
+def _serialized(parsed: ParsedCall, target: Target, *, fits: bool) -> CallModule:
+    if fits:
+        return _labelled(parsed.serialized(), target)
+    return serialize_for(parsed, target.tensorflow)
+
+
+def _labelled(call: CallModule, target: Target) -> CallModule:
+    """A call with the calling convention of the release, if the target is about one."""
+    if target.artifact is Artifact.UNCHANGED or target.tensorflow is None:
+        return call
+    return label_for(call, target.tensorflow, call.module)
+
+
+def prepare_chain(
+    calls: Iterable[CallModule],
+    target: Target,
+    *,
+    residuals: bool = False,
+    known: Collection[str] = (),
+) -> Prepared:
+    """Return the orders of a differentiable function as their target needs them.
+
+    The VJPs have no source locations then, whatever `target` says: these would be those of the
+    program that asked for the VJPs.
+
+    Args:
+        calls: the call, its VJP, the VJP of that, …; taken one after another, so that an iterator
+            that forgets them keeps few of them in memory.
+        target: what all of them are for.
+        residuals: whether the first two become a forward and a backward pass.
+        known: keys of constants whose values are at hand already.
+
+    Raises:
+        VersionError, FormatError, InteropError: as `prepare`.
+    """
+    remaining = iter(calls)
+    made: list[CallModule] = []
+    constants: dict[str, np.ndarray[Any, Any]] = {}
+    without = dataclasses.replace(target, locations=False)
+    first = list(itertools.islice(remaining, 2)) if residuals else []
+    split = _split(first, target, known) if len(first) > 1 else None
+    if split is not None:
+        made += split.calls
+        constants |= split.constants
+        first = []
+    for call in itertools.chain(first, remaining):
+        wanted = without if made else target
+        prepared = prepare(call, wanted, known={*known, *constants})
+        made += prepared.calls
+        constants |= prepared.constants
+    return Prepared(tuple(made), constants)
+
+
+def _split(calls: Sequence[CallModule], target: Target, known: Collection[str]) -> Prepared | None:
+    """A forward and a backward pass, prepared; None where the two calls have no such form.
+
+    What is split is whole modules, whose constants are not taken out yet. What the forward pass
+    takes over from the VJP has no source locations, either.
+    """
+    early = dataclasses.replace(_unchanged(target), hoist_from=None, locations=True)
+    late = dataclasses.replace(target, platforms=None, portable_linalg=False)
+    with open_pair(*calls) as (primal, vjp):
+        primal = run_on_module(primal, passes_for(early))
+        vjp = run_on_module(vjp, [*passes_for(early), DROP_LOCATIONS])
+        if (passes := split_parsed(primal, vjp)) is None:
+            return None
+        forward = run_on_module(passes[0], passes_for(late, known=known))
+        without = dataclasses.replace(late, locations=False)
+        values = {*known, *forward.constants}
+        backward = run_on_module(passes[1], passes_for(without, known=values))
+        fits = target.artifact is Artifact.UNCHANGED
+        made = tuple(_serialized(each, target, fits=fits) for each in (forward, backward))
+        return Prepared(made, {**forward.constants, **backward.constants})
+
+
+def retarget(
+    call: CallModule, tensorflow: str | Release | None = None, *, locations: bool = True
+) -> CallModule:
+    """Return the same computation as TensorFlow `tensorflow` reads it.
+
+    Args:
+        call: any call.
+        tensorflow: the consumer, for example `"2.18"`; None for the oldest one that can run the
+            computation without another form of its composites.
+        locations: whether the module keeps its source locations, which errors quote.
+
+    Returns:
+        A call whose artifact, calling convention and Shardy flag that consumer reads. Arguments
+        and results are the same.
+
+    Raises:
+        VersionError: an operation has no form that the consumer reads; the message names it, its
+            place in the Python source, and the oldest TensorFlow that would do. Or `tensorflow`
+            is no version.
+        StructureError: it is no call.
+
+    Example:
+        >>> import jax
+        >>> from xla_call_module import from_exported, retarget
+        >>> spec = jax.ShapeDtypeStruct((3,), "float32")
+        >>> call = from_exported(jax.export.export(jax.jit(jax.lax.erf))(spec))
+        >>> retarget(call, "2.18").stablehlo_version
+        (1, 7, 3)
+    """
+    if not isinstance(call, CallModule):
+        raise StructureError(
+            f"Expected a CallModule, got {type(call).__name__}. To do: make one with "
+            "from_exported; bridge.retarget takes an Exported."
+        )
+    if tensorflow is not None and not isinstance(tensorflow, Release):
+        tensorflow = parse_release(tensorflow)
+    (made,) = prepare(call, Target(tensorflow, locations=locations)).calls
+    return made
