@@ -78,7 +78,12 @@ class _Reference:
         self._inputs = dict(sorted(binding.inputs.items(), key=lambda item: item[1]))
         self._outputs = dict(sorted(binding.outputs.items(), key=lambda item: item[1]))
         self._params = [to_physical(leaf) for leaf in tree_util.tree_leaves(signature.params)]
-        self._variables = {name: i for i, name in enumerate(signature.variable_names) if name}
+        # TensorFlow's signature has no variable that nothing in the file takes.
+        self._variables = {
+            name: index
+            for index, name in enumerate(signature.variable_names)
+            if name and index in binding.taken
+        }
         self._deviations = _deviations_of(self._call)
         self._run = jax.jit(self._evaluate, static_argnums=(0, 1))
         names = self._call.symbols

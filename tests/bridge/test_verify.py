@@ -178,6 +178,15 @@ def test_the_command(folder, report, tmp_path, monkeypatch, capsys):
     assert "serving_default, random, b=1, order 0:\ny at index (0,) is 1.\n" in shown
 
 
+def test_a_parameter_that_nothing_takes(tmp_path):
+    """TensorFlow's signature does not have its variable."""
+    params = {"unused": np.float32(2), "w": np.float32(3)}
+    exported = export.export(jax.jit(lambda params, x: params["w"] * x))(params, jnp.ones(2))
+    bridge.save(exported, tmp_path / "model", params=params)
+    assert _wrong(bridge.verify(tmp_path / "model")) == {}
+    assert make_trials(load(tmp_path / "model"), seed=0)[0].variables == ("w",)
+
+
 def test_trouble(folder, tmp_path, capsys):
     assert main(["verify", str(tmp_path / "nothing")]) == 2
     assert "has no saved_model.pb" in capsys.readouterr().err
