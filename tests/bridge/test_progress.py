@@ -16,7 +16,7 @@ SAVE = """
 import sys
 import jax, jax.export, numpy as np
 import bridge
-from bridge import progress
+from bridge.core import progress
 progress._SILENT_SECONDS = float(sys.argv[2])
 params = {"w": np.zeros((3 << 20, 8), np.float32)}
 specs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
@@ -28,7 +28,7 @@ LOAD = """
 import sys
 import jax
 import bridge
-from bridge import progress
+from bridge.core import progress
 progress._SILENT_SECONDS = float(sys.argv[2])
 mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 bridge.load(sys.argv[1], mesh=mesh).params
@@ -37,7 +37,7 @@ VERIFY = """
 import sys
 import jax.export
 import bridge
-from bridge import progress
+from bridge.core import progress
 progress._SILENT_SECONDS = float(sys.argv[2])
 exported = jax.export.export(jax.jit(jax.numpy.sin))(jax.ShapeDtypeStruct((3,), "float32"))
 bridge.save(exported, sys.argv[1])

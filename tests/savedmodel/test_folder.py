@@ -251,7 +251,7 @@ class TestFull:
         code = """
 import resource
 import savedmodel, numpy as np
-from savedmodel import bundle_layout, bundle_writer
+from savedmodel.variables import bundle_layout, bundle_writer
 from savedmodel.files.folder import new_folder
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 tensor = bundle_layout.BundleTensor("w", 1, (100_000,), lambda: [np.zeros(100_000, np.float32)])

@@ -14,7 +14,8 @@ from xla_call_module import _jax
 
 PARSE = """
 import sys
-from xla_call_module import retargeting, stablehlo
+from xla_call_module.passes import retargeting
+from xla_call_module.stablehlo import modules as stablehlo
 with stablehlo.open_module(open(sys.argv[1], "rb").read()) as module:
     print(stablehlo.read_main(module).args[0])
     stablehlo.serialize_module(module, (1, 9, 1))
