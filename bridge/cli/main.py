@@ -195,6 +195,21 @@ def _run_onnx(options: argparse.Namespace) -> int:
     return 0
 
 
+def _add_passes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", help="the folder with saved_model.pb")
+    add_save_arguments(parser, ["tensorflow", "linalg"])
+    parser.add_argument(
+        "--platforms", metavar="NAMES", type=to_parts, help="those that stay, such as cpu,tpu"
+    )
+    parser.add_argument("--run", metavar="NAME", help="run one pass and print each module after it")
+
+
+def _run_passes(options: argparse.Namespace) -> int:
+    from bridge.cli.passes_command import run_passes_command
+
+    return run_passes_command(options)
+
+
 def _add_retarget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="IN", help="the folder of a SavedModel of any writer")
     parser.add_argument("target", metavar="OUT", help="the new folder")
@@ -271,6 +286,7 @@ _COMMANDS = (
         trouble=2,
     ),
     _Command("onnx", "make an ONNX model of a SavedModel or artifact", _add_onnx, _run_onnx),
+    _Command("passes", "list the passes that would run", _add_passes, _run_passes),
     _Command(
         "publish", "put a SavedModel where TensorFlow Serving finds it", add_publish, run_publish
     ),
