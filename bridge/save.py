@@ -24,7 +24,17 @@ from bridge.saving.processes import JaxProcesses, is_spread
 from bridge.saving.signature_defaults import with_defaults
 from savedmodel.files.staging import staged_folder
 from savedmodel.manifest import write_manifest
-from savedmodel.model import DEFAULT_SIGNATURE, Function, SavedModel, Signature, Variable
+from savedmodel.model import (
+    DEFAULT_SIGNATURE,
+    Function,
+    Input,
+    Output,
+    Parameter,
+    SavedModel,
+    Signature,
+    Value,
+    Variable,
+)
 from savedmodel.protos.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write
 from savedmodel.write_together import write_together
@@ -311,29 +321,34 @@ def _to_signature(
             "return something."
         )
     arguments = to_structure(exported.in_tree)
-    bound: dict[int, int] = {}
+    passed: dict[int, Value] = {}
     if has_params:
         arguments = _without_first(arguments)
         check_parameters(call.name, call.args[: len(variables)], variables)
-        bound = {index: index for index in range(len(variables))}
+        passed = {index: Parameter(index) for index in range(len(variables))}
     free = sorted(leaves(arguments))
     names = dict(zip(free, input_names(key, call, free, inputs), strict=True))
+    places = {key: len(variables) + position for position, key in enumerate(constants)}
+    passed |= {index: Input(name) for index, name in names.items()}
+    passed |= {index: Parameter(places[key]) for index, key in call.constants.items()}
     function = Function(
         name=key,
         chain=chain,
-        bound=bound,
+        passed=passed,
         arguments=arguments,
         parameters=parameter_names(call, arguments, first=int(has_params)),
         results=to_structure(exported.out_tree),
         no_gradient=_no_gradient(call.name, len(chain) - 1),
-        constants={key: len(variables) + position for position, key in enumerate(constants)},
+        constants=places,
         check=to_shape_check(call, names),
     )
     return Signature(
         key=key,
         function=function,
-        inputs={name: index for index, name in names.items()},
-        outputs={name: index for index, name in enumerate(output_names(key, call, outputs))},
+        input_specs={name: call.args[index] for index, name in names.items()},
+        output_values={
+            name: Output(0, index) for index, name in enumerate(output_names(key, call, outputs))
+        },
     )
 
 
@@ -367,7 +382,7 @@ def _without_first(arguments: Structure) -> Structure:
 
 def _describe(signatures: Sequence[Signature], *, has_params: bool) -> dict[str, Any]:
     """What `inspect` shows of the file beside what its nodes say of themselves."""
-    calls = [call for signature in signatures for call in signature.function.chain]
+    calls = (call for signature in signatures for call in signature.function.chain)
     releases = [release for call in calls if (release := oldest_release(call)) is not None]
     return {
         "format": _FORMAT,

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from savedmodel.files.folder import VARIABLES
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.variables.tensor_bundle import read_index
-from savedmodel.write import VARIABLES
 from xla_call_module.errors import FormatError
 
 __all__ = ["check_sizes", "copy_files"]

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.protos.structures import NONE, Structure
-from savedmodel.wiring import Wiring
-from xla_call_module.call import CallModule
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DType
 from xla_call_module.errors import StructureError
 from xla_call_module.shape_checks.shape_assertions import ShapeCheck
 
-__all__ = ["Function", "SavedModel", "Signature", "Variable", "VariablePart"]
+__all__ = [
+    "BatchBuckets",
+    "Cast",
+    "Constant",
+    "Function",
+    "Gradient",
+    "Input",
+    "Output",
+    "Parameter",
+    "Reshape",
+    "SavedModel",
+    "Signature",
+    "Value",
+    "Variable",
+    "VariablePart",
+]
 
 # Children of the root object that are not functions.
 RESERVED_NAMES = frozenset({
@@ -175,69 +188,229 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
-    """A chain of calls with variables bound, as one TensorFlow function.
+class BatchBuckets:
+    """The sizes that the batches of a function are padded to; XLA compiles a program for each.
+
+    A batch goes to the smallest of them that holds it, with its last row repeated, and of the
+    results the rows that were added are cut off. A batch that is larger than all, and an empty one,
+    is passed as it is.
 
     Attributes:
-        name: what it is called in the file.
-        chain: the function, its VJP, the VJP of that, …; as many gradients as are written.
-        bound: for indices into `chain[0].args`, the index of the variable that is passed there.
-        arguments: the other arguments, as a pair of positional and keyword arguments; the leaves
-            are indices into `chain[0].args`.
-        parameters: names of the positional arguments.
+        symbol: the dimension variable that leads the shapes of what is padded and cut.
+        sizes: the sizes, ascending.
+    """
+
+    symbol: str
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that are none, or not in order."""
+        if not self.sizes or self.sizes[0] < 1 or list(self.sizes) != sorted(set(self.sizes)):
+            raise StructureError(
+                f"{self.sizes} are no sizes of batches; expected ascending numbers from 1 on."
+            )
+
+    def lead(self, spec: TensorSpec) -> bool:
+        """Whether the rows of an argument or result are those of the batch."""
+        return bool(spec.shape) and spec.shape is not None and spec.shape[0] == self.symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of the signature, by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A variable of the file, by its index."""
+
+    variable: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """An array in the graph."""
+
+    value: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A value in another dtype."""
+
+    source: Value
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """A value in another shape, of which one size may be -1, to be inferred."""
+
+    source: Value
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result of a function, by the index of the function in the signature and its own."""
+
+    function: int
+    index: int
+
+
+Value = Input | Parameter | Constant | Cast | Reshape | Output
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The gradient of a call, as another program's file has it.
+
+    Attributes:
+        call: the module.
+        operands: what it takes: `("operand", i)` of the call, the cotangent of `("result", i)`, or
+            `("zero", i)` for the cotangent of the i-th result that has none.
+        results: for each operand of the call which result is its cotangent; None for none.
+    """
+
+    call: CallModule
+    operands: tuple[tuple[str, int], ...]
+    results: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A chain of calls with what is bound to their arguments, as one TensorFlow function.
+
+    Attributes:
+        name: the name of the function in the file.
+        chain: the call, its VJP, the VJP of that, …; as many gradients as are written.
+        passed: for indices into `chain[0].args` the value that is passed there; what the module
+            does not take may be missing.
+        arguments: the arguments that are no variables, as a pair of positional and keyword
+            arguments; the leaves are indices into `chain[0].args`.
+        parameters: the names of the positional arguments.
         results: the result; the leaves are indices into `chain[0].results`.
-        no_gradient: what TensorFlow says when a gradient is asked for that the chain does not have.
+        no_gradient: the message of TensorFlow when a gradient is asked for that the chain lacks.
         constants: for the keys of the chain's constants the index of the variable that holds it.
-        batch_buckets: what the batches are padded to; None for what they are.
-        check: what is asserted of the arguments' shapes before the call, besides what its module
-            asserts; of a function that was read None, because the chain says all of it.
+        batch_buckets: the sizes that batches are padded to; None where they are not padded.
+        check: the assertions about the arguments' shapes before the call, besides those of its
+            module; None for a function that was read, because the chain says all of it.
+        gradient: the gradient of a call that does not describe itself, if the file has one.
     """
 
     name: str
     chain: tuple[CallModule, ...]
-    bound: Mapping[int, int]
-    arguments: Structure
-    parameters: tuple[str, ...]
-    results: Structure
+    passed: Mapping[int, Value]
+    arguments: Structure = NONE
+    parameters: tuple[str, ...] = ()
+    results: Structure = NONE
     no_gradient: str = ""
     constants: Mapping[str, int] = field(default_factory=dict)
     batch_buckets: BatchBuckets | None = None
     check: ShapeCheck | None = field(default=None, compare=False)
+    gradient: Gradient | None = None
 
     @property
     def call(self) -> CallModule:
-        """Order 0 of the chain."""
+        """The call of order 0."""
         return self.chain[0]
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """The values that the call takes, in the order of `call.operands`."""
+        return tuple(self.passed[index] for index in self.call.kept)
+
+    @property
+    def bound(self) -> dict[int, int]:
+        """For indices into `chain[0].args` the index of the parameter that is passed there."""
+        constants = self.call.constants
+        return {
+            index: value.variable
+            for index, value in self.passed.items()
+            if isinstance(value, Parameter) and index not in constants
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A function under the flat names that TensorFlow Serving knows.
+    """A computation under the flat names that TensorFlow Serving knows.
+
+    A signature that is written has one function, takes its arguments and returns its results as
+    they are. One that was read may have several, with casts and reshapes between.
 
     Attributes:
-        key: such as `serving_default`; also the name of the root's function.
-        function: what it computes.
-        inputs: for each input name the index into the function's arguments.
-        outputs: for each output name the index into its results.
-        wiring: of one that was read, all that is around its calls; the other attributes have what
-            is passed on as it is.
-        defaults: what those inputs are that a request leaves out, by their names.
+        key: the key, such as `serving_default`; also the name of the root's function.
+        function: the first function.
+        input_specs: for each input name what TensorFlow says of it.
+        output_values: for each output name its value.
+        other_functions: the functions after the first, each after those whose results it takes.
+        defaults: by the names of inputs the values that they have where a request leaves them out.
+        inputs: for each input that the first function takes as it is the index of its argument.
+        outputs: for each output that the first function returns as it is the index of its result.
     """
 
     key: str
     function: Function
-    inputs: Mapping[str, int]
-    outputs: Mapping[str, int]
-    wiring: Wiring | None = field(default=None, compare=False)
+    input_specs: Mapping[str, TensorSpec]
+    output_values: Mapping[str, Value]
+    other_functions: tuple[Function, ...] = ()
     defaults: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict, compare=False)
+    inputs: Mapping[str, int] = field(init=False, compare=False)
+    outputs: Mapping[str, int] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a key that the root object cannot have as an attribute."""
+        """Refuse a key that the root object cannot have as an attribute; index the names."""
         if not re.fullmatch(r"[A-Za-z]\w*", self.key) or self.key in RESERVED_NAMES:
             raise StructureError(
                 f"{self.key!r} cannot be a signature key. To do: take a letter followed by "
                 f"letters, digits and underscores, and none of {', '.join(sorted(RESERVED_NAMES))}."
             )
+        passed = self.function.passed.items()
+        taken = {value.name: index for index, value in passed if isinstance(value, Input)}
+        inputs = {name: taken[name] for name in self.input_specs if name in taken}
+        outputs = {
+            name: value.index
+            for name, value in self.output_values.items()
+            if isinstance(value, Output) and value.function == 0
+        }
+        object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "outputs", outputs)
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """All functions, each after those whose results it takes."""
+        return (self.function, *self.other_functions)
+
+    @property
+    def is_one_function(self) -> bool:
+        """Whether the signature is one function of its inputs and of variables, and no more."""
+        return (
+            not self.other_functions
+            and all(isinstance(value, Input | Parameter) for value in self.function.operands)
+            and all(isinstance(value, Output) for value in self.output_values.values())
+        )
+
+    def values(self) -> Iterator[Value]:
+        """Return every value, before those that are made of it; each as often as it is used."""
+        functions = self.functions
+        seen: set[int] = set()
+        # With each value whether what it is made of was visited; a stack, as chains are long.
+        pending = [(value, False) for value in [*self.output_values.values()][::-1]]
+        while pending:
+            value, visited = pending.pop()
+            below: Sequence[Value] = ()
+            if isinstance(value, Cast | Reshape):
+                below = (value.source,)
+            elif isinstance(value, Output) and value.function not in seen:
+                seen.add(value.function)
+                below = functions[value.function].operands
+            if visited or not below:
+                yield value
+            else:
+                pending.append((value, True))
+                pending.extend((operand, False) for operand in reversed(below))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +438,16 @@ class SavedModel:
     @property
     def module_bytes(self) -> int:
         """The size of all modules, which is nearly all of saved_model.pb."""
-        chains = (signature.function.chain for signature in self.signatures)
-        return sum(len(call.module) for chain in chains for call in chain)
+        return sum(len(call.module) for call in self.calls)
+
+    @property
+    def calls(self) -> Iterator[CallModule]:
+        """The calls of all signatures, each with its gradients."""
+        for signature in self.signatures:
+            for function in signature.functions:
+                yield from function.chain
+                if function.gradient is not None:
+                    yield function.gradient.call
 
     @property
     def default(self) -> Signature:

@@ -15,9 +15,9 @@ from savedmodel.encode.functions import write_functions
 from savedmodel.encode.graph import INIT_OP, write_graph
 from savedmodel.encode.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objects
 from savedmodel.files import checksum
-from savedmodel.files.folder import PROTO_FILE
+from savedmodel.files.folder import PROTO_FILE, VARIABLES
 from savedmodel.files.staging import new_place
-from savedmodel.model import SavedModel, VariablePart
+from savedmodel.model import SavedModel, Signature, VariablePart
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.schema import SavedModel as SavedModelProto
 from savedmodel.variables.bundle_layout import (
@@ -32,7 +32,6 @@ from xla_call_module.errors import StructureError
 
 __all__ = ["counting", "encode", "layout_of", "serialize_proto", "write", "write_proto"]
 
-VARIABLES = "variables/variables"
 METADATA_COLLECTION = "jax_tf_bridge"
 # protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/.
 MAX_PROTO_BYTES = 2**31 - 1
@@ -149,10 +148,11 @@ def encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
             calls of modules.
     """
     _check_size(model)
-    if model.others:
+    others = [*model.others, *(s.key for s in model.signatures if not _can_be_written(s))]
+    if others:
         raise StructureError(
-            f"The signature {next(iter(model.others))} computes something besides calls of "
-            "modules, and cannot be written. To do: copy the folder that it was read from."
+            f"The signature {others[0]} computes something besides calls of modules, and cannot be "
+            "written. To do: copy the folder that it was read from."
         )
     proto: Any = SavedModelProto(saved_model_schema_version=1)
     meta_graph = proto.meta_graphs.add()
@@ -173,6 +173,11 @@ def encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
     meta_graph.collection_def[METADATA_COLLECTION].bytes_list.value.append(metadata)
     meta_graph.object_graph_def.CopyFrom(objects.saved)
     return proto, objects
+
+
+def _can_be_written(signature: Signature) -> bool:
+    """Whether a signature is one function, whose gradients describe themselves."""
+    return signature.is_one_function and signature.function.gradient is None
 
 
 def layout_of(model: SavedModel, objects: ObjectGraph, num_shards: int | None) -> Layout:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from savedmodel.files.folder import new_folder
+from savedmodel.files.folder import VARIABLES, new_folder
 from savedmodel.files.remote import is_remote
 from savedmodel.model import SavedModel
 from savedmodel.variables.bundle_layout import BundleStrings, Layout
 from savedmodel.variables.bundle_writer import write_data_files, write_index
 from savedmodel.variables.tensor_bundle import BundleEntry, index_path, read_index
-from savedmodel.write import VARIABLES, counting, encode, layout_of, serialize_proto, write_proto
+from savedmodel.write import counting, encode, layout_of, serialize_proto, write_proto
 from xla_call_module.errors import FormatError, StructureError
 
 __all__ = ["Group", "write_together"]

@@ -12,8 +12,7 @@ from jax import export
 from bridge.batching.batch_sizes import parse_buckets
 from bridge.batching.rowwise.analysis import results_in_batches
 from bridge.batching.trial import try_padding
-from savedmodel.batch_buckets import BatchBuckets
-from savedmodel.model import Signature
+from savedmodel.model import BatchBuckets, Signature
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import symbols
 from xla_call_module.errors import StructureError

@@ -25,8 +25,7 @@ from bridge.core.keys import to_logical, to_physical
 from bridge.core.probes import HUGE, RANDOM, choose_sizes, draw
 from bridge.loading.calling import call_flat
 from bridge.saving.processes import is_spread
-from savedmodel.batch_buckets import BatchBuckets
-from savedmodel.model import Signature
+from savedmodel.model import BatchBuckets, Signature
 from xla_call_module.call import CallModule
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import WIDE

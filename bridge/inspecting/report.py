@@ -18,8 +18,7 @@ from savedmodel.files.provenance import tensorflow_writer
 from savedmodel.files.records import record_sizes
 from savedmodel.files.serving_files import WARMUP_FILE
 from savedmodel.manifest import Manifest, read_manifest
-from savedmodel.model import SavedModel, Signature, Variable
-from savedmodel.wiring import Parameter
+from savedmodel.model import Parameter, SavedModel, Signature, Variable
 from xla_call_module.analyses.several_devices import operation_of_several_devices
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import unite
@@ -412,11 +411,9 @@ def _report_tensor(name: str, spec: TensorSpec, used: bool) -> TensorReport:  # 
 def _bound(signature: Signature, variables: Sequence[Variable]) -> tuple[str, ...]:
     """The names of the variables that a signature takes, in their order."""
     function, names = signature.function, names_of(variables)
-    found = {*function.bound.values(), *function.constants.values()}
-    if signature.wiring is not None:
-        values = (value for value in signature.wiring.values() if isinstance(value, Parameter))
-        found |= {value.variable for value in values}
-    return tuple(names[index] for index in sorted(found))
+    values = (value for value in signature.values() if isinstance(value, Parameter))
+    indices = {value.variable for value in values} | {*function.constants.values()}
+    return tuple(names[index] for index in sorted(indices))
 
 
 def _report_checks(call: CallModule) -> tuple[CheckReport, ...]:
@@ -471,8 +468,7 @@ def _metadata(model: SavedModel) -> dict[str, Any]:
 def _writer(folder: ModelFolder, model: SavedModel) -> tuple[str, bool]:
     """What wrote the file, and whether that was TensorFlow with what is ours."""
     version = tensorflow_writer(PROTO_FILE, within=folder)
-    calls = [call for signature in model.signatures for call in signature.function.chain]
-    ours = any(call.exported for call in calls)
+    ours = any(call.exported for call in model.calls)
     if version:
         return f"TensorFlow {version}", ours
     return str(model.metadata.get("writer", "another program")), False

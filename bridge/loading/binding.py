@@ -15,9 +15,8 @@ from bridge.core.trees import key_names, unique_names
 from bridge.loading.exported_from_call import export_wiring, input_order, to_results
 from bridge.loading.hoisted_constants import find_constants
 from bridge.loading.restore import restore
-from savedmodel.model import SavedModel, Signature
+from savedmodel.model import Input, Parameter, SavedModel, Signature
 from savedmodel.protos.structures import NONE, Leaf, Structure
-from savedmodel.wiring import Input, Output, Parameter, Wiring
 from xla_call_module.checks import DisabledCheck
 
 __all__ = ["Binding", "bind"]
@@ -62,17 +61,15 @@ def bind(
     Raises:
         InteropError: see `restore`.
     """
-    wiring = signature.wiring
-    assert wiring is not None, "the file was read"
-    if not _describes_itself(signature, wiring, model):
-        return _bind_wiring(wiring, model, disabled_checks, mesh)
+    if not _describes_itself(signature, model):
+        return _bind_wiring(signature, model, disabled_checks, mesh)
     function = signature.function
     known = {key: model.variables[index].shared for key, index in function.constants.items()}
     constant = find_constants(function.chain, known, model)
     exported = restore(function.chain, constant, disabled_checks)
     params = _params_tree(exported, signature, model)
     if params is None and function.bound:
-        return _bind_wiring(wiring, model, disabled_checks, mesh)
+        return _bind_wiring(signature, model, disabled_checks, mesh)
     variables = () if params is None else _variables_of(params, signature, model)
     taken = frozenset(index for call in function.chain for index in call.kept)
     return Binding(exported, params, variables, signature.inputs, signature.outputs, taken)
@@ -98,20 +95,18 @@ def _variables_of(
     return tuple(variables)
 
 
-def _describes_itself(signature: Signature, wiring: Wiring, model: SavedModel) -> bool:
+def _describes_itself(signature: Signature, model: SavedModel) -> bool:
     """Whether the signature is one call with its own `Exported`, and nothing around it."""
-    invocations, call = wiring.invocations(), signature.function.call
-    if len(invocations) != 1 or not call.exported:
+    call = signature.function.call
+    if not signature.is_one_function or not call.exported:
         return False
-    operands = invocations[0].operands
-    names = [value.name for value in operands if isinstance(value, Input)]
-    results = [value.index for value in wiring.outputs.values() if isinstance(value, Output)]
+    names = [value.name for value in signature.function.operands if isinstance(value, Input)]
+    unused = set(range(len(call.own_args))) - set(call.kept)
     return (
-        all(isinstance(value, Input | Parameter) for value in operands)
-        and len(names) == len(set(names))
-        and len(wiring.inputs) - len(names) <= len(set(range(len(call.own_args))) - set(call.kept))
-        and len(wiring.outputs) == len(call.own_results)
-        and sorted(results) == list(range(len(call.own_results)))
+        len(names) == len(set(names))
+        and len(signature.input_specs) - len(names) <= len(unused)
+        and len(signature.outputs) == len(call.own_results)
+        and sorted(signature.outputs.values()) == list(range(len(call.own_results)))
         and (_is_recorded(signature, model) or _names_fit(signature))
     )
 
@@ -137,30 +132,30 @@ def _names_fit(signature: Signature) -> bool:
 
 
 def _bind_wiring(
-    wiring: Wiring,
+    signature: Signature,
     model: SavedModel,
     disabled_checks: tuple[DisabledCheck, ...],
     mesh: AbstractMesh | None,
 ) -> Binding:
     """The function behind a signature that TensorFlow made: the inputs are its arguments."""
-    chosen = _parameters(wiring, model)
+    chosen = _parameters(signature, model)
     texts = unique_names(model.variables[v].key or model.variables[v].name for v in chosen)
     names = dict(zip(chosen, texts, strict=True))
-    exported = export_wiring(wiring, names, model, disabled_checks, mesh)
+    exported = export_wiring(signature, names, model, disabled_checks, mesh)
     by_name = sorted(names, key=names.__getitem__)
-    inputs = dict(zip(input_order(wiring), range(len(names), len(exported.in_avals)), strict=True))
+    places = range(len(names), len(exported.in_avals))
     # What JAX has just exported has structures of a registry that `jit` has to itself.
     exported = dataclasses.replace(
         exported,
         in_tree=_of_default_registry(exported.in_tree),
         out_tree=_of_default_registry(exported.out_tree),
     )
-    outputs = to_results({name: name for name in wiring.outputs})
+    outputs = to_results({name: name for name in signature.output_values})
     return Binding(
         exported=exported,
         params=tree_util.tree_structure(dict.fromkeys(texts, 0)) if names else None,
         variables=tuple(by_name),
-        inputs=inputs,
+        inputs=dict(zip(input_order(signature), places, strict=True)),
         outputs={name: index for index, name in enumerate(tree_util.tree_leaves(outputs))},
         taken=range(len(exported.in_avals)),
     )
@@ -171,17 +166,17 @@ def _of_default_registry(tree: tree_util.PyTreeDef) -> tree_util.PyTreeDef:
     return tree_util.tree_structure(tree_util.tree_unflatten(tree, range(tree.num_leaves)))
 
 
-def _parameters(wiring: Wiring, model: SavedModel) -> list[int]:
+def _parameters(signature: Signature, model: SavedModel) -> list[int]:
     """The variables that are passed to calls and are no constants."""
     hoisted = {
         id(operand)
-        for invocation in wiring.invocations()
-        for index, operand in zip(invocation.call.kept, invocation.operands, strict=True)
-        if index in invocation.call.constants
+        for function in signature.functions
+        for index, operand in function.passed.items()
+        if index in function.call.constants
     }
     found = (
         value.variable
-        for value in wiring.values()
+        for value in signature.values()
         if isinstance(value, Parameter) and id(value) not in hoisted
     )
     return [v for v in dict.fromkeys(found) if not model.variables[v].constant]

@@ -28,17 +28,18 @@ from bridge.loading.hoisted_constants import find_constants
 from bridge.loading.restore import restore
 from bridge.loading.signature_calls import result_shapes
 from bridge.loading.spreading import on_one_device, spread
-from savedmodel.model import SavedModel, Variable
-from savedmodel.wiring import (
+from savedmodel.model import (
     Cast,
     Constant,
+    Function,
     Gradient,
     Input,
-    Invocation,
     Parameter,
     Reshape,
+    SavedModel,
+    Signature,
     Value,
-    Wiring,
+    Variable,
 )
 from xla_call_module.analyses.custom_calls import classify, refuse_callbacks
 from xla_call_module.analyses.several_devices import check_one_device
@@ -130,7 +131,7 @@ class _Function:
 
 
 def export_wiring(
-    wiring: Wiring,
+    signature: Signature,
     names: Mapping[int, str],
     model: SavedModel,
     disabled_checks: Sequence[DisabledCheck],
@@ -139,7 +140,7 @@ def export_wiring(
     """A signature as an `Exported` of a dict of parameters, if there are any, and of its inputs.
 
     Args:
-        wiring: of the signature.
+        signature: one of `model`.
         names: for each variable that is a parameter its name.
         model: the file.
         disabled_checks: safety checks that are not in force besides those of the calls.
@@ -153,8 +154,8 @@ def export_wiring(
     def constant(variable: int) -> np.ndarray[Any, Any]:
         return variables[variable].shared()
 
-    functions = _with_own_symbols(_to_functions(wiring, model, disabled_checks))
-    specs = _input_specs(wiring, functions)
+    functions = _with_own_symbols(_to_functions(signature, model, disabled_checks))
+    specs = _input_specs(signature, functions)
 
     def function(*arguments: Any) -> Any:
         params, *inputs = arguments if names else ({}, *arguments)
@@ -162,13 +163,12 @@ def export_wiring(
             inputs=dict(zip(specs, inputs, strict=True)),
             parameters={v: params[name] for v, name in names.items()},
             constant=constant,
-            functions=functions,
         )
-        for invocation in wiring.invocations():  # in order, as chains may be long
-            evaluation.call(invocation)
-        return to_results({n: evaluation.value(v) for n, v in wiring.outputs.items()})
+        for called, run in zip(signature.functions, functions, strict=True):
+            evaluation.call(called, run)
+        return to_results({n: evaluation.value(v) for n, v in signature.output_values.items()})
 
-    exporteds = [*{id(found.exported): found.exported for found in functions.values()}.values()]
+    exporteds = [*{id(found.exported): found.exported for found in functions}.values()]
     first = exporteds[0]
     function.__name__ = first.fun_name
     scope = export.SymbolicScope()
@@ -176,7 +176,7 @@ def export_wiring(
         given: list[Any] = [_to_spec(spec, scope) for spec in specs.values()]
     if names:
         given = [{name: _spec_of(variables[v]) for v, name in names.items()}, *given]
-    with _wide_if(_dtypes_of(wiring, functions, [variables[v] for v in names])):
+    with _wide_if(_dtypes_of(signature, functions, [variables[v] for v in names])):
         made = _export(
             function,
             given,
@@ -188,8 +188,8 @@ def export_wiring(
             *map(Parameter, sorted(names, key=names.__getitem__)),
             *map(Input, specs),
         ]
-        made = spread(made, arguments, _flat_results(wiring), wiring, mesh)
-    return cut_vjp(made, min(found.order for found in functions.values()))
+        made = spread(made, arguments, _flat_results(signature), signature, mesh)
+    return cut_vjp(made, min(found.order for found in functions))
 
 
 def to_results(outputs: Mapping[str, Any]) -> Any:
@@ -199,10 +199,10 @@ def to_results(outputs: Mapping[str, Any]) -> Any:
     return dict(outputs)
 
 
-def _flat_results(wiring: Wiring) -> list[Value]:
+def _flat_results(signature: Signature) -> list[Value]:
     """The outputs in the order in which they are the flat results."""
     leaves: list[Value] = jax.tree.leaves(
-        to_results(wiring.outputs), is_leaf=lambda leaf: isinstance(leaf, Value)
+        to_results(signature.output_values), is_leaf=lambda leaf: isinstance(leaf, Value)
     )
     return leaves
 
@@ -232,15 +232,15 @@ def _export(
         ) from error
 
 
-def _with_own_symbols(functions: Mapping[int, _Function]) -> dict[int, _Function]:
+def _with_own_symbols(functions: Sequence[_Function]) -> list[_Function]:
     """The functions, the dimension variables of each under names that no other has.
 
     Where two of them take the same input, JAX finds out that the sizes are the same.
     """
     taken: set[str] = set()
     numbers = defaultdict[str, Iterator[int]](lambda: itertools.count(1))
-    renamed = {}
-    for key, function in functions.items():
+    renamed = []
+    for function in functions:
         found = {s for spec in function.specs for dim in spec.shape or () for s in symbols(dim)}
         names = {name: name for name in found}
         for name in sorted(found & taken):
@@ -256,7 +256,7 @@ def _with_own_symbols(functions: Mapping[int, _Function]) -> dict[int, _Function
             )
             for spec in function.specs
         )
-        renamed[key] = dataclasses.replace(function, specs=specs)
+        renamed.append(dataclasses.replace(function, specs=specs))
     return renamed
 
 
@@ -267,18 +267,16 @@ def _rename(dim: Dim, names: Mapping[str, str]) -> Dim:
 
 
 def _dtypes_of(
-    wiring: Wiring, functions: Mapping[int, _Function], variables: Sequence[Variable]
+    signature: Signature, functions: Sequence[_Function], variables: Sequence[Variable]
 ) -> Iterator[str]:
     """The names of all dtypes in a signature."""
-    yield from (spec.dtype.name for found in functions.values() for spec in found.specs)
+    yield from (spec.dtype.name for found in functions for spec in found.specs)
     yield from (
-        spec.dtype.name
-        for invocation in wiring.invocations()
-        for spec in invocation.call.own_results
+        spec.dtype.name for function in signature.functions for spec in function.call.own_results
     )
-    yield from (spec.dtype.name for spec in wiring.inputs.values())
+    yield from (spec.dtype.name for spec in signature.input_specs.values())
     yield from (variable.dtype.name for variable in variables)
-    for value in wiring.values():
+    for value in signature.values():
         if isinstance(value, Cast):
             yield value.dtype.name
         elif isinstance(value, Constant):
@@ -313,17 +311,18 @@ def _common_platforms(exporteds: Sequence[export.Exported]) -> tuple[str, ...]:
     return tuple(common)
 
 
-def input_order(wiring: Wiring) -> tuple[str, ...]:
+def input_order(signature: Signature) -> tuple[str, ...]:
     """The names of the inputs in the order in which they are first used, then the others."""
-    used = (value.name for value in wiring.values() if isinstance(value, Input))
-    return tuple(dict.fromkeys([*used, *wiring.inputs]))
+    used = (value.name for value in signature.values() if isinstance(value, Input))
+    return tuple(dict.fromkeys([*used, *signature.input_specs]))
 
 
-def _input_specs(wiring: Wiring, functions: Mapping[int, _Function]) -> dict[str, TensorSpec]:
+def _input_specs(signature: Signature, functions: Sequence[_Function]) -> dict[str, TensorSpec]:
     """For each input what it must be: the shape that a module takes, or the declared one."""
-    shapes: dict[str, Shape | None] = {name: spec.shape for name, spec in wiring.inputs.items()}
-    for invocation in reversed(wiring.invocations()):
-        pairs = zip(invocation.operands, functions[id(invocation)].specs, strict=True)
+    declared = signature.input_specs
+    shapes: dict[str, Shape | None] = {name: spec.shape for name, spec in declared.items()}
+    for called, run in reversed([*zip(signature.functions, functions, strict=True)]):
+        pairs = zip(called.operands, run.specs, strict=True)
         for value, spec in reversed(list(pairs)):
             while isinstance(value, Cast):
                 value = value.source
@@ -336,39 +335,37 @@ def _input_specs(wiring: Wiring, functions: Mapping[int, _Function]) -> dict[str
                 "To do: use the file through TensorFlow, from JAX by bridge.call_tf."
             )
     return {
-        name: dataclasses.replace(wiring.inputs[name], shape=shapes[name])
-        for name in input_order(wiring)
+        name: dataclasses.replace(declared[name], shape=shapes[name])
+        for name in input_order(signature)
     }
 
 
 def _to_functions(
-    wiring: Wiring,
+    signature: Signature,
     model: SavedModel,
     disabled_checks: Sequence[DisabledCheck],
-) -> dict[int, _Function]:
+) -> list[_Function]:
     """The function of each call; it is the same one for equal calls, and is lowered once."""
     made: dict[Hashable, _Function] = {}
-    functions = {}
-    for invocation in wiring.invocations():
-        call = invocation.call
-        operands = dict(zip(call.kept, invocation.operands, strict=True))
-        constants = tuple(operands.get(index) for index in call.constants)
-        key = invocation.chain, invocation.gradient, constants
+    functions = []
+    for function in signature.functions:
+        constants = tuple(function.passed.get(index) for index in function.call.constants)
+        key = function.chain, function.gradient, constants
         if key not in made:
-            made[key] = _to_function(invocation, model, disabled_checks)
-        functions[id(invocation)] = made[key]
+            made[key] = _to_function(function, model, disabled_checks)
+        functions.append(made[key])
     return functions
 
 
 def _to_function(
-    invocation: Invocation,
+    function: Function,
     model: SavedModel,
     disabled_checks: Sequence[DisabledCheck],
 ) -> _Function:
-    call = invocation.call
+    call = function.call
     if call.exported:
-        return _restored(invocation, model, disabled_checks)
-    gradient = invocation.gradient
+        return _restored(function, model, disabled_checks)
+    gradient = function.gradient
     call = _on_one_device(describe(call, result_shapes(gradient)))
     checks = unite(call.disabled_checks, disabled_checks)
     primal = adopt(dataclasses.replace(call, disabled_checks=checks))
@@ -388,16 +385,16 @@ def _on_one_device(call: CallModule) -> CallModule:
 
 
 def _restored(
-    invocation: Invocation,
+    function: Function,
     model: SavedModel,
     disabled_checks: Sequence[DisabledCheck],
 ) -> _Function:
     """A call that describes itself, as a function of the node's operands."""
-    call = invocation.call
+    call = function.call
     places = {index: position for position, index in enumerate(call.kept)}
 
     def passed(index: int) -> np.ndarray[Any, Any]:
-        value = invocation.operands[places[index]]
+        value = function.passed[index]
         if isinstance(value, Parameter):
             return model.variables[value.variable].shared()
         if isinstance(value, Constant):
@@ -408,9 +405,9 @@ def _restored(
         )
 
     known = {key: functools.partial(passed, index) for index, key in call.constants.items()}
-    constant = find_constants(invocation.chain, known, model)
+    constant = find_constants(function.chain, known, model)
     check_one_device(call, is_alone=False)
-    exported = on_one_device(restore(invocation.chain, constant, disabled_checks))
+    exported = on_one_device(restore(function.chain, constant, disabled_checks))
     flat = call_flat(exported)
 
     def run(*operands: Any) -> tuple[Any, ...]:
@@ -423,7 +420,7 @@ def _restored(
         ]
         return tuple(map(to_physical, flat(*arguments)))
 
-    return _Function(exported, run, call.operands, len(invocation.chain) - 1)
+    return _Function(exported, run, call.operands, len(function.chain) - 1)
 
 
 def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Exported:
@@ -478,8 +475,7 @@ class _Evaluation:
     inputs: Mapping[str, Any]
     parameters: Mapping[int, Any]
     constant: Callable[[int], np.ndarray[Any, Any]]
-    functions: Mapping[int, _Function]
-    _results: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    _results: list[tuple[Any, ...]] = field(default_factory=list)
 
     def value(self, value: Value) -> Any:
         match value:
@@ -495,16 +491,13 @@ class _Evaluation:
                 return jax.lax.convert_element_type(self.value(source), dtype.numpy)
             case Reshape(source, shape):
                 return self.value(source).reshape(shape)
-        return self.call(value.invocation)[value.index]
+        return self._results[value.function][value.index]
 
-    def call(self, invocation: Invocation) -> tuple[Any, ...]:
-        """The results of a call, which is run once."""
-        key = id(invocation)
-        if key not in self._results:
-            constants = invocation.call.constants
-            operands = [
-                None if index in constants else self.value(operand)
-                for index, operand in zip(invocation.call.kept, invocation.operands, strict=True)
-            ]
-            self._results[key] = self.functions[key].run(*operands)
-        return self._results[key]
+    def call(self, function: Function, called: _Function) -> None:
+        """Run the next function of the signature."""
+        constants = function.call.constants
+        operands = [
+            None if index in constants else self.value(function.passed[index])
+            for index in function.call.kept
+        ]
+        self._results.append(called.run(*operands))

@@ -12,8 +12,17 @@ import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from savedmodel.model import Signature, Variable
-from savedmodel.wiring import Cast, Gradient, Input, Output, Parameter, Reshape, Value
+from savedmodel.model import (
+    Cast,
+    Gradient,
+    Input,
+    Output,
+    Parameter,
+    Reshape,
+    Signature,
+    Value,
+    Variable,
+)
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import dtype_from_name
@@ -67,16 +76,14 @@ def calls_of(signature: Signature) -> tuple[Chain, ...]:
     Raises:
         FormatError: a module is damaged.
     """
-    if signature.wiring is None:
-        return (tuple(map(described, signature.function.chain)),)
     once = functools.cache(described)
-    found = []
-    for invocation in signature.wiring.invocations():
-        first, *others = invocation.chain
-        if invocation.gradient is not None:
-            others.append(invocation.gradient.call)
-        found.append((once(first, invocation.gradient), *map(once, others)))
-    return tuple(found)
+    chains: list[Chain] = []
+    for function in signature.functions:
+        first, *others = function.chain
+        if function.gradient is not None:
+            others.append(function.gradient.call)
+        chains.append((once(first, function.gradient), *map(once, others)))
+    return tuple(chains)
 
 
 def call_of_order(signature: Signature, chain: Chain, order: int) -> CallModule:
@@ -117,12 +124,13 @@ def inputs_of(signature: Signature, call: CallModule) -> list[tuple[str, TensorS
     ordered = sorted(signature.inputs.items(), key=lambda item: item[1])
     used = set(call.kept)
     found = [(name, call.args[index], index in used) for name, index in ordered]
-    wiring = signature.wiring
-    if wiring is None:
-        return found
-    taken = {value.name for value in wiring.values() if isinstance(value, Input)}
-    others = [name for name in wiring.inputs if name not in signature.inputs]
-    return [*found, *((name, wiring.inputs[name], name in taken) for name in others)]
+    taken = {value.name for value in signature.values() if isinstance(value, Input)}
+    others = [
+        (name, spec, name in taken)
+        for name, spec in signature.input_specs.items()
+        if name not in signature.inputs
+    ]
+    return [*found, *others]
 
 
 def outputs_of(
@@ -137,16 +145,10 @@ def outputs_of(
     """
     ordered = sorted(signature.outputs.items(), key=lambda item: item[1])
     found = [(name, calls[0][0].results[index]) for name, index in ordered]
-    wiring = signature.wiring
-    if wiring is None:
-        return found
-    results = {
-        id(invocation): chain[0].results
-        for invocation, chain in zip(wiring.invocations(), calls, strict=True)
-    }
+    results = [chain[0].results for chain in calls]
     others = [
-        (name, _spec(value, wiring.inputs, variables, results))
-        for name, value in wiring.outputs.items()
+        (name, _spec(value, signature.input_specs, variables, results))
+        for name, value in signature.output_values.items()
         if name not in signature.outputs
     ]
     return [*found, *others]
@@ -156,7 +158,7 @@ def _spec(
     value: Value,
     inputs: Mapping[str, TensorSpec],
     variables: Sequence[Variable],
-    results: Mapping[int, Sequence[TensorSpec]],
+    results: Sequence[Sequence[TensorSpec]],
 ) -> TensorSpec:
     """What is known of a value."""
     if isinstance(value, Cast):
@@ -167,7 +169,7 @@ def _spec(
         sizes = tuple("_" if size < 0 else size for size in value.shape)
         return dataclasses.replace(source, shape=sizes)
     if isinstance(value, Output):
-        return results[id(value.invocation)][value.index]
+        return results[value.function][value.index]
     if isinstance(value, Input):
         return inputs[value.name]
     if isinstance(value, Parameter):

@@ -13,7 +13,7 @@ from jax import export
 from jax.sharding import AbstractMesh, NamedSharding
 
 from bridge.core._jax import Shardings, replace_shardings, replace_vjp
-from savedmodel.wiring import Cast, Output, Value, Wiring
+from savedmodel.model import Cast, Output, Signature, Value
 from xla_call_module.analyses.module_shardings import read_module_shardings
 from xla_call_module.call import CallModule
 from xla_call_module.errors import ShardingError
@@ -43,31 +43,32 @@ def spread(
     exported: export.Exported,
     arguments: Sequence[Value],
     results: Sequence[Value],
-    wiring: Wiring,
+    signature: Signature,
     mesh: AbstractMesh,
 ) -> export.Exported:
     """The same function for the devices that the calls in it are for.
 
     Args:
         exported: made for one device.
-        arguments: what its flat arguments are in the wiring.
+        arguments: what its flat arguments are in the signature.
         results: the same for its results.
-        wiring: of the signature.
+        signature: the signature.
         mesh: the one that it is loaded for. Shardings without names are by its axes.
 
     Raises:
         ShardingError: shardings without names are none by the axes of this mesh; the calls are for
             several meshes.
     """
-    calls = [(invocation, *_shardings_of(invocation.call)) for invocation in wiring.invocations()]
-    count = max(found for _, found, _, _ in calls)
+    shardings = [_shardings_of(function.call) for function in signature.functions]
+    count = max(number for number, _, _ in shardings)
     if count == 1:
         return exported
     known: dict[Value, Sharding | None] = {}
-    for invocation, _, of_operands, of_results in calls:
-        for value, sharding in zip(invocation.operands, of_operands, strict=True):
+    called = zip(signature.functions, shardings, strict=True)
+    for number, (function, (_, of_operands, of_results)) in enumerate(called):
+        for value, sharding in zip(function.operands, of_operands, strict=True):
             known.setdefault(_source(value), sharding)
-        known |= {Output(invocation, index): found for index, found in enumerate(of_results)}
+        known |= {Output(number, index): sharding for index, sharding in enumerate(of_results)}
     arguments_on, results_on = (
         tuple(_to_named(known.get(_source(v)), exported.fun_name, count, mesh) for v in values)
         for values in (arguments, results)

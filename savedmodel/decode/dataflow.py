@@ -18,15 +18,13 @@ from xla_call_module.sharding_node import SHARDING_OP
 
 __all__ = [
     "Argument",
-    "Call",
-    "Cast",
-    "Constant",
-    "GradientFunction",
-    "Gradients",
+    "CallNode",
+    "Operation",
     "Origin",
-    "Reshape",
     "Result",
-    "Unknown",
+    "callee_of",
+    "data_inputs",
+    "find_function",
     "index_functions",
     "steps_allowance",
     "trace",
@@ -37,7 +35,6 @@ _PASS_THROUGH = frozenset({
 })  # fmt: skip
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _MAX_STEPS = 500_000
-_MAX_ORDER = 64
 
 _T = TypeVar("_T")
 
@@ -53,57 +50,46 @@ class Argument:
 class Result:
     """A result of an XlaCallModule node."""
 
-    call: Call
+    call: CallNode
     index: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Constant:
-    """The value of a Const node, a TensorProto."""
+class Operation:
+    """The result of a node that is not followed any further, such as a Const, a Cast or an Add.
 
-    tensor: Proto
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cast:
-    """Something in another dtype, which is TensorFlow's number for it."""
-
-    source: Origin
-    dtype: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reshape:
-    """Something in a shape that is computed elsewhere."""
-
-    source: Origin
-    shape: Origin
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Unknown:
-    """Something computed by another operation, in the node of that name."""
+    Attributes:
+        op: the name of the operation.
+        node: the name of the node.
+        sources: for each of its inputs where it comes from.
+        definition: the NodeDef.
+    """
 
     op: str
-    node: str = ""
-    sources: tuple[Origin, ...] = ()
-    definition: Proto | None = None
+    node: str
+    sources: tuple[Origin, ...]
+    definition: Proto
+
+    @property
+    def tensor(self) -> Proto | None:
+        """The TensorProto of a Const; None for any other operation."""
+        return self.definition.attr["value"].tensor if self.op == "Const" else None
 
 
-Origin = Argument | Result | Constant | Cast | Reshape | Unknown
+Origin = Argument | Result | Operation
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Call:
-    """An XlaCallModule node, the function that holds it, and where its operands come from."""
+class CallNode:
+    """An XlaCallModule node, the FunctionDef that holds it, and where its operands come from."""
 
     node: Proto
     function: Proto
     operands: tuple[Origin, ...]
 
     def __repr__(self) -> str:
-        """Its names; operands that are results of calls would make a text without end."""
-        return f"Call({self.node.name!r} of {self.function.signature.name!r})"
+        """Return its names; operands that are results of calls would make a text without end."""
+        return f"CallNode({self.node.name!r} of {self.function.signature.name!r})"
 
 
 def steps_allowance() -> Allowance:
@@ -142,7 +128,7 @@ def trace(
         FormatError: a name leads nowhere or is there twice, functions call each other in a circle,
             or take more steps than are allowed.
     """
-    definition = _find(library, function) if isinstance(function, str) else function
+    definition = find_function(library, function) if isinstance(function, str) else function
     arguments = [Argument(index) for index in range(len(definition.signature.input_arg))]
     tracer = _Tracer(library, allowance or steps_allowance())
     try:
@@ -152,142 +138,25 @@ def trace(
         raise FormatError(f"The functions below {name} call each other without end.") from error
 
 
-@dataclass(frozen=True, slots=True)
-class GradientFunction:
-    """What TensorFlow calls for the gradient of a call.
-
-    Attributes:
-        name: of the function.
-        identity: the IdentityN whose gradient it is; it returns what that returns, and takes a
-            gradient for each of its inputs.
-    """
-
-    name: str
-    identity: Proto
-
-
-@dataclass(slots=True)
-class Gradients:
-    """The gradient functions of a file, and which call each of them is of.
-
-    Each function of the file is looked through once, however many calls are in it.
-    """
-
-    functions: Mapping[str, Proto]
-    allowance: Allowance
-    _by_type: dict[str, str]
-    _identities: dict[str, dict[str, Proto]] = field(default_factory=dict)
-    _shown: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, library: Proto, functions: Mapping[str, Proto], *, allowance: Allowance
-    ) -> Gradients:
-        """Those of a FunctionDefLibrary.
-
-        Args:
-            library: the FunctionDefLibrary.
-            functions: what `index_functions` made of it.
-            allowance: what `steps_allowance` gave for the file.
-        """
-        by_type = {g.registered_op_type: g.gradient_func for g in library.registered_gradients}
-        return cls(functions, allowance, by_type)
-
-    def find(self, call: Call) -> GradientFunction | None:
-        """The gradient function of a call; None where the file has none.
-
-        Raises:
-            FormatError: functions of the file take more steps than are allowed.
-        """
-        identity = self._identity(call.node, call.function)
-        name = self._by_type.get(_gradient_op_type(identity))
-        return None if name is None or identity is None else GradientFunction(name, identity)
-
-    def nodes(self, call: Call) -> list[Proto]:
-        """The XlaCallModule nodes of a call's gradients, order after order.
-
-        Raises:
-            FormatError: a gradient leads nowhere, or there are more orders than any writer makes.
-        """
-        nodes: list[Proto] = []
-        seen: set[str] = set()
-        op_type = _gradient_op_type(self._identity(call.node, call.function))
-        while op_type in self._by_type and op_type not in seen:
-            seen.add(op_type)
-            gradient = _find(self.functions, self._by_type[op_type])
-            found = _first_call(gradient, self.functions, set(), self.allowance)
-            if found is None:
-                break
-            nodes.append(found[0])
-            op_type = _gradient_op_type(self._identity(*found))
-            if len(nodes) > _MAX_ORDER:
-                raise FormatError(
-                    f"Node {call.node.name} has gradients of over {_MAX_ORDER} orders."
-                )
-        return nodes
-
-    def _identity(self, node: Proto, function: Proto) -> Proto | None:
-        """The IdentityN with a gradient that a node's first result goes through."""
-        name = function.signature.name
-        if name not in self._identities:
-            self._identities[name] = _gradient_identities(function, self.shown(function))
-        return self._identities[name].get(node.name)
-
-    def shown(self, function: Proto) -> Mapping[str, str]:
-        """What the nodes of a FunctionDef that only show a sharding pass on, by their names."""
-        name = function.signature.name
-        if name not in self._shown:
-            self.allowance.spend(len(function.node_def))
-            nodes = (node for node in function.node_def if node.op == SHARDING_OP and node.input)
-            self._shown[name] = {node.name: node.input[0] for node in nodes}
-        return self._shown[name]
-
-
-def _gradient_identities(function: Proto, shown: Mapping[str, str]) -> dict[str, Proto]:
-    """For each node whose result goes through an IdentityN with a gradient the first of those."""
-    found: dict[str, Proto] = {}
-    for user in function.node_def:
-        if user.op == "IdentityN" and "_gradient_op_type" in user.attr and user.input:
-            first = user.input[0].split(":")[0]
-            found.setdefault(first, user)
-            found.setdefault(shown.get(first, first).split(":")[0], user)
-    return found
-
-
-def _gradient_op_type(identity: Proto | None) -> str:
-    """The name by which an IdentityN leads to its gradient, or nothing."""
-    if identity is None:
-        return ""
-    return str(identity.attr["_gradient_op_type"].s.decode("utf-8", "replace"))
-
-
-def _first_call(
-    function: Proto, library: Mapping[str, Proto], seen: set[str], allowance: Allowance
-) -> tuple[Proto, Proto] | None:
-    """The first XlaCallModule node in a function or in those that it calls, with its function."""
-    if function.signature.name in seen:
-        return None
-    seen.add(function.signature.name)
-    allowance.spend(1 + len(function.node_def))
-    for node in function.node_def:
-        if node.op == OP:
-            return node, function
-        if (callee := _callee(node)) in library:
-            found = _first_call(library[callee], library, seen, allowance)
-            if found is not None:
-                return found
-    return None
-
-
-def _callee(node: Proto) -> str:
+def callee_of(node: Proto) -> str:
     """The function that a node calls: by its attribute, or by the name of its op."""
     return str(node.attr["f"].func.name if node.op in _CALLS else node.op)
 
 
-def _find(library: Mapping[str, Proto], name: str) -> Proto:
+def find_function(library: Mapping[str, Proto], name: str) -> Proto:
+    """Return the function of a name.
+
+    Raises:
+        FormatError: the file lacks it.
+    """
     if name not in library:
         raise FormatError(f"The file calls the function {name}, and has none of that name.")
     return library[name]
+
+
+def data_inputs(node: Proto) -> tuple[str, ...]:
+    """Return the tensors that a node takes, without the nodes that only run before it."""
+    return tuple(reference for reference in node.input if not reference.startswith("^"))
 
 
 def _twice(names: Sequence[str]) -> str:
@@ -314,8 +183,8 @@ class _Frame:
     arguments: Mapping[str, Origin]
     nodes: Mapping[str, Proto]
     known: dict[str, Origin] = field(default_factory=dict)
-    data: dict[str, list[str]] = field(default_factory=dict)
-    calls: dict[str, Call] = field(default_factory=dict)
+    data: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    calls: dict[str, CallNode] = field(default_factory=dict)
     results: dict[str, list[Origin]] = field(default_factory=dict)
 
 
@@ -323,8 +192,8 @@ class _Frame:
 class _Tracer:
     library: Mapping[str, Proto]
     allowance: Allowance
-    _calls: dict[tuple[str, str, tuple[Origin, ...]], Call] = field(default_factory=dict)
-    _constants: dict[tuple[str, str], Constant] = field(default_factory=dict)
+    _calls: dict[tuple[str, str, tuple[Origin, ...]], CallNode] = field(default_factory=dict)
+    _constants: dict[tuple[str, str], Operation] = field(default_factory=dict)
     _nodes: dict[str, dict[str, Proto]] = field(default_factory=dict)
     _outputs: dict[tuple[str, tuple[Origin, ...]], list[Origin]] = field(default_factory=dict)
 
@@ -372,7 +241,7 @@ class _Tracer:
                 frame.known[last] = self._find_origin(frame, last)
         return frame.known[reference]
 
-    def _needed(self, frame: _Frame, reference: str) -> list[str]:
+    def _needed(self, frame: _Frame, reference: str) -> Sequence[str]:
         """The tensors of the same function that `_find_origin` asks for."""
         name = reference.partition(":")[0]
         if name in frame.arguments or name in frame.calls or name in frame.results:
@@ -413,20 +282,16 @@ class _Tracer:
             return self._origin(frame, _pick(data, chosen, node))
         if node.op == OP:
             return Result(self._call(frame, node, data), position)
-        if (callee := _callee(node)) in self.library:
+        if (callee := callee_of(node)) in self.library:
             return _pick(self._results(frame, node, self.library[callee]), position, node)
         if node.op == "Const":
             return self._constant(frame, node)
         sources = tuple(self._origin(frame, reference) for reference in data)
-        if node.op == "Cast":
-            return Cast(_pick(sources, 0, node), node.attr["DstT"].type)
-        if node.op == "Reshape":
-            return Reshape(_pick(sources, 0, node), _pick(sources, 1, node))
-        return Unknown(node.op, node.name, sources, node)
+        return Operation(node.op, node.name, sources, node)
 
-    def _data(self, frame: _Frame, node: Proto) -> list[str]:
+    def _data(self, frame: _Frame, node: Proto) -> tuple[str, ...]:
         if node.name not in frame.data:
-            frame.data[node.name] = [name for name in node.input if not name.startswith("^")]
+            frame.data[node.name] = data_inputs(node)
         return frame.data[node.name]
 
     def _results(self, frame: _Frame, node: Proto, function: Proto) -> list[Origin]:
@@ -436,20 +301,20 @@ class _Tracer:
             frame.results[node.name] = self.outputs(function, passed)
         return frame.results[node.name]
 
-    def _constant(self, frame: _Frame, node: Proto) -> Constant:
-        """The value of a node; the same object whenever it is asked for."""
+    def _constant(self, frame: _Frame, node: Proto) -> Operation:
+        """Return the constant of a node; the same object whenever it is asked for."""
         key = (frame.function.signature.name, node.name)
         if key not in self._constants:
-            self._constants[key] = Constant(node.attr["value"].tensor)
+            self._constants[key] = Operation(node.op, node.name, (), node)
         return self._constants[key]
 
-    def _call(self, frame: _Frame, node: Proto, data: Sequence[str]) -> Call:
+    def _call(self, frame: _Frame, node: Proto, data: Sequence[str]) -> CallNode:
         """The call of a node; the same object for each of its results."""
         if node.name not in frame.calls:
             operands = tuple(self._origin(frame, reference) for reference in data)
             key = (frame.function.signature.name, node.name, operands)
             if key not in self._calls:
-                self._calls[key] = Call(node, frame.function, operands)
+                self._calls[key] = CallNode(node, frame.function, operands)
             frame.calls[node.name] = self._calls[key]
         return frame.calls[node.name]
 

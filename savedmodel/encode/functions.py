@@ -22,7 +22,7 @@ from savedmodel.encode.body import (
 from savedmodel.encode.gradients import Sources, write_call
 from savedmodel.encode.padding import Padding
 from savedmodel.encode.shape_check_nodes import write_shape_check
-from savedmodel.model import Function, SavedModel, Signature, Variable
+from savedmodel.model import Function, Parameter, SavedModel, Signature, Variable
 from savedmodel.protos.schema import Proto, StructuredValue
 from savedmodel.protos.structures import encode_structure, encode_tensor_spec, leaves
 from xla_call_module.call import TensorSpec
@@ -121,7 +121,9 @@ def _write_structured(
     def argument(index: int) -> Tensor:
         if index in inputs:
             return batches.padded(index)
-        return body.read_variable(function.bound[index], variables[function.bound[index]])
+        value = function.passed[index]
+        assert isinstance(value, Parameter)
+        return body.read_variable(value.variable, variables[value.variable])
 
     def constant(key: str) -> Tensor:
         return body.read_variable(function.constants[key], variables[function.constants[key]])

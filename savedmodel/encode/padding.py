@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from savedmodel.batch_buckets import BatchBuckets
 from savedmodel.encode.body import Body, Tensor
+from savedmodel.model import BatchBuckets
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
 
@@ -23,7 +23,7 @@ _BOOL = dtype_from_name("bool", where="bool").enum
 class Padding:
     """The nodes of one body that pad its batch, and cut what comes of it.
 
-    `savedmodel.decode.read_padding` knows them again.
+    `savedmodel.decode.padding` knows them again.
     """
 
     def __init__(

@@ -24,9 +24,18 @@ from pathlib import Path
 from savedmodel.files.serving_files import OWN_BATCHING_FILE
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = ["PROTO_FILE", "fit_name", "hidden_folder", "move_new", "new_folder", "write_text"]
+__all__ = [
+    "PROTO_FILE",
+    "VARIABLES",
+    "fit_name",
+    "hidden_folder",
+    "move_new",
+    "new_folder",
+    "write_text",
+]
 
 PROTO_FILE = "saved_model.pb"
+VARIABLES = "variables/variables"
 _MARK = ".jax-tf-bridge-"
 _STALE_AFTER_SECONDS = 60.0
 # NAME_MAX in linux/limits.h, and what a hidden folder has around the name of what it becomes.

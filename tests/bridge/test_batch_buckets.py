@@ -482,7 +482,7 @@ def test_sizes_that_differ_are_still_refused(folder, loaded, by, rows, lengths, 
 
 
 def test_a_bucket_leads_what_it_names():
-    from savedmodel.batch_buckets import BatchBuckets
+    from savedmodel.model import BatchBuckets
 
     float32 = dtype_from_name("float32", where="")
     buckets = BatchBuckets("b", (2, 4))

@@ -135,8 +135,7 @@ def test_a_file_of_jax2tf(foreign_file, partitioner):
 
 def test_shardings_of_a_file_of_jax2tf(foreign_file, partitioner):
     (signature,) = savedmodel.read(foreign_file / "model").signatures
-    (call,) = {i.call for i in signature.wiring.invocations()} if signature.wiring else ()
-    call = describe(call)
+    call = describe(signature.function.call)
     assert call.nr_devices == 8
     of_b, of_w, of_x = (spec.sharding for spec in call.args)
     assert of_b.is_fully_replicated

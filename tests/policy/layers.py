@@ -23,8 +23,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "passes",
     ),
     "savedmodel": (
-        "batch_buckets protos",
-        "files wiring",
+        "protos",
+        "files",
         "model variables",
         "encode",
         "decode write",

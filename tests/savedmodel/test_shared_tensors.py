@@ -149,9 +149,9 @@ def test_it_is_read_once_while_it_is_held_whatever_the_threads(folder, monkeypat
 
 def test_the_index_and_the_data_file_are_opened_once(folder, monkeypatch):
     opened = []
-    reads = savedmodel.decode.stored_variables.read_index
+    reads = savedmodel.decode.objects.read_index
     monkeypatch.setattr(
-        savedmodel.decode.stored_variables,
+        savedmodel.decode.objects,
         "read_index",
         lambda prefix, within: (opened.append(prefix), reads(prefix, within=within))[1],
     )

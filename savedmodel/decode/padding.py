@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from savedmodel.batch_buckets import BatchBuckets
-from savedmodel.decode.dataflow import Cast, Constant, Origin, Unknown
+from savedmodel.decode.dataflow import Operation, Origin
+from savedmodel.model import BatchBuckets, Function
+from savedmodel.protos.schema import Proto
 from savedmodel.protos.tensor_values import decode_tensor
-from savedmodel.wiring import Invocation
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, StructureError
 
 __all__ = ["Cut", "Padded", "check_cut", "read_buckets", "read_cut", "read_padded"]
 
 _INT32 = 3
-_MOST_SIZES = 1000
+_MAX_SIZES = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,7 @@ class _OtherError(Exception):
 
 def read_padded(origin: Origin) -> Padded | None:
     """What pads a batch, or None where it is anything else."""
-    if not isinstance(origin, Unknown) or origin.op != "ConcatV2":
+    if not isinstance(origin, Operation) or origin.op != "ConcatV2":
         return None
     try:
         source, more, axis = _take(origin, "ConcatV2", 3)
@@ -70,7 +70,7 @@ def read_padded(origin: Origin) -> Padded | None:
 
 def read_cut(origin: Origin) -> Cut | None:
     """What cuts a padded batch, or None where it is anything else."""
-    if not isinstance(origin, Unknown) or origin.op != "StridedSlice":
+    if not isinstance(origin, Operation) or origin.op != "StridedSlice":
         return None
     try:
         source, begin, count, step = _take_slice(origin)
@@ -108,17 +108,17 @@ def read_buckets(
     return buckets, first.count
 
 
-def check_cut(invocation: Invocation, index: int, *, is_cut: bool) -> None:
+def check_cut(function: Function, index: int, *, is_cut: bool) -> None:
     """Refuse a result of a padded batch that has the rows that were added, and any other cut.
 
     Raises:
         StructureError: it is so.
     """
-    buckets = invocation.batch_buckets
-    results = invocation.call.results
+    buckets = function.batch_buckets
+    results = function.call.results
     is_batch = buckets is not None and index < len(results) and buckets.lead(results[index])
     if is_batch != is_cut:
-        raise _other_padding(invocation.call)
+        raise _other_padding(function.call)
 
 
 def _other_padding(call: CallModule) -> StructureError:
@@ -147,9 +147,10 @@ def _read_rows(rows: Origin) -> tuple[Origin, tuple[int, ...]]:
     _expect(concat_axis, [0])
     steps, sum_axis = _take(place, "Sum", 2)
     _expect(sum_axis, [0])
-    if not isinstance(steps, Cast) or steps.dtype != _INT32 or not _number(place, "keep_dims"):
+    (above,) = _take(steps, "Cast", 1)
+    if _type(steps, "DstT") != _INT32 or not _number(place, "keep_dims"):
         raise _OtherError
-    compared, bounds = _take(steps.source, "Greater", 2)
+    compared, bounds = _take(above, "Greater", 2)
     if own is not count or compared is not count or bounds is not limits:
         raise _OtherError
     return count, _sizes(limits)
@@ -172,7 +173,7 @@ def _sizes(limits: Origin) -> tuple[int, ...]:
 
 
 def _take(origin: Origin, op: str, number: int) -> tuple[Origin, ...]:
-    if not isinstance(origin, Unknown) or origin.op != op or len(origin.sources) != number:
+    if not isinstance(origin, Operation) or origin.op != op or len(origin.sources) != number:
         raise _OtherError
     return origin.sources
 
@@ -187,10 +188,20 @@ def _take_slice(origin: Origin, *, end_mask: int = 0) -> tuple[Origin, ...]:
 
 def _number(origin: Origin, name: str) -> int:
     """An attribute that is a number or a flag; 0 where it is not there."""
-    definition = origin.definition if isinstance(origin, Unknown) else None
-    if definition is None or name not in definition.attr:
-        return 0
-    return int(definition.attr[name].i) or int(definition.attr[name].b)
+    value = _attribute(origin, name)
+    return 0 if value is None else int(value.i) or int(value.b)
+
+
+def _type(origin: Origin, name: str) -> int:
+    """An attribute that is a dtype; 0 where it is not there."""
+    value = _attribute(origin, name)
+    return 0 if value is None else int(value.type)
+
+
+def _attribute(origin: Origin, name: str) -> Proto | None:
+    if not isinstance(origin, Operation) or name not in origin.definition.attr:
+        return None
+    return origin.definition.attr[name]  # type: ignore[no-any-return]
 
 
 def _expect(origin: Origin, values: Sequence[int]) -> None:
@@ -200,13 +211,14 @@ def _expect(origin: Origin, values: Sequence[int]) -> None:
 
 def _values(origin: Origin) -> list[int]:
     """The numbers of a small constant."""
-    if not isinstance(origin, Constant) or origin.tensor.dtype != _INT32:
+    tensor = origin.tensor if isinstance(origin, Operation) else None
+    if tensor is None or tensor.dtype != _INT32:
         raise _OtherError
     try:
-        array = decode_tensor(origin.tensor)
+        array = decode_tensor(tensor)
     except FormatError as error:
         raise _OtherError from error
-    if array.ndim > 1 or not 0 < array.size <= _MOST_SIZES:
+    if array.ndim > 1 or not 0 < array.size <= _MAX_SIZES:
         raise _OtherError
     return [int(value) for value in array.reshape(-1)]
 

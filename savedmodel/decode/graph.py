@@ -10,40 +10,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from savedmodel.decode.dataflow import Call, Gradients, index_functions, steps_allowance, trace
-from savedmodel.decode.read_wiring import Described, Source, read_wiring
-from savedmodel.decode.stored_variables import open_checkpoint
+from savedmodel.decode.dataflow import CallNode, index_functions, steps_allowance, trace
+from savedmodel.decode.functions import SignatureSource, read_signature
+from savedmodel.decode.gradients import Described, Gradients
+from savedmodel.decode.objects import open_checkpoint
+from savedmodel.files.folder import VARIABLES
 from savedmodel.files.model_folder import ModelFolder
-from savedmodel.model import Variable
+from savedmodel.model import Parameter, Signature, Variable
 from savedmodel.protos.schema import Proto
 from savedmodel.variables.bundle_reader import SharedTensor, read_tensor
 from savedmodel.variables.tensor_bundle import BundleIndex, find_tensor
 from savedmodel.variables.tensor_parts import TensorParts
-from savedmodel.wiring import Parameter, Wiring
-from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import dtype_from_tensorflow
 from xla_call_module.errors import FormatError
 from xla_call_module.node import decode_node, description_allowance
 
-__all__ = ["SessionFile", "read_session"]
+__all__ = ["read_graph"]
 
-_VARIABLES = frozenset({"VarHandleOp", "Variable", "VariableV2"})
+_VARIABLE_OPS = frozenset({"VarHandleOp", "Variable", "VariableV2"})
 _INTERNAL = "__saved_model"
-
-
-@dataclass(frozen=True, slots=True)
-class SessionFile:
-    """What is in a session graph.
-
-    Attributes:
-        signatures: the wiring of each signature, by its key.
-        variables: in the order of the graph.
-    """
-
-    signatures: Mapping[str, Wiring]
-    variables: tuple[Variable, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,79 +54,63 @@ class _Graph:
     ret: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
-    """A session graph, and how far it may still be followed."""
-
-    graph: Proto
-    handles: Sequence[Proto]
-    functions: Mapping[str, Proto]
-    gradients: Gradients
-    steps: Allowance
-    descriptions: Allowance
-
-    def chain(self, call: Call) -> tuple[CallModule, ...]:
-        """A call; its gradients are not in a session graph."""
-        return (decode_node(call.node, allowance=self.descriptions),)
-
-
-def read_session(folder: ModelFolder, name: str, meta_graph: Proto) -> SessionFile:
-    """The signatures and variables of a MetaGraphDef.
+def read_graph(
+    folder: ModelFolder, meta_graph: Proto
+) -> tuple[tuple[Signature, ...], tuple[Variable, ...]]:
+    """Return the signatures of a session graph, and its variables in the order of their nodes.
 
     Args:
         folder: where the model is.
-        name: the path of the checkpoint's files below it, up to `.index` and `.data-…`.
-        meta_graph: what the file has.
+        meta_graph: its MetaGraphDef.
 
     Raises:
         FormatError: it is damaged.
         StructureError: a signature computes something besides calls of StableHLO modules.
     """
     graph = meta_graph.graph_def
-    handles = [node for node in graph.node if node.op in _VARIABLES]
+    handles = [node for node in graph.node if node.op in _VARIABLE_OPS]
     functions, steps = index_functions(graph.library), steps_allowance()
-    session = _Session(
-        graph=graph,
-        handles=handles,
-        functions=functions,
-        gradients=Gradients.of(graph.library, functions, allowance=steps),
-        steps=steps,
-        descriptions=description_allowance(),
-    )
-    return SessionFile(
-        signatures={
-            key: _read_signature(key, definition, session)
-            for key, definition in sorted(meta_graph.signature_def.items())
-            if not key.startswith(_INTERNAL)
-        },
-        variables=tuple(_read_variables(folder, name, handles)),
-    )
+    gradients = Gradients.of(graph.library, functions, _nothing_described, allowance=steps)
+    descriptions = description_allowance()
+
+    def chain(call: CallNode) -> tuple[CallModule, ...]:
+        """A call; its gradients are not in a session graph."""
+        return (decode_node(call.node, allowance=descriptions),)
+
+    signatures = [
+        read_signature(_signature_source(key, definition, graph, handles, gradients, chain))
+        for key, definition in sorted(meta_graph.signature_def.items())
+        if not key.startswith(_INTERNAL)
+    ]
+    return tuple(signatures), tuple(_read_variables(folder, handles))
 
 
-def _read_signature(key: str, definition: Proto, session: _Session) -> Wiring:
+def _signature_source(
+    key: str,
+    definition: Proto,
+    graph: Proto,
+    handles: Sequence[Proto],
+    gradients: Gradients,
+    chain: Callable[[CallNode], tuple[CallModule, ...]],
+) -> SignatureSource:
     inputs, outputs = sorted(definition.inputs), sorted(definition.outputs)
     fed = [definition.inputs[name].name.partition(":")[0] for name in inputs]
-    given = [*fed, *(node.name for node in session.handles)]
+    given = [*fed, *(node.name for node in handles)]
     known = frozenset(given)
-    session.steps.spend(len(session.graph.node))
-    graph: Any = _Graph(  # what `trace` reads of a FunctionDef
+    gradients.allowance.spend(len(graph.node))
+    function: Any = _Graph(  # what `trace` reads of a FunctionDef
         _Signature(f"the graph of {key}", _arguments(given), _arguments(outputs)),
-        [node for node in session.graph.node if node.name not in known],
+        [node for node in graph.node if node.name not in known],
         {name: definition.outputs[name].name for name in outputs},
     )
-    origins = trace(graph, session.functions, allowance=session.steps)
-    return read_wiring(
-        Source(
-            key=key,
-            inputs={name: _input_spec(name, definition.inputs[name]) for name in inputs},
-            outputs=dict(zip(outputs, origins, strict=True)),
-            capture=Parameter,
-            functions=session.functions,
-            gradients=session.gradients,
-            described=_nothing_described,
-            chain=session.chain,
-            steps=session.steps,
-        )
+    origins = trace(function, gradients.functions, allowance=gradients.allowance)
+    return SignatureSource(
+        key=key,
+        inputs={name: _input_spec(name, definition.inputs[name]) for name in inputs},
+        outputs=dict(zip(outputs, origins, strict=True)),
+        capture=Parameter,
+        gradients=gradients,
+        chain=chain,
     )
 
 
@@ -160,10 +131,10 @@ def _input_spec(name: str, info: Proto) -> TensorSpec:
     return TensorSpec(shape, dtype, name)
 
 
-def _read_variables(folder: ModelFolder, name: str, handles: Sequence[Proto]) -> Iterator[Variable]:
+def _read_variables(folder: ModelFolder, handles: Sequence[Proto]) -> Iterator[Variable]:
     if not handles:
         return
-    index = open_checkpoint(folder, name)
+    index = open_checkpoint(folder, VARIABLES)
     for node in handles:
         shared = node.attr["shared_name"].s.decode("utf-8", "replace")
         key = shared if shared in index.entries else str(node.name)

@@ -1,0 +1,308 @@
+"""The gradient functions of a file: which call each of them is of, and the calls in them.
+
+A gradient is found as `savedmodel.encode.gradients` writes it, and as TensorFlow and jax2tf do: the
+results of a call pass through an IdentityN whose attribute `_gradient_op_type` leads to it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from savedmodel.decode.dataflow import (
+    Argument,
+    CallNode,
+    Operation,
+    Origin,
+    Result,
+    callee_of,
+    data_inputs,
+    find_function,
+    trace,
+)
+from savedmodel.model import Gradient
+from savedmodel.protos.schema import Proto
+from savedmodel.protos.tensor_values import decode_tensor
+from xla_call_module.allowance import Allowance
+from xla_call_module.call import CallModule
+from xla_call_module.errors import FormatError, InteropError
+from xla_call_module.node import OP, decode_node
+from xla_call_module.sharding_node import SHARDING_OP
+
+__all__ = ["Described", "GradientFunction", "Gradients", "read_gradient"]
+
+_MAX_ORDER = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What the object graph says of a gradient function.
+
+    Attributes:
+        captured: the names of the tensors that it gets besides its arguments, in the function whose
+            gradient it is.
+        returned: for each gradient whether it is a tensor; the others are None.
+    """
+
+    captured: tuple[str, ...]
+    returned: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GradientFunction:
+    """What TensorFlow calls for the gradient of a call.
+
+    Attributes:
+        name: of the function.
+        identity: the IdentityN whose gradient it is; it returns what that returns, and takes a
+            gradient for each of its inputs.
+    """
+
+    name: str
+    identity: Proto
+
+
+@dataclass(slots=True)
+class Gradients:
+    """The gradient functions of a file, and which call each of them is of.
+
+    Each function of the file is looked through once, however many calls are in it.
+    """
+
+    functions: Mapping[str, Proto]
+    allowance: Allowance
+    described: Callable[[str], Described]
+    _by_type: dict[str, str]
+    _identities: dict[str, dict[str, Proto]] = field(default_factory=dict)
+    _shown: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        library: Proto,
+        functions: Mapping[str, Proto],
+        described: Callable[[str], Described],
+        *,
+        allowance: Allowance,
+    ) -> Gradients:
+        """Return those of a FunctionDefLibrary.
+
+        Args:
+            library: the FunctionDefLibrary.
+            functions: what `index_functions` made of it.
+            described: returns what the object graph says of a gradient function, by its name.
+            allowance: what `steps_allowance` gave for the file.
+        """
+        by_type = {g.registered_op_type: g.gradient_func for g in library.registered_gradients}
+        return cls(functions, allowance, described, by_type)
+
+    def find(self, call: CallNode) -> GradientFunction | None:
+        """The gradient function of a call; None where the file has none.
+
+        Raises:
+            FormatError: functions of the file take more steps than are allowed.
+        """
+        identity = self._identity(call.node, call.function)
+        name = self._by_type.get(_gradient_op_type(identity))
+        return None if name is None or identity is None else GradientFunction(name, identity)
+
+    def nodes(self, call: CallNode) -> list[Proto]:
+        """The XlaCallModule nodes of a call's gradients, order after order.
+
+        Raises:
+            FormatError: a gradient leads nowhere, or there are more orders than any writer makes.
+        """
+        nodes: list[Proto] = []
+        seen: set[str] = set()
+        op_type = _gradient_op_type(self._identity(call.node, call.function))
+        while op_type in self._by_type and op_type not in seen:
+            seen.add(op_type)
+            gradient = find_function(self.functions, self._by_type[op_type])
+            found = _first_call(gradient, self.functions, set(), self.allowance)
+            if found is None:
+                break
+            nodes.append(found[0])
+            op_type = _gradient_op_type(self._identity(*found))
+            if len(nodes) > _MAX_ORDER:
+                raise FormatError(
+                    f"Node {call.node.name} has gradients of over {_MAX_ORDER} orders."
+                )
+        return nodes
+
+    def _identity(self, node: Proto, function: Proto) -> Proto | None:
+        """The IdentityN with a gradient that a node's first result goes through."""
+        name = function.signature.name
+        if name not in self._identities:
+            self._identities[name] = _gradient_identities(function, self.shown(function))
+        return self._identities[name].get(node.name)
+
+    def shown(self, function: Proto) -> Mapping[str, str]:
+        """What the nodes of a FunctionDef that only show a sharding pass on, by their names."""
+        name = function.signature.name
+        if name not in self._shown:
+            self.allowance.spend(len(function.node_def))
+            nodes = (node for node in function.node_def if node.op == SHARDING_OP and node.input)
+            self._shown[name] = {node.name: node.input[0] for node in nodes}
+        return self._shown[name]
+
+
+def _gradient_identities(function: Proto, shown: Mapping[str, str]) -> dict[str, Proto]:
+    """For each node whose result goes through an IdentityN with a gradient the first of those."""
+    found: dict[str, Proto] = {}
+    for user in function.node_def:
+        if user.op == "IdentityN" and "_gradient_op_type" in user.attr and user.input:
+            first = user.input[0].split(":")[0]
+            found.setdefault(first, user)
+            found.setdefault(shown.get(first, first).split(":")[0], user)
+    return found
+
+
+def _gradient_op_type(identity: Proto | None) -> str:
+    """The name by which an IdentityN leads to its gradient, or nothing."""
+    if identity is None:
+        return ""
+    return str(identity.attr["_gradient_op_type"].s.decode("utf-8", "replace"))
+
+
+def _first_call(
+    function: Proto, library: Mapping[str, Proto], seen: set[str], allowance: Allowance
+) -> tuple[Proto, Proto] | None:
+    """The first XlaCallModule node in a function or in those that it calls, with its function."""
+    if function.signature.name in seen:
+        return None
+    seen.add(function.signature.name)
+    allowance.spend(1 + len(function.node_def))
+    for node in function.node_def:
+        if node.op == OP:
+            return node, function
+        if (callee := callee_of(node)) in library:
+            found = _first_call(library[callee], library, seen, allowance)
+            if found is not None:
+                return found
+    return None
+
+
+def read_gradient(call: CallNode, primal: CallModule, gradients: Gradients) -> Gradient | None:
+    """Return the gradient of a call that does not describe itself; None where it is anything else.
+
+    Args:
+        call: the node.
+        primal: its call.
+        gradients: those of the file.
+    """
+    function = gradients.find(call)
+    if function is None or function.name not in gradients.functions:
+        return None
+    try:
+        origins = trace(function.name, gradients.functions, allowance=gradients.allowance)
+        return _Pullback.of(call, primal, gradients, function).read(origins)
+    except (InteropError, LookupError, ValueError):
+        return None  # it is of another form
+
+
+@dataclass(frozen=True, slots=True)
+class _Pullback:
+    """A gradient function, which takes a gradient for each input of an IdentityN.
+
+    Attributes:
+        call: whose gradient it is.
+        primal: what is called.
+        passed: what the IdentityN takes.
+        described: what the object graph says of the function.
+        shown: what nodes that only show a sharding pass on.
+        places: for each tensor that the call takes its first place there.
+    """
+
+    call: CallNode
+    primal: CallModule
+    passed: tuple[str, ...]
+    described: Described
+    shown: Mapping[str, str]
+    places: Mapping[tuple[str, int], int]
+
+    @classmethod
+    def of(
+        cls, call: CallNode, primal: CallModule, gradients: Gradients, function: GradientFunction
+    ) -> _Pullback:
+        shown = gradients.shown(call.function)
+        described = gradients.described(function.name)
+        gradients.allowance.spend(len(described.captured) + len(described.returned))
+        places: dict[tuple[str, int], int] = {}
+        for position, reference in enumerate(data_inputs(call.node)):
+            places.setdefault(_split(shown.get(_split(reference)[0], reference)), position)
+        return cls(
+            call=call,
+            primal=primal,
+            passed=data_inputs(function.identity),
+            described=described,
+            shown=shown,
+            places=places,
+        )
+
+    def read(self, origins: Sequence[Origin]) -> Gradient | None:
+        results = [origin for origin in origins if isinstance(origin, Result)]
+        calls = {id(result.call): result.call for result in results}
+        if len(calls) != 1 or len(results) != len(origins):
+            return None
+        (vjp,) = calls.values()
+        gradient = decode_node(vjp.node)
+        operands: list[tuple[str, int]] = []
+        zeros = itertools.count()
+        for origin, spec in zip(vjp.operands, gradient.operands, strict=True):
+            found = self._operand(origin)
+            if found is None and spec.dtype.name == "bool" and _is_zero(origin):
+                # The cotangent of an integer, which is made on the spot.
+                found = ("zero", next(zeros))
+            if found is None:
+                return None
+            operands.append(found)
+        returned = self._returned([result.index for result in results])
+        return Gradient(gradient, tuple(operands), returned)
+
+    def _operand(self, origin: Origin) -> tuple[str, int] | None:
+        """What an operand of the VJP is in terms of the call."""
+        if isinstance(origin, Argument) and origin.index < len(self.passed):
+            return self._place(self.passed[origin.index])
+        if isinstance(origin, Argument):
+            found = self._place(self.described.captured[origin.index - len(self.passed)])
+            return found if found and found[0] == "operand" else None
+        return None
+
+    def _place(self, reference: str) -> tuple[str, int] | None:
+        """Which result or operand of the call a tensor is."""
+        node, index = _split(self.shown.get(_split(reference)[0], reference))
+        if node == self.call.node.name:
+            return ("result", index)
+        place = self.places.get((node, index))
+        return None if place is None else ("operand", place)
+
+    def _returned(self, indices: Sequence[int]) -> tuple[int | None, ...]:
+        """For each operand of the call which result of the VJP is its cotangent."""
+        present = zip(self.passed, self.described.returned, strict=True)
+        tensors = [reference for reference, is_tensor in present if is_tensor]
+        found: list[int | None] = [None] * len(self.primal.operands)
+        for reference, index in zip(tensors, indices, strict=True):
+            place = self._place(reference)
+            if place is not None and place[0] == "operand":
+                found[place[1]] = index
+        return tuple(found)
+
+
+def _is_zero(origin: Origin) -> bool:
+    """Whether something is all zeros, as far as its operation tells."""
+    if not isinstance(origin, Operation):
+        return False
+    if origin.tensor is not None:
+        return not decode_tensor(origin.tensor).any()
+    place = {"BroadcastTo": 0, "Fill": 1}.get(origin.op)
+    return origin.op == "ZerosLike" or (
+        place is not None and len(origin.sources) == 2 and _is_zero(origin.sources[place])
+    )
+
+
+def _split(reference: str) -> tuple[str, int]:
+    """Node and number of `node`, `node:0` or `node:output:0`."""
+    node, _, rest = reference.partition(":")
+    number = rest.rpartition(":")[2]
+    return node, int(number) if number.isascii() and number.isdigit() else 0
