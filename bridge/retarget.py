@@ -12,7 +12,7 @@ from jax import export
 
 from bridge.core._jax import replace_vjp
 from savedmodel.files.model_folder import ModelFolder, read_one_version
-from savedmodel.rewriting import rewrite_nodes
+from savedmodel.rewrite import rewrite_nodes
 from xla_call_module.analyses.tensorflow_functions import return_functions
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
@@ -183,7 +183,7 @@ def retarget_file(
     Raises:
         VersionError: an operation has no form that this TensorFlow reads.
         PlatformError: a module was not lowered for one of the platforms.
-        StructureError, FormatError, OSError: as for `savedmodel.rewriting.rewrite_nodes`; or a
+        StructureError, FormatError, OSError: as for `savedmodel.rewrite.rewrite_nodes`; or a
             check is unknown.
     """
     release = None if tensorflow is None else parse_release(tensorflow)

@@ -36,8 +36,7 @@ from savedmodel.model import (
     Variable,
 )
 from savedmodel.protos.structures import NONE, Branch, Structure, as_tuple, leaves
-from savedmodel.write import MAX_PROTO_BYTES, write
-from savedmodel.write_together import write_together
+from savedmodel.write import MAX_PROTO_BYTES, write, write_together
 from xla_call_module.call import CallModule
 from xla_call_module.checks import parse_checks
 from xla_call_module.errors import ShardingError, StructureError

@@ -7,35 +7,42 @@ same inputs give the same manifest.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from savedmodel.copying import check_sizes
-from savedmodel.files.folder import write_text
+from savedmodel.files.folder import VARIABLES, write_text
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.serving_files import SERVING_FILES
+from savedmodel.variables.tensor_bundle import read_index
 from xla_call_module.errors import FormatError, StructureError
 
 __all__ = [
     "MANIFEST_FILE",
     "HashedFile",
     "Manifest",
+    "check_sizes",
     "compare_manifest",
     "hash_file",
     "read_manifest",
     "write_manifest",
+    "written_extents",
 ]
 
 MANIFEST_FILE = "assets.extra/jax_tf_bridge_manifest.json"
 _FORMAT = 1
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 _PIECE_BYTES = 8 << 20
+# Writers put tensors next to each other, or leave less than a page between.
+_MAX_PADDING = 1 << 20
+# No honest file says of so much that it is zeros, and takes no place on the disk.
+_MAX_HOLES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,7 @@ def _read_manifest(folder: ModelFolder) -> Manifest | None:
     if folder.find(MANIFEST_FILE) is None:
         return None
     path = folder.path / MANIFEST_FILE
-    text = folder.read(MANIFEST_FILE, limit=_MOST_BYTES)
+    text = folder.read(MANIFEST_FILE, limit=_MAX_BYTES)
     try:
         found = json.loads(text)
         if found["format"] != _FORMAT:
@@ -193,3 +200,47 @@ def _paths(folder: ModelFolder) -> set[str]:
         for name, status in folder.walk()
         if not stat.S_ISDIR(status.st_mode) and name != MANIFEST_FILE
     }
+
+
+def check_sizes(folder: ModelFolder) -> None:
+    """Refuse files that are far larger than what was written into them.
+
+    Raises:
+        FormatError: a data file goes on after the last tensor that the index has in it; or most of
+            another file is on no disk.
+        OSError: a file cannot be read.
+    """
+    ends: dict[str, int] = {}
+    if folder.find(f"{VARIABLES}.index", links=True) is not None:
+        index = read_index(VARIABLES, within=folder)
+        for entry in index.entries.values():
+            name = index.files.name(entry.shard_id)
+            ends[name] = max(ends.get(name, 0), entry.offset + entry.size)
+    for name, status in folder.walk():
+        path, size = folder.path / name, status.st_size
+        if name in ends and size > ends[name] + _MAX_PADDING:
+            raise FormatError(
+                f"{path} has {size:,} bytes, and the last tensor in it ends at byte {ends[name]:,}."
+                " To do: write the model again, or cut the file off there."
+            )
+        if name not in ends and stat.S_ISREG(status.st_mode) and size > _MAX_HOLES:
+            with folder.open(name) as file:
+                on_disk = sum(stop - start for start, stop in written_extents(file, size))
+            if size - on_disk > _MAX_HOLES:
+                raise FormatError(
+                    f"{path} has {size:,} bytes, {size - on_disk:,} of which are on no disk. To "
+                    "do: write the model again."
+                )
+
+
+def written_extents(file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the start and stop of each part of a file that is on the disk, and no hole in it."""
+    stop = 0
+    try:
+        while stop < size:
+            start = os.lseek(file.fileno(), stop, os.SEEK_DATA)
+            stop = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            yield start, stop
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # there is no more
+            raise

@@ -39,6 +39,8 @@ RESERVED_NAMES = frozenset({
     "graph_debug_info", "tensorflow_git_version", "tensorflow_version",
 })  # fmt: skip
 DEFAULT_SIGNATURE = "serving_default"
+# Where a meta graph has the metadata.
+METADATA_COLLECTION = "jax_tf_bridge"
 
 
 @dataclass(frozen=True, slots=True)

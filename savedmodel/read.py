@@ -18,6 +18,7 @@ from savedmodel.files import checksum
 from savedmodel.files.folder import PROTO_FILE
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.model import (
+    METADATA_COLLECTION,
     SavedModel,
     Signature,
 )
@@ -25,7 +26,6 @@ from savedmodel.protos.schema import Proto
 from savedmodel.protos.schema import SavedModel as SavedModelProto
 from savedmodel.protos.tensor_values import decode_tensor
 from savedmodel.protos.wire_format import check_wire
-from savedmodel.write import METADATA_COLLECTION
 from xla_call_module.errors import (
     DtypeError,
     FormatError,

@@ -43,7 +43,7 @@ def is_spread(params: Any) -> bool:
 
 
 class JaxProcesses:
-    """All processes of the program, as a `savedmodel.write_together.Group`.
+    """All processes of the program, as a `savedmodel.write.Group`.
 
     The store has for each save, under a name of its own, what each process has agreed to, how far
     each is, and how it ended.

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from savedmodel.copying import copy_files
 from savedmodel.files.folder import PROTO_FILE, hidden_folder, move_new, write_text
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.files.remote import address, is_remote, upload
+from savedmodel.rewrite import copy_files
 from xla_call_module.errors import FormatError, StructureError
 
 __all__ = ["MOST", "BasePath", "open_base_path", "parse_version"]

@@ -29,7 +29,6 @@ from bridge.serving.configuration import (
 )
 from bridge.serving.signatures import read_signatures
 from bridge.serving.warmup import write_warmup
-from savedmodel.copying import copy_files
 from savedmodel.files.folder import write_text
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.records import record_sizes
@@ -42,6 +41,7 @@ from savedmodel.manifest import (
     write_manifest,
 )
 from savedmodel.read import read_proto
+from savedmodel.rewrite import copy_files
 from xla_call_module.errors import FormatError, ShardingError, StructureError
 
 __all__ = ["Published", "publish", "rollback"]

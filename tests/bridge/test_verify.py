@@ -24,7 +24,7 @@ from bridge.verifying import tensorflow_process
 from bridge.verifying.comparison import Tolerance
 from bridge.verifying.reference import make_trials
 from bridge.verifying.trials import read_trials, write_trials
-from savedmodel.rewriting import rewrite_nodes
+from savedmodel.rewrite import rewrite_nodes
 from tests.bridge.absence import run_without_tensorflow
 from xla_call_module import from_exported, retarget
 from xla_call_module.call import TensorSpec

@@ -321,7 +321,7 @@ def test_the_memory_of_each_process_is_what_it_holds(tmp_path, size):
 
 
 def test_an_address_is_refused(two, tmp_path):
-    from savedmodel.write_together import write_together
+    from savedmodel.write import write_together
     from xla_call_module.errors import StructureError
 
     class Alone:

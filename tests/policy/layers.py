@@ -27,10 +27,9 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "files",
         "model variables",
         "encode",
-        "decode write",
-        "copying read write_together",
-        "manifest",
-        "rewriting",
+        "decode manifest write",
+        "read",
+        "rewrite",
     ),
     "bridge": (
         "core",

@@ -1,8 +1,9 @@
-"""`rewrite_nodes`: the same SavedModel with other calls in its XlaCallModule nodes.
+"""File -> file: `rewrite_nodes` changes the calls in it, and `copy_files` copies it as it is.
 
-Everything else is kept as it is: what the file's functions compute around the calls, its variables,
-its assets, and the fields of its messages that are not known here. So it is for files of any
-writer. Only the numbers of gradients that the file lacks give way to a name that says so.
+Everything besides XlaCallModule nodes is kept as it is: what the file's functions compute around
+the calls, its variables, its assets, and the fields of its messages that are not known here. So it
+is for files of any writer. Only the numbers of gradients that the file lacks give way to a name
+that says so.
 """
 
 from __future__ import annotations
@@ -10,26 +11,28 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from savedmodel.copying import copy_files
 from savedmodel.files.assets import asset_files
 from savedmodel.files.folder import PROTO_FILE
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.remote import is_remote
 from savedmodel.files.staging import new_place
-from savedmodel.manifest import MANIFEST_FILE
+from savedmodel.manifest import MANIFEST_FILE, check_sizes, written_extents
+from savedmodel.model import METADATA_COLLECTION
 from savedmodel.protos.schema import Proto
 from savedmodel.read import read_proto
-from savedmodel.write import METADATA_COLLECTION, serialize_proto, write_proto
+from savedmodel.write import serialize_proto, write_proto
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError, StructureError, refusing_damage
 from xla_call_module.node import OP, decode_node, description_allowance, update_node
 
-__all__ = ["rewrite_nodes"]
+__all__ = ["copy_files", "rewrite_nodes"]
 
+_PIECE_BYTES = 8 << 20
 # They describe the bytes of the old saved_model.pb. TensorFlow computes the fingerprint when it
 # saves, compares it with nothing, and loads a file without one
 # (tensorflow/python/saved_model/fingerprinting.py); the text is another form of the old message.
@@ -77,7 +80,7 @@ def rewrite_nodes(
 
     Example:
         >>> import bridge, jax
-        >>> from savedmodel.rewriting import rewrite_nodes
+        >>> from savedmodel.rewrite import rewrite_nodes
         >>> from xla_call_module import retarget
         >>> exported = jax.export.export(jax.jit(jax.numpy.sin))(1.0)
         >>> bridge.save(exported, "my_model", gradient_order=1)
@@ -188,3 +191,74 @@ def _change_metadata(proto: Proto, metadata: Callable[[], Mapping[str, Any]]) ->
             raise FormatError("The metadata of the SavedModel are damaged.") from error
         values[0] = json.dumps(new, sort_keys=True).encode()
         meta_graph.meta_info_def.tensorflow_version = str(new.get("tensorflow", ""))
+
+
+def copy_files(
+    source: ModelFolder, target: Path, *, without: Collection[str] = (), linked: bool = True
+) -> None:
+    """Give a folder what is in another.
+
+    Args:
+        source: the folder of a SavedModel.
+        target: a folder that is there, and is empty.
+        without: paths below the source that are left out.
+        linked: whether a file gets one more name where the file system can, and is copied only
+            where it cannot. What is linked must not be changed in place afterwards.
+
+    Raises:
+        FormatError: something there is neither file nor folder, is a link to outside, or is far
+            larger than its content; or the source was replaced meanwhile.
+        OSError: a file cannot be read or written.
+    """
+    check_sizes(source)
+    for name, is_folder in list(_entries(source, without)):
+        if is_folder:
+            (target / name).mkdir()
+            continue
+        with source.open(name, links=False) as file:
+            if not (linked and _link(file, target / name)):
+                _copy(file, target / name)
+
+
+def _entries(folder: ModelFolder, without: Collection[str]) -> Iterator[tuple[str, bool]]:
+    """The paths below a folder of all that is kept, and whether each is a folder."""
+    for name, status in folder.walk():
+        if name in without:
+            continue
+        path = folder.path / name
+        if stat.S_ISLNK(status.st_mode) and path.is_dir():
+            raise FormatError(f"{path} is a link to a folder. To do: put the folder there itself.")
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if not (is_folder or stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+            raise FormatError(f"{path} is neither a file nor a folder. To do: remove it.")
+        # What a link leads to elsewhere is no part of the model, and not to be handed on.
+        if not is_folder and folder.find(name) is None:
+            raise FormatError(f"{path} is neither a file nor a folder. To do: remove it.")
+        yield name, is_folder
+
+
+def _link(file: BinaryIO, target: Path) -> bool:
+    """Give an open file one more name; whether that could be done."""
+    try:
+        # Python follows links only if it is given a descriptor, which an absolute path does not use
+        # (https://github.com/python/cpython/issues/81793).
+        os.link(f"/proc/self/fd/{file.fileno()}", target, src_dir_fd=file.fileno())
+    except OSError:
+        # Another file system, one without links, or one that forbids them for others' files.
+        return False
+    return True
+
+
+def _copy(file: BinaryIO, target: Path) -> None:
+    """Copy an open file; what is on no disk stays so."""
+    size = os.fstat(file.fileno()).st_size
+    with target.open("xb") as copy:
+        for start, stop in written_extents(file, size):
+            file.seek(start)
+            copy.seek(start)
+            while start < stop and (piece := file.read(min(_PIECE_BYTES, stop - start))):
+                copy.write(piece)
+                start += len(piece)
+        copy.truncate(size)
+        copy.flush()
+        os.fsync(copy.fileno())

@@ -13,9 +13,9 @@ import pytest
 
 import bridge
 import savedmodel
-from savedmodel import rewriting
+from savedmodel import rewrite
 from savedmodel.read import read_proto
-from savedmodel.rewriting import rewrite_nodes
+from savedmodel.rewrite import rewrite_nodes
 from xla_call_module.checks import PLATFORM
 from xla_call_module.errors import FormatError, StructureError, VersionError
 from xla_call_module.node import OP
@@ -131,7 +131,7 @@ def test_other_files_are_copied_where_links_are_not_possible(folder, tmp_path, m
     def refuse(*args, **kwargs):
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr(rewriting.os, "link", refuse)
+    monkeypatch.setattr(rewrite.os, "link", refuse)
     rewrite_nodes(folder, tmp_path / "new", _same)
     assert not os.path.samefile(folder / DATA, tmp_path / "new" / DATA)
     assert (folder / DATA).read_bytes() == (tmp_path / "new" / DATA).read_bytes()
