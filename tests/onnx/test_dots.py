@@ -113,6 +113,24 @@ def test_products_with_numbers_that_no_float32_is():
     check(lambda x: (x / 50) @ (x * 0.3).T, x, shapes=["b, 3"], rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: 0.3 * (x @ x.T) / 7,
+        lambda x: (x @ x[0]) * 0.3,
+        lambda x: (x[0] @ x[1]) * 0.3,
+        lambda x: 0.3 * x[:, 0] @ x,
+        lambda x: (x @ x.T / 50).T * 1.1,
+        lambda x: (x[:1, :1] * 0.3) @ x[:1, :1].T / 7,
+    ],
+)
+@pytest.mark.parametrize("shape", ["b, 3", None])
+def test_scaled_products_without_a_known_size(function, shape):
+    """There is no dimension to repeat the number along."""
+    x = np.random.default_rng(0).standard_normal((3, 3))
+    check(function, x, shapes=[shape], rtol=1e-14, atol=1e-14)
+
+
 def test_a_vector_behind_what_is_turned():
     """Of which ONNX Runtime makes one node that forgets the turn."""
     random = np.random.default_rng(0)

@@ -13,15 +13,18 @@ from bridge.core.size_polynomials import Shape
 from bridge.onnx.graph import layouts
 from bridge.onnx.graph.folding import MAX_BYTES
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.onnx_runtime import has_kernel
 from bridge.onnx.graph.values import Value
 
 __all__ = ["fuse_normalizing_product", "fuse_normalizing_sum"]
 
+# The small number is an attribute, which is a float32, and by the specification mean and deviation
+# have that precision, too.
+_DTYPE = "float32"
+
 
 def fuse_normalizing_product(graph: Graph, left: Value, right: Value) -> Value | None:
     """LayerNormalization, which ends in a product: by the deviation, or by the scale."""
-    if not has_kernel("LayerNormalization", left.dtype.name):
+    if left.dtype.name != _DTYPE:
         return None
     for one, other in ((left, right), (right, left)):
         if (found := _layer(graph, one, other) or _scaled_layer(graph, one, other)) is not None:
@@ -31,7 +34,7 @@ def fuse_normalizing_product(graph: Graph, left: Value, right: Value) -> Value |
 
 def fuse_normalizing_sum(graph: Graph, left: Value, right: Value) -> Value | None:
     """BatchNormalization, and LayerNormalization with a shift, which end in a sum."""
-    if not has_kernel("BatchNormalization", left.dtype.name):
+    if left.dtype.name != _DTYPE:
         return None
     for one, other in ((left, right), (right, left)):
         if (found := _shifted_layer(graph, one, other) or _batch(graph, one, other)) is not None:

@@ -439,11 +439,32 @@ class Graph:
                 return [quotient]
         if op_type in ("Div", "Mul") and results[0][1] == np.float64:
             inputs = _without_scalars(inputs)
+            if self._may_scale(op_type, inputs):
+                shape, dtype = results[0]
+                made = self._compute(op_type, _above(inputs), [((1, *shape), dtype)], attributes)
+                return self._compute("Squeeze", [*made, _integers((0,))], results, {})
         references = tuple("" if value is None else self.reference(value) for value in inputs)
         names = self._outputs(op_type, references, len(results), attributes)
         made = [_made(name, *result) for name, result in zip(names, results, strict=True)]
         self._shared.shapes.update((value.name, value.shape) for value in made)
         return made
+
+    def _may_scale(self, op_type: str, inputs: Sequence[Value | None]) -> bool:
+        """Whether ONNX Runtime may take a product or quotient for the scale of a MatMul.
+
+        Of what has no dimensions it does so behind a MatMul, and not in front of one.
+        """
+        for place in (1,) if op_type == "Div" else (0, 1):
+            scale, other = inputs[place], inputs[1 - place]
+            if scale is None or other is None or scale.array is None or scale.array.size != 1:
+                continue
+            node = None if other.unbroadcast_shape else self.producer(other)
+            is_scaled = bool(other.unbroadcast_shape) or (
+                node is not None and node.op_type == "MatMul"
+            )
+            if is_scaled and len(scale.unbroadcast_shape) <= len(other.unbroadcast_shape):
+                return True
+        return False
 
     def _reciprocal(
         self,
@@ -656,12 +677,22 @@ def _without_scalars(inputs: Sequence[Value | None]) -> list[Value | None]:
     axis = next((axis for axis in reversed(range(len(shape))) if sizes[axis] > 1), None)
     if axis is None:
         return list(inputs)
-    unbroadcast = (sizes[axis], *(1 for _ in shape[axis + 1 :]))
+    return _repeated(inputs, (sizes[axis], *(1 for _ in shape[axis + 1 :])))
+
+
+def _above(inputs: Sequence[Value | None]) -> list[Value | None]:
+    """Scalar constants with a dimension more than the others, for which they are no scale."""
+    rank = max(len(value.unbroadcast_shape) for value in inputs if value is not None)
+    return _repeated(inputs, (1,) * (rank + 1))
+
+
+def _repeated(inputs: Sequence[Value | None], shape: tuple[int, ...]) -> list[Value | None]:
+    """The inputs, their scalar constants in another shape."""
     found: list[Value | None] = []
     for value in inputs:
         if value is not None and value.array is not None and value.array.size == 1:
-            repeated = np.broadcast_to(value.array.reshape(()), unbroadcast)
-            value = dataclasses.replace(value, unbroadcast_shape=unbroadcast, array=repeated)
+            array = np.broadcast_to(value.array.reshape(()), shape)
+            value = dataclasses.replace(value, unbroadcast_shape=shape, array=array)
         found.append(value)
     return found
 

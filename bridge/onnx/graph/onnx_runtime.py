@@ -125,6 +125,12 @@ DEVIATIONS = (
         "graph.graph_builder",
     ),
     Deviation(
+        "Pow ReduceMean Sqrt Div",
+        "a float64 normalization is fused with its epsilon as a float32 (LayerNormFusion), or with "
+        "1e-5 whatever it was (SimplifiedLayerNormFusion)",
+        "arithmetic.division",
+    ),
+    Deviation(
         "Transpose MatMul",
         "the fused node forgets the Transpose where the other operand is a vector",
         "windows.dots",
