@@ -145,6 +145,17 @@ def test_a_program_that_is_right_is_right():
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_signature_has_what_nothing_takes():
+    program = _program(
+        arguments=(Argument("x0", (3,), "float32"), Argument("x1", (3,), "float32")),
+        returns="x1",
+        mode="signature",
+    )
+    (outcome,) = suite.run(dataclasses.replace(program, checks=("resave",)))
+    assert (outcome.kind, outcome.compared) == ("right", 3)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_limit_of_tensorflow_is_a_refusal():
     """Where the error itself says nothing of it: a tape has no zeros for a result in float8."""
     program = _program(
@@ -181,6 +192,17 @@ class TestTolerance:
         other = np.float32(sum(map(float, x[::-1])))
         assert not accuracy.difference(other, expected, spread).text
         assert accuracy.difference(other + np.float32(1e-2), expected, spread).text
+
+    def test_what_jax_is_off_by_itself(self):
+        """Of float64, and not of float32, where it is precise."""
+        for dtype, error in ((np.float64, 200), (np.float32, 30)):
+            with enable_x64(True):
+                x = np.array([-0.41420599433458394], dtype)
+                (expected,), (spread,) = self._spread(lambda x: [jnp.log1p(x)], x)
+            exact = np.log1p(x.astype(np.longdouble)).astype(dtype)
+            assert not accuracy.difference(exact, expected, spread).text
+            wrong = exact * (1 + 2 * error * np.finfo(dtype).eps).astype(dtype)
+            assert accuracy.difference(wrong, exact, spread).text
 
     def test_jumps_are_left_out_and_counted(self):
         x = np.array([2.0, 2.5, 1.0], np.float32)

@@ -135,7 +135,12 @@ def _signature(case: Case, label: str, path: str, loaded: Any) -> Iterator[Found
     for sizes in case.batches:
         leaves = case.leaves(sizes)
         feed = {name: _to_tensor(leaves[index]) for name, index in signature.inputs.items()}
-        found = function(**feed)
+        # Of a file that TensorFlow has saved again nothing says which argument an input is that no
+        # module takes; TensorFlow asks for it all the same.
+        specs = function.structured_input_signature[1]
+        unused = {name: tf.zeros([n or 1 for n in spec.shape], spec.dtype)
+                  for name, spec in specs.items() if name not in feed}  # fmt: skip
+        found = function(**feed, **unused)
         by_index = {index: found[name] for name, index in signature.outputs.items()}
         values = [_to_numpy(by_index[index]) for index in range(len(by_index))]
         yield Found(f"{label} signature", sizes, [values])
