@@ -24,51 +24,51 @@ from savedmodel.files.remote import address, is_remote, upload
 from savedmodel.rewrite import copy_files
 from xla_call_module.errors import FormatError, StructureError
 
-__all__ = ["MOST", "BasePath", "open_base_path", "parse_version"]
+__all__ = ["MAX_VERSION", "BasePath", "open_base_path", "parse_version"]
 
-# One name for all that is hidden there, so that whoever comes next removes what was left.
+# One name for all hidden folders there, so that the next publisher removes what was left.
 _HIDDEN = "publish"
 # Serving's numbers have 64 bits.
-MOST = 2**63 - 1
+MAX_VERSION = 2**63 - 1
 _MAX_TEXT_BYTES = 1 << 24
 _PIECE_BYTES = 8 << 20
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+[ \t\n\v\f\r]*")
 
 
 class BasePath(Protocol):
-    """Where versions are, on a disk or in a store."""
+    """The folder of the versions, on a disk or in an object store."""
 
     def taken(self) -> dict[int, str]:
-        """Each number that Serving would read, with the name that has it."""
+        """Return the number of each child that Serving takes for a version, with its name."""
 
     def versions(self) -> dict[int, str]:
-        """Those of `taken` that are SavedModels."""
+        """Return those of `taken` that are SavedModels."""
 
     def new_version(self) -> Any:
-        """A context with an empty folder on a disk, to put a version together in."""
+        """Return a context with the path of a new local folder, for a version to be made in."""
 
     def place(self, folder: Path, version: int) -> str:
-        """Let a finished folder appear as a version; its path.
+        """Make a finished folder appear as a version; return its path.
 
         Raises:
             FileExistsError: the number is taken.
         """
 
     def copy(self, name: str, folder: Path) -> None:
-        """Put what is in a version into an empty folder."""
+        """Copy a version to a new folder."""
 
     def remove(self, name: str) -> None:
-        """Take a version away; nothing where another has done it."""
+        """Remove a version, if it still exists."""
 
     def read_text(self, name: str) -> str | None:
-        """A file beside the versions; None where there is none."""
+        """Return the text of a file beside the versions; None where there is none."""
 
     def write_text(self, name: str, text: str) -> str:
-        """Write a file beside the versions; its path."""
+        """Write a file beside the versions; return its path."""
 
 
 def parse_version(name: str) -> int | None:
-    """The number that Serving reads in the name of a child; None where it reads none.
+    """Return the version that Serving reads in the name of a child; None where it reads none.
 
     >>> parse_version("007"), parse_version("+7"), parse_version(".7"), parse_version("7a")
     (7, 7, None, None)
@@ -76,30 +76,30 @@ def parse_version(name: str) -> int | None:
     if not _NUMBER.fullmatch(name):
         return None
     number = int(name)
-    return number if -MOST - 1 <= number <= MOST else None
+    return number if -MAX_VERSION - 1 <= number <= MAX_VERSION else None
 
 
 def open_base_path(path: str | os.PathLike[str]) -> BasePath:
-    """The folder at a path or an address.
+    """Return the base path at a path or an address.
 
     Raises:
-        StructureError: it is no folder, or is itself a SavedModel.
-        MissingDependencyError: it is an address, and etils is not installed.
+        StructureError: the path is not a folder, or is itself a SavedModel.
+        MissingDependencyError: the path is an address, and etils is not installed.
     """
     if is_remote(path):
-        return _Store(os.fspath(path))
+        return _RemoteBasePath(os.fspath(path))
     folder = Path(os.path.abspath(path))
     if folder.exists() and not folder.is_dir():
-        raise StructureError(f"{folder} is no folder. To do: take another base_path.")
+        raise StructureError(f"{folder} is not a folder. To do: take another base_path.")
     if (folder / PROTO_FILE).exists():
         raise StructureError(
             f"{folder} is itself a SavedModel, and base_path is the folder above the versions. To "
             "do: take its parent, or a new folder."
         )
-    return _Folder(folder)
+    return _LocalBasePath(folder)
 
 
-class _Folder:
+class _LocalBasePath:
     """A base path on a disk."""
 
     def __init__(self, path: Path) -> None:
@@ -165,7 +165,7 @@ class _Folder:
         return str(self._path / name)
 
 
-class _Store:
+class _RemoteBasePath:
     """A base path in an object store."""
 
     def __init__(self, path: str) -> None:
@@ -198,9 +198,9 @@ class _Store:
     def copy(self, name: str, folder: Path) -> None:
         folder.mkdir()
         source = self._address / name
-        found = _identity(source)
+        before = _file_states(source)
         _download(source, folder)
-        if _identity(source) != found:
+        if _file_states(source) != before:
             raise StructureError(
                 f"{source} was changed while it was copied. To do: take a version that stays."
             )
@@ -243,20 +243,20 @@ def _download(source: Any, target: Path) -> None:
                 shutil.copyfileobj(opened, copy, _PIECE_BYTES)
 
 
-def _identity(folder: Any) -> list[tuple[str, int, Any]]:
-    """The files below an address, with what tells that one was written again."""
-    found = []
+def _file_states(folder: Any) -> list[tuple[str, int, Any]]:
+    """Return the files below an address with their sizes and times."""
+    states = []
     for child in folder.iterdir():
         if child.is_dir():
-            found += _identity(child)
+            states += _file_states(child)
         else:
             status = child.stat()
-            found.append((str(child), status.length, status.mtime))
-    return sorted(found)
+            states.append((str(child), status.length, status.mtime))
+    return sorted(states)
 
 
 def _to_text(data: bytes, where: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise FormatError(f"{where} is no text: {error}.") from error
+        raise FormatError(f"{where} is not text: {error}. To do: remove it.") from error

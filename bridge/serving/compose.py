@@ -1,25 +1,39 @@
 """`compose`: a user's TensorFlow functions around a JAX function, as one signature.
 
-These need TensorFlow, as it is TensorFlow's own functions that are put around the call. The call
-stays what it is: a node that describes itself.
+This file needs TensorFlow. The call of the JAX function stays as it is: a node that describes
+itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
+from xla_call_module.errors import InteropError, MissingDependencyError, StructureError
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingDependencyError(
+        "bridge.serving.compose puts TensorFlow's functions around a call, and TensorFlow is not "
+        "installed. To do: pip install 'jax-tf-bridge[tensorflow]'."
+    ) from error
+
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.save import SaveOptions, save
-from bridge.serving.framework import tf
-from bridge.serving.methods import Method, named_outputs, parse_method
-from bridge.serving.preprocessing import Request, as_function, named_tensors, read_request
-from bridge.serving.resources import resources_of
+from bridge.serving.methods import ServingMethod, named_outputs, parse_method
+from bridge.serving.preprocessing import (
+    PreprocessedRequest,
+    as_function,
+    named_tensors,
+    read_request,
+)
 from savedmodel.files.folder import new_folder
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.remote import is_remote
@@ -28,13 +42,14 @@ from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.protos.schema import Proto, TensorProto
 from savedmodel.read import read, read_proto
 from savedmodel.write import serialize_proto, write_proto
-from xla_call_module.errors import InteropError, StructureError
 
 __all__ = ["compose"]
 
 _SERVE_TAG = "serve"
 _FINGERPRINT = "fingerprint.pb"
 _ATTEMPTS = 3
+# How many references from a function a resource may be away.
+_MAX_DEPTH = 8
 
 
 def compose(
@@ -120,22 +135,22 @@ def compose(
             "compose to a folder, and publish that."
         )
     with _as_folder(model, options) as source:
-        loaded, called, earlier = read_one_version(
+        loaded, called, lost = read_one_version(
             source, lambda folder: _load(folder, signature, bare), attempts=_ATTEMPTS
         )
         inputs = dict(sorted(called.structured_input_signature[1].items()))
         asked = read_request(inputs, preprocess, request, examples, one_name=kind.input)
         kind.check_request(asked.specs)
         composed = _compose(called, asked, postprocess, kind, classes)
-        given = _parse_defaults(asked.specs, earlier.values, defaults, signature, bare)
-        loaded.composed_resources = resources_of([preprocess, postprocess])
+        given = _parse_defaults(asked.specs, lost.values, defaults, signature, bare)
+        loaded.composed_resources = _resources_of([preprocess, postprocess])
         signatures = {**loaded.signatures, bare: called, signature: composed}
         with new_folder(Path(path), overwrite=overwrite) as place:
             _write(loaded, place, signatures)
             # TensorFlow has copied the assets from where the path leads to by now.
-            earlier.folder.check_current()
-            methods = {**earlier.methods, signature: kind.name}
-            _finish(place, methods, {**earlier.defaults, **given})
+            lost.folder.check_current()
+            methods = {**lost.methods, signature: kind.name}
+            _finish(place, methods, {**lost.defaults, **given})
             if manifest:
                 write_manifest(place, **describe_environment(source_file(model)), request={})
     return os.fspath(path)
@@ -143,7 +158,7 @@ def compose(
 
 @contextlib.contextmanager
 def _as_folder(model: Any, options: SaveOptions) -> Iterator[Path]:
-    """The folder of a SavedModel, which is written for the time being where it is none."""
+    """Yield the folder of a SavedModel; a model that is not saved is written to a temporary one."""
     if isinstance(model, str | os.PathLike):
         if options:
             raise StructureError(
@@ -158,14 +173,14 @@ def _as_folder(model: Any, options: SaveOptions) -> Iterator[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Earlier:
-    """What TensorFlow does not save again of a file.
+class _LostBySaving:
+    """The parts of a file that TensorFlow leaves out when it saves the file again.
 
     Attributes:
-        folder: that it is in.
-        values: for each signature that is a JAX function the defaults of its inputs.
-        methods: for each signature but the one that is composed its method.
-        defaults: for the same the protos of the defaults.
+        folder: the folder of the file.
+        values: the defaults of the inputs of each signature that is a JAX function.
+        methods: the method of each signature, without the composed one.
+        defaults: the same signatures' defaults as protos.
     """
 
     folder: ModelFolder
@@ -174,26 +189,26 @@ class _Earlier:
     defaults: Mapping[str, Mapping[str, Proto]]
 
 
-def _load(folder: ModelFolder, signature: str, bare: str) -> tuple[Any, Any, _Earlier]:
-    """What TensorFlow loads, the signature in it that is to be called, and what it leaves out."""
-    values = {found.key: dict(found.defaults) for found in read(folder).signatures}
+def _load(folder: ModelFolder, signature: str, bare: str) -> tuple[Any, Any, _LostBySaving]:
+    """Return what TensorFlow loads, the signature to be called, and what TensorFlow leaves out."""
+    values = {known.key: dict(known.defaults) for known in read(folder).signatures}
     if signature not in values:
         raise StructureError(
             f"{folder.path} has no signature {signature!r} that is a JAX function, only "
             f"{', '.join(map(repr, values))}. To do: pass signature=."
         )
-    earlier = _Earlier(folder, values, *_earlier(folder, signature))
+    lost = _LostBySaving(folder, values, *_read_lost(folder, signature))
     loaded = _load_in_tensorflow(folder)
     if bare in loaded.signatures or bare == signature or not bare.isidentifier():
         raise StructureError(
             f"The signature {signature} cannot stay under the key {bare!r}, which is taken or no "
             "name. To do: pass another one as bare=."
         )
-    return loaded, loaded.signatures[signature], earlier
+    return loaded, loaded.signatures[signature], lost
 
 
 def _load_in_tensorflow(folder: ModelFolder) -> Any:
-    """What TensorFlow loads, which finds the files by their paths."""
+    """Load a file in TensorFlow, which opens it by its path."""
     try:
         loaded = tf.saved_model.load(folder.path)
     except Exception:
@@ -204,9 +219,13 @@ def _load_in_tensorflow(folder: ModelFolder) -> Any:
 
 
 def _compose(
-    called: Any, asked: Request, postprocess: Any, kind: Method, classes: Sequence[str] | None
+    called: Any,
+    asked: PreprocessedRequest,
+    postprocess: Any,
+    kind: ServingMethod,
+    classes: Sequence[str] | None,
 ) -> Any:
-    """The TensorFlow function of a request."""
+    """Return the TensorFlow function from a request to a response."""
     after = None if postprocess is None else as_function(postprocess)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
@@ -233,21 +252,21 @@ def _parse_defaults(
     signature: str,
     bare: str,
 ) -> dict[str, dict[str, Proto]]:
-    """For each signature its defaults; what is given goes before what the input has."""
+    """Return the defaults of each signature; given ones replace those of the file."""
     own = {name: value for name, value in known[signature].items() if name in specs}
     wanted: dict[str, Mapping[str, Any]] = {**known, bare: known[signature]}
     wanted[signature] = own | dict(defaults or {})
-    found: dict[str, dict[str, Proto]] = {}
+    protos: dict[str, dict[str, Proto]] = {}
     for key, values in wanted.items():
-        found[key] = {}
+        protos[key] = {}
         for name, value in values.items():
             spec = specs.get(name) if key == signature else None
             if key == signature and spec is None:
                 raise StructureError(
                     f"defaults has {name!r} for {signature}; its inputs are {', '.join(specs)}."
                 )
-            found[key][name] = _to_proto(name, value, spec)
-    return found
+            protos[key][name] = _to_proto(name, value, spec)
+    return protos
 
 
 def _to_proto(name: str, value: Any, spec: Any) -> Proto:
@@ -273,10 +292,10 @@ def _write(loaded: Any, place: Path, signatures: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _earlier(
+def _read_lost(
     folder: ModelFolder, signature: str
 ) -> tuple[dict[str, str], dict[str, dict[str, Proto]]]:
-    """Methods and defaults of the other signatures, which TensorFlow does not save again."""
+    """Return the methods and defaults of the other signatures, which TensorFlow drops."""
     methods, defaults = {}, {}
     for meta_graph in read_proto(folder).meta_graphs:
         if _SERVE_TAG in meta_graph.meta_info_def.tags:
@@ -290,7 +309,7 @@ def _earlier(
 def _finish(
     place: Path, methods: Mapping[str, str], defaults: Mapping[str, Mapping[str, Proto]]
 ) -> None:
-    """Write into the file what TensorFlow's own functions do not."""
+    """Add methods and defaults to the file, which TensorFlow has written without them."""
     proto = read_proto(place)
     for meta_graph in proto.meta_graphs:
         if _SERVE_TAG not in meta_graph.meta_info_def.tags:
@@ -307,7 +326,7 @@ def _finish(
 
 
 def _set_default(meta_graph: Proto, definition: Proto, name: str, value: Proto) -> None:
-    """Let an input have a value while it is not fed."""
+    """Give an input a value for requests that leave it out."""
     definition.defaults[name].CopyFrom(value)
     fed = definition.inputs[name].name.partition(":")[0]
     graph = meta_graph.graph_def
@@ -317,3 +336,64 @@ def _set_default(meta_graph: Proto, definition: Proto, name: str, value: Proto) 
     constant.attr["value"].tensor.CopyFrom(value)
     node.op = "PlaceholderWithDefault"
     node.input.append(constant.name)
+
+
+def _resources_of(functions: Iterable[Any]) -> list[Any]:
+    """Return the tables, variables and asset files that a user's functions use.
+
+    They are what the functions are methods of, close over, or name among the globals of their
+    module. TensorFlow saves what is an attribute of what is saved; what a function merely closes
+    over it refuses.
+    """
+    resources: dict[int, Any] = {}
+    for function in functions:
+        for value in _reached(function, set(), _MAX_DEPTH):
+            if _is_trackable(value):
+                resources.setdefault(id(value), value)
+    return list(resources.values())
+
+
+def _reached(value: Any, seen: set[int], depth: int) -> Iterator[Any]:
+    if id(value) in seen or depth < 0:
+        return
+    seen.add(id(value))
+    yield value
+    for below in _used_by(value):
+        yield from _reached(below, seen, depth - 1)
+
+
+def _used_by(value: Any) -> list[Any]:
+    """Return what a value refers to, as far as a user keeps resources in such values."""
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    function = getattr(value, "python_function", value)
+    owner = getattr(function, "__self__", None)
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    used = [] if owner is None or inspect.ismodule(owner) else [owner, *_attributes(owner)]
+    if hasattr(function, "func") and hasattr(function, "args"):  # a functools.partial
+        return [*used, function.func, *function.args, *function.keywords.values()]
+    if not inspect.isfunction(function):
+        return used
+    names = inspect.getclosurevars(function)
+    return [*used, *names.nonlocals.values(), *names.globals.values()]
+
+
+def _attributes(owner: Any) -> list[Any]:
+    """Return the attributes of an object; only its functions, if TensorFlow saves the object."""
+    values = list(getattr(owner, "__dict__", {}).values())
+    return [v for v in values if inspect.isfunction(v)] if _is_trackable(owner) else values
+
+
+def _is_trackable(value: Any) -> bool:
+    """Whether TensorFlow can save a value."""
+    if isinstance(value, dict | list | tuple | set | frozenset | type) or value is None:
+        return False
+    if inspect.isroutine(value) or inspect.ismodule(value):
+        return False
+    try:
+        tf.train.Checkpoint(value=value)
+    except (ValueError, TypeError):
+        return False
+    return True

@@ -1,21 +1,32 @@
-"""The files that a model server is started with: models.config and monitoring.config."""
+"""The files that a model server is started with.
+
+batching_parameters.txt says how requests become batches, models.config which models and versions
+are served, and monitoring.config where the metrics are.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from bridge.batching.batch_sizes import parse_sizes
 from bridge.serving.base_path import open_base_path
-from bridge.serving.batching import Batching
 from bridge.serving.messages import (
+    BatchingParameters,
     ModelServerConfig,
     MonitoringConfig,
     decode_text,
     encode_text,
 )
+from bridge.serving.signatures import ServedSignature, ServedTensor
 from savedmodel.files.remote import is_remote
+from xla_call_module.dimensions import evaluate
 from xla_call_module.errors import StructureError
 
 __all__ = [
@@ -23,10 +34,13 @@ __all__ = [
     "METRICS_PATH",
     "MODELS_FILE",
     "MONITORING_FILE",
+    "Batching",
     "ConfigFiles",
     "ModelConfig",
+    "check_batching",
     "models_text",
     "monitoring_text",
+    "parse_batching",
     "pinned_versions",
     "write_configs",
 ]
@@ -37,6 +51,198 @@ MONITORING_FILE = "monitoring.config"
 # PrometheusExporter::kPrometheusPath in tensorflow_serving/util/prometheus_exporter.cc
 METRICS_PATH = "/monitoring/prometheus/metrics"
 _PLATFORM = "tensorflow"
+# Without allowed sizes a batch may have any size; so many of them are tried.
+_MAX_SIZES_TRIED = 4096
+_MAX_INT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How TensorFlow Serving batches requests; None leaves a parameter to the server.
+
+    Example:
+        >>> from bridge.serving import Batching
+        >>> print(Batching(allowed_batch_sizes=(1, 8), batch_timeout_micros=2000).to_text())
+        max_batch_size {
+          value: 8
+        }
+        batch_timeout_micros {
+          value: 2000
+        }
+        allowed_batch_sizes: 1
+        allowed_batch_sizes: 8
+        <BLANKLINE>
+
+    Attributes:
+        allowed_batch_sizes: the sizes that a batch is padded to, ascending; empty for no padding.
+        max_batch_size: the size of a full batch, by default the last allowed size.
+        batch_timeout_micros: how long a batch waits for more requests, in microseconds.
+        max_enqueued_batches: how many batches may wait before requests are refused.
+        num_batch_threads: how many batches run at the same time.
+        thread_pool_name: the name of the threads in the server's metrics.
+        pad_variable_length_inputs: whether the other dimensions are padded with zeros to those of
+            the largest request in a batch.
+    """
+
+    allowed_batch_sizes: tuple[int, ...] = ()
+    max_batch_size: int | None = None
+    batch_timeout_micros: int | None = None
+    max_enqueued_batches: int | None = None
+    num_batch_threads: int | None = None
+    thread_pool_name: str | None = None
+    pad_variable_length_inputs: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the values as the server does.
+
+        Raises:
+            StructureError: the sizes do not increase, the last is not the largest batch, or a
+                number is out of range.
+        """
+        allowed = parse_sizes(self.allowed_batch_sizes) if self.allowed_batch_sizes else ()
+        if allowed is None or list(allowed) != sorted(set(self.allowed_batch_sizes)):
+            raise StructureError(
+                f"allowed_batch_sizes={self.allowed_batch_sizes!r}: expected whole numbers that "
+                "increase, such as (1, 8, 32)."
+            )
+        object.__setattr__(self, "allowed_batch_sizes", allowed)
+        if allowed and self.max_batch_size is None:
+            object.__setattr__(self, "max_batch_size", allowed[-1])
+        for name, least in _MINIMA.items():
+            object.__setattr__(self, name, _parse_number(name, getattr(self, name), least))
+        pool: Any = self.thread_pool_name  # users may pass anything
+        if not isinstance(pool, str | None):
+            raise StructureError(f"thread_pool_name={pool!r}; expected some text.")
+        if allowed and self.max_batch_size != allowed[-1]:
+            raise StructureError(
+                f"max_batch_size={self.max_batch_size}, and the last of allowed_batch_sizes is "
+                f"{allowed[-1]}; TensorFlow Serving takes them only if they are equal. To do: "
+                "leave max_batch_size out."
+            )
+
+    def to_text(self) -> str:
+        """Return the content of batching_parameters.txt."""
+        message: Any = BatchingParameters()
+        for name in (*_MINIMA, "thread_pool_name"):
+            if (value := getattr(self, name)) is not None:
+                getattr(message, name).value = value
+        message.allowed_batch_sizes.extend(self.allowed_batch_sizes)
+        message.pad_variable_length_inputs = self.pad_variable_length_inputs
+        return encode_text(message)
+
+
+_MINIMA = {
+    "max_batch_size": 1,
+    "batch_timeout_micros": 0,
+    "max_enqueued_batches": 1,
+    "num_batch_threads": 1,
+}
+
+
+def _parse_number(name: str, value: Any, least: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        number = operator.index(value)
+        if least <= number <= _MAX_INT:
+            return number
+    raise StructureError(f"{name}={value!r}; expected a whole number from {least} to {_MAX_INT:,}.")
+
+
+def parse_batching(batching: Any, *, sizes: Sequence[int]) -> Batching | None:
+    """Return the value of the option `batching=`.
+
+    Args:
+        batching: a `Batching`, its fields as a mapping, allowed batch sizes, True for `sizes`, or
+            None.
+        sizes: the sizes that the model is warmed up with, or pads batches to.
+
+    Raises:
+        StructureError: the option is none of these, or the server would refuse it.
+    """
+    if batching is None or batching is False:
+        return None
+    if isinstance(batching, Batching):
+        return batching
+    if batching is True:
+        if not sizes:
+            raise StructureError(
+                "batching=True allows the batch sizes that the model is warmed up with or pads to, "
+                "and neither warmup nor batch_buckets has any. To do: pass batching=(1, 8, 32), or "
+                "warmup=(1, 8, 32)."
+            )
+        return Batching(tuple(sorted(set(sizes))))
+    if isinstance(batching, Mapping):
+        known = [field.name for field in dataclasses.fields(Batching)]
+        if unknown := sorted(str(name) for name in batching if name not in known):
+            raise StructureError(
+                f"batching has {unknown[0]!r}, which is no batching parameter. To do: take some "
+                f"of {', '.join(known)}."
+            )
+        fields = dict(batching)
+        if sizes and not fields.keys() & {"allowed_batch_sizes", "max_batch_size"}:
+            fields["allowed_batch_sizes"] = tuple(sorted(set(sizes)))
+        return Batching(**fields)
+    if (allowed := parse_sizes(batching)) is not None:
+        return Batching(allowed)
+    raise StructureError(
+        f"batching={batching!r}; expected allowed batch sizes such as (1, 8, 32), a Batching or "
+        "its fields as a mapping, or True for the sizes of warmup."
+    )
+
+
+def check_batching(signatures: Sequence[ServedSignature], batching: Batching) -> None:
+    """Check that every signature can be run in these batches.
+
+    Serving joins the inputs of requests along dimension 0, pads the batch, and splits the outputs
+    along dimension 0 (tensorflow_serving/batching/batching_session.cc).
+
+    Raises:
+        StructureError: an input or output has no batch dimension, or a size that the server may
+            run does not fit a signature; the message names its constraint.
+    """
+    for signature in signatures:
+        _check_inputs(signature)
+        for size in _possible_sizes(batching):
+            values = signature.sizes_at(size)
+            for output in signature.outputs:
+                _check_output(signature.key, output, size, values)
+
+
+def _possible_sizes(batching: Batching) -> Sequence[int]:
+    if batching.allowed_batch_sizes:
+        return batching.allowed_batch_sizes
+    # SharedBatchScheduler's own default (tensorflow/core/kernels/batching_util) is 1000.
+    most = batching.max_batch_size or 1000
+    return (*range(1, min(most, _MAX_SIZES_TRIED)), most)
+
+
+def _check_inputs(signature: ServedSignature) -> None:
+    for tensor in signature.inputs:
+        fixed = isinstance(tensor.leading, int)
+        if tensor.is_scalar or (fixed and signature.has_free_batch):
+            raise StructureError(_unbatchable(signature.key, f"its input {tensor}"))
+    if not signature.has_free_batch and signature.fixed_batch is None:
+        inputs = ", ".join(map(str, signature.inputs)) or "none"
+        raise StructureError(_unbatchable(signature.key, f"its inputs ({inputs})"))
+
+
+def _check_output(key: str, output: ServedTensor, size: int, values: Mapping[str, int]) -> None:
+    if output.is_scalar:
+        raise StructureError(_unbatchable(key, f"its output {output}"))
+    found = None if output.leading is None else evaluate(output.leading, values)
+    if found is not None and found != size:
+        raise StructureError(
+            _unbatchable(key, f"its output {output}, of {found} rows at batch size {size},")
+        )
+
+
+def _unbatchable(key: str, what: str) -> str:
+    return (
+        f"{key} cannot be batched: {what} has no dimension 0 that is the batch, and TensorFlow "
+        "Serving joins and splits all inputs and outputs there. To do: give it one, or publish "
+        "without batching."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +250,12 @@ class ModelConfig:
     """One model of a server.
 
     Attributes:
-        name: by which requests call it.
+        name: the name that requests use.
         base_path: the folder above its versions, as the server sees it: absolute, or an address.
-        versions: which are served: None for the newest, a number for so many of the newest, `all`,
-            or a sequence of versions.
-        labels: names such as `stable` or `canary` for versions, by which requests call them. A
-            server takes a label for a version that it has loaded already, or any with
+        versions: the versions that are served: None for the newest, a number for so many of the
+            newest, `all`, or a sequence of versions.
+        labels: names such as `stable` or `canary` for versions, which requests may use. A server
+            takes a label for a version that it has loaded already, or any with
             `--allow_version_labels_for_unavailable_models`.
     """
 
@@ -59,13 +265,13 @@ class ModelConfig:
     labels: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what the server would refuse.
+        """Check the values as the server does.
 
         Raises:
             StructureError: the name is empty, the path is relative, or the versions or labels
                 make no sense.
         """
-        name: Any = self.name  # what a user says may be anything
+        name: Any = self.name  # users may pass anything
         if not isinstance(name, str) or not name:
             raise StructureError(f"A model has the name {name!r}; expected some text.")
         object.__setattr__(self, "base_path", os.fspath(self.base_path))
@@ -102,12 +308,12 @@ def _are_numbers(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFiles:
-    """The files that were written.
+    """The files that a model server is started with.
 
     Attributes:
-        models: models.config.
-        monitoring: monitoring.config.
-        batching: batching_parameters.txt; None where requests are not batched.
+        models: the path of models.config.
+        monitoring: the path of monitoring.config.
+        batching: the path of batching_parameters.txt; None where requests are not batched.
     """
 
     models: str
@@ -116,7 +322,7 @@ class ConfigFiles:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What `tensorflow_model_server` is started with."""
+        """The options of `tensorflow_model_server` that name these files."""
         batched = (
             ("--enable_batching=true", f"--batching_parameters_file={self.batching}")
             if self.batching
@@ -141,14 +347,14 @@ def write_configs(
     `publish` writes those of one model.
 
     Args:
-        folder: where; made where it is not there.
-        models: what the server has.
-        batching: how it batches requests, of all models; None if it does not.
-        metrics_path: the path below the REST port at which Prometheus finds its metrics; None for
+        folder: the folder for the files, which is made if it does not exist.
+        models: the models of the server.
+        batching: how the requests of all models are batched; None if they are not.
+        metrics_path: the path below the REST port at which Prometheus finds the metrics; None for
             none.
 
     Raises:
-        StructureError: two models have the same name, or there is none; something is no model.
+        StructureError: there is no model, two have the same name, or one is no `ModelConfig`.
         OSError: a file cannot be written.
 
     Example:
@@ -157,7 +363,7 @@ def write_configs(
         >>> write_configs("configs", [digits]).options
         ('--model_config_file=...models.config', '--monitoring_config_file=...monitoring.config')
     """
-    given: Any = batching  # what a user says may be anything
+    given: Any = batching  # users may pass anything
     if given is not None and not isinstance(given, Batching):
         raise StructureError(
             f"batching={given!r}; expected a Batching. To do: pass such as "
@@ -173,12 +379,12 @@ def write_configs(
 
 
 def models_text(models: Sequence[ModelConfig]) -> str:
-    """The content of models.config.
+    """Return the content of models.config.
 
     Raises:
-        StructureError: two models have the same name, or there is none.
+        StructureError: there is no model, two have the same name, or one is no `ModelConfig`.
     """
-    given: Any = models  # what a user says may be anything
+    given: Any = models  # users may pass anything
     if not isinstance(given, Sequence) or not all(isinstance(m, ModelConfig) for m in given):
         raise StructureError(
             f"The models are {given!r}; expected a sequence of ModelConfigs. To do: pass such as "
@@ -206,7 +412,7 @@ def models_text(models: Sequence[ModelConfig]) -> str:
 
 
 def monitoring_text(metrics_path: str | None = METRICS_PATH) -> str:
-    """The content of monitoring.config."""
+    """Return the content of monitoring.config."""
     message: Any = MonitoringConfig()
     message.prometheus_config.enable = metrics_path is not None
     if metrics_path is not None:
@@ -215,10 +421,10 @@ def monitoring_text(metrics_path: str | None = METRICS_PATH) -> str:
 
 
 def pinned_versions(text: str, *, where: str) -> frozenset[int]:
-    """The versions that a models.config names one by one, or by labels.
+    """Return the versions that a models.config names one by one, or by labels.
 
     Raises:
-        FormatError: it is no such file.
+        FormatError: the text is no models.config.
     """
     message: Any = decode_text(text, ModelServerConfig, where=where)
     configs = message.model_config_list.config

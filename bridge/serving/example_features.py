@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.serving.messages import Example
 from savedmodel.protos.schema import Proto
 
 __all__ = ["ExampleFeature", "features_of", "serialize_example"]
@@ -16,19 +16,16 @@ __all__ = ["ExampleFeature", "features_of", "serialize_example"]
 _FLOAT, _INT64 = 1, 9
 _PARSE = "ParseExampleV2"
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-_LENGTH_DELIMITED = 2
-# The fields of Feature in tensorflow/core/example/feature.proto.
-_FLOAT_LIST, _INT64_LIST = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleFeature:
-    """A feature of a row.
+    """A feature of a `tf.Example`.
 
     Attributes:
-        key: in the `tf.Example`.
-        enum: the number of its dtype in TensorFlow's `DataType`: float32, int64 or strings.
-        count: how many elements a row has; one where that is free.
+        key: the name of the feature.
+        enum: the number of its dtype in TensorFlow's `DataType`: float32, int64 or string.
+        count: the number of elements in a row; 1 where it varies.
     """
 
     key: str
@@ -37,7 +34,7 @@ class ExampleFeature:
 
     @property
     def is_float(self) -> bool:
-        """Whether it has float32."""
+        """Whether the feature has float32."""
         return self.enum == _FLOAT
 
     @property
@@ -47,11 +44,11 @@ class ExampleFeature:
 
 
 def features_of(graph: Proto, tensor: str) -> tuple[ExampleFeature, ...] | None:
-    """The features that are parsed from a string tensor; None where it goes elsewhere.
+    """Return the features that are parsed from a string tensor; None where none are.
 
     Args:
         graph: the GraphDef.
-        tensor: its name there, such as `serving_default_examples:0`.
+        tensor: the name of the tensor, such as `serving_default_examples:0`.
     """
     functions = {function.signature.name: function for function in graph.library.function}
     return _follow(graph.node, tensor.partition(":")[0], functions)
@@ -60,19 +57,19 @@ def features_of(graph: Proto, tensor: str) -> tuple[ExampleFeature, ...] | None:
 def _follow(
     nodes: Sequence[Proto], source: str, functions: Mapping[str, Proto]
 ) -> tuple[ExampleFeature, ...] | None:
-    """The features of what is parsed from a node, or an argument, of one body."""
+    """Return the features that are parsed from a node or an argument of one function body."""
     for node in nodes:
         for position in _positions(node, source):
-            found = None
+            features = None
             if node.op == _PARSE and position == 0:
-                found = _read(node, {other.name: other for other in nodes})
+                features = _read(node, {other.name: other for other in nodes})
             elif node.op == "Identity":
-                found = _follow(nodes, node.name, functions)
+                features = _follow(nodes, node.name, functions)
             elif node.op in _CALLS and (inner := functions.get(node.attr["f"].func.name)):
                 argument = inner.signature.input_arg[position].name
-                found = _follow(inner.node_def, argument, functions)
-            if found is not None:
-                return found
+                features = _follow(inner.node_def, argument, functions)
+            if features is not None:
+                return features
     return None
 
 
@@ -82,7 +79,7 @@ def _positions(node: Proto, source: str) -> Iterator[int]:
 
 
 def _read(node: Proto, nodes: Mapping[str, Proto]) -> tuple[ExampleFeature, ...] | None:
-    """What a ParseExampleV2 parses (tensorflow/core/ops/parsing_ops.cc)."""
+    """Return the features of a ParseExampleV2 node (tensorflow/core/ops/parsing_ops.cc)."""
     keys = [_strings(nodes.get(name.partition(":")[0])) for name in node.input[2:5]]
     sparse, dense, ragged = keys
     if sparse is None or dense is None or ragged is None:
@@ -101,35 +98,17 @@ def _read(node: Proto, nodes: Mapping[str, Proto]) -> tuple[ExampleFeature, ...]
 
 
 def _strings(node: Proto | None) -> list[str] | None:
-    """The values of a constant."""
+    """Return the strings of a constant."""
     if node is None or node.op != "Const":
         return None
     return [value.decode() for value in node.attr["value"].tensor.string_val]
 
 
 def serialize_example(values: Mapping[ExampleFeature, Sequence[Any]]) -> bytes:
-    """A serialized `tf.Example` of numbers (tensorflow/core/example/example.proto)."""
-    features = b"".join(
-        _field(1, _field(1, feature.key.encode()) + _field(2, _encode(feature, numbers)))
-        for feature, numbers in sorted(values.items(), key=lambda item: item[0].key)
-    )
-    return _field(1, features)
-
-
-def _encode(feature: ExampleFeature, numbers: Sequence[Any]) -> bytes:
-    if feature.enum == _FLOAT:
-        return _field(_FLOAT_LIST, _field(1, struct.pack(f"<{len(numbers)}f", *numbers)))
-    return _field(_INT64_LIST, _field(1, b"".join(map(_varint, numbers))))
-
-
-def _field(number: int, payload: bytes) -> bytes:
-    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(payload)) + payload
-
-
-def _varint(number: int) -> bytes:
-    number, encoded = int(number), bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    """Return a serialized `tf.Example` with numbers for each feature."""
+    example: Any = Example()
+    for feature, numbers in values.items():
+        kind = "float_list" if feature.is_float else "int64_list"
+        getattr(example.features.feature[feature.key], kind).value.extend(numbers)
+    data: bytes = example.SerializeToString(deterministic=True)
+    return data

@@ -1,6 +1,6 @@
-"""The messages of TensorFlow Serving that are written here, in a private pool.
+"""The messages of TensorFlow Serving that are written here, and `tf.Example`, in a private pool.
 
-They are those of tensorflow_serving/apis/{model,predict,prediction_log}.proto,
+Those of Serving are those of tensorflow_serving/apis/{model,predict,prediction_log}.proto,
 tensorflow_serving/config/{model_server_config,file_system_storage_path_source,monitoring_config}
 .proto and tensorflow_serving/servables/tensorflow/session_bundle_config.proto; the tests compare
 them with the ones that `tensorflow-serving-api` ships. Fields that are not declared here are kept
@@ -16,6 +16,7 @@ from xla_call_module.errors import FormatError
 
 __all__ = [
     "BatchingParameters",
+    "Example",
     "ModelServerConfig",
     "MonitoringConfig",
     "PredictionLog",
@@ -78,8 +79,26 @@ _FILE = parse_file(
     package="tensorflow.serving",
     dependencies=(FILE_NAME,),
 )
-_POOL = build_pool(_FILE)
+# From tensorflow/core/example: example.proto and feature.proto.
+_EXAMPLE_DECLARATIONS = """
+message BytesList
+  value = 1 bytes*
+message FloatList
+  value = 1 float*
+message Int64List
+  value = 1 int64*
+message Feature
+  oneof kind: bytes_list = 1 BytesList
+  oneof kind: float_list = 2 FloatList
+  oneof kind: int64_list = 3 Int64List
+message Features
+  feature = 1 string -> Feature
+message Example
+  features = 1 Features
+"""
+_POOL = build_pool(_FILE, parse_file(_EXAMPLE_DECLARATIONS, name="bridge/example.proto"))
 
+Example = message_class(_POOL, "Example")
 BatchingParameters = message_class(_POOL, "serving.BatchingParameters")
 ModelServerConfig = message_class(_POOL, "serving.ModelServerConfig")
 MonitoringConfig = message_class(_POOL, "serving.MonitoringConfig")
@@ -88,25 +107,25 @@ TensorProto = message_class(_POOL, "TensorProto")
 
 
 def encode_text(message: Proto) -> str:
-    """The message in protobuf's text format, in which Serving reads its configuration."""
+    """Return a message in protobuf's text format, in which Serving reads its configuration."""
     return str(text_format.MessageToString(message))
 
 
 def decode_text(text: str, kind: type[Proto], *, where: str) -> Proto:
-    """A message in the text format.
+    """Parse a message in protobuf's text format.
 
     Args:
-        text: what is in the file.
-        kind: which message it is.
-        where: the file, for the message.
+        text: the content of the file.
+        kind: the class of the message.
+        where: the path of the file, for the error.
 
     Raises:
-        FormatError: it is no such message.
+        FormatError: the text is not such a message.
     """
     try:
         return text_format.Parse(text, kind())
     except text_format.ParseError as error:
         raise FormatError(
-            f"{where} is no {kind.DESCRIPTOR.name} in protobuf's text format: {error}. To do: "
+            f"{where} is not a {kind.DESCRIPTOR.name} in protobuf's text format: {error}. To do: "
             "correct it, or remove it to have it written anew."
         ) from error

@@ -1,6 +1,6 @@
-"""The calls of TensorFlow Serving, and what each wants of a signature.
+"""The methods of TensorFlow Serving (predict, classify, regress), and their signatures.
 
-What is checked here is what the server checks at each request, in
+The checks are those that the server makes at each request, in
 tensorflow_serving/servables/tensorflow/{classifier,regressor,predict_util}.cc.
 """
 
@@ -10,20 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.serving.framework import tf
+import tensorflow as tf
+
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["Method", "named_outputs", "parse_method"]
+__all__ = ["ServingMethod", "named_outputs", "parse_method"]
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
-    """A call of the server.
+class ServingMethod:
+    """A method of the server.
 
     Attributes:
-        name: in the SignatureDef.
-        input: what the input is called that serialized `tf.Example`s come in.
-        outputs: what outputs may be called; empty where that is free.
+        name: the method name in the SignatureDef.
+        input: the name of the input for serialized `tf.Example`s.
+        outputs: the allowed names of outputs; empty where any is allowed.
     """
 
     name: str
@@ -31,10 +32,10 @@ class Method:
     outputs: tuple[str, ...] = ()
 
     def check_request(self, specs: Mapping[str, Any]) -> None:
-        """Refuse a request that the server does not make.
+        """Check that a request is one that the server makes.
 
         Raises:
-            StructureError: it is so.
+            StructureError: the server does not make it.
         """
         if not self.outputs:
             return
@@ -48,19 +49,19 @@ class Method:
 
 
 _METHODS = {
-    "predict": Method("tensorflow/serving/predict", "examples"),
-    "classify": Method("tensorflow/serving/classify", "inputs", ("scores", "classes")),
-    "regress": Method("tensorflow/serving/regress", "inputs", ("outputs",)),
+    "predict": ServingMethod("tensorflow/serving/predict", "examples"),
+    "classify": ServingMethod("tensorflow/serving/classify", "inputs", ("scores", "classes")),
+    "regress": ServingMethod("tensorflow/serving/regress", "inputs", ("outputs",)),
 }
 
 
-def parse_method(method: Any, classes: Sequence[str] | None) -> Method:
-    """The call of a name, `predict` or `tensorflow/serving/predict`.
+def parse_method(method: Any, classes: Sequence[str] | None) -> ServingMethod:
+    """Return the method of a name, `predict` or `tensorflow/serving/predict`.
 
     Raises:
-        StructureError: there is none; or it returns no classes, and has some.
+        StructureError: there is no such method, or names of classes are not for it.
     """
-    known = _METHODS | {found.name: found for found in _METHODS.values()}
+    known = _METHODS | {listed.name: listed for listed in _METHODS.values()}
     if not isinstance(method, str) or method not in known:
         raise StructureError(f"method={method!r}; expected one of {', '.join(_METHODS)}.")
     is_list = not isinstance(classes, str) and all(isinstance(c, str) for c in classes or ())
@@ -72,30 +73,30 @@ def parse_method(method: Any, classes: Sequence[str] | None) -> Method:
 
 
 def named_outputs(
-    method: Method, outputs: Mapping[str, Any], classes: Sequence[str] | None
+    method: ServingMethod, outputs: Mapping[str, Any], classes: Sequence[str] | None
 ) -> dict[str, Any]:
-    """The outputs under the names that the server knows.
+    """Return the outputs under the names that the server expects.
 
     Raises:
-        StructureError: there are others, or they have other shapes.
-        DtypeError: they have other dtypes.
+        StructureError: outputs have other names or shapes.
+        DtypeError: outputs have other dtypes.
     """
     if not method.outputs:
         return dict(outputs)
-    found = dict(outputs)
-    if len(found) == 1 and not found.keys() <= set(method.outputs):
-        found = {method.outputs[0]: next(iter(found.values()))}
-    if classes is not None and "scores" in found and "classes" not in found:
-        _check("scores", found["scores"], method)
-        found["classes"] = _class_names(found["scores"], classes)
-    if not found or not found.keys() <= set(method.outputs):
+    named = dict(outputs)
+    if len(named) == 1 and not named.keys() <= set(method.outputs):
+        named = {method.outputs[0]: next(iter(named.values()))}
+    if classes is not None and "scores" in named and "classes" not in named:
+        _check("scores", named["scores"], method)
+        named["classes"] = _class_names(named["scores"], classes)
+    if not named or not named.keys() <= set(method.outputs):
         raise StructureError(
-            f"The outputs are {', '.join(found)}; {method.name} returns "
+            f"The outputs are {', '.join(named)}; {method.name} returns "
             f"{' or '.join(method.outputs)}. To do: pass postprocess= that returns these by name."
         )
-    for name, tensor in found.items():
+    for name, tensor in named.items():
         _check(name, tensor, method)
-    return found
+    return named
 
 
 def _class_names(scores: Any, classes: Sequence[str]) -> Any:
@@ -105,7 +106,7 @@ def _class_names(scores: Any, classes: Sequence[str]) -> Any:
     return tf.broadcast_to(tf.constant(list(classes)), tf.shape(scores))
 
 
-def _check(name: str, tensor: Any, method: Method) -> None:
+def _check(name: str, tensor: Any, method: ServingMethod) -> None:
     wanted = tf.string if name == "classes" else tf.float32
     if tensor.dtype != wanted:
         raise DtypeError(

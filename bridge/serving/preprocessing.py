@@ -1,4 +1,4 @@
-"""What a request has, and how the inputs of a signature are made of it."""
+"""The tensors of a request, and the inputs of a signature that are made of them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.serving.framework import tf
+import tensorflow as tf
+
 from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["Request", "as_function", "named_tensors", "read_request"]
+__all__ = ["PreprocessedRequest", "as_function", "named_tensors", "read_request"]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A request, as tensors.
+class PreprocessedRequest:
+    """The tensors of a request, and the way from them to the inputs of a signature.
 
     Attributes:
-        specs: what it has, by name.
-        to_inputs: makes the inputs of the signature of these tensors.
+        specs: the spec of each tensor of the request, by name.
+        to_inputs: a function from these tensors to the inputs of the signature.
     """
 
     specs: Mapping[str, Any]
@@ -32,18 +33,18 @@ def read_request(
     examples: Any,
     *,
     one_name: str,
-) -> Request:
-    """What a request has.
+) -> PreprocessedRequest:
+    """Return the request that the options of `compose` describe.
 
     Args:
         inputs: the specs of the signature's inputs.
-        preprocess: what makes inputs of it, or None.
-        request: what it has, or None.
-        examples: whether that is in serialized `tf.Example`s, or their features.
-        one_name: the name of the one input that these come in.
+        preprocess: the function from a request to inputs, or None.
+        request: the specs of a request's tensors, or None.
+        examples: whether a request is serialized `tf.Example`s, or their features.
+        one_name: the name of the input for `tf.Example`s.
 
     Raises:
-        StructureError: they do not fit each other.
+        StructureError: the options do not fit each other.
         DtypeError: a feature cannot have the dtype of an input.
     """
     if request is not None and preprocess is None:
@@ -73,9 +74,9 @@ def read_request(
 
 
 def _of_examples(
-    below: Request, features: Mapping[str, Any], given: Mapping[str, Any], one_name: str
-) -> Request:
-    """A request of serialized `tf.Example`s, and of what is no feature."""
+    below: PreprocessedRequest, features: Mapping[str, Any], given: Mapping[str, Any], one_name: str
+) -> PreprocessedRequest:
+    """Return a request of serialized `tf.Example`s, and of tensors that are no features."""
     others = {name: spec for name, spec in below.specs.items() if name not in given}
     if one_name in others:
         raise StructureError(
@@ -91,13 +92,17 @@ def _of_examples(
         }
         return below.to_inputs({**cast, **{name: tensors[name] for name in others}})
 
-    return Request({one_name: tf.TensorSpec([None], tf.string, one_name), **others}, to_inputs)
+    return PreprocessedRequest(
+        {one_name: tf.TensorSpec([None], tf.string, one_name), **others}, to_inputs
+    )
 
 
-def _called(inputs: Mapping[str, Any], preprocess: Any, given: Mapping[str, Any]) -> Request:
-    """A request of tensors that go through a function, and of inputs that do not come out of it."""
+def _called(
+    inputs: Mapping[str, Any], preprocess: Any, given: Mapping[str, Any]
+) -> PreprocessedRequest:
+    """Return a request of the tensors of a function, and of the inputs that it does not return."""
     if preprocess is None:
-        return Request(
+        return PreprocessedRequest(
             {
                 name: tf.TensorSpec(s.shape, s.dtype, name)
                 for name, s in {**inputs, **given}.items()
@@ -114,7 +119,7 @@ def _called(inputs: Mapping[str, Any], preprocess: Any, given: Mapping[str, Any]
         return _checked({**{name: tensors[name] for name in rest}, **found}, inputs)
 
     specs = {**rest, **given}
-    return Request({n: _renamed(spec, n) for n, spec in specs.items()}, to_inputs)
+    return PreprocessedRequest({n: _renamed(spec, n) for n, spec in specs.items()}, to_inputs)
 
 
 def _renamed(spec: Any, name: str) -> Any:
@@ -122,7 +127,7 @@ def _renamed(spec: Any, name: str) -> Any:
 
 
 def _names(made: Any, inputs: Mapping[str, Any]) -> set[str]:
-    """Which inputs a function makes."""
+    """Return the names of the inputs that a function returns."""
     return set(named_tensors(made, list(inputs), "preprocess"))
 
 
@@ -136,26 +141,26 @@ def _trace(function: Any, given: Mapping[str, Any]) -> Any:
 
 
 def as_function(function: Any) -> Any:
-    """A TensorFlow function of a Python one.
+    """Return a TensorFlow function, made of a Python function where it is one.
 
     Raises:
-        StructureError: it is neither.
+        StructureError: the value is not a function.
     """
     if not callable(function):
-        raise StructureError(f"{function!r} is no function; expected one of tensors.")
+        raise StructureError(f"{function!r} is not a function; expected a function of tensors.")
     return function if hasattr(function, "get_concrete_function") else tf.function(function)
 
 
 def named_tensors(value: Any, names: Sequence[str], what: str) -> dict[str, Any]:
-    """What a function returned, by names.
+    """Return the result of a function as tensors by name.
 
     Args:
-        value: a mapping, or one tensor.
-        names: what a single tensor may be called, if there is one.
-        what: the function, for messages.
+        value: the result, a mapping or one tensor.
+        names: the names of all tensors; a single one is that of one tensor.
+        what: the name of the function, for the error.
 
     Raises:
-        StructureError: it is something else.
+        StructureError: the result is something else.
     """
     if isinstance(value, Mapping):
         return dict(value)
@@ -172,7 +177,7 @@ def named_tensors(value: Any, names: Sequence[str], what: str) -> dict[str, Any]
 
 
 def _checked(tensors: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is made for the inputs of a signature, each as it is to be."""
+    """Return the tensors for the inputs of a signature after checking them."""
     if unknown := sorted(tensors.keys() - inputs.keys()):
         raise StructureError(
             f"preprocess returns {unknown[0]!r}; the inputs of the signature are "
@@ -200,12 +205,12 @@ def _checked(tensors: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str,
 def _request_specs(
     preprocess: Any, request: Mapping[str, Any] | None, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """For each name that a request has its spec."""
+    """Return the specs of a request's tensors, by name."""
     if preprocess is None:
         return {name: tf.TensorSpec(s.shape, s.dtype, name) for name, s in inputs.items()}
     if request is None:
         return _signature_of(preprocess)
-    given: Any = request  # a user may say anything
+    given: Any = request  # users may pass anything
     named = isinstance(given, Mapping)
     if not named or not all(isinstance(spec, tf.TensorSpec) for spec in given.values()):
         raise StructureError(
@@ -216,17 +221,17 @@ def _request_specs(
 
 
 def _signature_of(preprocess: Any) -> dict[str, Any]:
-    """What the `input_signature` of a TensorFlow function says."""
+    """Return the specs in the `input_signature` of a TensorFlow function, by name."""
     if not hasattr(preprocess, "get_concrete_function"):
         raise StructureError(
-            "What preprocess takes is not known. To do: pass request=, such as "
+            "The arguments of preprocess are not known. To do: pass request=, such as "
             "{'text': tf.TensorSpec([None], tf.string)}, or a tf.function with an input_signature."
         )
     try:
         positional, keywords = preprocess.get_concrete_function().structured_input_signature
     except (ValueError, TypeError) as error:
         raise StructureError(
-            "What preprocess takes is not known, as it has no input_signature. To do: pass "
+            "The arguments of preprocess are not known, as it has no input_signature. To do: pass "
             "request=, such as {'text': tf.TensorSpec([None], tf.string)}."
         ) from error
     specs = [*positional, *keywords.values()]
@@ -246,7 +251,7 @@ def _is_cast(spec: Any) -> bool:
 
 
 def _to_feature(name: str, spec: Any) -> Any:
-    """The feature that holds a row of a tensor.
+    """Return the feature that holds a row of a tensor.
 
     Raises:
         StructureError: a row has no fixed shape.
@@ -258,21 +263,21 @@ def _to_feature(name: str, spec: Any) -> Any:
             "do: pass the features as examples=, and preprocess= that makes the input of them."
         )
     if spec.dtype == tf.string:
-        held = tf.string
+        stored = tf.string
     elif spec.dtype.is_floating:
-        held = tf.float32
+        stored = tf.float32
     elif spec.dtype.is_integer or spec.dtype.is_bool:
-        held = tf.int64
+        stored = tf.int64
     else:
         raise DtypeError(
             f"{name} is {spec}, and a tf.Example has float32, int64 and strings. To do: pass the "
             "features as examples=, and preprocess= that makes the input of them."
         )
-    return tf.io.FixedLenFeature(spec.shape[1:], held)
+    return tf.io.FixedLenFeature(spec.shape[1:], stored)
 
 
 def _parsed_specs(features: Mapping[str, Any]) -> dict[str, Any]:
-    """What `tf.io.parse_example` makes of features."""
+    """Return the specs of what `tf.io.parse_example` returns for features."""
 
     def parse(serialized: Any) -> Any:
         return tf.io.parse_example(serialized, dict(features))

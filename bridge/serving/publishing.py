@@ -15,16 +15,18 @@ from jax import export
 from bridge.batching.batch_sizes import parse_sizes
 from bridge.save import SaveOptions, save
 from bridge.saving.processes import is_spread
-from bridge.serving.base_path import MOST, BasePath, open_base_path
-from bridge.serving.batching import Batching, check_batching, parse_batching
+from bridge.serving.base_path import MAX_VERSION, BasePath, open_base_path
 from bridge.serving.configuration import (
     BATCHING_FILE,
     MODELS_FILE,
     MONITORING_FILE,
+    Batching,
     ConfigFiles,
     ModelConfig,
+    check_batching,
     models_text,
     monitoring_text,
+    parse_batching,
     pinned_versions,
 )
 from bridge.serving.signatures import read_signatures
@@ -48,21 +50,21 @@ __all__ = ["Published", "publish", "rollback"]
 
 
 class PublishOptions(SaveOptions, total=False):
-    """What `publish` hands on; `bridge.serving.compose` names `defaults` itself."""
+    """The options of `bridge.save` that `publish` takes."""
 
     defaults: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A version that a server can load; as a path it is its folder.
+    """A version that a server can load; `os.fspath` gives its folder.
 
     Attributes:
-        path: its folder, or its address.
-        version: its number.
-        warmup: how many warmup records it has.
-        removed: the versions that made place for it.
-        configs: the files for the server, where there are such.
+        path: the folder or address of the version.
+        version: the number of the version.
+        warmup: the number of its warmup records.
+        removed: the older versions that were removed.
+        configs: the files that a server is started with; None where none were written.
         copy_of: the version that it is a copy of; None for a new one.
     """
 
@@ -74,7 +76,7 @@ class Published:
     copy_of: int | None = None
 
     def __fspath__(self) -> str:
-        """The folder."""
+        """Return the folder."""
         return self.path
 
 
@@ -207,9 +209,9 @@ def rollback(
 
 
 def _bucket_sizes(folder: Path) -> tuple[int, ...]:
-    """The sizes that batches are padded to, in any of the signatures."""
-    found = [signature.buckets for signature in read_signatures(folder)]
-    return tuple(sorted({size for sizes in found for size in sizes}))
+    """Return the sizes that any of the signatures pads batches to."""
+    buckets = [signature.buckets for signature in read_signatures(folder)]
+    return tuple(sorted({size for sizes in buckets for size in sizes}))
 
 
 def _source(
@@ -232,13 +234,13 @@ def _source(
 
 
 def _origin(base: BasePath, name: str, number: int) -> int:
-    """The version that one is a copy of; itself for one that was published as new."""
+    """Return the version that one is a copy of; itself for a new one."""
     text = base.read_text(f"{name}/{PUBLICATION_FILE}")
     if text is None:
         return number
     try:
         origin = json.loads(text)["copy_of"]
-        if type(origin) is not int or not 1 <= origin <= MOST:
+        if type(origin) is not int or not 1 <= origin <= MAX_VERSION:
             raise ValueError(f"copy_of is {origin!r:.40}")
         return origin
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -250,9 +252,9 @@ def _origin(base: BasePath, name: str, number: int) -> int:
 
 def _check_numbers(version: int | None, keep: int | None) -> None:
     for what, value in (("version", version), ("keep", keep)):
-        given: Any = value  # what a user says may be anything
+        given: Any = value  # users may pass anything
         whole = isinstance(given, int) and not isinstance(given, bool)
-        if given is not None and not (whole and 1 <= given <= MOST):
+        if given is not None and not (whole and 1 <= given <= MAX_VERSION):
             raise StructureError(f"{what}={given!r}; expected a whole number of at least 1.")
 
 
@@ -264,12 +266,12 @@ def _name_of(base_path: str | os.PathLike[str]) -> str:
 def _fill(
     model: Any, folder: Path, base_path: str | os.PathLike[str], options: PublishOptions
 ) -> None:
-    """Put the SavedModel into a folder that is not there yet."""
+    """Write or copy the SavedModel to a folder that does not exist yet."""
     if not isinstance(model, str | os.PathLike):
         if is_spread(options.get("params")):
             raise ShardingError(
-                "The parameters are spread over several processes, which number versions each for "
-                "itself. To do: call bridge.save in all of them, and publish the folder in one."
+                "The parameters are spread over several processes, and each would choose a version "
+                "number. To do: call bridge.save in all of them, and publish the folder in one."
             )
         save(model, folder, **options)
         return
@@ -307,7 +309,7 @@ def _check_manifest(folder: ModelFolder) -> None:
 
 
 def _prepare(folder: Path, warmup: Any, batching: Batching | None, *, name: str, seed: int) -> None:
-    """Write what Serving reads of the version besides the model."""
+    """Write the files that Serving reads in a version besides the model."""
     signatures = read_signatures(folder)
     allowed: tuple[int, ...] = ()
     if batching is not None:
@@ -338,13 +340,13 @@ def _count_records(folder: Path) -> int:
 def _place(
     base: BasePath, folder: Path, base_path: str | os.PathLike[str], version: int | None
 ) -> tuple[str, int]:
-    """Let the folder appear under its number, or the next that is free."""
+    """Move the folder to its number, or to the next free one; return its path and number."""
     while True:
         number = version if version is not None else max([0, *base.taken()]) + 1
-        if number > MOST:
+        if number > MAX_VERSION:
             raise StructureError(
-                f"{os.fspath(base_path)} has the version {MOST}, after which there is none. To do: "
-                "say which version it is, or take another base_path."
+                f"{os.fspath(base_path)} has the version {MAX_VERSION}, the highest possible. To "
+                "do: pass version=, or take another base_path."
             )
         try:
             return base.place(folder, number), number
@@ -364,7 +366,7 @@ def _taken(base_path: str | os.PathLike[str], version: int) -> StructureError:
 def _configure(
     base: BasePath, base_path: str | os.PathLike[str], name: str, batching: Batching
 ) -> ConfigFiles:
-    """Write the files beside the versions; those that a user may have edited stay."""
+    """Write the files beside the versions, without those that exist and may have been edited."""
     where = os.fspath(base_path)
     where = where if is_remote(where) else os.path.abspath(where)
     paths = {BATCHING_FILE: base.write_text(BATCHING_FILE, batching.to_text())}
@@ -381,7 +383,7 @@ def _configure(
 def _remove_old(
     base: BasePath, keep: int, published: int, base_path: str | os.PathLike[str]
 ) -> tuple[int, ...]:
-    """Remove all versions but the highest ones and those that somebody needs; which they were."""
+    """Remove old versions that no configuration names, and return their numbers."""
     text = base.read_text(MODELS_FILE)
     where = f"{os.fspath(base_path)}/{MODELS_FILE}"
     needed = {published} if text is None else {published, *pinned_versions(text, where=where)}

@@ -1,4 +1,4 @@
-"""What TensorFlow Serving sees of a SavedModel: its signatures, by name, with their batch sizes."""
+"""The signatures of a SavedModel as TensorFlow Serving calls them, with their batch sizes."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ class ServedTensor:
     """An input or output of a signature.
 
     Attributes:
-        name: in the signature.
-        enum: the number of its dtype in TensorFlow's `DataType`.
-        shape: dimensions are numbers, dimension expressions, or None where nothing is known of
-            one; None where the rank is unknown.
-        element: JAX's own dtype where it is another, such as `key<fry>`.
+        name: the name in the signature.
+        enum: the number of the dtype in TensorFlow's `DataType`.
+        shape: the dimensions: numbers, dimension expressions, or None for unknown ones; None where
+            the rank is unknown.
+        element: the dtype in JAX where it is another, such as `key<fry>`.
         optional: whether the signature has a default for it.
-        path: in the exported function's pytrees, such as `args[1]['image']`; empty where unknown.
-        title: what the Python function calls it, such as `batch['image']`; empty where unknown.
-        features: what is read from its strings where these are serialized `tf.Example`s.
+        path: the pytree path in the exported function, such as `args[1]['image']`; empty where
+            unknown.
+        title: the argument of the Python function, such as `batch['image']`; empty where unknown.
+        features: the features that are parsed from its strings, if they are `tf.Example`s.
     """
 
     name: str
@@ -57,7 +58,7 @@ class ServedTensor:
 
     @property
     def dtype(self) -> DType | None:
-        """The entry of the dtype table; None for strings and what else JAX does not have."""
+        """The entry of the dtype table; None for strings and others that JAX does not have."""
         return _DTYPES.get(self.enum)
 
     @property
@@ -82,11 +83,11 @@ class ServedSignature:
     """A signature as requests reach it.
 
     Attributes:
-        key: such as `serving_default`.
-        inputs: sorted by name.
-        outputs: sorted by name.
-        constraints: what the sizes have to meet.
-        buckets: the sizes that batches are padded to inside of the signature, ascending.
+        key: the key, such as `serving_default`.
+        inputs: the inputs, sorted by name.
+        outputs: the outputs, sorted by name.
+        constraints: the constraints on the sizes of dimensions.
+        buckets: the sizes that the signature pads batches to, ascending.
     """
 
     key: str
@@ -128,7 +129,7 @@ class ServedSignature:
         return values
 
     def check_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Whether inputs may have these shapes, together.
+        """Check that the inputs may have these shapes together.
 
         Raises:
             StructureError: two of them contradict each other, or a constraint.
@@ -136,7 +137,7 @@ class ServedSignature:
         self._bind(shapes, "The example")
 
     def _bind(self, shapes: Mapping[str, Sequence[int]], what: str) -> dict[str, int]:
-        """The dimension variables that follow from the first dimensions of inputs, or from all."""
+        """Return the dimension variables that follow from the given dimensions of inputs."""
         found = [
             (tensor, axis, dim, size)
             for tensor in self.inputs
@@ -158,11 +159,11 @@ class ServedSignature:
         return values
 
     def _padded(self, batch: int) -> int:
-        """The size that the module sees of a batch."""
+        """Return the size that a batch is padded to."""
         return next((size for size in self.buckets if size >= batch), batch)
 
     def shapes_at(self, batch: int) -> dict[str, tuple[int, ...]]:
-        """The shape of each input for a batch size.
+        """Return the shape of each input for a batch size.
 
         Raises:
             StructureError: the signature does not take this batch size, or it leaves a dimension
@@ -175,7 +176,7 @@ class ServedSignature:
         self, tensor: ServedTensor, batch: int, values: Mapping[str, int]
     ) -> tuple[int, ...]:
         if tensor.shape is None:
-            raise StructureError(_not_drawn(self.key, tensor, "its rank is unknown"))
+            raise StructureError(_not_made_up(self.key, tensor, "its rank is unknown"))
         sizes = []
         for axis, dim in enumerate(tensor.shape):
             size = None if dim is None else evaluate(dim, values)
@@ -183,7 +184,7 @@ class ServedSignature:
                 size = batch
             if size is None:
                 what = f"nothing says what dimension {axis} is at batch size {batch}"
-                raise StructureError(_not_drawn(self.key, tensor, what))
+                raise StructureError(_not_made_up(self.key, tensor, what))
             if size < 0:
                 raise StructureError(
                     f"The batch size {batch} does not fit {self.key}: dimension {axis} of {tensor} "
@@ -212,7 +213,7 @@ def _unsolved(what: str, key: str, tensor: ServedTensor) -> str:
     )
 
 
-def _not_drawn(key: str, tensor: ServedTensor, reason: str) -> str:
+def _not_made_up(key: str, tensor: ServedTensor, reason: str) -> str:
     return (
         f"No example can be made up for {key}, input {tensor}: {reason}. To do: pass example "
         f"inputs, such as warmup=[{{{tensor.name!r}: …}}], instead of batch sizes."
@@ -222,7 +223,7 @@ def _not_drawn(key: str, tensor: ServedTensor, reason: str) -> str:
 def read_signatures(
     folder: str | os.PathLike[str] | ModelFolder,
 ) -> tuple[ServedSignature, ...]:
-    """The signatures of a SavedModel of any writer, sorted by their keys.
+    """Return the signatures of a SavedModel of any writer, sorted by their keys.
 
     Raises:
         FormatError: the file is damaged, or has no signature that Serving could call.
@@ -253,7 +254,7 @@ def _read_signatures(folder: ModelFolder) -> tuple[ServedSignature, ...]:
     }
     del proto, graphs
     model: SavedModel | None = None
-    # What computes more than calls of modules is served all the same; its sizes are unknown then.
+    # A signature that computes more than calls of modules is served, too; its sizes are unknown.
     with contextlib.suppress(InteropError):
         model = read(folder)
     if model is None:
@@ -321,7 +322,7 @@ def _described(
 
 
 def _with_spec(tensor: ServedTensor, spec: TensorSpec) -> ServedTensor:
-    """The tensor with the dimension expressions of the function, where the file has none."""
+    """Return the tensor with the dimension expressions of the function for unknown dimensions."""
     shape = tensor.shape
     if spec.shape is not None and (shape is None or len(shape) == len(spec.shape)):
         known = shape or (None,) * len(spec.shape)

@@ -1,36 +1,55 @@
 """Warmup records: requests that TensorFlow Serving runs before a version takes any.
 
 They are PredictionLog messages in a TFRecord, in the folder of the version
-(https://www.tensorflow.org/tfx/serving/saved_model_warmup).
+(https://www.tensorflow.org/tfx/serving/saved_model_warmup). The option `warmup=` is batch sizes,
+for which inputs are made up, or example inputs; both become named arrays for each signature.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax import tree_util
 
-from bridge.serving.examples import Example, WarmupRequest, requests_of
+from bridge.batching.batch_sizes import parse_sizes
+from bridge.core.keys import to_physical
+from bridge.core.probes import RANDOM, draw
+from bridge.serving.example_features import ExampleFeature, serialize_example
 from bridge.serving.messages import PredictionLog
-from bridge.serving.signatures import STRING, ServedSignature, read_signatures
+from bridge.serving.signatures import STRING, ServedSignature, ServedTensor, read_signatures
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.records import write_records
 from savedmodel.files.serving_files import WARMUP_FILE
+from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.protos.schema import Proto
+from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import DtypeError, StructureError
 
-__all__ = ["MOST_RECORDS", "add_warmup", "write_warmup"]
+__all__ = ["MAX_RECORDS", "add_warmup", "write_warmup"]
 
 # tensorflow_serving/servables/tensorflow/saved_model_warmup_util.h
-MOST_RECORDS = 1000
+MAX_RECORDS = 1000
+# protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/, less what
+# names and shapes take.
+_MAX_REQUEST_BYTES = 2**31 - 2**20
+_SCALARS = (int, float, complex, str, bytes)
+_POSITIONAL = re.compile(r"args\[(\d+)\]")
+
+_Inputs = Mapping[str, np.ndarray[Any, Any]]
 
 
 def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", seed: int = 0) -> int:
-    """Give a SavedModel the requests that TensorFlow Serving warms it up with; their number.
+    """Write the requests that TensorFlow Serving warms a SavedModel up with; return their number.
 
     An older file of them is replaced in one step. `publish` does the same before a version can be
     seen, so that no server ever loads it without them.
@@ -43,8 +62,8 @@ def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", see
             mapping from signature keys to these. Made-up inputs are the same in each run: random
             floating-point numbers, and zeros where numbers are whole, also as the features of
             serialized `tf.Example`s. Other strings cannot be made up.
-        name: of the model, as requests say it. Serving does not look at it here.
-        seed: of the random numbers.
+        name: the name of the model in the requests. Serving does not look at it here.
+        seed: the seed of the random numbers.
 
     Raises:
         StructureError: a batch size does not fit a signature or its constraints; an example does
@@ -53,7 +72,7 @@ def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", see
         DtypeError: an example has another dtype than the signature.
         FormatError, OSError: as `bridge.inspect`.
 
-    Example:
+    _Inputs:
         >>> import bridge.serving, jax
         >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 3"), "float32")
         >>> bridge.save(jax.export.export(jax.jit(jax.numpy.sin))(x), "my_model")
@@ -82,21 +101,21 @@ def write_warmup(
     seed: int,
     allowed: Sequence[int] = (),
 ) -> int:
-    """`add_warmup`, for signatures that are known.
+    """Write the warmup records of a SavedModel, and return their number.
 
     Args:
-        folder: the SavedModel.
-        signatures: what is in it.
+        folder: the folder of the SavedModel.
+        signatures: its signatures.
         warmup: as for `add_warmup`.
         name: as for `add_warmup`.
         seed: as for `add_warmup`.
         allowed: the batch sizes that the server runs, where it batches requests.
     """
-    requests = requests_of(signatures, warmup, allowed=allowed, seed=seed)
-    if len(requests) > MOST_RECORDS:
+    requests = _requests_of(signatures, warmup, allowed=allowed, seed=seed)
+    if len(requests) > MAX_RECORDS:
         raise StructureError(
             f"{len(requests)} warmup records for {len(signatures)} signature(s), and TensorFlow "
-            f"Serving refuses a model with more than {MOST_RECORDS:,}. To do: ask for fewer batch "
+            f"Serving refuses a model with more than {MAX_RECORDS:,}. To do: ask for fewer batch "
             "sizes or examples."
         )
     if allowed:
@@ -113,7 +132,7 @@ def write_warmup(
 
 
 def _check_largest(requests: Sequence[WarmupRequest], most: int) -> None:
-    """A request that is larger than a batch fails, and with it the loading of the model."""
+    """Check that no request is larger than a batch: it would fail, and the loading with it."""
     for request in requests:
         if request.rows > most:
             raise StructureError(
@@ -123,7 +142,7 @@ def _check_largest(requests: Sequence[WarmupRequest], most: int) -> None:
             )
 
 
-def _record(key: str, example: Example, model: str) -> bytes:
+def _record(key: str, example: _Inputs, model: str) -> bytes:
     log: Any = PredictionLog()
     request = log.predict_log.request
     request.model_spec.name = model
@@ -143,3 +162,339 @@ def _encode_tensor(array: np.ndarray[Any, Any], proto: Proto) -> None:
         return
     proto.dtype = dtype_from_name(array.dtype.name, where="A warmup input").enum
     proto.tensor_content = np.ascontiguousarray(array).tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupRequest:
+    """One request that a model is warmed up with.
+
+    Attributes:
+        key: the key of the signature.
+        rows: the largest size of its inputs along dimension 0.
+        inputs: a function that returns the inputs by name, so that not all requests are in memory
+            at once.
+    """
+
+    key: str
+    rows: int
+    inputs: Callable[[], _Inputs]
+
+
+def _requests_of(
+    signatures: Sequence[ServedSignature], warmup: Any, *, allowed: Sequence[int], seed: int
+) -> list[WarmupRequest]:
+    """Return the requests that `warmup=` asks for.
+
+    Args:
+        signatures: the signatures of the file.
+        warmup: batch sizes, example inputs, or a mapping from signature keys to these; True for the
+            sizes that are known.
+        allowed: the batch sizes that the server runs, if it batches; rows of the example inputs are
+            repeated for the sizes that no example has.
+        seed: the seed of the random numbers.
+
+    Raises:
+        StructureError: no signature takes the examples; a size does not fit a signature; the inputs
+            of a size cannot be made up; a request would be larger than a message can be.
+        DtypeError: an example has another dtype than the signature.
+    """
+    by_key = _by_signature(signatures, warmup, allowed)
+    requests: list[WarmupRequest] = []
+    for signature in signatures:
+        asked = by_key.get(signature.key)
+        if isinstance(asked, tuple):
+            requests += _drawn(signature, asked, seed)
+        elif asked is not None:
+            requests += (_given(signature.key, example) for example in asked)
+            requests += _repeated(signature, asked, allowed)
+    return requests
+
+
+def _by_signature(
+    signatures: Sequence[ServedSignature], warmup: Any, allowed: Sequence[int]
+) -> dict[str, tuple[int, ...] | list[_Inputs]]:
+    """Return for each key the batch sizes, as a tuple, or the examples, as a list."""
+    keys = {signature.key: signature for signature in signatures}
+    if warmup is True:
+        return {**_known_sizes(signatures, allowed)}
+    if isinstance(warmup, Mapping) and warmup and warmup.keys() <= keys.keys():
+        by_key = {}
+        for key, asked in warmup.items():
+            sizes = parse_sizes(asked)
+            by_key[key] = sizes if sizes is not None else _examples(keys[key], asked)
+        return by_key
+    if (sizes := parse_sizes(warmup)) is not None:
+        return dict.fromkeys(keys, sizes)
+    taken: dict[str, tuple[int, ...] | list[_Inputs]] = {}
+    refused: dict[str, Exception] = {}
+    for key, signature in keys.items():
+        try:
+            taken[key] = _examples(signature, warmup)
+        except (StructureError, DtypeError) as error:
+            refused[key] = error
+    if not taken:
+        # The default signature's own words are the most telling.
+        raise refused.get(DEFAULT_SIGNATURE, next(iter(refused.values())))
+    return taken
+
+
+def _known_sizes(
+    signatures: Sequence[ServedSignature], allowed: Sequence[int]
+) -> dict[str, tuple[int, ...]]:
+    """Return for each signature the sizes that the server runs, or that it pads batches to."""
+    by_key = {signature.key: tuple(allowed) or signature.buckets for signature in signatures}
+    if not any(by_key.values()):
+        raise StructureError(
+            "warmup=True warms up with the allowed batch sizes, and neither batching nor "
+            "batch_buckets says which they are. To do: pass warmup=(1, 8, 32), or one of these."
+        )
+    return {key: sizes for key, sizes in by_key.items() if sizes}
+
+
+def _examples(signature: ServedSignature, value: Any) -> list[_Inputs]:
+    """Return one example, or each of a list of them, as named inputs."""
+    if isinstance(value, list) or (isinstance(value, tuple) and _as_one(signature, value) is None):
+        if not value:
+            raise StructureError(
+                "warmup is empty. To do: pass batch sizes such as (1, 8, 32), or example inputs; "
+                "None for no warmup."
+            )
+        return [_example(signature, item) for item in value]
+    return [_example(signature, value)]
+
+
+def _example(signature: ServedSignature, value: Any) -> _Inputs:
+    named = _as_one(signature, value)
+    if named is None:
+        names = [tensor.name for tensor in signature.inputs]
+        found = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+        raise StructureError(
+            f"warmup has an example that {signature.key} does not take: found {found}, and its "
+            f"inputs are {names}. To do: pass a dict of these names, the function's own arguments "
+            "without the parameters, a list of either, or batch sizes."
+        )
+    tensors = {tensor.name: tensor for tensor in signature.inputs}
+    arrays = {
+        name: _array(signature.key, tensors[name], array) for name, array in sorted(named.items())
+    }
+    # A request that the module refuses would keep the server from loading the model.
+    signature.check_shapes({name: array.shape for name, array in arrays.items()})
+    return arrays
+
+
+def _as_one(signature: ServedSignature, value: Any) -> dict[str, Any] | None:
+    """Return a value as named inputs; None where it is not one example."""
+    names = [tensor.name for tensor in signature.inputs]
+    required = {tensor.name for tensor in signature.inputs if not tensor.optional}
+    if isinstance(value, Mapping) and required <= value.keys() <= set(names):
+        return dict(value)
+    if len(names) == 1 and (hasattr(value, "dtype") or isinstance(value, _SCALARS)):
+        return {names[0]: value}
+    by_path = {tensor.path: tensor.name for tensor in signature.inputs}
+    by_title = {tensor.title: tensor.name for tensor in signature.inputs}
+    for known, leaves in ((by_path, _leaves_at(signature, value)), (by_title, _by_name(value))):
+        if leaves and leaves.keys() == known.keys():
+            return {known[path]: leaf for path, leaf in leaves.items()}
+    return None
+
+
+def _leaves_at(signature: ServedSignature, value: Any) -> dict[str, Any]:
+    """Return the leaves of all positional arguments, or of the only one, by their paths."""
+    found = (_POSITIONAL.match(tensor.path) for tensor in signature.inputs)
+    numbers = {int(match[1]) for match in found if match is not None}
+    if not numbers:
+        return {}
+    first = min(numbers)  # those before it are the parameters
+    given = value if isinstance(value, tuple) and len(value) == len(numbers) else (value,)
+    leaves = tree_util.tree_leaves_with_path((*(None,) * first, *given))
+    return {f"args{tree_util.keystr(path)}": leaf for path, leaf in leaves}
+
+
+def _by_name(value: Any) -> dict[str, Any]:
+    """Return the leaves of a mapping from argument names, by name and path."""
+    if not isinstance(value, Mapping):
+        return {}
+    return {
+        f"{name}{tree_util.keystr(path)}": leaf
+        for name, argument in value.items()
+        for path, leaf in tree_util.tree_leaves_with_path(argument)
+    }
+
+
+def _array(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
+    """Return a value as the array that the signature takes."""
+    if tensor.enum == STRING:
+        array = _strings(key, tensor, value)
+    elif (dtype := tensor.dtype) is None:
+        raise DtypeError(
+            f"{key}, input {tensor} has TensorFlow's dtype number {tensor.enum}, of which no "
+            "example can be written. To do: leave this signature out, by warmup={key: …}."
+        )
+    else:
+        physical = to_physical(value)
+        has_dtype = hasattr(physical, "dtype")
+        array = np.asarray(physical) if has_dtype else _in_dtype(key, tensor, physical)
+        if array.dtype != dtype.numpy:
+            raise DtypeError(
+                f"The example of {key}, input {tensor} has dtype {array.dtype.name}, and the "
+                f"signature takes {dtype.name}. To do: convert it to {dtype.name}."
+            )
+    shape = tensor.shape
+    fits = shape is None or (
+        len(shape) == array.ndim
+        and all(n == d for n, d in zip(array.shape, shape, strict=True) if isinstance(d, int))
+    )
+    if not fits:
+        raise StructureError(
+            f"The example of {key}, input {tensor} has shape {array.shape}. To do: pass one that "
+            "fits, with its batch dimension."
+        )
+    return array
+
+
+def _in_dtype(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
+    """Return Python numbers in the dtype of an input."""
+    assert tensor.dtype is not None
+    try:
+        return np.asarray(value, tensor.dtype.numpy)
+    except OverflowError as error:
+        raise DtypeError(
+            f"The example of {key}, input {tensor} is {value!r:.80}, which {tensor.dtype.name} "
+            f"does not hold: {error}. To do: pass one that it holds."
+        ) from error
+
+
+def _strings(key: str, tensor: ServedTensor, value: Any) -> np.ndarray[Any, Any]:
+    array = np.asarray(value, object)
+    encoded = [item.encode() if isinstance(item, str) else item for item in array.reshape(-1)]
+    if not all(isinstance(item, bytes) for item in encoded):
+        raise DtypeError(
+            f"The example of {key}, input {tensor} has to be strings or bytes. To do: pass those."
+        )
+    strings = np.empty(len(encoded), object)
+    strings[:] = encoded
+    return strings.reshape(array.shape)
+
+
+def _given(key: str, example: _Inputs) -> WarmupRequest:
+    _check_bytes(key, sum(array.nbytes for array in example.values()))
+    rows = max((array.shape[0] for array in example.values() if array.ndim), default=0)
+    return WarmupRequest(key, rows, lambda: example)
+
+
+def _check_bytes(key: str, size: int) -> None:
+    if size > _MAX_REQUEST_BYTES:
+        raise StructureError(
+            f"A warmup request of {key} has {size:,} bytes, and a message can have "
+            f"{_MAX_REQUEST_BYTES:,}. To do: take a smaller batch."
+        )
+
+
+def _drawn(signature: ServedSignature, sizes: Sequence[int], seed: int) -> Iterator[WarmupRequest]:
+    """Make up inputs for each batch size: random numbers, and zeros for integers.
+
+    An integer may be an index, a token or the length of a loop, and zero is any of them.
+    """
+    if not signature.has_free_batch and signature.fixed_batch is None:
+        sizes = sizes[:1]  # no input has a batch dimension, so all sizes are the same request
+    for size in sizes:
+        shapes = list(signature.shapes_at(size).values())
+        pairs = list(zip(signature.inputs, shapes, strict=True))
+        made_of = [_made_of(signature.key, tensor, shape) for tensor, shape in pairs]
+        _check_bytes(signature.key, sum(made.bytes for made in made_of))
+        rows = max((shape[0] for shape in shapes if shape), default=0)
+        seeds = (seed, size, zlib.crc32(signature.key.encode()))
+        yield WarmupRequest(signature.key, rows, partial(_draw, made_of, seeds))
+
+
+@dataclass(frozen=True, slots=True)
+class _DrawnNumbers:
+    """An input that random numbers are drawn for."""
+
+    spec: TensorSpec
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def draw(self, random: np.random.Generator) -> np.ndarray[Any, Any]:
+        kind = "zeros" if self.spec.dtype.numpy.kind in "iu" else RANDOM
+        array: np.ndarray[Any, Any] = draw(self.spec, kind, {}, random)
+        return array
+
+
+@dataclass(frozen=True, slots=True)
+class _DrawnExamples:
+    """An input of serialized `tf.Example`s, whose features are drawn."""
+
+    name: str
+    features: tuple[ExampleFeature, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        # An int64 that is zero has one byte, and a float32 four.
+        row = sum(len(feature.key) + 16 + 4 * feature.count for feature in self.features)
+        return math.prod(self.shape) * row
+
+    def draw(self, random: np.random.Generator) -> np.ndarray[Any, Any]:
+        rows = np.empty(math.prod(self.shape), object)
+        rows[:] = [
+            serialize_example(
+                {
+                    feature: random.standard_normal(feature.count).tolist()
+                    if feature.is_float
+                    else [0] * feature.count
+                    for feature in self.features
+                }
+            )
+            for _ in rows
+        ]
+        return rows.reshape(self.shape)
+
+
+def _made_of(
+    key: str, tensor: ServedTensor, shape: tuple[int, ...]
+) -> _DrawnNumbers | _DrawnExamples:
+    """Return the source of made-up values for an input.
+
+    Strings are not made up, since a function may read anything from them, such as an image.
+    """
+    if (dtype := tensor.dtype) is not None:
+        spec = TensorSpec(shape, dtype, tensor.path, name=tensor.name, element=tensor.element)
+        return _DrawnNumbers(spec, math.prod(shape) * dtype.itemsize)
+    what = "strings" if tensor.enum == STRING else f"TensorFlow's dtype number {tensor.enum}"
+    if tensor.features is not None:
+        strings = [feature.key for feature in tensor.features if not feature.is_number]
+        if not strings:
+            return _DrawnExamples(tensor.name, tensor.features, shape)
+        what = f"tf.Examples with strings in {', '.join(strings)}"
+    raise StructureError(
+        f"No example can be made up for {key}, input {tensor}: it takes {what}. To do: pass "
+        f"example inputs, such as warmup=[{{{tensor.name!r}: …}}], instead of batch sizes."
+    )
+
+
+def _draw(made_of: Sequence[_DrawnNumbers | _DrawnExamples], seeds: Sequence[int]) -> _Inputs:
+    random = np.random.default_rng(seeds)
+    return {made.name: made.draw(random) for made in made_of}
+
+
+def _repeated(
+    signature: ServedSignature, examples: Sequence[_Inputs], allowed: Sequence[int]
+) -> Iterator[WarmupRequest]:
+    """Repeat the rows of the first example for each allowed batch size that no example has."""
+    first = examples[0]
+    rows = {array.shape[:1] for array in first.values()}
+    if len(rows) != 1 or not rows.isdisjoint({(), (0,)}):
+        return
+    ((count,),) = rows
+    present = {array.shape[0] for example in examples for array in example.values() if array.ndim}
+    for size in allowed:
+        if size not in present:
+            yield WarmupRequest(signature.key, size, partial(_repeat, first, size, count))
+
+
+def _repeat(example: _Inputs, size: int, count: int) -> _Inputs:
+    return {name: array[np.arange(size) % count] for name, array in example.items()}

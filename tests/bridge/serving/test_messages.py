@@ -39,7 +39,8 @@ def _nested(message):
 
 OURS = {
     message.full_name: message
-    for top in messages.PredictionLog.DESCRIPTOR.file.message_types_by_name.values()
+    for kind in (messages.PredictionLog, messages.Example)
+    for top in kind.DESCRIPTOR.file.message_types_by_name.values()
     for message in _nested(top)
 }
 

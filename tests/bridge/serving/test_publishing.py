@@ -154,7 +154,7 @@ def test_a_manifest_holds_for_what_is_published(exported, tmp_path):
 
 def test_the_last_number_has_no_next(saved, tmp_path):
     (tmp_path / str(2**63 - 1)).mkdir()
-    with pytest.raises(StructureError, match="9223372036854775807, after which there is none"):
+    with pytest.raises(StructureError, match="9223372036854775807, the highest possible"):
         publish(saved, tmp_path)
     (tmp_path / str(2**63 - 1)).rename(tmp_path / "-5")
     assert publish(saved, tmp_path).version == 1
@@ -315,7 +315,7 @@ def test_versions_that_the_configuration_names_stay(saved, tmp_path):
     assert publish(saved, tmp_path, keep=1).removed == (3,)
     assert _visible(tmp_path) == [1, 2, 4, 5]
     (tmp_path / "models.config").write_text("model_config_list { confg {} }")
-    with pytest.raises(FormatError, match=r"models.config is no ModelServerConfig.*confg"):
+    with pytest.raises(FormatError, match=r"models.config is not a ModelServerConfig.*confg"):
         publish(saved, tmp_path, keep=1)
 
 
@@ -433,7 +433,7 @@ def test_wrong_places(saved, tmp_path):
     with pytest.raises(StructureError, match=r"is inside of .*, which is to be copied"):
         publish(saved, saved / "versions")
     (tmp_path / "file").touch()
-    with pytest.raises(StructureError, match="is no folder"):
+    with pytest.raises(StructureError, match="is not a folder"):
         publish(saved, tmp_path / "file")
     with pytest.raises(FormatError, match=r"has no saved_model\.pb"):
         publish(tmp_path / "nowhere", tmp_path)

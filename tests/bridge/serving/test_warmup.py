@@ -15,7 +15,7 @@ import tensorflow as tf
 import bridge
 from bridge.batching.batch_sizes import parse_sizes
 from bridge.serving import add_warmup, publish
-from bridge.serving.warmup import MOST_RECORDS, WARMUP_FILE
+from bridge.serving.warmup import MAX_RECORDS, WARMUP_FILE
 from tests.bridge.serving.conftest import PARAMS, export
 from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
@@ -200,11 +200,11 @@ def test_wrong_examples(two, warmup, error, message):
 
 def test_no_more_records_than_serving_takes(saved, tmp_path):
     publish(saved, tmp_path)
-    assert add_warmup(tmp_path / "1", range(1, MOST_RECORDS + 1)) == MOST_RECORDS
+    assert add_warmup(tmp_path / "1", range(1, MAX_RECORDS + 1)) == MAX_RECORDS
     with pytest.raises(StructureError, match=r"1001 warmup records.*refuses a model with more"):
-        add_warmup(tmp_path / "1", range(1, MOST_RECORDS + 2))
+        add_warmup(tmp_path / "1", range(1, MAX_RECORDS + 2))
     # What was there is still there, and nothing besides.
-    assert len(_requests(tmp_path / "1")) == MOST_RECORDS
+    assert len(_requests(tmp_path / "1")) == MAX_RECORDS
     assert len(list((tmp_path / "1" / WARMUP_FILE).parent.iterdir())) == 1
 
 
