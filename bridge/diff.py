@@ -1,4 +1,4 @@
-"""`diff`: in what two SavedModels differ, without TensorFlow and without running them."""
+"""`diff`: the differences of two SavedModels, without TensorFlow and without running them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ KINDS = ("signatures", "specs", "versions", "checks", "shardings", "operations",
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is not the same in both files.
+    """A fact that is not the same in both files.
 
     Attributes:
         kind: one of `KINDS`.
-        where: the signature, the order and what of it.
-        first: what the first file has there; empty for nothing.
-        second: what the second one has.
+        where: the signature, the order and the name of the fact.
+        first: the fact in the first file; empty where it is missing.
+        second: the fact in the second file.
     """
 
     kind: str
@@ -50,13 +50,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class DiffReport:
-    """What `diff` found.
+    """The differences of two SavedModels.
 
     Attributes:
         first: the folder of the first file.
         second: the folder of the second one.
-        differences: all but those of the variables, in the order of `KINDS`.
-        weights: variables that are not the same in both.
+        differences: the differences besides those of variables, in the order of `KINDS`.
+        weights: the variables that are not the same in both.
     """
 
     first: str
@@ -66,27 +66,27 @@ class DiffReport:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing differs."""
+        """Whether the files are equal."""
         return not self.differences and not self.weights
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; numbers that JSON has not are text."""
-        found: dict[str, Any] = _without_infinities(asdict(self))
-        return {"equal": self.equal, **found}
+        """Return a JSON object; numbers that JSON lacks, such as infinity, are text."""
+        fields: dict[str, Any] = _without_infinities(asdict(self))
+        return {"equal": self.equal, **fields}
 
 
 def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffReport:
-    """In what two SavedModels differ.
+    """Return the differences of two SavedModels: signatures, modules, versions and weights.
 
-    Modules are compared without the places in the source that they come from. Variables are read a
-    few megabytes at a time; of those that differ the greatest difference is told.
+    Modules are compared without their source locations. Variables are read a few megabytes at a
+    time; for those that differ the report has the greatest difference.
 
     Args:
         first: the folder of a SavedModel.
         second: the folder of another.
 
     Raises:
-        FormatError: one of them is damaged, or is not one that `inspect` reads.
+        FormatError: one of them is damaged, or `inspect` does not read it.
 
     Example:
         >>> import bridge, jax, numpy
@@ -111,13 +111,13 @@ _Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Facts of a signature or of one of its orders, by kind and place."""
+    """The facts of a signature or of one of its orders, by kind and name."""
 
     facts: Mapping[_Key, str]
 
 
 def _differences(ours: Mapping[str, _Part], theirs: Mapping[str, _Part]) -> Iterator[Difference]:
-    """What differs in each part; of a part that only one file has no more than that."""
+    """Yield the differences of each part; a part that only one file has is one difference."""
     missing: set[str] = set()
     for name in dict.fromkeys([*ours, *theirs]):
         if name not in ours or name not in theirs:
@@ -191,7 +191,7 @@ def _facts_of_order(order: OrderReport, digest: str) -> Iterator[tuple[_Key, str
 
 
 def _digest(artifact: bytes) -> str:
-    """A checksum of a module that does not depend on where its source was, or its version."""
+    """Return a checksum of a module without its source locations and StableHLO version."""
     with open_module(artifact) as module:
         PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
         bytecode = io.BytesIO()

@@ -1,6 +1,6 @@
-"""`inspect`: what is in a SavedModel, without TensorFlow and without running it.
+"""`inspect`: the report of a SavedModel, without TensorFlow and without running the file.
 
-What reading needs is imported when it is needed, so that `import bridge` stays quick.
+The modules behind it are imported by the call, so that `import bridge` stays quick.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["inspect"]
 
 
 def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
-    """What is in a SavedModel.
+    """Return a report of a SavedModel: signatures, modules, variables and the oldest TensorFlow.
 
-    Variables are not read. The safety checks are those that apply to this process: the file's and
-    those of TF_XLA_FLAGS together.
+    The values of variables are not read. A safety check is reported as disabled where the file or
+    TF_XLA_FLAGS disables it.
 
     Args:
-        path: its folder.
+        path: the folder of the SavedModel.
 
     Raises:
-        FormatError: it is damaged, or its signatures are not calls of StableHLO modules.
+        FormatError: the file is damaged, or no signature is a call of StableHLO modules.
 
     Example:
         >>> import bridge, jax

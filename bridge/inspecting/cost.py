@@ -1,9 +1,9 @@
-"""What a call costs for concrete sizes, by the analyses of the JAX stages.
+"""The cost of a call for concrete sizes, by the analyses of the JAX stages.
 
 The figures are XLA's own: `cost_analysis` and `memory_analysis` of what `jax.jit` compiles
 (https://docs.jax.dev/en/latest/jax.stages.html). For a platform that is not at hand nothing can be
-compiled; a call is then counted as it is lowered, before XLA has optimized it, and what memory it
-takes is not known.
+compiled; a call is then counted as it is lowered, before XLA has optimized it, and its memory is
+unknown.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ __all__ = ["CostReport", "cost_of", "costs_of_model", "parse_sizes"]
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """The cost of one call of a module; None where the analyses do not tell.
+    """The cost of one call of a module; None where the analyses have no figure.
 
     Attributes:
-        signature: its key.
+        signature: the key of the signature.
         order: 0 for the function, 1 for its gradient.
-        platform: for which it was counted.
-        sizes: of the dimension variables.
-        compiled: whether this is what XLA runs, and not what it was given.
-        flops: floating-point operations.
-        transcendentals: those of them that are such as `exp`.
-        bytes_accessed: that operations read and write.
-        argument_bytes: of arguments, parameters among them.
-        result_bytes: of results.
-        temporary_bytes: that it needs besides.
-        peak_bytes: of the three together, what is shared counted once.
+        platform: the platform that the cost was counted for.
+        sizes: the sizes of the dimension variables.
+        compiled: whether the optimized program was counted, or the module before optimization.
+        flops: the number of floating-point operations.
+        transcendentals: the number of those that are transcendental functions, such as `exp`.
+        bytes_accessed: the number of bytes that operations read and write.
+        argument_bytes: the number of bytes of the arguments, parameters included.
+        result_bytes: the number of bytes of the results.
+        temporary_bytes: the number of bytes of temporary buffers.
+        peak_bytes: the number of bytes of all three, with shared buffers counted once.
     """
 
     signature: str
@@ -62,7 +62,7 @@ class CostReport:
 
 
 def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
-    """The sizes in texts such as `b=8,seq=16`.
+    """Return the sizes in texts such as `b=8,seq=16`.
 
     Raises:
         StructureError: a text has another form, or a size is less than 1.
@@ -76,8 +76,8 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
         name, _, number = (piece.strip() for piece in part.partition("="))
         if not name.isidentifier() or not number.isdecimal() or not 0 < int(number) < 2**31:
             raise StructureError(
-                f"{part!r} gives no size; expected a dimension variable and a number of at least "
-                "1, such as b=8."
+                f"{part!r} is not a size. To do: write a dimension variable and its size, at "
+                "least 1, such as b=8."
             )
         sizes[name] = int(number)
     return sizes
@@ -91,14 +91,14 @@ def costs_of_model(
     batch: int | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> tuple[CostReport, ...]:
-    """The cost of each call of each signature.
+    """Return the cost of each call of each signature.
 
     Args:
-        model: what `savedmodel.read` gave.
-        order: which gradient; 0 for the function.
-        platform: for which; by default that of JAX's first device.
+        model: the content of the file.
+        order: the order of the gradient; 0 for the function.
+        platform: the platform; by default that of JAX's first device.
         batch: the size of every dimension variable that `sizes` does not name.
-        sizes: of dimension variables.
+        sizes: the sizes of dimension variables.
 
     Raises:
         InteropError: as `cost_of`; StructureError for a signature without that gradient, and for
@@ -113,7 +113,7 @@ def costs_of_model(
     known = {name for _, call in chains for name in call.symbols}
     if unknown := sorted(given.keys() - known):
         raise StructureError(
-            f"{', '.join(unknown)} is no dimension variable of the file; it has "
+            f"{', '.join(unknown)} is not a dimension variable of the file; it has "
             f"{', '.join(sorted(known)) or 'none'}."
         )
     found = []
@@ -132,18 +132,18 @@ def cost_of(
     platform: str | None,
     sizes: Mapping[str, int],
 ) -> CostReport:
-    """The cost of one call.
+    """Return the cost of one call.
 
     Args:
-        call: what is called.
-        signature: its key, and
-        order: its order, for the report.
-        platform: for which; None for that of JAX's first device.
-        sizes: of its dimension variables.
+        call: the call.
+        signature: the key of the signature, for the report.
+        order: the order of the call, for the report.
+        platform: the platform; None for that of JAX's first device.
+        sizes: the sizes of its dimension variables.
 
     Raises:
-        StructureError: a variable has no size, or a shape is not known.
-        PlatformError: the module is not for the platform.
+        StructureError: a variable has no size, or a shape is unknown.
+        PlatformError: the module was not lowered for the platform.
         ShardingError: the module is for several devices.
     """
     _check(call, sizes)
@@ -176,8 +176,8 @@ def cost_of(
 def _check(call: CallModule, sizes: Mapping[str, int]) -> None:
     if call.nr_devices > 1:
         raise ShardingError(
-            f"{call.name} was exported for {call.nr_devices} devices; its cost on one is none of "
-            "its own. To do: export it without shardings to see it."
+            f"{call.name} was exported for {call.nr_devices} devices, and costs are those of one "
+            "device. To do: export it without shardings."
         )
     if unsized := [name for name in call.symbols if name not in sizes]:
         raise StructureError(
@@ -218,7 +218,7 @@ def _lower(
 
 
 def _analysis(stage: Any) -> Mapping[str, float]:
-    """What a stage says it costs; JAX has returned a list with one such mapping, too."""
+    """Return the cost analysis of a stage; older versions of JAX return a list with one."""
     found = stage.cost_analysis() or {}
     found = found[0] if isinstance(found, list) else found
     return {key: value for key, value in found.items() if value >= 0}

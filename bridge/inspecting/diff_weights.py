@@ -1,4 +1,4 @@
-"""Where the variables of two files differ, read side by side a few megabytes at a time."""
+"""The differences of the variables of two files, read side by side a few megabytes at a time."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class WeightDifference:
     """A variable that is not the same in both files.
 
     Attributes:
-        name: its pytree path with slashes.
-        first: what it is in the first file, such as `float32[3,4]`; empty if it is not there.
+        name: the pytree path with slashes.
+        first: dtype and shape in the first file, such as `float32[3,4]`; empty if it is not there.
         second: the same of the second file.
-        elements: how many it has, where both have the same number.
-        different: how many of them differ; two that are no numbers do not.
-        greatest: the greatest difference, which is infinite where only one is infinite.
-        index: where that is; None where only one is no number, or none differs.
-        relative: the greatest difference in relation to the larger of the two magnitudes.
-        unmatched_nans: how many are no number in one file only.
+        elements: the number of elements, if it is the same in both.
+        different: the number of elements that differ; two NaNs do not.
+        greatest: the greatest difference, infinite where only one element is infinite.
+        index: the index of the greatest difference; None where there is none between numbers.
+        relative: the greatest difference relative to the larger of the two magnitudes.
+        unmatched_nans: the number of elements that are NaN in one file only.
     """
 
     name: str
@@ -48,7 +48,7 @@ class WeightDifference:
 def diff_weights(
     first: Mapping[str, Variable], second: Mapping[str, Variable]
 ) -> Iterator[WeightDifference]:
-    """The variables that differ, in the order of the first file; then those that it lacks.
+    """Yield the variables that differ, in the order of the first file; then those that it lacks.
 
     Args:
         first: variables by name.
@@ -58,29 +58,29 @@ def diff_weights(
         FormatError: a value is damaged.
     """
     for name in dict.fromkeys([*first, *second]):
-        found = _compare(name, first.get(name), second.get(name))
-        if found is not None:
-            yield found
+        difference = _compare(name, first.get(name), second.get(name))
+        if difference is not None:
+            yield difference
 
 
 def _compare(name: str, first: Variable | None, second: Variable | None) -> WeightDifference | None:
     types = (_type(first), _type(second))
     if first is None or second is None or first.shape != second.shape:
         return WeightDifference(name, *types)
-    found = _Tally()
+    tally = _Tally()
     for start, ours, theirs in _windows(first, second):
-        found.add(start, ours, theirs)
-    if not found.different and types[0] == types[1]:
+        tally.add(start, ours, theirs)
+    if not tally.different and types[0] == types[1]:
         return None
     return WeightDifference(
         name,
         *types,
         elements=first.size // first.dtype.itemsize,
-        different=found.different,
-        greatest=found.greatest,
-        index=_unravel(found.position, first.shape),
-        relative=found.relative,
-        unmatched_nans=found.unmatched_nans,
+        different=tally.different,
+        greatest=tally.greatest,
+        index=_unravel(tally.position, first.shape),
+        relative=tally.relative,
+        unmatched_nans=tally.unmatched_nans,
     )
 
 
@@ -97,8 +97,8 @@ def _unravel(position: int | None, shape: tuple[int, ...]) -> tuple[int, ...] | 
 
 
 def _windows(first: Variable, second: Variable) -> Iterator[tuple[int, _Array, _Array]]:
-    """Elements with the same place in both, with the number of the first one."""
-    ours, theirs = _Reader(first), _Reader(second)
+    """Yield the elements of both variables, window by window, with the index of the first one."""
+    ours, theirs = _ElementReader(first), _ElementReader(second)
     total = first.size // first.dtype.itemsize
     for start in range(0, total, _WINDOW):
         count = min(_WINDOW, total - start)
@@ -107,7 +107,7 @@ def _windows(first: Variable, second: Variable) -> Iterator[tuple[int, _Array, _
     theirs.end()
 
 
-class _Reader:
+class _ElementReader:
     """The elements of a variable, one window after another."""
 
     __slots__ = ("_dtype", "_pieces", "_rest")
@@ -120,7 +120,7 @@ class _Reader:
         self._rest: _Array = np.empty(0, np.uint8)
 
     def take(self, count: int) -> _Array:
-        """The next `count` elements."""
+        """Return the next `count` elements."""
         size = count * self._dtype.itemsize
         parts, missing = [], size
         while missing:
@@ -133,20 +133,20 @@ class _Reader:
         return whole.view(self._dtype)
 
     def end(self) -> None:
-        """Nothing comes after the last element but the check of all of them."""
+        """Read to the end, where the checksum of all elements is verified."""
         for _ in self._pieces:
             pass
 
 
 def _bytes_of(chunk: Any) -> _Array:
-    """The same memory; an array of an ml_dtypes dtype has no buffer of its own."""
+    """Return the memory of a chunk; an array of an ml_dtypes dtype has no buffer protocol."""
     if isinstance(chunk, np.ndarray):
         return chunk.reshape(-1).view(np.uint8)
     return np.frombuffer(chunk, np.uint8)
 
 
 class _Tally:
-    """What has been found so far."""
+    """The differences in the windows so far."""
 
     def __init__(self) -> None:
         self.different = 0
@@ -180,7 +180,7 @@ def _same_bytes(first: _Array, second: _Array) -> bool:
 
 
 def _wide(first: _Array, second: _Array) -> tuple[_Array, _Array]:
-    """Both in one dtype that holds the numbers of either, where there is one."""
+    """Return both in one dtype that represents the numbers of either, if there is one."""
     kinds = {first.dtype.kind, second.dtype.kind}
     if kinds <= {"i", "u"}:
         wide: Any = np.result_type(first.dtype, second.dtype)
@@ -196,13 +196,13 @@ def _distance(ours: _Array, theirs: _Array) -> _Array:
         with np.errstate(over="ignore"):
             return (larger.astype(np.uint64) - smaller.astype(np.uint64)).astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        found: _Array = np.abs(ours - theirs)
-    return np.where(np.isnan(found), np.inf, found)
+        distance: _Array = np.abs(ours - theirs)
+    return np.where(np.isnan(distance), np.inf, distance)
 
 
 def _relative(distance: _Array, ours: _Array, theirs: _Array) -> _Array:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         magnitudes = (np.abs(array.astype(np.complex128)) for array in (ours, theirs))
-        found: _Array = distance / np.maximum(*magnitudes)
+        relative: _Array = distance / np.maximum(*magnitudes)
     # An infinity is all of it away from anything else, a zero of nothing away from itself.
-    return np.where(np.isinf(distance), np.inf, np.nan_to_num(found, nan=0.0))
+    return np.where(np.isinf(distance), np.inf, np.nan_to_num(relative, nan=0.0))

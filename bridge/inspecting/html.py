@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["to_html"]
 
 # Whatever a name from the file might smuggle in, the browser runs nothing and fetches nothing.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _MAX_ROWS = 200
 _MAX_OPERATIONS = 20
 
@@ -49,7 +49,7 @@ def to_html(report: FileReport, costs: Sequence[CostReport] = ()) -> str:
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", http_equiv="Content-Security-Policy", content=_CONTENT_SECURITY_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"{report.path} · jax-tf-bridge"),
         element("style", PAGE_STYLE),

@@ -1,4 +1,4 @@
-"""What is in a SavedModel, as values: `inspect` gives them, and others draw and compare them."""
+"""The report of a SavedModel as values, which `inspect` returns."""
 
 from __future__ import annotations
 
@@ -44,9 +44,8 @@ __all__ = [
     "report_of",
 ]
 
-# Where TensorFlow Serving looks (tensorflow_serving/servables/tensorflow/saved_model_warmup.cc).
 _CONSTANTS_SHOWN = 10
-# What holds other operations and computes nothing.
+# Operations that hold other ones and compute nothing.
 _STRUCTURE = frozenset({"builtin.module", "func.func", "func.return", "stablehlo.return"})
 
 
@@ -55,12 +54,12 @@ class TensorReport:
     """An input or output of a signature.
 
     Attributes:
-        name: in the signature.
-        path: in the exported function's pytrees.
-        dtype: what crosses.
-        shape: symbolic dimensions as text.
-        element: JAX's own dtype where it is another, such as `key<fry>`.
-        used: whether the module takes it; always so for outputs.
+        name: the name in the signature.
+        path: the pytree path in the exported function.
+        dtype: the dtype in TensorFlow.
+        shape: the shape, with symbolic dimensions as text; None where the rank is unknown.
+        element: the dtype in JAX where it is another, such as `key<fry>`; otherwise empty.
+        used: whether the module uses the input; True for outputs.
     """
 
     name: str
@@ -73,7 +72,7 @@ class TensorReport:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """A safety check that does not apply, and who says so: `file`, `TF_XLA_FLAGS`, or both."""
+    """A disabled safety check, and what disables it: `file`, `TF_XLA_FLAGS`, or both."""
 
     name: str
     sources: tuple[str, ...]
@@ -84,9 +83,9 @@ class ConstantReport:
     """A constant that a module stores in full.
 
     Attributes:
-        type: as StableHLO writes it.
-        bytes: of its elements.
-        location: where in the Python source it comes from.
+        type: the tensor type as StableHLO writes it.
+        bytes: the number of bytes of its elements.
+        location: the line of the Python source that it comes from.
     """
 
     type: str
@@ -100,9 +99,9 @@ class ObstacleReport:
 
     Attributes:
         tensorflow: the release.
-        reason: what it does not take.
-        operation: the operation behind that, with its source line; empty where none is known.
-        removable: whether `retarget` would cure it; None where that was not tried.
+        reason: why the release does not run the module.
+        operation: the operation that is the reason, with its source line; empty where unknown.
+        removable: whether `retarget` removes the obstacle; None where that was not tried.
     """
 
     tensorflow: str
@@ -116,21 +115,22 @@ class OrderReport:
     """One module of a signature: the function, its VJP, the VJP of that.
 
     Attributes:
-        call: 0 for the first call of the signature; files of this package have no other.
-        order: 0 for the function.
-        function: its name.
-        module_bytes: the size of the module.
-        stablehlo: the version of the portable artifact.
-        calling_convention: of the XlaCallModule node.
-        tensorflow: the oldest release known to run it.
-        obstacles: why each older one does not, the oldest first; all of the last is found out.
-        operations: how often each operation occurs, most frequent first.
-        custom_calls: targets that the module calls, sorted.
-        constants: the largest ones that it stores, the largest first.
-        constant_bytes: of all that it stores.
-        sharding: how its arrays lie on several devices; None on one.
-        needs_devices: the operation, with its source line, for which one device, such as that of
-            TensorFlow, cannot run it; empty where one can.
+        call: the index of the call in the signature; files of this package have only 0.
+        order: the order of the gradient; 0 for the function.
+        function: the name of the function.
+        module_bytes: the number of bytes of the module.
+        stablehlo: the StableHLO version of the portable artifact.
+        calling_convention: the version of the XlaCallModule node.
+        tensorflow: the oldest release known to run the module.
+        obstacles: the obstacle of each older release, the oldest first; only the last one is
+            complete.
+        operations: the number of each operation, the most frequent first.
+        custom_calls: the targets of custom calls, sorted.
+        constants: the largest constants of the module, the largest first.
+        constant_bytes: the number of bytes of all its constants.
+        sharding: the shardings of its arrays; None for one device.
+        needs_devices: the operation, with its source line, that one device, such as that of
+            TensorFlow, cannot run; empty where there is none.
     """
 
     call: int
@@ -150,9 +150,9 @@ class OrderReport:
 
     @property
     def title(self) -> str:
-        """What it is, for people."""
-        what = f"gradient {self.order}" if self.order else "function"
-        return f"call {self.call + 1}, {what}" if self.call else what
+        """The text `function` or `gradient N`, with the number of a call after the first."""
+        title = f"gradient {self.order}" if self.order else "function"
+        return f"call {self.call + 1}, {title}" if self.call else title
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,22 +160,22 @@ class SignatureReport:
     """A signature and the modules behind it.
 
     Attributes:
-        key: such as `serving_default`.
+        key: the key, such as `serving_default`.
         function: the name of the exported function.
-        inputs: in the order of the function's arguments.
-        outputs: in the order of its results.
-        platforms: what it was lowered for, in the order of the platform index.
-        calling_convention: of the XlaCallModule node.
-        stablehlo: the version of the portable artifact.
+        inputs: the inputs, in the order of the function's arguments.
+        outputs: the outputs, in the order of its results.
+        platforms: the platforms it was lowered for, in the order of the platform index.
+        calling_convention: the version of the XlaCallModule node.
+        stablehlo: the StableHLO version of the portable artifact.
         tensorflow: the oldest release known to run it, gradients included.
-        disabled_checks: safety checks that the file disables.
-        checks: all that do not apply here and now, with where each comes from.
-        custom_calls: targets that the module calls, sorted.
-        gradient_order: how many orders of gradients the file has.
-        module_bytes: the size of the module.
-        devices: how many it was partitioned for.
-        parameters: names of the variables that are bound to it.
-        operations: how often each operation occurs in the function and its gradients.
+        disabled_checks: the safety checks that the file disables.
+        checks: all disabled checks, with what disables each in this process.
+        custom_calls: the targets of custom calls, sorted.
+        gradient_order: the highest order of its gradients in the file.
+        module_bytes: the number of bytes of the function's module.
+        devices: the number of devices that it was partitioned for.
+        parameters: the names of the variables that are bound to it.
+        operations: the number of each operation in the function and its gradients.
         orders: the function's module, then those of its gradients.
         batch_buckets: the sizes that batches are padded to; empty where they are not.
     """
@@ -208,10 +208,10 @@ class ParameterReport:
         name: its pytree path with slashes.
         dtype: the element type.
         shape: the shape.
-        bytes: of its value.
-        trainable: whether TensorFlow counts it among the trainable ones.
-        constant: whether it is a constant of the computation, and no parameter of the model.
-        share: of the bytes of all variables, from 0 to 1.
+        bytes: the number of bytes of its value.
+        trainable: whether it is among TensorFlow's trainable variables.
+        constant: whether it is a constant of the computation, not a parameter of the model.
+        share: its share of the bytes of all variables, from 0 to 1.
     """
 
     name: str
@@ -236,9 +236,9 @@ class WarmupReport:
     """The requests that TensorFlow Serving runs before the first real one.
 
     Attributes:
-        path: in the folder.
-        records: how many there are.
-        bytes: of all of them.
+        path: the path in the folder.
+        records: the number of requests.
+        bytes: the number of bytes of all requests.
     """
 
     path: str
@@ -248,23 +248,24 @@ class WarmupReport:
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What `inspect` found.
+    """The report of a SavedModel.
 
     Attributes:
         path: the folder.
-        bytes: of all its files.
-        tensorflow: the oldest release known to read all of it.
-        signatures: sorted by key, the default one first.
-        parameters: in the order of their pytree; then the constants that are variables.
-        metadata: what the writer recorded; empty after TensorFlow has saved the file again.
-        writer: what wrote the file, as far as it says.
-        saved_again: whether TensorFlow has saved again what this package wrote.
-        files: sorted by path.
+        bytes: the number of bytes of all its files.
+        tensorflow: the oldest release known to read the whole file.
+        signatures: the signatures that call modules, sorted by key, the default one first.
+        parameters: the variables, in the order of their pytree; then the constants that are
+            variables.
+        metadata: the record of the writer; empty after TensorFlow has saved the file again.
+        writer: the program that wrote the file, as far as the file says.
+        saved_again: whether TensorFlow has saved again a file of this package.
+        files: the files in the folder, sorted by path.
         assets: those of them that are the model's assets.
-        warmup: None where there are no warmup requests.
-        manifest: what `savedmodel.manifest` says of the files and their making; None where there is
-            none. Whether it is right, `jax-tf-bridge manifest` tells.
-        flags: what TF_XLA_FLAGS says that has no effect, or on which TensorFlow ends the process.
+        warmup: the warmup requests; None where there are none.
+        manifest: the hashes and origin of the files; None where there is no manifest. The command
+            `jax-tf-bridge manifest` compares them.
+        flags: the parts of TF_XLA_FLAGS that have no effect, or end TensorFlow's process.
         others: the signatures that compute something besides calls of modules, and what that is.
     """
 
@@ -285,20 +286,20 @@ class FileReport:
 
     @property
     def parameters_by_size(self) -> tuple[ParameterReport, ...]:
-        """The largest first."""
+        """The variables, the largest first."""
         return tuple(sorted(self.parameters, key=lambda parameter: -parameter.bytes))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object with the fields of these classes."""
+        """Return a JSON object with the fields of these classes."""
         return asdict(self)
 
 
 def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
-    """What is in a SavedModel that has been read.
+    """Return the report of a SavedModel that has been read.
 
     Args:
-        model: what was read,
-        folder: from there.
+        model: the content of the file.
+        folder: the folder it was read from.
 
     Raises:
         FormatError: a module or a warmup request is damaged.
@@ -409,7 +410,7 @@ def _report_tensor(name: str, spec: TensorSpec, used: bool) -> TensorReport:  # 
 
 
 def _bound(signature: Signature, variables: Sequence[Variable]) -> tuple[str, ...]:
-    """The names of the variables that a signature takes, in their order."""
+    """Return the names of the variables that are bound to a signature, in their order."""
     function, names = signature.function, names_of(variables)
     values = (value for value in signature.values() if isinstance(value, Parameter))
     indices = {value.variable for value in values} | {*function.constants.values()}
@@ -417,7 +418,7 @@ def _bound(signature: Signature, variables: Sequence[Variable]) -> tuple[str, ..
 
 
 def _report_checks(call: CallModule) -> tuple[CheckReport, ...]:
-    """The checks that are off, as TensorFlow has it, each with who says so."""
+    """Return the disabled checks, each with what disables it."""
     sources = {"file": call.disabled_checks, VARIABLE: read_flags().disabled_checks}
     return tuple(
         CheckReport(str(check), tuple(by for by, checks in sources.items() if check in checks))
@@ -447,7 +448,7 @@ def _most_frequent(names: Counter[str]) -> dict[str, int]:
 
 
 def _first_after(obstacles: Sequence[ObstacleReport]) -> str:
-    """The oldest release without an obstacle."""
+    """Return the oldest release without an obstacle."""
     if not obstacles:
         return OLDEST.name
     if obstacles[-1].tensorflow == NEWEST.name:
@@ -456,7 +457,7 @@ def _first_after(obstacles: Sequence[ObstacleReport]) -> str:
 
 
 def newest(names: Sequence[str]) -> str:
-    """The newest of several releases, one that is newer than all known ones above them."""
+    """Return the newest of several releases; `> N` is newer than all known ones."""
     order = [release.name for release in RELEASES]
     return max(names, key=lambda name: order.index(name) if name in order else len(order))
 
@@ -466,7 +467,7 @@ def _metadata(model: SavedModel) -> dict[str, Any]:
 
 
 def _writer(folder: ModelFolder, model: SavedModel) -> tuple[str, bool]:
-    """What wrote the file, and whether that was TensorFlow with what is ours."""
+    """Return the program that wrote the file, and whether TensorFlow saved a file of ours again."""
     version = tensorflow_writer(PROTO_FILE, within=folder)
     ours = any(call.exported for call in model.calls)
     if version:
@@ -475,7 +476,7 @@ def _writer(folder: ModelFolder, model: SavedModel) -> tuple[str, bool]:
 
 
 def _files(folder: ModelFolder) -> tuple[StoredFile, ...]:
-    """The regular files below a folder; links are not followed."""
+    """Return the regular files below a folder; links are not followed."""
     found = [
         StoredFile(name, status.st_size)
         for name, status in folder.walk()

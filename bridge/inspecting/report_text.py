@@ -53,7 +53,7 @@ def print_report(report: FileReport, console: Console) -> None:
 
 
 def print_costs(costs: Sequence[CostReport], console: Console) -> None:
-    """Print what each call costs, one line for each figure."""
+    """Print the cost of each call, one line for each figure."""
     for cost in costs:
         what = f"gradient {cost.order}" if cost.order else "function"
         _heading(f"Signature {cost.signature}, {what} on {cost.platform}", console)
@@ -61,7 +61,7 @@ def print_costs(costs: Sequence[CostReport], console: Console) -> None:
 
 
 def cost_facts(cost: CostReport) -> dict[str, str]:
-    """The figures of a cost, for people."""
+    """Return the figures of a cost by name, as text."""
     sizes = ", ".join(f"{name} = {value}" for name, value in cost.sizes.items())
     counted = {
         "FLOPs": cost.flops,
@@ -98,7 +98,7 @@ def _extras(report: FileReport) -> dict[str, str]:
 
 
 def manifest_facts(manifest: Manifest | None) -> dict[str, str]:
-    """What a file was made of and with, for people."""
+    """Return the facts of a manifest by name, as text."""
     if manifest is None:
         return {}
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
@@ -111,7 +111,7 @@ def manifest_facts(manifest: Manifest | None) -> dict[str, str]:
 
 
 def revision_of(source: Mapping[str, Any]) -> str:
-    """The revision of a manifest, for people."""
+    """Return the source revision of a manifest as text."""
     changed = source.get("changed")
     said = ", perhaps with changes" if changed is None else ", with changes" * bool(changed)
     return f"revision {source.get('revision')}{said}"
@@ -148,9 +148,9 @@ def _print_signature(signature: SignatureReport, console: Console) -> None:
 
 
 def draw_sharding(sharding: ShardingReport) -> list[str]:
-    """The mesh with its devices, then each array with the part that each device has.
+    """Draw the mesh with its devices, then each array with the part of each device.
 
-    What comes from the file is in it as it is, and may hold what a terminal obeys.
+    The lines hold text of the file as it is; pass them through `printable` for a terminal.
     """
     axes = [(axis.name, axis.size) for axis in sharding.mesh]
     devices = math.prod(size for _, size in axes)
@@ -203,7 +203,7 @@ def _print_orders(orders: Sequence[OrderReport], console: Console) -> None:
 
 
 def _obstacle(order: OrderReport) -> list[str]:
-    """Why the release just below the oldest that runs it does not."""
+    """Return why the release just below the oldest one that runs an order does not."""
     if not order.obstacles:
         return []
     last = order.obstacles[-1]
@@ -240,7 +240,7 @@ def _print_parameters(report: FileReport, console: Console) -> None:
 
 
 def _aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int]) -> Iterator[str]:
-    """Each row as a line with columns as wide as their widest cell.
+    """Return each row as a line with columns as wide as their widest cell.
 
     A model may have thousands of variables, for which rich's own tables take a second.
     """
@@ -254,7 +254,7 @@ def _aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int]) -> Iterator
 
 
 def printable(text: str) -> str:
-    """The text with what a terminal would obey, and not show, as escapes."""
+    """Return the text with escapes for control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -278,19 +278,19 @@ def _table(*, header: bool = False) -> Table:
 
 
 def readers(tensorflow: str) -> str:
-    """Which TensorFlow reads something whose oldest known release is given."""
+    """Return the sentence about the oldest TensorFlow that reads a file or a signature."""
     if tensorflow.startswith(">"):
         return f"readable by no TensorFlow up to {tensorflow.removeprefix('> ')}"
     return f"readable from TensorFlow {tensorflow} on"
 
 
 def writer_of(report: FileReport) -> str:
-    """Who wrote the file."""
+    """Return the programs that wrote the file."""
     return f"jax-tf-bridge, then {report.writer}" if report.saved_again else report.writer
 
 
 def devices_of(signature: SignatureReport) -> str:
-    """For how many devices it is, and what in it one device cannot run."""
+    """Return the number of devices, and the operation that one device cannot run."""
     found = next((order.needs_devices for order in signature.orders if order.needs_devices), "")
     if not found:
         return str(signature.devices)
@@ -298,14 +298,14 @@ def devices_of(signature: SignatureReport) -> str:
 
 
 def aval(tensor: TensorReport) -> str:
-    """Dtype and shape as JAX prints them, with JAX's own dtype where it is another."""
+    """Return dtype and shape as JAX prints them, with the dtype in JAX where it is another."""
     shape = "..." if tensor.shape is None else ",".join(map(str, tensor.shape))
     element = f" ({tensor.element})" if tensor.element else ""
     return f"{tensor.dtype}[{shape}]{element}"
 
 
 def size(count: float) -> str:
-    """A number of bytes for people, such as `1.5 MB`."""
+    """Return a number of bytes as text, such as `1.5 MB`."""
     for unit in _UNITS:
         if count < 1000 or unit == _UNITS[-1]:
             break

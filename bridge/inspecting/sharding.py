@@ -1,4 +1,4 @@
-"""How the arrays of a call lie on its mesh, as far as its module and its `Exported` tell.
+"""The shardings of a call's arrays on its mesh, read from its module and its `Exported`.
 
 A module has the sharding of each argument and result as text of XLA's `HloSharding`, the attribute
 `mhlo.sharding`, whichever partitioner it was written for. It says which part each device has. The
@@ -27,8 +27,8 @@ from xla_call_module.stablehlo.modules import open_module, serialize_module
 __all__ = ["ArraySharding", "ShardingReport", "read_shardings"]
 
 _SHARDY_MESH = "sdy.mesh"
-# No mesh that is drawn or listed by device is larger.
-_MOST_DEVICES = 1 << 16
+# Of a larger mesh the parts of the devices are not listed.
+_MAX_DEVICES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,14 @@ class ArraySharding:
     """An argument or a result on the mesh.
 
     Attributes:
-        path: in the exported function's pytrees.
+        path: the pytree path in the exported function.
         role: `in` or `out`.
-        shape: symbolic dimensions as text.
-        axes: for each dimension the names of the mesh's axes that split it, the slowest first.
-        parts: for each dimension into how many parts it is split.
-        tiles: for each device, in the mesh's order, the part that it has, counted in C order.
-        text: the sharding as the module has it.
+        shape: the shape, with symbolic dimensions as text.
+        axes: for each dimension the names of the mesh axes that split it, the slowest first.
+        parts: for each dimension the number of parts.
+        tiles: for each device, in the mesh's order, the number of its part in C order; empty for a
+            sharding that is no even split.
+        text: the sharding as the module writes it.
     """
 
     path: str
@@ -60,9 +61,8 @@ class ShardingReport:
 
     Attributes:
         partitioner: `Shardy` or `GSPMD`.
-        mesh: its axes, the slowest first.
-        arrays: those whose sharding the module says; one without `tiles` has another form than an
-            even split, which its text shows.
+        mesh: the axes of the mesh, the slowest first.
+        arrays: the arguments and results that have a sharding in the module.
     """
 
     partitioner: str
@@ -71,11 +71,11 @@ class ShardingReport:
 
 
 def read_shardings(call: CallModule, module: Any) -> ShardingReport | None:
-    """The shardings of a call; None where it is for one device.
+    """Return the shardings of a call; None where it is for one device.
 
     Args:
-        call: any call.
-        module: its parsed module.
+        call: the call.
+        module: the parsed module of the call.
     """
     if call.nr_devices < 2:
         return None
@@ -87,18 +87,20 @@ def read_shardings(call: CallModule, module: Any) -> ShardingReport | None:
 
 
 def _read(call: CallModule, module: Any) -> ShardingReport:
-    said = read_module_shardings(module)
-    found = [
-        *zip(["in"] * len(call.operands), call.operands, said.argument_texts, strict=False),
-        *zip(["out"] * len(call.results), call.results, said.result_texts, strict=False),
+    shardings = read_module_shardings(module)
+    arguments_and_results = [
+        *zip(["in"] * len(call.operands), call.operands, shardings.argument_texts, strict=False),
+        *zip(["out"] * len(call.results), call.results, shardings.result_texts, strict=False),
     ]
-    mesh = _mesh(call, said.meshes, [text for _, _, text in found])
-    arrays = tuple(_array(mesh, role, spec, text) for role, spec, text in found if text)
+    mesh = _mesh(call, shardings.meshes, [text for _, _, text in arguments_and_results])
+    arrays = tuple(
+        _array(mesh, role, spec, text) for role, spec, text in arguments_and_results if text
+    )
     return ShardingReport("Shardy" if call.uses_shardy else "GSPMD", mesh, arrays)
 
 
 def _mesh(call: CallModule, meshes: Sequence[Mesh], texts: Sequence[str]) -> tuple[MeshAxis, ...]:
-    """The first description of the mesh that has as many devices as the call."""
+    """Return the first description of the mesh that has as many devices as the call."""
     orders = [s.order for text in texts if (s := _parse(text)) is not None and s.order is not None]
     unnamed = [tuple(MeshAxis("", size) for size in order.reshape) for order in orders]
     candidates = [*(mesh.axes for mesh in meshes), _mesh_of_exported(call), *unnamed]
@@ -109,7 +111,7 @@ def _mesh(call: CallModule, meshes: Sequence[Mesh], texts: Sequence[str]) -> tup
 
 
 def _mesh_of_exported(call: CallModule) -> tuple[MeshAxis, ...]:
-    """The mesh in the avals, which JAX has from 0.9 on."""
+    """Return the mesh of the avals, which they have from JAX 0.9 on."""
     from xla_call_module.exported import carried_avals  # the one part of a report that needs JAX
 
     try:
@@ -127,19 +129,19 @@ def _mesh_of_exported(call: CallModule) -> tuple[MeshAxis, ...]:
 def _array(mesh: tuple[MeshAxis, ...], role: str, spec: TensorSpec, text: str) -> ArraySharding:
     shape = spec.shape or ()
     sizes = tuple(axis.size for axis in mesh)
-    found = _tiles(text, len(shape), math.prod(sizes))
-    if found is None:
+    split = _tiles(text, len(shape), math.prod(sizes))
+    if split is None:
         return ArraySharding(spec.path, role, shape, (), (), (), text)
-    parts, tiles = found
+    parts, tiles = split
     return ArraySharding(
         spec.path, role, shape, _splitting_axes(mesh, parts, tiles), parts, tiles, text
     )
 
 
 def _tiles(text: str, rank: int, devices: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Parts of each dimension and the part that each device has; None for any other sharding."""
+    """Return the parts of each dimension and of each device; None for no even split."""
     sharding = _parse(text)
-    if sharding is None or devices > _MOST_DEVICES:
+    if sharding is None or devices > _MAX_DEVICES:
         return None
     if sharding.kind == REPLICATED:
         return (1,) * rank, (0,) * devices
@@ -160,16 +162,16 @@ def _parse(text: str) -> Sharding | None:
     try:
         return sharding_from_text(text)
     except InteropError:
-        return None  # its text is shown
+        return None  # the report has its text
 
 
 def _splitting_axes(
     mesh: tuple[MeshAxis, ...], parts: tuple[int, ...], tiles: tuple[int, ...]
 ) -> tuple[tuple[str, ...], ...]:
-    """For each dimension the axes along which the part of that dimension changes."""
+    """Return for each dimension the mesh axes along which its part changes."""
     on_mesh = np.array(tiles).reshape([axis.size for axis in mesh])
     coordinates = np.unravel_index(on_mesh, parts) if parts else ()
-    found = []
+    axes = []
     for coordinate in coordinates:
         strides = {
             axis.name or f"axis {index}": int(np.take(coordinate, 1, axis=index).flat[0])
@@ -178,5 +180,5 @@ def _splitting_axes(
             if axis.size > 1
         }
         used = sorted((name for name in strides if strides[name]), key=lambda n: -strides[n])
-        found.append(tuple(used))
-    return tuple(found)
+        axes.append(tuple(used))
+    return tuple(axes)

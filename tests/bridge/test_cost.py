@@ -132,7 +132,7 @@ def test_wide_dtypes_and_keys(tmp_path):
     [
         ({}, r"b, s has no size. To do: give --batch N, or --size b=N"),
         ({"sizes": {"b": 2}}, r"\bs has no size"),
-        ({"sizes": {"b": 2, "c": 1}}, "c is no dimension variable of the file; it has b, s"),
+        ({"sizes": {"b": 2, "c": 1}}, "c is not a dimension variable of the file; it has b, s"),
         ({"batch": 2, "order": 3}, "gradients up to order 1, not 3"),
     ],
 )
@@ -143,7 +143,7 @@ def test_what_cannot_be_counted(model, options, message):
 
 @pytest.mark.parametrize("text", ["b", "b=", "b=0", "b=-1", "=3", "b=1;c=2", "b=99999999999"])
 def test_a_text_that_is_no_size(text):
-    with pytest.raises(StructureError, match="gives no size"):
+    with pytest.raises(StructureError, match="is not a size"):
         parse_sizes([text])
 
 

@@ -550,7 +550,7 @@ class TestRefused:
         ("options", "error", "message"),
         [
             ({"preprocess": lambda text: text}, StructureError, "To do: pass request="),
-            ({"preprocess": 3, "request": REQUEST}, StructureError, "3 is no function"),
+            ({"preprocess": 3, "request": REQUEST}, StructureError, "3 is not a function"),
             ({"request": REQUEST}, StructureError, "To do: leave request= out"),
             (
                 {"preprocess": lambda text: {"other": text}, "request": REQUEST},
