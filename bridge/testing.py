@@ -38,20 +38,20 @@ def assert_gradients_match(
     atol: float | None = None,
     seed: int = 0,
 ) -> None:
-    """Pass if TensorFlow computes the values and gradients of a function that JAX computes.
+    """Assert that TensorFlow computes the same values and gradients of a function as JAX.
 
     Gradients are compared by random cotangents: order 1 pulls one for each result back to the
     arguments, and each higher order pulls one for each gradient of the order below back to the
-    arguments and to the cotangents that it had. What TensorFlow does not differentiate, such as
-    integers and float8, takes part in the values only. TensorFlow may have None where JAX has
-    zeros, and must have it for arguments that the function does not use.
+    arguments and to the cotangents that it had. Dtypes that TensorFlow does not
+    differentiate, such as integers and float8, are compared in the values only. TensorFlow may have
+    None where JAX has zeros, and must have it for arguments that the function does not use.
 
     Args:
         fun: a Python function of JAX arrays, a `jax.jit`-ed one, or a `jax.export.Exported`.
         args: pytrees of arrays and Python numbers, as `fun` takes them.
-        kwargs: its keyword arguments.
-        order: up to which order gradients are compared; 0 compares values only.
-        modes: how TensorFlow runs it, some of
+        kwargs: the keyword arguments.
+        order: the highest order of gradients to compare; 0 compares values only.
+        modes: the ways in which TensorFlow runs it, some of
 
             - `eager`, `graph` (in `tf.function`) and `jit` (there with `jit_compile=True`);
             - `saved`: written by `bridge.save` and loaded by TensorFlow;
@@ -60,12 +60,12 @@ def assert_gradients_match(
         reference: the JAX function to compare with; by default `fun` itself.
         variables: whether the first argument is held in `tf.Variable`s, as parameters are.
         forward: whether `tf.autodiff.ForwardAccumulator` is compared with `jax.jvp`, too.
-        rtol: what a number may differ by, relative to JAX's. By default what is usual for its
+        rtol: the relative tolerance. The default depends on the
             dtype: 1e-10 for float64, 1e-4 for float32, 0.008 for float16, 0.06 for bfloat16.
             Integers and booleans must be equal.
-        atol: what it may differ by in any case. By default `rtol` times the largest number of its
+        atol: the absolute tolerance. By default `rtol` times the largest number of its
             array, and a little for rounding in larger ones beside it.
-        seed: of the random cotangents and tangents.
+        seed: the seed of the random cotangents and tangents.
 
     Raises:
         AssertionError: they differ. The message names the first difference: mode, order, the paths
@@ -87,14 +87,14 @@ def assert_gradients_match(
     _import_tensorflow()
     survive_forks()
     require_own_runtime("gradients to compare with")
-    from bridge.checking_gradients.gradient_check import Check, state
-    from bridge.checking_gradients.modes import Modes
+    from bridge.checking_gradients.gradient_check import GradientCheck, to_problem
+    from bridge.checking_gradients.modes import TensorFlowModes
 
     arguments = _to_arrays((args, dict(kwargs or {})))
     if variables and not args:
         raise StructureError("variables=True holds the first argument, and there is none.")
     exported = fun if isinstance(fun, export.Exported) else _export(fun, arguments)
-    problem = state(
+    problem = to_problem(
         exported,
         arguments,
         reference=reference or (fun.call if isinstance(fun, export.Exported) else fun),
@@ -103,12 +103,12 @@ def assert_gradients_match(
         seed=seed,
     )
     expected = problem.solve(problem.cotangents)
-    held = tree_util.tree_leaves(args[0]) if variables else []
+    first = tree_util.tree_leaves(args[0]) if variables else []
     with tempfile.TemporaryDirectory() as folder:
-        ways = Modes(
+        tensorflow_modes = TensorFlowModes(
             exported,
             problem.call.args,
-            variables=problem.tensors[: len(held)],
+            variables=problem.tensors[: len(first)],
             params=arguments[0][0] if variables else None,
             # Forward mode is the gradient of the gradient with respect to its cotangent.
             order=max(order, 2) if forward else order,
@@ -116,8 +116,10 @@ def assert_gradients_match(
         )
         for mode in modes:
             with _note(f"in the mode {mode!r} of assert_gradients_match"):
-                check = Check(
-                    problem, ways.prepare(mode), f"{exported.fun_name} in the mode {mode!r}"
+                check = GradientCheck(
+                    problem,
+                    tensorflow_modes.prepare(mode),
+                    f"{exported.fun_name} in the mode {mode!r}",
                 )
                 check.orders(expected)
                 if forward:
@@ -157,7 +159,7 @@ def _export(fun: Callable[..., Any], arguments: Any) -> export.Exported:
 
 @contextmanager
 def _note(text: str) -> Iterator[None]:
-    """Say in errors of JAX or TensorFlow what they come from."""
+    """Add a note to errors of JAX or TensorFlow."""
     try:
         yield
     except AssertionError:
@@ -168,7 +170,7 @@ def _note(text: str) -> Iterator[None]:
 
 
 def _check_options(order: int, modes: Sequence[str]) -> None:
-    given: Any = order  # a user may say anything
+    given: Any = order  # users may pass anything
     if not isinstance(given, int) or given < 0:
         raise StructureError(f"order is {order!r}; expected a whole number, 0 or more.")
     names = () if isinstance(modes, str) else tuple(modes)

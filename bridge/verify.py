@@ -1,6 +1,6 @@
-"""`verify`: what a SavedModel computes in TensorFlow is what it computes in JAX.
+"""`verify`: compare what a SavedModel computes in TensorFlow and in JAX.
 
-What it needs is imported when it is needed, so that `import bridge` stays quick.
+The modules behind it are imported by the call, so that `import bridge` stays quick.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def verify(
     seed: int = 0,
     tolerance: Tolerance | None = None,
 ) -> VerifyReport:
-    """Whether TensorFlow computes of a SavedModel what JAX does, gradients of every order included.
+    """Compare what TensorFlow and JAX compute of a SavedModel, gradients of every order included.
 
     TensorFlow runs in a process of its own, in which JAX cannot be imported. Each signature is
-    called with random inputs, with dimension variables of 1, 3 and 17 or what is nearest to them
-    under its constraints, and with zeros, ones, negative, huge and infinite numbers and NaN.
-    Gradients are those of random cotangents; a gradient that TensorFlow does not have, because
-    nothing depends on an argument, is zeros. Of huge inputs it is compared which results are
-    finite; of huge and of infinite ones no gradient is, once something before it is not finite.
-    What was exported for several devices runs on one in both. Where the folder is replaced
-    meanwhile, all is done again, three times at most.
+    called with random inputs, with dimension variables of 1, 3 and 17 or the nearest sizes that
+    meet its constraints, and with zeros, ones, negative, huge and infinite numbers and NaN. Gradients
+    are those of random cotangents; a gradient that is None in TensorFlow, because nothing depends
+    on an argument, counts as zeros. For huge inputs only the finiteness of results is compared; for
+    huge and infinite inputs gradients are compared as long as everything before them is finite. A
+    function that was exported for several devices runs on one in both. If the folder is replaced
+    meanwhile, everything is done again, at most three times.
 
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
@@ -51,15 +51,15 @@ def verify(
         path: the folder of a SavedModel that `bridge.load` reads.
         python: the interpreter of another environment with TensorFlow, in which neither JAX nor
             this package need be installed.
-        record: a file to be written, with the inputs and what JAX computes, for `against`.
+        record: a file to write, with the inputs and JAX's results, for `against`.
         against: a file that `record` wrote. Then JAX runs nothing, and the SavedModel may be one
-            that `bridge.load` does not read, such as what a server has.
-        seed: of the random numbers.
-        tolerance: what numbers may differ by; by default what is usual for their dtype.
+            that `bridge.load` does not read, such as that of a server.
+        seed: the seed of the random numbers.
+        tolerance: the allowed difference; by default the usual one for each dtype.
 
     Warns:
-        UserWarning: a signature computes something besides calls of JAX functions, so that there is
-            nothing to compare it with.
+        UserWarning: a signature computes something besides calls of JAX functions, and is not
+            compared.
 
     Raises:
         InteropError: the file is damaged, JAX cannot run it here, or TensorFlow is not installed.
@@ -81,9 +81,7 @@ def verify(
     from savedmodel.files.model_folder import read_one_version
 
     if record is not None and against is not None:
-        raise StructureError(
-            "What is compared with a record cannot be recorded. To do: pass record= or against=."
-        )
+        raise StructureError("record= and against= exclude each other. To do: pass one of them.")
 
     def run_both(folder: ModelFolder) -> tuple[Sequence[Trial], TensorFlowRun]:
         with progress_bar("Verifying", unit="trials") as progress:
@@ -91,7 +89,7 @@ def verify(
                 trials = _make_trials(folder, seed, _part_of(progress, 0, 2))
             else:
                 trials = read_trials(against)
-            # JAX has done as many, or nothing.
+            # JAX has made as many trials, or none.
             shown = _part_of(progress, 1, 2) if against is None else progress
             run = run_trials(path, trials, python=python, progress=shown)
         # TensorFlow finds the files by their paths.
@@ -116,20 +114,20 @@ def _make_trials(folder: ModelFolder, seed: int, progress: Progress | None) -> S
 
     model = LoadedModel(read(folder))
     if model.others:
-        # Whoever calls `verify`.
+        # The warning is at the caller of `verify`.
         warnings.warn(_not_compared(model.others), UserWarning, stacklevel=5)
     return make_trials(model, seed=seed, progress=progress)
 
 
 def _not_compared(keys: Iterable[str]) -> str:
     return (
-        f"Not compared, since more than calls of JAX functions is computed: {', '.join(keys)}. To "
-        "do: compare what is called in them, and its results with what the rest is to compute."
+        f"Not compared, since they compute more than calls of JAX functions: {', '.join(keys)}. To "
+        "do: compare the functions that they call, and test the rest in TensorFlow."
     )
 
 
 def _part_of(progress: Progress | None, part: int, parts: int) -> Progress | None:
-    """What shows how far one of several parts is that take as many steps each."""
+    """Return the progress of one of several parts that take as many steps each."""
     if progress is None:
         return None
     return lambda done, count: progress(part * count + done, parts * count)

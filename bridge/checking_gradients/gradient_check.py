@@ -1,4 +1,4 @@
-"""The values and gradients of one function: what JAX has, and whether TensorFlow has the same."""
+"""The values and gradients of one function in JAX, and their comparison with TensorFlow's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from jax import export, tree_util
 
-from bridge.checking_gradients.modes import Prepared, to_tensor_spec
+from bridge.checking_gradients.modes import PreparedFunction, to_tensor_spec
 from bridge.checking_gradients.pullbacks import (
     Function,
     Orders,
@@ -26,22 +26,22 @@ from xla_call_module.call import CallModule, TensorSpec, bind_symbols
 from xla_call_module.errors import DtypeError, StructureError
 from xla_call_module.exported import from_exported
 
-__all__ = ["Check", "Problem", "state"]
+__all__ = ["GradientCheck", "GradientProblem", "to_problem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """What is computed on both sides.
+class GradientProblem:
+    """A function with arguments, cotangents and tangents, to be computed on both sides.
 
     Attributes:
-        call: the function's flat arguments and results.
+        call: the function as a call with flat arguments and results.
         leaves: the arguments as JAX takes them.
-        inputs: which arguments TensorFlow differentiates.
-        results: which results it differentiates.
-        cotangents: for each order those of the results of the order below.
-        tangents: of the inputs.
-        function: in JAX, of the inputs.
-        tolerance: what TensorFlow may differ by.
+        inputs: the indices of the arguments that TensorFlow differentiates.
+        results: the indices of the results that it differentiates.
+        cotangents: for each order the cotangents of the results of the order below.
+        tangents: the tangents of the inputs.
+        function: the JAX function of the inputs.
+        tolerance: the allowed difference.
     """
 
     call: CallModule
@@ -64,12 +64,12 @@ class Problem:
         return [_physical(leaf) for leaf in self.leaves]
 
     def solve(self, cotangents: Orders) -> Orders:
-        """JAX's results, then its gradients of each order."""
+        """Return JAX's results, then its gradients of each order."""
         orders = jax.jit(partial(jax_pullbacks, self.function))(self.primals, cotangents)
         return [[_physical(array) for array in order] for order in orders]
 
     def sources(self) -> list[str]:
-        """What the highest order is differentiated by; a lower one by the first ones of these."""
+        """Return the names of the sources of the highest order; a lower one has the first of them."""
         names = [self.call.args[index].path for index in self.inputs]
         targets = [self.call.results[index].path for index in self.results]
         for _ in self.cotangents:
@@ -79,7 +79,7 @@ class Problem:
         return names
 
 
-def state(
+def to_problem(
     exported: export.Exported,
     arguments: Any,
     *,
@@ -87,16 +87,16 @@ def state(
     order: int,
     tolerance: Tolerance,
     seed: int,
-) -> Problem:
-    """The problem of an `Exported` and its arguments, with random cotangents.
+) -> GradientProblem:
+    """Return the problem of an `Exported` and its arguments, with random cotangents.
 
     Args:
-        exported: what TensorFlow runs.
-        arguments: `(args, kwargs)`, of JAX arrays.
+        exported: the function that TensorFlow runs.
+        arguments: `(args, kwargs)` of JAX arrays.
         reference: the function that JAX runs.
-        order: the highest.
-        tolerance: what TensorFlow may differ by.
-        seed: of the cotangents.
+        order: the highest order of gradients.
+        tolerance: the allowed difference.
+        seed: the seed of the cotangents.
 
     Raises:
         StructureError, DtypeError: the arguments do not fit, or the reference returns another
@@ -122,7 +122,7 @@ def state(
     random = np.random.default_rng(seed)
     primals = [leaves[index] for index in inputs]
     of_results = [avals[index] for index in results]
-    return Problem(
+    return GradientProblem(
         call=call,
         leaves=tuple(leaves),
         inputs=inputs,
@@ -156,7 +156,7 @@ def _check_arguments(
 
 
 def _check_results(exported: export.Exported, call: CallModule, returned: Any) -> None:
-    """The reference must return what the function returns."""
+    """Check that the reference returns what the function returns."""
     tree: Any = tree_util.tree_structure(returned)
     if tree != exported.out_tree:
         raise StructureError(
@@ -182,7 +182,7 @@ def _differentiable(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
 
 
 def _levels(inputs: Sequence[Any], results: Sequence[Any], order: int) -> list[list[Any]]:
-    """For each order what it has a cotangent for: the results of the order below."""
+    """Return for each order the values that have a cotangent: the results of the order below."""
     levels, sources, targets = [], [*inputs], [*results]
     for _ in range(order):
         levels.append(targets)
@@ -203,16 +203,16 @@ def _physical(leaf: Any) -> Any:
     return np.asarray(leaf)
 
 
-class Check:
+class GradientCheck:
     """One problem in one mode of TensorFlow.
 
     Args:
-        problem: what is computed.
-        prepared: the mode.
-        where: how messages begin, such as `f in the mode 'eager'`.
+        problem: the problem.
+        prepared: the function in the mode.
+        where: the beginning of messages, such as `f in the mode 'eager'`.
     """
 
-    def __init__(self, problem: Problem, prepared: Prepared, where: str) -> None:
+    def __init__(self, problem: GradientProblem, prepared: PreparedFunction, where: str) -> None:
         self._problem = problem
         self._prepared = prepared
         self._where = where
@@ -284,7 +284,7 @@ class Check:
     def _result_at_fault(
         self, run: Callable[[Orders], Orders], cotangents: Orders, order: int, index: int
     ) -> str | None:
-        """The first result whose own gradient differs; None where it is none alone."""
+        """Return the first result whose own gradient differs; None where no single one does."""
         problem = self._problem
         paths = [problem.call.results[result].path for result in problem.results]
         if index >= len(problem.inputs):
@@ -301,7 +301,7 @@ class Check:
         return None
 
     def _differentiated(self) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
-        """The specs of the inputs and of the results."""
+        """Return the specs of the inputs and of the results."""
         problem = self._problem
         return (
             [to_tensor_spec(problem.call.args[index]) for index in problem.inputs],
@@ -309,11 +309,11 @@ class Check:
         )
 
     def _enter(self, differentiate: Callable[..., Any], directions: Any) -> Callable[[Any], Any]:
-        """A derivative as the mode runs it: a function of cotangents or tangents.
+        """Return a derivative as the mode runs it: a function of cotangents or tangents.
 
         Args:
-            differentiate: of a function, its inputs and directions.
-            directions: the specs of these.
+            differentiate: a function of a function, its inputs and directions.
+            directions: the specs of the directions.
         """
         problem, prepared = self._problem, self._prepared
 
@@ -337,7 +337,7 @@ class Check:
 
 
 def _compare(found: Any, expected: Any, tolerance: Tolerance, *, scale: float) -> str | None:
-    """What differs; None stands for zeros."""
+    """Return the text about differences; a gradient that is None stands for zeros."""
     zeros = np.zeros_like(expected) if found is None else found
     text = describe_difference(zeros, expected, tolerance, scale=scale)
     return text if text is None or found is not None else f"is None; with zeros for it, it {text}"

@@ -18,20 +18,26 @@ from bridge.save import save
 from savedmodel.protos.structures import Leaf, Structure
 from xla_call_module.call import TensorSpec
 
-__all__ = ["Modes", "Prepared", "fill_structure", "read_structure", "to_tensor_spec"]
+__all__ = [
+    "PreparedFunction",
+    "TensorFlowModes",
+    "fill_structure",
+    "read_structure",
+    "to_tensor_spec",
+]
 
 Flat = Callable[[Sequence[Any]], list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedFunction:
     """A function as one of the modes runs it.
 
     Attributes:
-        call: from the flat arguments, one for each leaf, to the flat results.
-        variables: what stands for the first arguments; the call reads these by itself.
-        enter: makes of a function, such as a gradient of `call`, and of the specs of its arguments
-            what runs it.
+        call: a function from the flat arguments, one for each leaf, to the flat results.
+        variables: the variables for the first arguments, which the call reads by itself.
+        enter: a function from a function, such as a gradient of `call`, and the specs of its
+            arguments to a function that runs it in the mode.
     """
 
     call: Flat
@@ -39,7 +45,7 @@ class Prepared:
     enter: Callable[[Callable[..., Any], Any], Callable[..., Any]]
 
 
-class Modes:
+class TensorFlowModes:
     """The modes of one `Exported`; they share its conversion and its files."""
 
     def __init__(
@@ -52,15 +58,15 @@ class Modes:
         order: int,
         folder: Path,
     ) -> None:
-        """Do nothing yet.
+        """Store the arguments; the work is done when a mode needs it.
 
         Args:
-            exported: what is run.
-            specs: its flat arguments.
-            variables: the values of those of them that are variables in every mode.
-            params: the first argument, which holds them; None where there are none.
-            order: of the gradients that are written to files.
-            folder: where the files are written.
+            exported: the function.
+            specs: the specs of its flat arguments.
+            variables: the values of the arguments that are variables in every mode.
+            params: the first argument, which holds these; None where there are none.
+            order: the order of the gradients that are written to files.
+            folder: the folder for the files.
         """
         self._exported = exported
         self._specs = specs
@@ -69,8 +75,8 @@ class Modes:
         self._order = order
         self._folder = folder
 
-    def prepare(self, mode: str) -> Prepared:
-        """The function as a mode runs it."""
+    def prepare(self, mode: str) -> PreparedFunction:
+        """Return the function as a mode runs it."""
         match mode:
             case "eager":
                 return self._live(_as_it_is)
@@ -84,9 +90,9 @@ class Modes:
                 return self._from_tensorflow()
         raise AssertionError(mode)
 
-    def _live(self, enter: Callable[..., Any]) -> Prepared:
+    def _live(self, enter: Callable[..., Any]) -> PreparedFunction:
         call = partial(self._flatly, self._converted)
-        return Prepared(call, self._new_variables(), enter)
+        return PreparedFunction(call, self._new_variables(), enter)
 
     @cached_property
     def _converted(self) -> Callable[..., Any]:
@@ -112,7 +118,7 @@ class Modes:
         tf.saved_model.save(loaded, path, signatures=loaded.signatures)
         return path
 
-    def _from_file(self, path: str) -> Prepared:
+    def _from_file(self, path: str) -> PreparedFunction:
         loaded = tf.saved_model.load(path)
         in_structure = to_structure(self._exported.in_tree)
         out_structure = to_structure(self._exported.out_tree)
@@ -123,26 +129,26 @@ class Modes:
             by_index = dict(read_structure(out_structure, found))
             return [by_index[index] for index in range(len(by_index))]
 
-        return Prepared(call, [] if self._params is None else loaded.variables, _as_it_is)
+        return PreparedFunction(call, [] if self._params is None else loaded.variables, _as_it_is)
 
-    def _from_tensorflow(self) -> Prepared:
-        """A module of TensorFlow's own that holds the converted function."""
+    def _from_tensorflow(self) -> PreparedFunction:
+        """Return the function of a `tf.Module` that TensorFlow has saved and loaded."""
         module, path = tf.Module(), str(self._folder / "tf_saved")
-        module.held = self._new_variables()
+        module.bound = self._new_variables()
         converted = convert(self._exported, gradient_order=max(self._order, 1))
         module.run = tf.function(
-            lambda *free: self._flatly(converted, [*module.held, *free]),
-            input_signature=[to_tensor_spec(spec) for spec in self._specs[len(module.held) :]],
+            lambda *free: self._flatly(converted, [*module.bound, *free]),
+            input_signature=[to_tensor_spec(spec) for spec in self._specs[len(module.bound) :]],
             autograph=False,
         )
         tf.saved_model.save(module, path)
         loaded = tf.saved_model.load(path)
-        held = list(loaded.held)
-        return Prepared(lambda leaves: loaded.run(*leaves[len(held) :]), held, _as_it_is)
+        bound = list(loaded.bound)
+        return PreparedFunction(lambda leaves: loaded.run(*leaves[len(bound) :]), bound, _as_it_is)
 
 
 def to_tensor_spec(spec: TensorSpec) -> tf.TensorSpec:
-    """TensorFlow's spec, with None for each symbolic dimension."""
+    """Return TensorFlow's spec, with None for each symbolic dimension."""
     return tf.TensorSpec(spec.static_shape, spec.dtype.name)
 
 
@@ -159,7 +165,7 @@ def _in_function(*, compiled: bool) -> Callable[..., Any]:
 
 
 def fill_structure(structure: Structure, leaves: Sequence[Any]) -> Any:
-    """The leaves in the containers in which a loaded function takes them."""
+    """Return the leaves in the containers that a loaded function takes."""
     if isinstance(structure, Leaf):
         return leaves[structure.index]
     children = {key: fill_structure(child, leaves) for key, child in structure.children}
@@ -177,7 +183,7 @@ def fill_structure(structure: Structure, leaves: Sequence[Any]) -> Any:
 
 
 def read_structure(structure: Structure, found: Any) -> Iterator[tuple[int, Any]]:
-    """The leaves of what a loaded function returned, with their indices."""
+    """Yield the leaves of the result of a loaded function, with their indices."""
     if isinstance(structure, Leaf):
         yield structure.index, found
         return

@@ -25,11 +25,11 @@ _Order = Callable[[list[Any]], tuple[list[Any], Orders]]
 def jax_pullbacks(
     function: Function, inputs: Sequence[Any], cotangents: Sequence[Sequence[Any]]
 ) -> Orders:
-    """All results of the function, then the gradients of order 1, 2, ….
+    """Return all results of a JAX function, then the gradients of order 1, 2, ….
 
     Args:
-        function: of JAX arrays.
-        inputs: what it is called with.
+        function: the function.
+        inputs: the inputs that are differentiated.
         cotangents: for each order one array for each result of the order below that can be
             differentiated.
     """
@@ -38,7 +38,7 @@ def jax_pullbacks(
 
 
 def _jax_order(function: Function, inputs: int, cotangents: Sequence[Sequence[Any]]) -> _Order:
-    """The highest order as a function of its sources; with its results come all below it."""
+    """Return the highest order as a function of its sources, which returns all orders."""
 
     def values(sources: list[Any]) -> tuple[list[Any], Orders]:
         some, every = function(sources)
@@ -63,7 +63,7 @@ def _conjugate(array: Any) -> Any:
 
 
 def jax_jvp(function: Function, inputs: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-    """The tangents of those results that can be differentiated."""
+    """Return the tangents of the differentiable results in JAX."""
     _, pushed = jax.jvp(lambda inputs: function(inputs)[0], [[*inputs]], [[*tangents]])
     return list(pushed)
 
@@ -71,7 +71,7 @@ def jax_jvp(function: Function, inputs: Sequence[Any], tangents: Sequence[Any]) 
 def tf_pullbacks(
     function: Function, inputs: Sequence[Any], cotangents: Sequence[Sequence[Any]]
 ) -> Orders:
-    """The same by tapes in tapes, of tensors and variables; None where nothing is connected."""
+    """Return the same by nested tapes of TensorFlow; None where nothing is connected."""
     return _tf_order(function, inputs, cotangents)[1]
 
 
@@ -98,7 +98,7 @@ def _tf_order(
 
 
 def tf_jvp(function: Function, inputs: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-    """The tangents of those results that can be differentiated; None where none is connected."""
+    """Return the tangents of the differentiable results; None where nothing is connected."""
     with tf.autodiff.ForwardAccumulator([*inputs], [*tangents]) as accumulator:
         results, _ = function([*inputs])
     return [accumulator.jvp(result) for result in results]

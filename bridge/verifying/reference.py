@@ -1,4 +1,4 @@
-"""What JAX computes of a loaded SavedModel: trials of each signature, with expected results."""
+"""Trials of each signature of a loaded SavedModel, with the results that JAX computes."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ from xla_call_module.versions import DEVIATIONS
 
 __all__ = ["make_trials"]
 
-# Which of the sizes inputs at the edges have, and the gradients of variables are taken at.
+# The index of the sizes for edge inputs, and for the gradients of variables.
 _EDGE = 1
 
 
 def make_trials(
     model: LoadedModel, *, seed: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Trial]:
-    """Trials of every signature, to every order that the file has.
+    """Return trials of every signature, with every gradient order of the file.
 
-    Random inputs come in several sizes, those at the edges of their dtypes in one. Gradients are
-    taken of all inputs that have one, and once of the variables.
+    Random inputs have several sizes, inputs at the edges of their dtypes one. Gradients are taken
+    with respect to all differentiable inputs, and once to the variables.
 
     Args:
-        model: what was loaded.
-        seed: the same one gives the same trials.
-        progress: is told of the trials that are made, and of how many there will be.
+        model: the loaded SavedModel.
+        seed: the seed of the random numbers.
+        progress: a function of the number of finished trials and of all trials.
 
     Raises:
-        InteropError: JAX cannot run it here, or no sizes meet its constraints.
+        InteropError: JAX cannot run a signature here, or no sizes meet its constraints.
     """
     require_own_runtime("what to compare with")
     with enable_x64():
-        references = [_Reference(signature) for signature in model.signatures.values()]
+        references = [_SignatureReference(signature) for signature in model.signatures.values()]
         count = sum(len(reference.kinds) for reference in references)
         trials: list[Trial] = []
-        while references:  # each with what JAX has compiled for it goes when it is done
+        while references:  # the programs that JAX has compiled for one are freed when it is done
             for trial in references.pop(0).trials(seed):
                 trials.append(trial)
                 if progress is not None:
@@ -64,8 +64,8 @@ def make_trials(
         return trials
 
 
-class _Reference:
-    """One signature, with what each of its trials needs."""
+class _SignatureReference:
+    """One signature in JAX, which makes its trials."""
 
     def __init__(self, signature: LoadedSignature) -> None:
         exported, binding = to_one_device(signature.exported), signature.binding
@@ -91,12 +91,12 @@ class _Reference:
         self._edge = sizes[_EDGE if names else 0]
         kinds = [(RANDOM, found) for found in sizes]
         kinds += [(kind, self._edge) for kind in EDGES if self._inputs]
-        # Every kind of input with its sizes, by a number that says which random numbers it has.
-        # Constraints may leave fewer sizes than are wanted.
+        # Each kind of input with its sizes, by the number that seeds its random numbers.
+        # Constraints may leave fewer sizes than asked for.
         self.kinds = {i: kind for i, kind in enumerate(kinds) if kind not in kinds[:i]}
 
     def trials(self, seed: int) -> Iterator[Trial]:
-        """One of every kind."""
+        """Yield one trial of every kind."""
         for number, (kind, found) in self.kinds.items():
             random = np.random.default_rng([seed, number, zlib.crc32(self._key.encode())])
             with_variables = (kind, found) == (RANDOM, self._edge)
@@ -123,7 +123,7 @@ class _Reference:
             name: draw(self._specs[index], kind, sizes, random)
             for name, index in self._inputs.items()
         }
-        # What the signature does not name is nothing that anything depends on.
+        # No result depends on an argument that the signature does not name.
         leaves = [draw(spec, "zeros", sizes, random) for spec in self._specs]
         leaves[: len(self._params)] = self._params
         for name, index in self._inputs.items():
@@ -147,13 +147,13 @@ class _Reference:
         )
 
     def _differentiated(self, named: Mapping[str, int]) -> dict[str, int]:
-        """Those of some leaves that have gradients."""
+        """Return the leaves that have gradients."""
         return {name: index for name, index in named.items() if _has_gradient(self._specs[index])}
 
     def _chain(
         self, leaves: Sequence[Any], sources: Mapping[str, int], random: np.random.Generator
     ) -> tuple[tuple[dict[str, Array], ...], tuple[dict[str, Array], ...]]:
-        """The cotangents of each order, and what each gives, from the call on."""
+        """Return the cotangents of each order, and the results of each, from the call on."""
         cotangents: list[dict[str, Array]] = []
         expected: list[dict[str, Array]] = []
         while True:
@@ -191,7 +191,7 @@ class _Reference:
         leaves: Sequence[Any],
         cotangents: Sequence[Sequence[Any]],
     ) -> list[Any]:
-        """The outputs, or for a higher order the gradients, as TensorFlow has them."""
+        """Return the outputs, or the gradients of a higher order, in TensorFlow's convention."""
 
         def value(order: int, *sources: Any) -> list[Any]:
             if order == 0:
@@ -215,7 +215,7 @@ class _Reference:
 
 
 def _deviations_of(call: CallModule) -> list[tuple[str, ...]]:
-    """For each result the names of the known deviations that may change it."""
+    """Return for each result the names of the known deviations that may change it."""
     wanted = {name for known in DEVIATIONS for name in known.operations}
     return [
         tuple(known.name for known in DEVIATIONS if known.special and known.operations & behind)
@@ -224,7 +224,7 @@ def _deviations_of(call: CallModule) -> list[tuple[str, ...]]:
 
 
 def _inexact(function: Any, *sources: Any) -> list[Any]:
-    """Those results of a function that have cotangents."""
+    """Return the results of a function that have cotangents."""
     return [result for result in function(*sources) if _is_inexact(result)]
 
 

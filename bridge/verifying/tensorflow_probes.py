@@ -1,4 +1,4 @@
-"""`python tensorflow_probes.py [NAME ...]`: which known deviations a TensorFlow has, as JSON.
+"""`python tensorflow_probes.py [NAME ...]`: print the known deviations of a TensorFlow as JSON.
 
 The names are those of `xla_call_module.versions.DEVIATIONS`. Like `tensorflow_run.py`, which it is
 copied with, this file runs where this package need not be installed: it imports TensorFlow alone,
@@ -54,6 +54,7 @@ def int4_inside() -> bool:
     try:
         found = _compiled(lambda x: tf.cast(tf.cast(tf.cast(x, tf.int4), tf.int8), x.dtype), [3.0])
     except tf.errors.OpError as error:
+        # TensorFlow raises the same class where it lacks the cast.
         return "S4/U4" in str(error)
     return found != [3.0]
 
@@ -65,22 +66,22 @@ PROBES: Mapping[str, Callable[[], bool]] = {
 
 
 def probe_all(names: Sequence[str]) -> list[str]:
-    """Those of the deviations that there are; what TensorFlow cannot be asked is none."""
-    found = []
+    """Return the deviations that this TensorFlow has, as far as it can run their probes."""
+    present = []
     for name in names:
         try:
             holds = PROBES[name]()
         except (tf.errors.OpError, AttributeError, TypeError, ValueError):
             holds = False
         if holds:
-            found.append(name)
-    return found
+            present.append(name)
+    return present
 
 
 def main(names: Sequence[str]) -> None:
-    """Say which of these there are, or of all."""
-    said = {"tensorflow": tf.__version__, "deviations": probe_all(names or list(PROBES))}
-    sys.stdout.write(json.dumps(said) + "\n")
+    """Print which of the named deviations this TensorFlow has; by default of all."""
+    report = {"tensorflow": tf.__version__, "deviations": probe_all(names or list(PROBES))}
+    sys.stdout.write(json.dumps(report) + "\n")
 
 
 if __name__ == "__main__":

@@ -22,19 +22,19 @@ from xla_call_module.errors import MissingDependencyError
 __all__ = ["TensorFlowRun", "run_trials"]
 
 _PROGRAM, _PROBES = "tensorflow_run.py", "tensorflow_probes.py"
-_SILENCE = 600.0  # seconds without a word
-_LAST_WORDS = 2000  # characters
+_MAX_SILENCE = 600.0  # seconds without a line of output
+_MAX_LAST_WORDS = 2000  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class TensorFlowRun:
-    """What came of it.
+    """The results of trials in TensorFlow.
 
     Attributes:
-        tensorflow: the version.
-        failure: why the file could not be loaded, or how the process ended; empty if it did well.
-        errors: for each trial that was run TensorFlow's message; empty where there is none.
-        results: arrays by trial, order and name.
+        tensorflow: the version of TensorFlow.
+        failure: why the file could not be loaded, or how the process ended; empty on success.
+        errors: TensorFlow's message for each trial that was run; empty on success.
+        results: the arrays by trial, order and name.
         deviations: the names of the known deviations that this TensorFlow has.
     """
 
@@ -50,22 +50,22 @@ def run_trials(
     trials: Sequence[Trial],
     *,
     python: str | os.PathLike[str] | None = None,
-    silence: float = _SILENCE,
+    silence: float = _MAX_SILENCE,
     progress: Callable[[int, int], None] | None = None,
 ) -> TensorFlowRun:
     """Run trials of a SavedModel in TensorFlow.
 
     Args:
-        path: the folder.
-        trials: what to run.
+        path: the folder of the SavedModel.
+        trials: the trials.
         python: the interpreter of an environment with TensorFlow; by default this one. Neither JAX
-            nor this package need be there, and JAX cannot be imported if it is.
-        silence: after how many seconds without a word the process is ended.
-        progress: is told of the trials that have been run, and of how many there are.
+            nor this package need be installed there, and JAX cannot be imported.
+        silence: the number of seconds without output after which the process is killed.
+        progress: a function of the number of finished trials and of all trials.
 
     Raises:
-        MissingDependencyError: TensorFlow cannot be imported there.
-        OSError: there is no such interpreter.
+        MissingDependencyError: TensorFlow cannot be imported in that environment.
+        OSError: the interpreter does not exist.
     """
 
     def shown(done: int) -> None:
@@ -89,7 +89,7 @@ def run_trials(
         with tempfile.TemporaryFile("w+") as errors:
             lines, status = _run(command, errors, silence, shown)
             errors.seek(0)
-            words = errors.read().strip()[-_LAST_WORDS:]
+            words = errors.read().strip()[-_MAX_LAST_WORDS:]
         return _interpret(lines, status, words, command[0], folder / "results.npz")
 
 
@@ -125,18 +125,18 @@ def _lines(
 def _interpret(
     lines: Sequence[dict[str, Any]], status: int, words: str, python: str, results: Path
 ) -> TensorFlowRun:
-    said = {key: value for line in lines for key, value in line.items()}
-    if "tensorflow" not in said:
+    fields = {key: value for line in lines for key, value in line.items()}
+    if "tensorflow" not in fields:
         raise MissingDependencyError(
             f"TensorFlow does not start in {python}: {words or f'exit status {status}'} To do: pip "
             "install 'jax-tf-bridge[tensorflow]', or name the Python of an environment that has it."
         )
-    version = str(said["tensorflow"])
+    version = str(fields["tensorflow"])
     errors = {line["trial"]: line["error"] for line in lines if "trial" in line}
-    if "load_error" in said:
-        return TensorFlowRun(version, failure=f"It cannot be loaded. {said['load_error']}")
-    if "done" not in said:
+    if "load_error" in fields:
+        return TensorFlowRun(version, failure=f"It cannot be loaded. {fields['load_error']}")
+    if "done" not in fields:
         ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        failure = f"The process ended with {ended} in trial {said.get('begun', 0)}. {words}"
+        failure = f"The process ended with {ended} in trial {fields.get('begun', 0)}. {words}"
         return TensorFlowRun(version, failure, errors)
-    return TensorFlowRun(version, "", errors, read_results(results), tuple(said["deviations"]))
+    return TensorFlowRun(version, "", errors, read_results(results), tuple(fields["deviations"]))

@@ -1,10 +1,10 @@
-"""`python tensorflow_run.py SAVED_MODEL TRIALS RESULTS`: what TensorFlow computes, alone.
+"""`python tensorflow_run.py SAVED_MODEL TRIALS RESULTS`: run trials in TensorFlow alone.
 
 A copy of this file, beside one of `tensorflow_probes.py`, runs in a process of its own, perhaps in
 another environment, in which this package need not be installed: it imports TensorFlow and numpy,
-and sees to it that nothing imports JAX. TRIALS is a file as `bridge.verifying.trials` writes it;
+and nothing can import JAX in it. TRIALS is a file as `bridge.verifying.trials` writes it;
 RESULTS becomes one with the arrays `TRIAL/result/ORDER/NAME`. On the standard output there is one
-JSON line for each thing that happens.
+JSON line for each event.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def read_arrays(path: str) -> tuple[dict[str, Any], Arrays]:
-    """The header of a file with arrays, and the arrays."""
+    """Return the header of a file with arrays, and the arrays."""
     with np.load(path, allow_pickle=False) as entries:
         header = json.loads(entries["header"].tobytes())
         arrays = {
@@ -38,7 +38,7 @@ def read_arrays(path: str) -> tuple[dict[str, Any], Arrays]:
 
 
 def write_arrays(path: str, arrays: Arrays) -> None:
-    """Write arrays; a dtype that is not numpy's own as unsigned integers of its width."""
+    """Write arrays; dtypes that numpy lacks are unsigned integers of the same width."""
     header = {"dtypes": {key: array.dtype.name for key, array in arrays.items()}}
     plain = {
         key: array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
@@ -49,17 +49,17 @@ def write_arrays(path: str, arrays: Arrays) -> None:
 
 
 def to_tensor(arrays: Arrays, number: int, key: str) -> Any:
-    """A tensor of a trial."""
+    """Return a tensor of a trial."""
     return tf.constant(arrays[f"{number}/{key}"])
 
 
 def run_trial(loaded: Any, trial: Mapping[str, Any], given: Callable[[str], Any]) -> Arrays:
-    """What one trial gives, by order and name.
+    """Return the results of one trial, by order and name.
 
     Args:
-        loaded: the SavedModel.
-        trial: its description in the header.
-        given: makes a tensor of the trial by its key.
+        loaded: the loaded SavedModel.
+        trial: the description of the trial in the header.
+        given: a function from a key to a tensor of the trial.
     """
     signature = loaded.signatures[trial["signature"]]
     inputs = {name: given(f"input/{name}") for name in trial["inputs"]}
@@ -80,7 +80,7 @@ def run_trial(loaded: Any, trial: Mapping[str, Any], given: Callable[[str], Any]
 
 
 def names_of(variable: Any) -> tuple[str, str]:
-    """A variable's name, alone and with dtype and shape."""
+    """Return the name of a variable, alone and with dtype and shape."""
     name = variable.name.partition(":")[0]
     shape = ",".join(map(str, variable.shape))
     return name, f"{name} {variable.dtype.name}[{shape}]"
@@ -89,7 +89,7 @@ def names_of(variable: Any) -> tuple[str, str]:
 def call_signature(
     signature: Any, inputs: Mapping[str, Any], trial: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The outputs that the trial is about."""
+    """Return the outputs of a signature that the trial compares."""
     keywords: Any = (signature.structured_input_signature or ((), {}))[1]
     # Of a file without an object graph TensorFlow takes one input by its place alone.
     by_place = not keywords and len(inputs) == 1
@@ -105,7 +105,7 @@ def differentiate(
     trial: Mapping[str, Any],
     given: Callable[[str], Any],
 ) -> list[dict[str, Any]]:
-    """The outputs, and the gradients of each order up to one."""
+    """Return the outputs, and the gradients of each order up to the given one."""
     if order == 0:
         return [call_signature(signature, inputs, trial)]
     with tf.GradientTape() as tape:
@@ -125,37 +125,37 @@ def differentiate(
 
 
 def main(model: str, trials: str, results: str) -> None:
-    """Run every trial, and say so at once."""
+    """Run every trial, and print an event for each."""
     # Whatever else prints goes to stderr.
     with os.fdopen(os.dup(1), "w") as lines:
         os.dup2(2, 1)
 
-        def say(**fields: Any) -> None:
+        def emit(**fields: Any) -> None:
             print(json.dumps(fields), file=lines, flush=True)
 
-        say(tensorflow=tf.__version__)
+        emit(tensorflow=tf.__version__)
         header, arrays = read_arrays(trials)
         known = [trial["deviations"].values() for trial in header["trials"]]
         names = sorted({name for found in known for several in found for name in several})
-        say(deviations=importlib.import_module("tensorflow_probes").probe_all(names))
+        emit(deviations=importlib.import_module("tensorflow_probes").probe_all(names))
         try:
             loaded = tf.saved_model.load(model)
         except Exception as error:  # noqa: BLE001 - what it is, is for the caller to say
-            say(load_error=f"{type(error).__name__}: {error}")
+            emit(load_error=f"{type(error).__name__}: {error}")
             return
         found: Arrays = {}
         for number, trial in enumerate(header["trials"]):
-            say(begun=number)
+            emit(begun=number)
             given = functools.partial(to_tensor, arrays, number)
             try:
                 result = run_trial(loaded, trial, given)
             except Exception as error:  # noqa: BLE001 - as above
-                say(trial=number, error=f"{type(error).__name__}: {error}")
+                emit(trial=number, error=f"{type(error).__name__}: {error}")
                 continue
             found |= {f"{number}/result/{key}": array for key, array in result.items()}
-            say(trial=number, error="")
+            emit(trial=number, error="")
         write_arrays(results, found)
-        say(done=True)
+        emit(done=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Trials of a SavedModel: inputs, cotangents, and what must come out, as values and as a file.
+"""Trials of a SavedModel: inputs, cotangents and expected results, as values and as a file.
 
 A file of trials is an npz without pickles: JSON in the array `header`, and the arrays
 `TRIAL/input/NAME`, `TRIAL/cotangent/ORDER/NAME` and `TRIAL/result/ORDER/NAME`. Arrays of a dtype
@@ -36,16 +36,16 @@ class Trial:
     in TensorFlow's convention, where that of a complex number is the conjugate of JAX's.
 
     Attributes:
-        signature: its key.
-        kind: what the inputs are like, such as `zeros`.
-        sizes: the dimension variables.
-        inputs: by name.
-        differentiated: the names of those inputs that gradients are taken of.
-        variables: the names of the variables that gradients are taken of.
-        outputs: the names of all.
-        cotangents: for each order from the first on, by the name of an output, and from the second
-            on by `input/NAME` and `variable/NAME`.
-        expected: for each order what JAX computes, by name in the same way.
+        signature: the key of the signature.
+        kind: the kind of the inputs, such as `zeros`.
+        sizes: the sizes of the dimension variables.
+        inputs: the inputs by name.
+        differentiated: the names of the inputs that gradients are taken with respect to.
+        variables: the names of the variables that gradients are taken with respect to.
+        outputs: the names of the outputs.
+        cotangents: the cotangents of each order from the first on; those of order 1 by the names of
+            outputs, of higher orders by `input/NAME` and `variable/NAME`.
+        expected: the results of JAX for each order, by the same names.
         deviations: for each output the names of those of `xla_call_module.versions.DEVIATIONS`
             that may change it.
     """
@@ -63,7 +63,7 @@ class Trial:
 
     @property
     def title(self) -> str:
-        """Kind and sizes, such as `zeros, b=3`."""
+        """The kind and the sizes, such as `zeros, b=3`."""
         return ", ".join([self.kind, *(f"{name}={size}" for name, size in self.sizes.items())])
 
 
@@ -71,7 +71,7 @@ def write_trials(path: str | os.PathLike[str], trials: Sequence[Trial]) -> None:
     """Write a file of trials.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     arrays = {
         f"{number}/{key}": array
@@ -97,17 +97,17 @@ def write_trials(path: str | os.PathLike[str], trials: Sequence[Trial]) -> None:
 
 
 def read_trials(path: str | os.PathLike[str]) -> tuple[Trial, ...]:
-    """The trials of a file that `write_trials` wrote.
+    """Return the trials of a file that `write_trials` wrote.
 
     Raises:
-        FormatError: it is damaged, or another file.
-        OSError: it cannot be read.
+        FormatError: the file is damaged, or is another file.
+        OSError: the file cannot be read.
     """
     header, arrays = _read(path)
     try:
         if header["format"] != _FORMAT:
             raise FormatError(
-                f"{path} has format {header['format']}; understood is {_FORMAT}. To do: read it "
+                f"{path} has format {header['format']}; expected {_FORMAT}. To do: read it "
                 "with the version of this package that wrote it."
             )
         return tuple(
@@ -120,11 +120,11 @@ def read_trials(path: str | os.PathLike[str]) -> tuple[Trial, ...]:
 
 
 def read_results(path: str | os.PathLike[str]) -> dict[tuple[int, int, str], Array]:
-    """What `tensorflow_run` wrote, by trial, order and name.
+    """Return the arrays that `tensorflow_run.py` wrote, by trial, order and name.
 
     Raises:
-        FormatError: it is damaged.
-        OSError: it cannot be read.
+        FormatError: the file is damaged.
+        OSError: the file cannot be read.
     """
     _, arrays = _read(path)
     results = {}
@@ -202,6 +202,6 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array
 
 def _damaged(path: str | os.PathLike[str], error: Exception) -> FormatError:
     return FormatError(
-        f"{path} is no file of trials, or damaged: {type(error).__name__}: {quote(error)}. "
+        f"{path} is not a file of trials, or is damaged: {type(error).__name__}: {quote(error)}. "
         "To do: record it again with `jax-tf-bridge verify --record`."
     )

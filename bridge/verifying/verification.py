@@ -1,4 +1,4 @@
-"""What `verify` finds: the differences of TensorFlow's results and gradients from JAX's."""
+"""The report of `verify`: the differences of TensorFlow's results and gradients from JAX's."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ class VerifyRow:
     """One call of a signature, or one order of its gradients.
 
     Attributes:
-        signature: its key.
-        inputs: what they are like, such as `zeros, b=3`.
-        order: 0 for the call.
-        error: the greatest one of all arrays, as a part of the array's largest number.
-        problem: what is wrong; empty if nothing is.
-        known: what differs as this TensorFlow is known to, and is no problem; empty if nothing.
+        signature: the key of the signature.
+        inputs: the kind and sizes of the inputs, such as `zeros, b=3`.
+        order: the order of the gradient; 0 for the call.
+        error: the greatest error of all arrays, relative to the array's largest number.
+        problem: the text about differences; empty where there are none.
+        known: the text about differences that this TensorFlow is known to have, which are no
+            problem; empty where there are none.
     """
 
     signature: str
@@ -53,13 +54,13 @@ class VerifyRow:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What `verify` found.
+    """The report of `verify`.
 
     Attributes:
-        path: the folder.
-        tensorflow: the version that ran it.
+        path: the folder of the SavedModel.
+        tensorflow: the version of TensorFlow.
         failure: why TensorFlow does not run the file at all; empty if it does.
-        rows: in the order of the signatures, inputs and orders.
+        rows: the comparisons, in the order of signatures, inputs and orders.
     """
 
     path: str
@@ -69,11 +70,11 @@ class VerifyReport:
 
     @property
     def passed(self) -> bool:
-        """Whether TensorFlow computes what JAX does."""
+        """Whether TensorFlow's results are those of JAX."""
         return not self.failure and not any(row.problem for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object with the fields; an infinite error is null."""
+        """Return a JSON object with the fields; an infinite error is null."""
         return {
             "path": self.path,
             "tensorflow": self.tensorflow,
@@ -96,31 +97,31 @@ class VerifyReport:
 def compare(
     number: int, trial: Trial, run: TensorFlowRun, tolerance: Tolerance
 ) -> Sequence[VerifyRow]:
-    """A row for each order of a trial; one for all where TensorFlow did not run it."""
+    """Return a row for each order of a trial; one row where TensorFlow did not run it."""
     if (problem := run.errors.get(number, "It was not run.")) or run.failure:
         problem = problem or "Its results are lost."
         return [] if run.failure else [_row(trial, 0, math.inf, problem)]
     given: list[Array] = [*trial.inputs.values(), *_values(trial.cotangents)]
     rows: list[VerifyRow] = []
     for order, expected in enumerate(trial.expected):
-        # What infinity times zero is depends on what a compiler simplifies.
+        # A compiler may simplify infinity times zero to either.
         if trial.kind in _OVERFLOWING and not all(map(is_finite, given[len(trial.inputs) :])):
             break
         scale = largest(given)
         pairs = {name: (run.results[number, order, name], expected[name]) for name in expected}
         problems, known = [], []
-        for name, (found, wanted) in pairs.items():
-            difference = _difference(trial, found, wanted, tolerance, scale)
+        for name, (actual, wanted) in pairs.items():
+            difference = _difference(trial, actual, wanted, tolerance, scale)
             if difference is None:
                 continue
             deviations = _deviations(trial, order, name, run)
-            rest = _without_lost_nan(found, wanted, everywhere=order > 0)
+            rest = _without_lost_nan(actual, wanted, everywhere=order > 0)
             explained = deviations and (order == 0 or any(row.known for row in rows))
             if explained and _difference(trial, rest, wanted, tolerance, scale) is None:
-                known += [f"{name}: {_DESCRIPTIONS[found]}" for found in deviations]
+                known += [f"{name}: {_DESCRIPTIONS[deviation]}" for deviation in deviations]
             else:
                 problems.append(f"{name} {difference}")
-        errors = [_error(trial, found, wanted) for found, wanted in pairs.values()]
+        errors = [_error(trial, actual, wanted) for actual, wanted in pairs.values()]
         error = max(errors, default=0.0)
         rows.append(_row(trial, order, error, "; ".join(problems), "; ".join(known)))
         given += expected.values()
@@ -128,42 +129,42 @@ def compare(
 
 
 def _deviations(trial: Trial, order: int, name: str, run: TensorFlowRun) -> list[str]:
-    """The deviations that this TensorFlow has, and that may change a result.
+    """Return the deviations of this TensorFlow that may change a result.
 
-    A gradient has what any output has.
+    A gradient may have those of any output.
     """
     names = trial.deviations.get(name, ()) if order == 0 else _values_of(trial.deviations)
-    return [found for found in dict.fromkeys(names) if found in run.deviations]
+    return [deviation for deviation in dict.fromkeys(names) if deviation in run.deviations]
 
 
 def _values_of(deviations: Mapping[str, tuple[str, ...]]) -> list[str]:
     return [name for several in deviations.values() for name in several]
 
 
-def _without_lost_nan(found: Array, wanted: Array, *, everywhere: bool) -> Array:
-    """What TensorFlow has, with NaN where JAX has it.
+def _without_lost_nan(actual: Array, wanted: Array, *, everywhere: bool) -> Array:
+    """Return TensorFlow's array, with NaN where JAX has it.
 
-    A gradient may be another one everywhere, behind what lost NaN.
+    After a lost NaN a gradient may differ everywhere.
     """
-    if found.dtype != wanted.dtype or found.shape != wanted.shape:
-        return found
-    return wanted if everywhere else np.where(is_nan(wanted), wanted, found)
+    if actual.dtype != wanted.dtype or actual.shape != wanted.shape:
+        return actual
+    return wanted if everywhere else np.where(is_nan(wanted), wanted, actual)
 
 
 def _difference(
-    trial: Trial, found: Array, wanted: Array, tolerance: Tolerance, scale: float
+    trial: Trial, actual: Array, wanted: Array, tolerance: Tolerance, scale: float
 ) -> str | None:
     if trial.kind == HUGE:
-        return describe_overflow(found, wanted)
-    return describe_difference(found, wanted, tolerance, scale=scale)
+        return describe_overflow(actual, wanted)
+    return describe_difference(actual, wanted, tolerance, scale=scale)
 
 
-def _error(trial: Trial, found: Array, wanted: Array) -> float:
-    if found.shape != wanted.shape:
+def _error(trial: Trial, actual: Array, wanted: Array) -> float:
+    if actual.shape != wanted.shape:
         return math.inf
     if trial.kind == HUGE:
-        return 0.0 if describe_overflow(found, wanted) is None else math.inf
-    return greatest_error(found, wanted)
+        return 0.0 if describe_overflow(actual, wanted) is None else math.inf
+    return greatest_error(actual, wanted)
 
 
 def _row(trial: Trial, order: int, error: float, problem: str, known: str = "") -> VerifyRow:

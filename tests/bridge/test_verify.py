@@ -297,16 +297,16 @@ def test_a_python_without_tensorflow(folder, tmp_path):
 @pytest.mark.parametrize("text", [b"", b"PK\x03\x04 nothing", b"\x80\x04."])
 def test_a_damaged_record(folder, tmp_path, text):
     (tmp_path / "record.npz").write_bytes(text)
-    with pytest.raises(FormatError, match=r"record\.npz is no file of trials"):
+    with pytest.raises(FormatError, match=r"record\.npz is not a file of trials"):
         bridge.verify(folder, against=tmp_path / "record.npz")
 
 
 def test_another_archive(folder, tmp_path):
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
-    with pytest.raises(FormatError, match=r"other\.npz is no file of trials"):
+    with pytest.raises(FormatError, match=r"other\.npz is not a file of trials"):
         bridge.verify(folder, against=tmp_path / "other.npz")
     np.savez(tmp_path / "pickle.npz", header=np.array({"a": 1}, object))
-    with pytest.raises(FormatError, match=r"pickle\.npz is no file of trials"):
+    with pytest.raises(FormatError, match=r"pickle\.npz is not a file of trials"):
         bridge.verify(folder, against=tmp_path / "pickle.npz")
 
 
