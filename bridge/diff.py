@@ -100,9 +100,11 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffR
         read_one_version(path, _read_facts) for path in (first, second)
     )
     weights = diff_weights(
-        *(dict(zip(names_of(found), found, strict=True)) for found in (of_ours, of_theirs))
+        *(dict(zip(names_of(each), each, strict=True)) for each in (of_ours, of_theirs))
     )
-    differences = sorted(_differences(ours, theirs), key=lambda found: KINDS.index(found.kind))
+    differences = sorted(
+        _differences(ours, theirs), key=lambda difference: KINDS.index(difference.kind)
+    )
     return DiffReport(str(first), str(second), tuple(differences), tuple(weights))
 
 
@@ -146,15 +148,15 @@ def _facts(report: FileReport, model: SavedModel) -> dict[str, _Part]:
         ("versions", key): str(value)
         for key, value in {"writer": report.writer, **report.metadata}.items()
     }
-    found = {"": _Part(recorded)}
+    parts = {"": _Part(recorded)}
     digest = functools.cache(_digest)
     for signature in report.signatures:
-        found[signature.key] = _Part(dict(_facts_of_signature(signature)))
+        parts[signature.key] = _Part(dict(_facts_of_signature(signature)))
         calls = [call for chain in calls_of(signatures[signature.key]) for call in chain]
         for order, call in zip(signature.orders, calls, strict=True):
             name = f"{signature.key}, {order.title}"
-            found[name] = _Part(dict(_facts_of_order(order, digest(call.module))))
-    return found
+            parts[name] = _Part(dict(_facts_of_order(order, digest(call.module))))
+    return parts
 
 
 def _facts_of_signature(signature: SignatureReport) -> Iterator[tuple[_Key, str]]:

@@ -69,7 +69,7 @@ class GradientProblem:
         return [[_physical(array) for array in order] for order in orders]
 
     def sources(self) -> list[str]:
-        """Return the names of the sources of the highest order; a lower one has the first of them."""
+        """Return the names of the sources of the highest order; a lower one has the first ones."""
         names = [self.call.args[index].path for index in self.inputs]
         targets = [self.call.results[index].path for index in self.results]
         for _ in self.cotangents:
@@ -116,8 +116,8 @@ def to_problem(
         replaced = dict(zip(inputs, primals, strict=True))
         every = [replaced.get(index, leaf) for index, leaf in enumerate(leaves)]
         args, kwargs = tree_util.tree_unflatten(tree, every)
-        found = tree_util.tree_leaves(reference(*args, **kwargs))
-        return [found[index] for index in results], found
+        outputs = tree_util.tree_leaves(reference(*args, **kwargs))
+        return [outputs[index] for index in results], outputs
 
     random = np.random.default_rng(seed)
     primals = [leaves[index] for index in inputs]
@@ -233,11 +233,11 @@ class GradientCheck:
         cotangents = problem.cotangents[: len(expected) - 1]
         of_inputs, of_results = self._differentiated()
         run = self._enter(tf_pullbacks, _levels(of_inputs, of_results, len(cotangents)))
-        found = run(cotangents)
-        self._compare_results(found[0], expected[0])
+        actual = run(cotangents)
+        self._compare_results(actual[0], expected[0])
         sources = problem.sources()
         for order in range(1, len(expected)):
-            for index, gradient in enumerate(found[order]):
+            for index, gradient in enumerate(actual[order]):
                 text = self._difference(order, index, gradient, expected)
                 if text is not None:
                     result = self._result_at_fault(run, cotangents, order, index)
@@ -257,29 +257,29 @@ class GradientCheck:
         push = jax.jit(partial(jax_jvp, problem.function))
         expected = [np.asarray(array) for array in push(problem.primals, problem.tangents)]
         of_inputs, _ = self._differentiated()
-        found = self._enter(tf_jvp, of_inputs)(problem.tangents)
+        actual = self._enter(tf_jvp, of_inputs)(problem.tangents)
         scale = largest(expected)
-        for index, tangent, wanted in zip(problem.results, found, expected, strict=True):
+        for index, tangent, wanted in zip(problem.results, actual, expected, strict=True):
             text = _compare(tangent, wanted, problem.tolerance, scale=scale)
             if text is not None:
                 path = problem.call.results[index].path
                 raise AssertionError(f"{self._where}: the tangent of {path} {text}")
 
-    def _compare_results(self, found: Sequence[Any], expected: Sequence[Any]) -> None:
+    def _compare_results(self, actual: Sequence[Any], expected: Sequence[Any]) -> None:
         scale = largest(expected)
-        for spec, value, wanted in zip(self._problem.call.results, found, expected, strict=True):
+        for spec, value, wanted in zip(self._problem.call.results, actual, expected, strict=True):
             text = describe_difference(value, wanted, self._problem.tolerance, scale=scale)
             if text is not None:
                 raise AssertionError(f"{self._where}: {spec.path} {text}")
 
-    def _difference(self, order: int, index: int, found: Any, expected: Orders) -> str | None:
+    def _difference(self, order: int, index: int, actual: Any, expected: Orders) -> str | None:
         problem = self._problem
         if index < len(problem.inputs) and problem.inputs[index] not in problem.call.kept:
-            if found is None:
+            if actual is None:
                 return None
             return "is not None, and the function does not use that."
         scale = largest(expected[order])
-        return _compare(found, expected[order][index], problem.tolerance, scale=scale)
+        return _compare(actual, expected[order][index], problem.tolerance, scale=scale)
 
     def _result_at_fault(
         self, run: Callable[[Orders], Orders], cotangents: Orders, order: int, index: int
@@ -295,8 +295,8 @@ class GradientCheck:
                 for other, cotangent in enumerate(cotangents[0])
             ]
             changed = [alone, *cotangents[1:]]
-            found, expected = run(changed), problem.solve(changed)
-            if self._difference(order, index, found[order][index], expected) is not None:
+            actual, expected = run(changed), problem.solve(changed)
+            if self._difference(order, index, actual[order][index], expected) is not None:
                 return path
         return None
 
@@ -322,8 +322,8 @@ class GradientCheck:
 
             def function(inputs: list[Any]) -> tuple[list[Any], list[Any]]:
                 replaced = dict(zip(problem.inputs, inputs, strict=True))
-                found = prepared.call([replaced.get(i, leaf) for i, leaf in enumerate(leaves)])
-                return [found[index] for index in problem.results], found
+                outputs = prepared.call([replaced.get(i, leaf) for i, leaf in enumerate(leaves)])
+                return [outputs[index] for index in problem.results], outputs
 
             return differentiate(function, [leaves[i] for i in problem.inputs], directions)
 
@@ -336,11 +336,11 @@ class GradientCheck:
         return call
 
 
-def _compare(found: Any, expected: Any, tolerance: Tolerance, *, scale: float) -> str | None:
+def _compare(actual: Any, expected: Any, tolerance: Tolerance, *, scale: float) -> str | None:
     """Return the text about differences; a gradient that is None stands for zeros."""
-    zeros = np.zeros_like(expected) if found is None else found
+    zeros = np.zeros_like(expected) if actual is None else actual
     text = describe_difference(zeros, expected, tolerance, scale=scale)
-    return text if text is None or found is not None else f"is None; with zeros for it, it {text}"
+    return text if text is None or actual is not None else f"is None; with zeros for it, it {text}"
 
 
 def _to_numpy(tensor: Any) -> Any:

@@ -125,8 +125,8 @@ class TensorFlowModes:
 
         def call(leaves: Sequence[Any]) -> list[Any]:
             args, kwargs = fill_structure(in_structure, leaves)
-            found = loaded(*(args if self._params is None else args[1:]), **kwargs)
-            by_index = dict(read_structure(out_structure, found))
+            returned = loaded(*(args if self._params is None else args[1:]), **kwargs)
+            by_index = dict(read_structure(out_structure, returned))
             return [by_index[index] for index in range(len(by_index))]
 
         return PreparedFunction(call, [] if self._params is None else loaded.variables, _as_it_is)
@@ -182,10 +182,10 @@ def fill_structure(structure: Structure, leaves: Sequence[Any]) -> Any:
             return namedtuple(structure.name, children)(**children)
 
 
-def read_structure(structure: Structure, found: Any) -> Iterator[tuple[int, Any]]:
+def read_structure(structure: Structure, value: Any) -> Iterator[tuple[int, Any]]:
     """Yield the leaves of the result of a loaded function, with their indices."""
     if isinstance(structure, Leaf):
-        yield structure.index, found
+        yield structure.index, value
         return
     for position, (key, child) in enumerate(structure.children):
-        yield from read_structure(child, found[key if structure.kind == "dict" else position])
+        yield from read_structure(child, value[key if structure.kind == "dict" else position])

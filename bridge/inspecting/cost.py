@@ -116,12 +116,12 @@ def costs_of_model(
             f"{', '.join(unknown)} is not a dimension variable of the file; it has "
             f"{', '.join(sorted(known)) or 'none'}."
         )
-    found = []
+    costs = []
     for signature, call in chains:
         default = {} if batch is None else dict.fromkeys(call.symbols, batch)
         chosen = {name: size for name, size in (default | given).items() if name in call.symbols}
-        found.append(cost_of(call, signature.key, order, platform=platform, sizes=chosen))
-    return tuple(found)
+        costs.append(cost_of(call, signature.key, order, platform=platform, sizes=chosen))
+    return tuple(costs)
 
 
 def cost_of(
@@ -219,9 +219,9 @@ def _lower(
 
 def _analysis(stage: Any) -> Mapping[str, float]:
     """Return the cost analysis of a stage; older versions of JAX return a list with one."""
-    found = stage.cost_analysis() or {}
-    found = found[0] if isinstance(found, list) else found
-    return {key: value for key, value in found.items() if value >= 0}
+    analysis = stage.cost_analysis() or {}
+    analysis = analysis[0] if isinstance(analysis, list) else analysis
+    return {key: value for key, value in analysis.items() if value >= 0}
 
 
 def _memory(stats: Any) -> dict[str, int | None]:

@@ -477,12 +477,12 @@ def _writer(folder: ModelFolder, model: SavedModel) -> tuple[str, bool]:
 
 def _files(folder: ModelFolder) -> tuple[StoredFile, ...]:
     """Return the regular files below a folder; links are not followed."""
-    found = [
+    files = [
         StoredFile(name, status.st_size)
         for name, status in folder.walk()
         if stat.S_ISREG(status.st_mode)
     ]
-    return tuple(sorted(found, key=lambda file: file.path))
+    return tuple(sorted(files, key=lambda file: file.path))
 
 
 def _report_warmup(folder: ModelFolder) -> WarmupReport | None:

@@ -83,18 +83,18 @@ def cost_facts(cost: CostReport) -> dict[str, str]:
 
 
 def _extras(report: FileReport) -> dict[str, str]:
-    found = {}
+    facts = {}
     if report.assets:
         names = ", ".join(f"{file.path} ({size(file.bytes)})" for file in report.assets)
-        found["assets"] = names
+        facts["assets"] = names
     if (warmup := report.warmup) is not None:
-        found["warmup"] = f"{warmup.records} records, {size(warmup.bytes)}, in {warmup.path}"
-    found |= manifest_facts(report.manifest)
+        facts["warmup"] = f"{warmup.records} records, {size(warmup.bytes)}, in {warmup.path}"
+    facts |= manifest_facts(report.manifest)
     if report.others:
-        found["other signatures"] = ", ".join(report.others)
+        facts["other signatures"] = ", ".join(report.others)
     if report.flags:
-        found["flags"] = " ".join(report.flags)
-    return found
+        facts["flags"] = " ".join(report.flags)
+    return facts
 
 
 def manifest_facts(manifest: Manifest | None) -> dict[str, str]:
@@ -291,10 +291,10 @@ def writer_of(report: FileReport) -> str:
 
 def devices_of(signature: SignatureReport) -> str:
     """Return the number of devices, and the operation that one device cannot run."""
-    found = next((order.needs_devices for order in signature.orders if order.needs_devices), "")
-    if not found:
+    operation = next((order.needs_devices for order in signature.orders if order.needs_devices), "")
+    if not operation:
         return str(signature.devices)
-    return f"{signature.devices}; one alone, as in TensorFlow, cannot run it, because of {found}"
+    return f"{signature.devices}; one device, as in TensorFlow, cannot run {operation}"
 
 
 def aval(tensor: TensorReport) -> str:

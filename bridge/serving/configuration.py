@@ -230,10 +230,10 @@ def _check_inputs(signature: ServedSignature) -> None:
 def _check_output(key: str, output: ServedTensor, size: int, values: Mapping[str, int]) -> None:
     if output.is_scalar:
         raise StructureError(_unbatchable(key, f"its output {output}"))
-    found = None if output.leading is None else evaluate(output.leading, values)
-    if found is not None and found != size:
+    rows = None if output.leading is None else evaluate(output.leading, values)
+    if rows is not None and rows != size:
         raise StructureError(
-            _unbatchable(key, f"its output {output}, of {found} rows at batch size {size},")
+            _unbatchable(key, f"its output {output}, of {rows} rows at batch size {size},")
         )
 
 

@@ -92,9 +92,9 @@ def _read(node: Proto, nodes: Mapping[str, Proto]) -> tuple[ExampleFeature, ...]
     types = [
         t for name in ("sparse_types", "ragged_value_types") for t in node.attr[name].list.type
     ]
-    found = [ExampleFeature(key, enum, 1) for key, enum in zip(free, types, strict=True)]
+    varying = [ExampleFeature(key, enum, 1) for key, enum in zip(free, types, strict=True)]
     fixed = zip(dense, node.attr["Tdense"].list.type, shapes, strict=True)
-    return (*found, *(ExampleFeature(*feature) for feature in fixed))
+    return (*varying, *(ExampleFeature(*feature) for feature in fixed))
 
 
 def _strings(node: Proto | None) -> list[str] | None:

@@ -115,8 +115,8 @@ def _called(
 
     def to_inputs(tensors: Mapping[str, Any]) -> dict[str, Any]:
         results = function(**{name: tensors[name] for name in given})
-        found = named_tensors(results, list(inputs), "preprocess")
-        return _checked({**{name: tensors[name] for name in rest}, **found}, inputs)
+        returned = named_tensors(results, list(inputs), "preprocess")
+        return _checked({**{name: tensors[name] for name in rest}, **returned}, inputs)
 
     specs = {**rest, **given}
     return PreprocessedRequest({n: _renamed(spec, n) for n, spec in specs.items()}, to_inputs)
@@ -284,13 +284,13 @@ def _parsed_specs(features: Mapping[str, Any]) -> dict[str, Any]:
 
     try:
         spec = tf.TensorSpec([None], tf.string)
-        found = tf.function(parse, autograph=False).get_concrete_function(spec).structured_outputs
+        parsed = tf.function(parse, autograph=False).get_concrete_function(spec).structured_outputs
     except (ValueError, TypeError) as error:
         raise StructureError(
             f"examples={dict(features)!r} are no features of a tf.Example: {error}. To do: pass "
             "such as {'x': tf.io.FixedLenFeature([3], tf.float32)}."
         ) from error
-    return {name: _spec_of(name, value) for name, value in found.items()}
+    return {name: _spec_of(name, value) for name, value in parsed.items()}
 
 
 def _spec_of(name: str, value: Any) -> Any:

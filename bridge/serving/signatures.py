@@ -138,7 +138,7 @@ class ServedSignature:
 
     def _bind(self, shapes: Mapping[str, Sequence[int]], what: str) -> dict[str, int]:
         """Return the dimension variables that follow from the given dimensions of inputs."""
-        found = [
+        dimensions = [
             (tensor, axis, dim, size)
             for tensor in self.inputs
             for axis, (dim, size) in enumerate(
@@ -146,15 +146,15 @@ class ServedSignature:
             )
             if isinstance(dim, str)
         ]
-        dims = [(dim,) for _, _, dim, _ in found]
-        values = solve(dims, [(size,) for *_, size in found])
-        for tensor, _, dim, size in found:
+        dims = [(dim,) for _, _, dim, _ in dimensions]
+        values = solve(dims, [(size,) for *_, size in dimensions])
+        for tensor, _, dim, size in dimensions:
             at = evaluate(dim, values)
             missed = at != size and (at is not None or linear_form(dim) is not None)
             # JAX has no dimension variable that is 0.
             if missed or min(values.values(), default=1) < 1:
                 raise StructureError(_unsolved(what, self.key, tensor))
-        padded = [(self._padded(size) if axis == 0 else size,) for _, axis, _, size in found]
+        padded = [(self._padded(size) if axis == 0 else size,) for _, axis, _, size in dimensions]
         self._check_constraints(what, solve(dims, padded))
         return values
 
@@ -259,8 +259,8 @@ def _read_signatures(folder: ModelFolder) -> tuple[ServedSignature, ...]:
         model = read(folder)
     if model is None:
         folder.check_current()
-    found = (_signature(key, definition, model) for key, definition in definitions.items())
-    return tuple(_with_features(signature, features) for signature in found)
+    served = (_signature(key, definition, model) for key, definition in definitions.items())
+    return tuple(_with_features(signature, features) for signature in served)
 
 
 def _with_features(
@@ -280,10 +280,10 @@ def _signature(key: str, definition: Proto, model: SavedModel | None) -> ServedS
         _tensors(definition.inputs, frozenset(definition.defaults)),
         _tensors(definition.outputs),
     )
-    found = [s for s in model.signatures if s.key == key] if model is not None else []
-    if model is None or not found:
+    matching = [s for s in model.signatures if s.key == key] if model is not None else []
+    if model is None or not matching:
         return plain
-    (signature,) = found
+    (signature,) = matching
     calls = calls_of(signature)
     first = calls[0][0]
     inputs = {name: spec for name, spec, _ in inputs_of(signature, first)}

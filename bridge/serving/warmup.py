@@ -267,9 +267,9 @@ def _example(signature: ServedSignature, value: Any) -> _Inputs:
     named = _as_one(signature, value)
     if named is None:
         names = [tensor.name for tensor in signature.inputs]
-        found = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+        given = sorted(value) if isinstance(value, Mapping) else type(value).__name__
         raise StructureError(
-            f"warmup has an example that {signature.key} does not take: found {found}, and its "
+            f"warmup has an example that {signature.key} does not take: found {given}, and its "
             f"inputs are {names}. To do: pass a dict of these names, the function's own arguments "
             "without the parameters, a list of either, or batch sizes."
         )
@@ -300,8 +300,8 @@ def _as_one(signature: ServedSignature, value: Any) -> dict[str, Any] | None:
 
 def _leaves_at(signature: ServedSignature, value: Any) -> dict[str, Any]:
     """Return the leaves of all positional arguments, or of the only one, by their paths."""
-    found = (_POSITIONAL.match(tensor.path) for tensor in signature.inputs)
-    numbers = {int(match[1]) for match in found if match is not None}
+    matches = (_POSITIONAL.match(tensor.path) for tensor in signature.inputs)
+    numbers = {int(match[1]) for match in matches if match is not None}
     if not numbers:
         return {}
     first = min(numbers)  # those before it are the parameters

@@ -89,7 +89,7 @@ class _SignatureReference:
         names = self._call.symbols
         sizes = [choose_sizes(names, size, self._accepts) for size in (SIZES if names else (1,))]
         self._edge = sizes[_EDGE if names else 0]
-        kinds = [(RANDOM, found) for found in sizes]
+        kinds = [(RANDOM, chosen) for chosen in sizes]
         kinds += [(kind, self._edge) for kind in EDGES if self._inputs]
         # Each kind of input with its sizes, by the number that seeds its random numbers.
         # Constraints may leave fewer sizes than asked for.
@@ -97,10 +97,10 @@ class _SignatureReference:
 
     def trials(self, seed: int) -> Iterator[Trial]:
         """Yield one trial of every kind."""
-        for number, (kind, found) in self.kinds.items():
+        for number, (kind, sizes) in self.kinds.items():
             random = np.random.default_rng([seed, number, zlib.crc32(self._key.encode())])
-            with_variables = (kind, found) == (RANDOM, self._edge)
-            yield self._trial(kind, found, random, with_variables=with_variables)
+            with_variables = (kind, sizes) == (RANDOM, self._edge)
+            yield self._trial(kind, sizes, random, with_variables=with_variables)
 
     def _accepts(self, sizes: Mapping[str, int]) -> bool:
         shapes = [evaluate_shape(self._call.args[i].shape or (), sizes) for i in self._call.kept]
@@ -159,9 +159,9 @@ class _SignatureReference:
         while True:
             order = len(cotangents)
             drawn = [list(by_name.values()) for by_name in cotangents]
-            found = self._compute(order, tuple(sources.values()), tuple(leaves), drawn)
+            computed = self._compute(order, tuple(sources.values()), tuple(leaves), drawn)
             names = sources if order else self._outputs
-            results = dict(zip(names, map(np.asarray, found), strict=True))
+            results = dict(zip(names, map(np.asarray, computed), strict=True))
             expected.append(results)
             inexact = {name: value for name, value in results.items() if _is_inexact(value)}
             if order == self._orders or not sources or not inexact:
@@ -172,7 +172,7 @@ class _SignatureReference:
 
     def _compute(self, order: int, *arguments: Any) -> list[Any]:
         try:
-            found: list[Any] = self._run(order, *arguments)
+            computed: list[Any] = self._run(order, *arguments)
         except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
             if isinstance(error, InteropError):
                 raise
@@ -182,7 +182,7 @@ class _SignatureReference:
                 f"{jax.default_backend()}: {quote(error)}. To do: verify it where it runs, with "
                 "--record, and compare with --against here."
             ) from error
-        return found
+        return computed
 
     def _evaluate(
         self,

@@ -20,21 +20,21 @@ _NAN = math.nan
 
 def _compiled(function: Callable[[Any], Any], numbers: Sequence[float]) -> list[Any]:
     run = tf.function(function, jit_compile=True, autograph=False)
-    found: list[Any] = run(tf.constant(numbers, tf.float32)).numpy().ravel().tolist()
-    return found
+    results: list[Any] = run(tf.constant(numbers, tf.float32)).numpy().ravel().tolist()
+    return results
 
 
 def maximum_of_nan() -> bool:
     """Whether the maximum of numbers and NaN is a number."""
-    found = _compiled(lambda x: tf.stack([tf.reduce_max(x), tf.reduce_min(x)]), [1.0, _NAN, 2.0])
-    return not all(map(math.isnan, found))
+    results = _compiled(lambda x: tf.stack([tf.reduce_max(x), tf.reduce_min(x)]), [1.0, _NAN, 2.0])
+    return not all(map(math.isnan, results))
 
 
 def clamp_of_nan() -> bool:
     """Whether NaN, brought between two numbers, is a number."""
     clip: Any = tf.raw_ops.ClipByValue  # `tf.clip_by_value` has other operations
-    found = _compiled(lambda x: clip(t=x, clip_value_min=-1.0, clip_value_max=1.0), [_NAN])
-    return not math.isnan(found[0])
+    results = _compiled(lambda x: clip(t=x, clip_value_min=-1.0, clip_value_max=1.0), [_NAN])
+    return not math.isnan(results[0])
 
 
 def erf_of_nan() -> bool:
@@ -45,18 +45,20 @@ def erf_of_nan() -> bool:
 def float8_conversion() -> bool:
     """Whether a number that float8 does not have comes back from float8."""
     dtype = getattr(tf.dtypes, "experimental", tf).float8_e4m3fn
-    found: float = _compiled(lambda x: tf.cast(tf.cast(x, dtype), tf.float32), [0.3])[0]
-    return found != 0.3125
+    result: float = _compiled(lambda x: tf.cast(tf.cast(x, dtype), tf.float32), [0.3])[0]
+    return result != 0.3125
 
 
 def int4_inside() -> bool:
     """Whether a program on the CPU that has integers of four bits in it is refused."""
     try:
-        found = _compiled(lambda x: tf.cast(tf.cast(tf.cast(x, tf.int4), tf.int8), x.dtype), [3.0])
+        results = _compiled(
+            lambda x: tf.cast(tf.cast(tf.cast(x, tf.int4), tf.int8), x.dtype), [3.0]
+        )
     except tf.errors.OpError as error:
         # TensorFlow raises the same class where it lacks the cast.
         return "S4/U4" in str(error)
-    return found != [3.0]
+    return results != [3.0]
 
 
 PROBES: Mapping[str, Callable[[], bool]] = {

@@ -71,8 +71,8 @@ def run_trial(loaded: Any, trial: Mapping[str, Any], given: Callable[[str], Any]
     if trial["orders"]:
         orders += differentiate(trial["orders"], signature, inputs, sources, trial, given)[1:]
     results: Arrays = {}
-    for order, found in enumerate(orders):
-        for name, value in found.items():
+    for order, by_name in enumerate(orders):
+        for name, value in by_name.items():
             if value is None:  # nothing depends on it
                 value = tf.zeros_like(sources[name])
             results[f"{order}/{name}"] = np.asarray(tf.convert_to_tensor(value))
@@ -136,14 +136,14 @@ def main(model: str, trials: str, results: str) -> None:
         emit(tensorflow=tf.__version__)
         header, arrays = read_arrays(trials)
         known = [trial["deviations"].values() for trial in header["trials"]]
-        names = sorted({name for found in known for several in found for name in several})
+        names = sorted({name for outputs in known for several in outputs for name in several})
         emit(deviations=importlib.import_module("tensorflow_probes").probe_all(names))
         try:
             loaded = tf.saved_model.load(model)
         except Exception as error:  # noqa: BLE001 - what it is, is for the caller to say
             emit(load_error=f"{type(error).__name__}: {error}")
             return
-        found: Arrays = {}
+        computed: Arrays = {}
         for number, trial in enumerate(header["trials"]):
             emit(begun=number)
             given = functools.partial(to_tensor, arrays, number)
@@ -152,9 +152,9 @@ def main(model: str, trials: str, results: str) -> None:
             except Exception as error:  # noqa: BLE001 - as above
                 emit(trial=number, error=f"{type(error).__name__}: {error}")
                 continue
-            found |= {f"{number}/result/{key}": array for key, array in result.items()}
+            computed |= {f"{number}/result/{key}": array for key, array in result.items()}
             emit(trial=number, error="")
-        write_arrays(results, found)
+        write_arrays(results, computed)
         emit(done=True)
 
 

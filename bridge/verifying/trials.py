@@ -135,12 +135,12 @@ def read_results(path: str | os.PathLike[str]) -> dict[tuple[int, int, str], Arr
 
 
 def _arrays(trial: Trial) -> dict[str, Array]:
-    found = {f"input/{name}": array for name, array in trial.inputs.items()}
+    arrays = {f"input/{name}": array for name, array in trial.inputs.items()}
     for order, by_name in enumerate(trial.cotangents, start=1):
-        found |= {f"cotangent/{order}/{name}": array for name, array in by_name.items()}
+        arrays |= {f"cotangent/{order}/{name}": array for name, array in by_name.items()}
     for order, by_name in enumerate(trial.expected):
-        found |= {f"result/{order}/{name}": array for name, array in by_name.items()}
-    return {key: np.asarray(array, order="C") for key, array in found.items()}
+        arrays |= {f"result/{order}/{name}": array for name, array in by_name.items()}
+    return {key: np.asarray(array, order="C") for key, array in arrays.items()}
 
 
 def _describe(trial: Trial) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _describe(trial: Trial) -> dict[str, Any]:
         "orders": len(trial.cotangents),
         "cotangents": [list(by_name) for by_name in trial.cotangents],
         "expected": [list(by_name) for by_name in trial.expected],
-        "deviations": {name: list(found) for name, found in trial.deviations.items()},
+        "deviations": {name: list(several) for name, several in trial.deviations.items()},
     }
 
 
@@ -179,8 +179,8 @@ def _to_trial(fields: Mapping[str, Any], number: int, arrays: Mapping[str, Array
             by_name(f"result/{order}", names) for order, names in enumerate(fields["expected"])
         ),
         deviations={
-            str(name): tuple(map(str, found))
-            for name, found in fields.get("deviations", {}).items()
+            str(name): tuple(map(str, several))
+            for name, several in fields.get("deviations", {}).items()
         },
     )
 

@@ -157,11 +157,11 @@ def test_what_one_device_cannot_run_is_said(manual, saved):
     assert operation.match(manual.to_json()["signatures"][0]["orders"][0]["needs_devices"])
     console = Console(file=io.StringIO(), width=400)
     print_report(manual, console)
-    said = r"8; one alone, as in TensorFlow, cannot run it, because of jax\.shard_map at .*\.py:\d+"
+    said = r"8; one device, as in TensorFlow, cannot run jax\.shard_map at .*\.py:\d+"
     assert re.search(said, console.file.getvalue())
     assert re.search(said, to_html(manual))
     assert all(order.needs_devices == "" for order in saved.signatures[0].orders)
-    assert "one alone" not in to_html(saved)
+    assert "one device, as" not in to_html(saved)
 
 
 def test_another_form_of_sharding_is_shown_as_text(exported):
