@@ -1,4 +1,4 @@
-"""The command `jax-tf-bridge export`: the whole job of an export script."""
+"""The command `jax-tf-bridge export`: from a function to a SavedModel with its manifest."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _trainable(traced: TracedModel, patterns: Sequence[str]) -> Any:
 
 
 def _fits(name: str, pattern: str) -> bool:
-    """Whether a pattern is of the name of a parameter, or of a level above it."""
+    """Return whether a pattern is of the name of a parameter, or of a level above it."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")
 
 

@@ -387,7 +387,7 @@ def _attributes(owner: Any) -> list[Any]:
 
 
 def _is_trackable(value: Any) -> bool:
-    """Whether TensorFlow can save a value."""
+    """Return whether TensorFlow can save a value."""
     if isinstance(value, dict | list | tuple | set | frozenset | type) or value is None:
         return False
     if inspect.isroutine(value) or inspect.ismodule(value):

@@ -58,7 +58,7 @@ _MAX_INT = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How TensorFlow Serving batches requests; None leaves a parameter to the server.
+    """The batching parameters of TensorFlow Serving; None leaves a parameter to the server.
 
     Example:
         >>> from bridge.serving import Batching

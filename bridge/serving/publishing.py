@@ -1,4 +1,4 @@
-"""`publish` and `rollback`: versions of a model, where TensorFlow Serving finds them."""
+"""`publish` and `rollback`: versions of a model in the folder that TensorFlow Serving watches."""
 
 from __future__ import annotations
 

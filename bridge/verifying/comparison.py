@@ -135,7 +135,7 @@ def greatest_error(actual: Any, expected: Any) -> float:
 
 
 def is_finite(array: Any) -> bool:
-    """Whether all elements of an array are finite."""
+    """Return whether all elements of an array are finite."""
     return bool(np.isfinite(_wide(array)).all())
 
 

@@ -25,32 +25,32 @@ def _compiled(function: Callable[[Any], Any], numbers: Sequence[float]) -> list[
 
 
 def maximum_of_nan() -> bool:
-    """Whether the maximum of numbers and NaN is a number."""
+    """Return whether the maximum of numbers and NaN is a number."""
     results = _compiled(lambda x: tf.stack([tf.reduce_max(x), tf.reduce_min(x)]), [1.0, _NAN, 2.0])
     return not all(map(math.isnan, results))
 
 
 def clamp_of_nan() -> bool:
-    """Whether NaN, brought between two numbers, is a number."""
+    """Return whether NaN, clipped between two numbers, is a number."""
     clip: Any = tf.raw_ops.ClipByValue  # `tf.clip_by_value` has other operations
     results = _compiled(lambda x: clip(t=x, clip_value_min=-1.0, clip_value_max=1.0), [_NAN])
     return not math.isnan(results[0])
 
 
 def erf_of_nan() -> bool:
-    """Whether the error function of NaN is a number."""
+    """Return whether the error function of NaN is a number."""
     return not math.isnan(_compiled(tf.math.erf, [_NAN])[0])
 
 
 def float8_conversion() -> bool:
-    """Whether a number that float8 does not have comes back from float8."""
+    """Return whether a number that float8 cannot represent survives a conversion to it."""
     dtype = getattr(tf.dtypes, "experimental", tf).float8_e4m3fn
     result: float = _compiled(lambda x: tf.cast(tf.cast(x, dtype), tf.float32), [0.3])[0]
     return result != 0.3125
 
 
 def int4_inside() -> bool:
-    """Whether a program on the CPU that has integers of four bits in it is refused."""
+    """Return whether a program with 4-bit integers is refused on the CPU."""
     try:
         results = _compiled(
             lambda x: tf.cast(tf.cast(tf.cast(x, tf.int4), tf.int8), x.dtype), [3.0]
