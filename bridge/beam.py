@@ -27,9 +27,7 @@ try:
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.ml.inference import base
 except ImportError as error:
-    raise MissingDependencyError(
-        "bridge.beam needs Apache Beam. To do: pip install 'jax-tf-bridge[beam]'."
-    ) from error
+    raise MissingDependencyError.of("bridge.beam", "Apache Beam", extra="beam") from error
 
 __all__ = ["ModelHandler"]
 

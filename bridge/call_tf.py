@@ -95,8 +95,8 @@ def call_tf(
     try:
         import tensorflow  # noqa: F401
     except ImportError as error:
-        raise MissingDependencyError(
-            "bridge.call_tf needs TensorFlow. To do: pip install 'jax-tf-bridge[tensorflow-cpu]'."
+        raise MissingDependencyError.of(
+            "bridge.call_tf", "TensorFlow", extra="tensorflow-cpu"
         ) from error
     from bridge.calling_tf.calls import CalledFunction, CallOptions
 

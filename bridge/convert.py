@@ -507,9 +507,10 @@ def _import_tensorflow() -> Any:
     try:
         import tensorflow as tf
     except ImportError as error:
-        raise MissingDependencyError(
-            "bridge.convert makes a TensorFlow callable, and TensorFlow is not installed. To do: "
-            "pip install 'jax-tf-bridge[tensorflow]', or write a file with bridge.save, which "
-            "needs no TensorFlow."
+        raise MissingDependencyError.of(
+            "bridge.convert",
+            "TensorFlow",
+            extra="tensorflow",
+            instead="write a file with bridge.save",
         ) from error
     return tf

@@ -22,10 +22,7 @@ from xla_call_module.errors import DtypeError, MissingDependencyError, PlatformE
 try:
     import keras
 except ImportError as error:
-    raise MissingDependencyError(
-        "bridge.keras needs Keras 3, which is not installed. To do: pip install "
-        "'jax-tf-bridge[keras]'."
-    ) from error
+    raise MissingDependencyError.of("bridge.keras", "Keras 3", extra="keras") from error
 
 __all__ = ["ExportedLayer"]
 

@@ -182,7 +182,6 @@ def _import_tensorflow() -> None:
     try:
         import tensorflow as tf  # noqa: F401
     except ImportError as error:
-        raise MissingDependencyError(
-            "bridge.testing compares with TensorFlow, which is not installed. To do: "
-            "pip install 'jax-tf-bridge[tensorflow]'."
+        raise MissingDependencyError.of(
+            "bridge.testing", "TensorFlow", extra="tensorflow"
         ) from error

@@ -22,10 +22,7 @@ try:
     import tensorflow as tf
     import tf_keras
 except ImportError as error:
-    raise MissingDependencyError(
-        "bridge.tf_keras needs tf-keras and TensorFlow, which are not installed. To do: pip "
-        "install 'jax-tf-bridge[tf-keras]'."
-    ) from error
+    raise MissingDependencyError.of("bridge.tf_keras", "tf-keras", extra="tf-keras") from error
 
 from bridge.layers.tensorflow import read_variables, to_tensorflow
 from xla_call_module._autograph import exempt_from_autograph

@@ -76,6 +76,21 @@ class FormatError(InteropError, ValueError):
 class MissingDependencyError(InteropError, ImportError):
     """An optional package is not installed: install the extra that the message names."""
 
+    @classmethod
+    def of(
+        cls, feature: str, package: str, *, extra: str, instead: str = ""
+    ) -> MissingDependencyError:
+        """Return the error of a feature that needs a package.
+
+        Args:
+            feature: the feature, as the user calls it.
+            package: the package.
+            extra: the extra of this distribution that installs the package.
+            instead: what can be done without the package.
+        """
+        cure = f"pip install 'jax-tf-bridge[{extra}]'{f', or {instead}' if instead else ''}"
+        return cls(f"{feature} needs {package}, which is not installed. To do: {cure}.")
+
 
 # What parts of a message that do not fit together end in, when they are taken for what they should
 # be. What the system refuses (OSError) is no damage.

@@ -207,7 +207,6 @@ def _orbax_tree(path: Path) -> Path:
 
 
 def _missing(path: Path, extra: str) -> MissingDependencyError:
-    return MissingDependencyError(
-        f"{path} cannot be read without {extra}. To do: pip install 'jax-tf-bridge[{extra}]', or "
-        "write the parameters as .npz."
+    return MissingDependencyError.of(
+        f"Reading {path}", extra, extra=extra, instead="write the parameters as .npz"
     )

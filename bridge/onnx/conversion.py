@@ -150,7 +150,4 @@ def check_installed() -> None:
         MissingDependencyError: it is not installed.
     """
     if importlib.util.find_spec("onnx") is None:
-        raise MissingDependencyError(
-            "The package onnx is not installed, which writes ONNX models. To do: pip install "
-            "'jax-tf-bridge[onnx]'."
-        )
+        raise MissingDependencyError.of("bridge.to_onnx", "onnx", extra="onnx")

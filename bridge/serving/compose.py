@@ -20,9 +20,8 @@ from xla_call_module.errors import InteropError, MissingDependencyError, Structu
 try:
     import tensorflow as tf
 except ImportError as error:
-    raise MissingDependencyError(
-        "bridge.serving.compose puts TensorFlow's functions around a call, and TensorFlow is not "
-        "installed. To do: pip install 'jax-tf-bridge[tensorflow]'."
+    raise MissingDependencyError.of(
+        "bridge.serving.compose", "TensorFlow", extra="tensorflow"
     ) from error
 
 from bridge.exporting.environment import describe_environment, source_file

@@ -60,8 +60,7 @@ def address(path: str | os.PathLike[str]) -> Any:
     try:
         from etils import epath
     except ImportError as error:
-        raise MissingDependencyError(
-            f"{os.fspath(path)} is an address, and etils is not installed. To do: "
-            "pip install 'jax-tf-bridge[remote]', or write to a local folder."
+        raise MissingDependencyError.of(
+            f"The address {os.fspath(path)}", "etils", extra="remote", instead="use a local folder"
         ) from error
     return epath.Path(path)

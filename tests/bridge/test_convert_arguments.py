@@ -472,7 +472,9 @@ def test_without_a_gate(module, monkeypatch):
 
 def test_without_tensorflow(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    wanted = r"TensorFlow is not installed\. To do: pip install 'jax-tf-bridge\[tensorflow\]'"
+    wanted = (
+        r"TensorFlow, which is not installed\. To do: pip install 'jax-tf-bridge\[tensorflow\]'"
+    )
     with pytest.raises(MissingDependencyError, match=wanted):
         bridge.convert(jnp.sin)
 
