@@ -1,4 +1,4 @@
-"""The bridge between JAX and TensorFlow: what was exported from one runs in the other.
+"""The bridge between JAX and TensorFlow: functions of one run in the other.
 
 Importing this package imports neither JAX nor anything else that takes time; a public name loads
 what it needs when it is first used.

@@ -1,7 +1,7 @@
 """Apache Beam: `RunInference` with a SavedModel, without TensorFlow.
 
-Beam's engines run a pipeline on as many machines as there are; each of their processes loads the
-file once and calls it for many elements at a time.
+Beam's runners distribute a pipeline over machines; each worker process loads the file once and
+calls it for many elements at a time.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ __all__ = ["ModelHandler"]
 
 
 class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]):
-    """What `RunInference` needs to know of a SavedModel that `bridge.load` reads.
+    """The model handler of Apache Beam's `RunInference` for a SavedModel that `bridge.load` reads.
 
     An element of the pipeline is the argument of the exported function without its batch dimension,
-    as an array or a pytree; a tuple of the arguments where it takes several; or a dict of the
-    inputs by their names in the signature. What comes out for it is Beam's `PredictionResult`: the
-    element, the result as a pytree of numpy arrays, and the folder of the model.
+    as an array or a pytree; a tuple of the arguments if it takes several; or a dict of the inputs
+    by their names in the signature. The result is Beam's `PredictionResult`: the element, the
+    result as a pytree of numpy arrays, and the folder of the model.
 
-    Every element of a batch must be computed for itself, since batches are filled up: a function of
-    which the operations do not show it is refused, but with `batch_buckets=(1,)`. Inputs that are
+    Each element of a batch must be independent of the others, since batches are padded. A function
+    whose operations do not show that is refused, except with `batch_buckets=(1,)`. Inputs that are
     the same for all elements, without a batch dimension, are `RunInference(...,
     inference_args={"temperature": 0.5})`, by their names in the signature.
 
-    Elements with keys are for `KeyedModelHandler(ModelHandler(...))`, and another model takes over
-    while a pipeline runs where `RunInference` gets `model_metadata_pcoll` or `watch_model_pattern`,
-    such as `models/*/saved_model.pb`: all as with Beam's own handlers. The handler holds no model
-    and can be pickled.
+    As with Beam's own handlers, elements with keys need `KeyedModelHandler(ModelHandler(...))`, and
+    a running pipeline changes its model with `model_metadata_pcoll` or `watch_model_pattern` of
+    `RunInference`, such as `models/*/saved_model.pb`. The handler contains no model and can be
+    pickled.
 
     Example:
         >>> import apache_beam as beam, bridge, jax, numpy as np

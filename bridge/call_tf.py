@@ -1,4 +1,4 @@
-"""`call_tf`: a TensorFlow function becomes a JAX function."""
+"""`call_tf`: make a JAX function of a TensorFlow function."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ def call_tf(
     compiled: bool = True,
     has_side_effects: bool | None = None,
 ) -> CalledFunction:
-    """A JAX function that computes what a TensorFlow function computes.
+    """Return a JAX function that computes what a TensorFlow function computes.
 
     It works eagerly and under every transformation: `jit`, `grad` of any order and `jvp` (through
-    TensorFlow's gradients), `vmap`, JAX's control flow, `checkpoint`, `jax.export`, there with
-    symbolic shapes, too, for which it is compiled at several sizes. TensorFlow compiles the
-    function once for each set of shapes and dtypes, and JAX splices it into its own program, which
-    then calls no Python.
+    TensorFlow's gradients), `vmap`, JAX's control flow, `checkpoint` and `jax.export`, also with
+    symbolic shapes, for which it is compiled at several sizes. TensorFlow compiles the function
+    once for each combination of shapes and dtypes, and its StableHLO becomes a part of JAX's
+    program, which then calls no Python.
 
     Args:
         fun_tf: a Python function of tensors, a `tf.function`, a concrete function, a Keras layer
             or model, a SavedModel that `tf.saved_model.load` returned or one of its signatures, or
-            the path of one. What it reads as a Python value is bound with `functools.partial`;
-            whatever is passed arrives as a tensor.
+            the path of one. A parameter that it reads as a Python value is bound with
+            `functools.partial`; whatever is passed arrives as a tensor.
         shapes: the shapes and dtypes of the results, as a pytree of `jax.ShapeDtypeStruct` in their
             structure, or of texts such as `"2*b, 3"`; needed with `compiled=False` where TensorFlow
             does not know them, and with symbolic shapes where they are neither linear in the
             symbols nor products of them.
-        graph: whether it stays a TensorFlow function in what is exported: `bridge.convert`,
+        graph: whether it stays a TensorFlow function in exports: `bridge.convert`,
             `tf.saved_model.save` of that and `bridge.save` keep it in the graph or the file, and
-            TensorFlow compiles it there. A program that JAX runs itself has it compiled; what was
-            exported JAX alone cannot run. There its variables are an `argument` or `constant`.
-        variables: how the function gets its variables. `live`: each run reads what they are then,
-            which under `jit` takes a callback. `argument`: as a dict of arrays, which comes before
-            all other arguments and which the attribute `variables` returns; JAX differentiates
-            with respect to it. `constant`: as they are when JAX traces the call, which is what a
-            function needs that is exported.
-        compiled: False runs the function in TensorFlow, through a callback: for what XLA cannot
-            compile (strings, `tf.py_function`, lookups, shapes that depend on values), and for what
-            has effects. The variables are then always live, and nothing can be exported.
+            TensorFlow compiles it there. In a program that JAX runs itself it is compiled; JAX
+            alone cannot run such an export. `variables` must be `argument` or `constant`.
+        variables: how the function gets its variables. `live`: each run reads their current values,
+            under `jit` through a callback. `argument`: as a dict of arrays, which comes before all
+            other arguments and which the attribute `variables` returns; JAX differentiates with
+            respect to it. `constant`: their values when JAX traces the call, for a function that is
+            exported.
+        compiled: False runs the function in TensorFlow, through a callback: for operations that XLA
+            cannot compile (strings, `tf.py_function`, lookups, shapes that depend on values), and
+            for side effects. The variables are then always live, and nothing can be exported.
         has_side_effects: with `compiled=False` or `graph=True`, whether each call runs even if its
             results are not used, and, with `compiled=False`, calls keep their order; by default, if
             the function assigns to variables, draws random numbers, prints or calls Python.

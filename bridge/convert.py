@@ -1,4 +1,4 @@
-"""`convert`: a JAX function becomes a TensorFlow callable."""
+"""`convert`: make a TensorFlow callable of a JAX function."""
 
 from __future__ import annotations
 
@@ -59,37 +59,37 @@ def convert(
     hoist_constants: int | None = HOISTED_FROM,
     linalg: str = "portable",
 ) -> Callable[..., Any]:
-    """A TensorFlow callable that computes what `fun` computes.
+    """Return a TensorFlow callable that computes what `fun` computes.
 
     It takes tensors, variables, numpy arrays, JAX arrays and Python scalars in any registered
     pytree, positional and keyword, and returns the pytree of tensors that `fun` returns. It works
     eagerly, in `tf.function`, compiled, in TensorFlow's control flow, and in a `tf.Module` that
-    `tf.saved_model.save` writes. `fun` is exported once for each set of argument shapes and dtypes.
+    `tf.saved_model.save` writes. `fun` is exported once for each combination of argument shapes and
+    dtypes.
 
     Args:
-        fun: a Python function of JAX arrays, a `jax.jit`-ed one, or a `jax.export.Exported`. What
-            it reads as a Python value, such as `training=False`, stays one where it is left to its
-            default or bound with `functools.partial`; whatever is passed arrives as an array.
-        polymorphic_shapes: how unknown dimensions are named. A string such as `"b, _"` or
+        fun: a Python function of JAX arrays, a `jax.jit`-ed one, or a `jax.export.Exported`. A
+            parameter that it reads as a Python value, such as `training=False`, must have its
+            default or be bound with `functools.partial`; whatever is passed arrives as an array.
+        polymorphic_shapes: the names of unknown dimensions. A string such as `"b, _"` or
             `"b, ..."` for every argument, or a pytree of strings and None that is a prefix of the
             positional arguments, in the language of `jax.export.symbolic_args_specs`; or
-            `"auto"`: dimension 0 of all arguments that lack it is one symbol, any other unknown
-            one its own.
+            `"auto"`: an unknown dimension 0 is the same symbol in all arguments, and any other
+            unknown dimension a symbol of its own.
         polymorphic_constraints: constraints between the symbols, such as `"b >= 2"`.
-        platforms: what to lower for: some of `cpu`, `cuda`, `rocm`, `tpu`, `gpu`; by default cpu,
-            cuda and tpu together.
+        platforms: the platforms to lower for, some of `cpu`, `cuda`, `rocm`, `tpu`, `gpu`; by
+            default cpu, cuda and tpu together.
         disabled_checks: safety checks to leave out, on every order of the gradient: `platform`,
             `shape_assertions`, `custom_call:TARGET`, or JAX's `DisabledSafetyCheck` values. With an
             `Exported`, besides those that it leaves out itself.
-        with_gradient: whether TensorFlow can differentiate the result, which it then can any number
-            of times.
-        gradient_order: how many times what `tf.saved_model.save` has written can be differentiated.
-            From 2 on, each order is exported when a `tf.function` is traced.
-        residuals: whether the function keeps what its gradient needs, for less time and more memory
-            than computing the forward pass again takes. The results are the same.
-        hoist_constants: from how many bytes on an array that `fun` closes over is kept once,
-            outside of the modules of the function and its gradients, where it would cost time at
-            each eager call; None for never.
+        with_gradient: whether TensorFlow can differentiate the result; live, any number of times.
+        gradient_order: how many times a file of `tf.saved_model.save` can be differentiated. From 2
+            on, each order is exported when a `tf.function` is traced.
+        residuals: whether the function keeps the intermediate values that its gradient needs,
+            instead of computing the forward pass again: less time, more memory, the same results.
+        hoist_constants: the number of bytes from which on an array that `fun` closes over is kept
+            once, outside of the modules of the function and its gradients, where it would cost time
+            at each eager call; None for never.
         linalg: `portable` replaces calls of LAPACK, cuSOLVER and the like by operations that run
             everywhere, in gradients too; `lapack` leaves them for a TensorFlow that has them.
 

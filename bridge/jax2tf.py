@@ -1,8 +1,8 @@
 """The interface of JAX's own converter: `from bridge import jax2tf` instead of that of JAX.
 
 Each function takes what that one takes, with its defaults and its rules for dtypes and shapes, and
-raises errors of the same classes for the same mistakes. What is different is different because it
-works here: linear algebra, gradients of complex values and of higher order, forward mode, and
+raises errors of the same classes for the same mistakes. The differences are things that work here:
+linear algebra, gradients of complex values and of higher order, forward mode, and
 integer results in files.
 """
 
@@ -86,7 +86,7 @@ def convert(
     native_serialization_platforms: Sequence[str] | None = None,
     native_serialization_disabled_checks: Sequence[DisabledSafetyCheck] = (),
 ) -> Callable[..., Any]:
-    """A TensorFlow callable that computes what `fun_jax` computes.
+    """Return a TensorFlow callable that computes what `fun_jax` computes.
 
     Args:
         fun_jax: a Python function of JAX arrays and pytrees of them.
@@ -200,7 +200,7 @@ def call_tf(
     output_shape_dtype: Any = DEFAULT_NATIVE_SERIALIZATION,
     call_tf_graph: bool = False,  # noqa: FBT001, FBT002
 ) -> Callable[..., Any]:
-    """A JAX function that computes what a TensorFlow function computes.
+    """Return a JAX function that computes what a TensorFlow function computes.
 
     While JAX traces no program, TensorFlow runs it, and its gradient, so that they may do what
     cannot be compiled. Inside of a program it is compiled, and its variables are what they are when
@@ -268,7 +268,7 @@ def _only_exported(callable_tf: Callable[..., Any], shapes: Any) -> Callable[...
 
 
 def dtype_of_val(val: Any) -> tf.DType:
-    """The TensorFlow dtype that a converted function gives a value: JAX's, 64 bits only with x64.
+    """Return the dtype of a value in a converted function: JAX's, 64 bits only with x64.
 
     Args:
         val: a tensor, a variable, an array, or a Python number.
@@ -294,7 +294,7 @@ def dtype_of_val(val: Any) -> tf.DType:
 def eval_polymorphic_shape(
     fun_jax: Callable[..., Any], *, polymorphic_shapes: Any = None
 ) -> Callable[..., tuple[Any, Any]]:
-    """A function from specs to the specs of the results, and to their polymorphic shapes.
+    """Return a function from specs to the specs and polymorphic shapes of the results.
 
     Args:
         fun_jax: a Python function of JAX arrays and pytrees of them.
@@ -317,7 +317,7 @@ def eval_polymorphic_shape(
 
 
 def split_to_logical_devices(tensor: Any, partition_dimensions: Sequence[int] | None) -> tf.Tensor:
-    """The tensor, annotated with how XLA splits it between the devices of a replica.
+    """Return the tensor with a sharding, by which XLA splits it between the devices of a replica.
 
     Args:
         tensor: what is split.

@@ -1,6 +1,6 @@
-"""`load`: a SavedModel becomes JAX functions again, without TensorFlow.
+"""`load`: make JAX functions of a SavedModel, without TensorFlow.
 
-What reading needs is imported when it is needed, so that `import bridge` stays quick.
+The modules behind it are imported by the call, so that `import bridge` stays quick.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ __all__ = ["load"]
 
 
 def load(path: str | os.PathLike[str], *, mesh: Mesh | None = None) -> LoadedModel:
-    """The functions of a SavedModel as JAX functions, with everything that was exported.
+    """Return the functions of a SavedModel as JAX functions, with everything that was exported.
 
-    Nothing of the file is run, and no value of a variable is read before it is needed; then its
-    checksum is verified. Where another process replaces the folder meanwhile, or later, everything
-    is of the one version that was there; while it is loaded, that is tried again.
+    Nothing of the file is run, and a variable is read, and its checksum verified, at its first use.
+    If another process replaces the folder, meanwhile or later, everything is still of one version;
+    loading starts again if it has to.
 
     Args:
         path: the folder of a SavedModel whose signatures are calls of StableHLO modules: one that
             `bridge.save` wrote, also after TensorFlow has saved it again with other values.
-        mesh: devices to run on together, such as `bridge.meshes.mesh_of(path)`. Parameters are
-            arrays that lie on it as they did when the function was exported, and of the file each
-            device's part is read; arguments are put where they belong. Where the axes have other
-            sizes than at the export, arrays are split along the axes of the same names; what was
-            exported for one device runs whole on each.
+        mesh: a mesh of devices to run on, such as `bridge.meshes.mesh_of(path)`. Parameters are
+            arrays on it with the shardings of the export, and each device reads its own part of the
+            file; arguments are moved to their shardings. If the axes have other sizes than at the
+            export, arrays are split along the axes of the same names; a function that was exported
+            for one device runs whole on each.
 
     Raises:
         FormatError: the file is damaged.
-        StructureError: every signature computes something besides calls of JAX functions; of some,
-            those are left out that do.
+        StructureError: every signature computes something besides calls of JAX functions. If only
+            some do, these are left out.
         OSError: a file cannot be read.
-        ShardingError: a signature, when it is first used, cannot run on the mesh; the message draws
-            the mesh and the one of the export.
+        ShardingError: a signature, when it is first used, cannot run on the mesh; the message shows
+            the mesh and that of the export.
 
     Example:
         >>> import bridge, jax, jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""From what a file or an `Exported` says of its shardings to a mesh of devices, and its picture.
+"""The mesh of a file or an `Exported`, its shards, and pictures of both.
 
 mesh = bridge.meshes.mesh_of("my_model")
 print(bridge.meshes.to_text("my_model"))
@@ -36,17 +36,17 @@ Sharded = str | os.PathLike[str] | LoadedModel | LoadedSignature | export.Export
 
 
 def mesh_of(saved: Sharded, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh of the export, of devices at hand: its names, sizes and types of axes.
+    """Return the mesh of the export, of devices of this process, with its axis names and sizes.
 
     Args:
-        saved: a folder or a loaded model, of which the default signature is asked; a signature of
-            a loaded model; or an `Exported`.
-        devices: which ones to take, the first of them; by default `jax.devices()`. In which order
-            they are in the mesh is up to `jax.make_mesh`.
+        saved: a folder or a loaded model, for its default signature; a signature of a loaded model;
+            or an `Exported`.
+        devices: the devices to take the first of; by default `jax.devices()`. `jax.make_mesh`
+            decides about their order in the mesh.
 
     Raises:
         FormatError: a file is damaged.
-        ShardingError: it was exported without a mesh, or there are too few devices.
+        ShardingError: there is no mesh in the export, or there are too few devices.
 
     Example:
         >>> import bridge.meshes, jax, numpy as np
@@ -88,17 +88,17 @@ def mesh_of(saved: Sharded, devices: Sequence[jax.Device] | None = None) -> Mesh
 
 
 def shards_of(saved: Sharded) -> Mapping[str, tuple[tuple[slice, ...], ...]]:
-    """For each argument and result the part that each device has, in the order of the mesh.
+    """Return for each argument and result the part of each device, in the order of the mesh.
 
     Args:
         saved: as for `mesh_of`.
 
     Returns:
-        By path, such as `args[0]['w']` and `result`. Those with symbolic dimensions, and those
-        whose sharding the module does not say, are left out.
+        A mapping from paths, such as `args[0]['w']` and `result`. Arrays with symbolic dimensions,
+        and arrays without a sharding in the module, are left out.
 
     Raises:
-        InteropError: what TensorFlow could not be given is refused here, too.
+        InteropError: the export is one that `bridge.save` refuses.
 
     Example:
         >>> import bridge.meshes, jax, numpy as np
@@ -118,13 +118,13 @@ def shards_of(saved: Sharded) -> Mapping[str, tuple[tuple[slice, ...], ...]]:
 
 
 def to_text(saved: Sharded | Mesh | AbstractMesh) -> str:
-    """The picture of a mesh for a terminal, and of each array on it: the part that a device has.
+    """Return a drawing of a mesh for a terminal, and of each array on it with its parts.
 
     Args:
         saved: as for `mesh_of`; or a mesh, which is drawn alone.
 
     Raises:
-        InteropError: what TensorFlow could not be given is refused here, too.
+        InteropError: the export is one that `bridge.save` refuses.
 
     Example:
         >>> import bridge.meshes
@@ -142,14 +142,14 @@ def to_text(saved: Sharded | Mesh | AbstractMesh) -> str:
 
 
 def to_svg(saved: Sharded) -> str:
-    """The same picture as an SVG image: for each array its parts, and which device has which.
+    """Return the same drawing as an SVG image: the parts of each array, and their devices.
 
     Args:
         saved: as for `mesh_of`.
 
     Raises:
-        InteropError: what TensorFlow could not be given is refused here, too.
-        ShardingError: it is for one device.
+        InteropError: the export is one that `bridge.save` refuses.
+        ShardingError: the export is for one device.
 
     Example:
         >>> import bridge.meshes, jax, numpy as np
@@ -165,8 +165,8 @@ def to_svg(saved: Sharded) -> str:
     report = _report(exported)
     if report is None:
         raise ShardingError(
-            f"{exported.fun_name} is for one device, of which there is no picture. To do: export "
-            "it with shardings on a mesh."
+            f"{exported.fun_name} was exported for one device, so there is no mesh to draw. To "
+            "do: export it with shardings on a mesh."
         )
     return to_markup(draw_sharding_picture(report))
 

@@ -1,4 +1,4 @@
-"""`retarget`: an `Exported`, or a whole SavedModel, for an older TensorFlow."""
+"""`retarget`: rewrite an `Exported`, or a whole SavedModel, for an older TensorFlow."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def retarget(
     linalg: str = "portable",
     overwrite: bool = False,
 ) -> export.Exported | None:
-    """The same computation, and its VJPs of every order, as TensorFlow `tensorflow` reads it.
+    """Rewrite a computation, and its VJPs of every order, so that an older TensorFlow reads it.
 
-    `bridge.save(..., tensorflow=...)` does this by itself; this is for an `Exported` that goes
-    another way, such as `jax.experimental.jax2tf`, and for a SavedModel that is there already,
-    whatever wrote it: this project, jax2tf, orbax, Keras. An `Exported` stays one that JAX calls,
-    differentiates and serializes. A SavedModel is written to `to`: all its XlaCallModule nodes are
-    changed, those of gradients included, and nothing else; variables and assets are linked where
-    the file system can.
+    `bridge.save(..., tensorflow=...)` does this by itself; this function is for an `Exported` that
+    is used otherwise, such as by `jax.experimental.jax2tf`, and for an existing SavedModel of this
+    project, jax2tf, orbax or Keras. JAX can still call, differentiate and serialize the new
+    `Exported`. A SavedModel is written to `to`: all its XlaCallModule nodes are changed, those of
+    gradients included, and nothing else; variables and assets are hard links if the file system has
+    them.
 
     Args:
         exported: the result of `jax.export.export(...)(...)` or of `jax.export.deserialize`; or
@@ -69,15 +69,15 @@ def retarget(
         tensorflow: the oldest TensorFlow that must read it, such as `"2.16"`. For a SavedModel None
             leaves its modules as old as they are.
         to: the new folder of the SavedModel, or an address as for `bridge.save`.
-        platforms: of a SavedModel, those that stay; None for all.
-        disabled_checks: of a SavedModel, the safety checks that do not apply, instead of those that
-            it has; None for the latter.
-        linalg: of a SavedModel: `"portable"` replaces the calls of LAPACK and its kin, which
+        platforms: for a SavedModel, the platforms to keep; None for all.
+        disabled_checks: for a SavedModel, the disabled safety checks, instead of those of the file;
+            None to keep these.
+        linalg: for a SavedModel, `"portable"` replaces calls of LAPACK and similar libraries, which
             TensorFlow does not have; `"lapack"` leaves them.
         overwrite: whether a SavedModel at `to` is replaced; it may be the old folder.
 
     Returns:
-        The other `Exported`; nothing for a SavedModel.
+        The new `Exported`; None for a SavedModel.
 
     Raises:
         VersionError: an operation has no form that this TensorFlow reads; the message names it,

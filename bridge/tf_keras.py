@@ -1,4 +1,4 @@
-"""`ExportedLayer`: what was exported from JAX as a layer of tf-keras, TensorFlow's Keras 2.
+"""`ExportedLayer`: an exported JAX function as a layer of tf-keras, TensorFlow's Keras 2.
 
 It is that of `bridge.keras` for models that have stayed with the older Keras: saved as an
 artifact, in `.keras`, `.h5` and SavedModel files, and loaded where this module is imported, without
@@ -38,17 +38,17 @@ tf_keras.saving.register_keras_serializable(package=PACKAGE)(InitialValues)
 class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # Keras is untyped
     """A JAX function as a layer of tf-keras (Keras 2).
 
-    The function takes what the layer is given, in the order of JAX's own libraries, and then the
-    inputs: `f(params, state, rng, *inputs)`, without those that are not given. It returns its
-    outputs; where there is a state, `(outputs, new_state)`. A function for inference that has one
-    for training beside it may leave out `state` and `rng`, and return the outputs alone.
+    The function takes the arguments that the layer is given, in the order of JAX's libraries, and
+    then the inputs: `f(params, state, rng, *inputs)`, without those that are not given. It returns
+    its outputs, or `(outputs, new_state)` if there is a state. If there is another function for
+    training, the function for inference may leave out `state` and `rng`, and return only outputs.
 
     Args:
         exported: a `jax.export.Exported`; a function of JAX arrays, which the layer exports for
             any batch size when it is first called; or the path of a SavedModel that `bridge.save`
             wrote, whose default signature and parameters are taken. A function with a parameter
             `training` is exported with both of its values. A module of Flax, Haiku, Equinox or
-            Keras on JAX is called as for inference, with the weights that `bridge.save` gives it.
+            Keras on JAX runs in inference mode, with the same weights as in `bridge.save`.
         params: the pytree of the parameters: arrays, or the variables of another layer, which are
             then shared, in this process; files have them once for each layer. The weights are named
             by their paths in it.
@@ -59,16 +59,16 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         rng: a seed, a PRNG key, a pytree of these; or True for a seed that is chosen at random. At
             each call the function gets other keys, drawn from the seed and a counter: typed ones,
             unless key data is passed here.
-        train: what the layer calls with `training=True`: another Exported or function; with a
+        train: the function for `training=True`: another Exported or function; with a
             path also the key of a signature.
-        gradient_order: how many times the layer can be differentiated. Without a
-            gradient, at 0, what would need it is refused.
+        gradient_order: how many times the layer can be differentiated; at 0, a gradient is an
+            error.
         kwargs: `name`, `dtype` and others of `tf_keras.layers.Layer`. Under a dtype policy such as
-            `mixed_bfloat16` a function is exported for it; what is exported already for other
-            dtypes is refused.
+            `mixed_bfloat16` a function is exported for it; an `Exported` for other dtypes is
+            refused.
 
     Raises:
-        InteropError: the function does not fit what it is given, or cannot cross.
+        InteropError: the function does not fit its arguments, or cannot be converted.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np, tf_keras

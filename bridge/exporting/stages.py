@@ -1,4 +1,4 @@
-"""`exported_from_stage`: a function on its way through JAX becomes an `Exported`."""
+"""`exported_from_stage`: make an `Exported` of a jitted, traced or lowered function."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def exported_from_stage(
     disabled_checks: Sequence[Check] = (),
     **kwargs: Any,
 ) -> export.Exported:
-    """The `Exported` of a function that is jitted, traced or lowered already.
+    """Return the `Exported` of a function that is jitted, traced or lowered already.
 
-    Of a `Lowered` there is a module and no function any more: the result has no VJP.
+    A `Lowered` has a module but no function: the result has no VJP.
 
     Args:
         stage: what `jax.jit(f)`, `jax.jit(f).trace(...)` or `.lower(...)` returned.
