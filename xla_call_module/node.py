@@ -13,6 +13,13 @@ Both are compressed with zlib; with many parameters they are most of a small mod
 
 The functions take and make messages of any class with the fields of tensorflow.NodeDef: those of
 TensorFlow and those of a private descriptor pool alike.
+
+XlaSharding nodes tell TensorFlow's tools how the tensors around a call lie on its devices. The
+module says it, too; but TensorFlow's converter for TPUs looks at the graph: a node on each argument
+and result, and on what is read of a variable, with the sharding in three attributes. On CPU and GPU
+the node passes its tensor on. A tensor that is said to be replicated has one, too; without one it
+is the converter's to place (tensorflow/compiler/xla/experimental/xla_sharding/xla_sharding.py,
+`apply_to_tensor`).
 """
 
 from __future__ import annotations
@@ -32,13 +39,24 @@ from xla_call_module.dtypes import dtype_from_tensorflow
 from xla_call_module.errors import FormatError, InteropError, StructureError, quote
 from xla_call_module.platforms import platform_from_tensorflow, platform_to_tensorflow
 from xla_call_module.pytrees.tree_nodes import Trees
-from xla_call_module.shardings.array_sharding import Sharding
+from xla_call_module.shardings.array_sharding import TUPLE, UNKNOWN, Sharding
 from xla_call_module.shardings.sharding_json import decode_shardings, encode_shardings
+from xla_call_module.shardings.sharding_protos import sharding_to_proto
 from xla_call_module.versions import FIRST_CONVENTION
 
-__all__ = ["OP", "decode_node", "description_allowance", "encode_node", "update_node"]
+__all__ = [
+    "OP",
+    "SHARDING_OP",
+    "decode_node",
+    "description_allowance",
+    "encode_node",
+    "encode_sharding_node",
+    "shown_sharding",
+    "update_node",
+]
 
 OP = "XlaCallModule"
+SHARDING_OP = "XlaSharding"
 DESCRIPTION_ATTR = "_jax_call"
 EXPORTED_ATTR = "_jax_exported"
 
@@ -384,3 +402,57 @@ def _check_types(call: CallModule, node: Any) -> None:
                 f"Node {node.name}: {key} is {found[key]}, but its description says "
                 f"{described[key]} (dtypes are numbers of TensorFlow's DataType)."
             )
+
+
+def shown_sharding(call: CallModule, spec: TensorSpec) -> Sharding | None:
+    """Return the sharding of an XlaSharding node on an argument or a result; None without one."""
+    sharding = spec.sharding
+    if sharding is None or call.nr_devices < 2 or sharding.kind in (TUPLE, UNKNOWN):
+        return None
+    return sharding.canonical()
+
+
+def encode_sharding_node(
+    call: CallModule,
+    spec: TensorSpec,
+    *,
+    name: str,
+    input: str,  # the field of a NodeDef
+    new_node: Callable[[], Node],
+) -> Node | None:
+    """Return the XlaSharding node on an argument or a result; None where it is left open.
+
+    The short form of the sharding is there for Shardy, which has no other.
+
+    Args:
+        call: whose argument or result it is.
+        spec: which one.
+        name: of the node.
+        input: the tensor that it passes on.
+        new_node: makes the empty message.
+
+    Example:
+        >>> import jax, tensorflow as tf
+        >>> from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+        >>> from xla_call_module import from_exported
+        >>> split = NamedSharding(AbstractMesh((2,), ("data",)), PartitionSpec("data"))
+        >>> spec = jax.ShapeDtypeStruct((4,), "float32", sharding=split)
+        >>> call = from_exported(jax.export.export(jax.jit(lambda x: x * 2))(spec))
+        >>> node = encode_sharding_node(
+        ...     call, call.args[0], name="n", input="x", new_node=tf.compat.v1.NodeDef)
+        >>> node.attr["sharding"].s.hex(" ")
+        '08 03 1a 01 02 22 02 00 01'
+    """
+    sharding = shown_sharding(call, spec)
+    if sharding is None:
+        return None
+    node: Any = new_node()
+    node.name, node.op = name, SHARDING_OP
+    node.input.append(input)
+    node.attr["T"].type = spec.dtype.enum
+    listed = sharding_to_proto(sharding, version=1)
+    node.attr["sharding"].s = listed
+    node.attr["_XlaSharding"].s = listed
+    if call.uses_shardy:
+        node.attr["_XlaShardingV2"].s = sharding_to_proto(sharding, version=2)
+    return node  # type: ignore[no-any-return]  # it was made as Any to reach its fields

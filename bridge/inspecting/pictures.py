@@ -12,7 +12,7 @@ from bridge.inspecting.markup import IMAGE_STYLE, element
 from bridge.inspecting.report import FileReport, SignatureReport, TensorReport
 from bridge.inspecting.report_text import aval, size
 from bridge.inspecting.sharding import ArraySharding, ShardingReport
-from xla_call_module.shardings.placements import MeshAxis
+from xla_call_module.shardings.array_sharding import MeshAxis
 from xla_call_module.versions import RELEASES
 
 __all__ = [

@@ -18,7 +18,7 @@ from xla_call_module._jax import named_shardings
 from xla_call_module.errors import ShardingError
 from xla_call_module.exported import argument_paths, result_paths
 from xla_call_module.passes.remeshing import read_meshes, remesh_module
-from xla_call_module.shardings import placements
+from xla_call_module.shardings import array_sharding
 from xla_call_module.stablehlo.serialized_shardings import import_shardings
 
 __all__ = ["check_divides", "draw_mesh_lines", "mesh_at_export", "remesh", "to_one_device"]
@@ -185,7 +185,7 @@ def _on(exported: export.Exported, saved: AbstractMesh, mesh: AbstractMesh) -> e
 
 def _remeshed_module(exported: export.Exported, saved: AbstractMesh, mesh: AbstractMesh) -> bytes:
     old, new = (
-        placements.Mesh(tuple(placements.MeshAxis(name, size) for name, size in _axes(one)))
+        array_sharding.Mesh(tuple(array_sharding.MeshAxis(name, size) for name, size in _axes(one)))
         for one in (saved, mesh)
     )
     try:

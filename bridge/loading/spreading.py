@@ -17,9 +17,15 @@ from savedmodel.model import Cast, Output, Signature, Value
 from xla_call_module.analyses.module_shardings import read_module_shardings
 from xla_call_module.call import CallModule
 from xla_call_module.errors import ShardingError
-from xla_call_module.shardings.array_sharding import REPLICATED, TILED, Sharding, place
-from xla_call_module.shardings.axis_naming import name_axes
-from xla_call_module.shardings.placements import DimAxes, Placement
+from xla_call_module.shardings.array_sharding import (
+    REPLICATED,
+    TILED,
+    DimAxes,
+    Placement,
+    Sharding,
+    name_axes,
+    place,
+)
 from xla_call_module.shardings.sharding_jax import mesh_from_jax, sharding_to_jax
 from xla_call_module.stablehlo.modules import open_module
 

@@ -13,8 +13,7 @@ from typing import TypeVar
 from savedmodel.protos.schema import Proto
 from xla_call_module.allowance import Allowance
 from xla_call_module.errors import FormatError
-from xla_call_module.node import OP
-from xla_call_module.sharding_node import SHARDING_OP
+from xla_call_module.node import OP, SHARDING_OP
 
 __all__ = [
     "Argument",

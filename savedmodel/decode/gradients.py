@@ -27,8 +27,7 @@ from savedmodel.protos.tensor_values import decode_tensor
 from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError
-from xla_call_module.node import OP, decode_node
-from xla_call_module.sharding_node import SHARDING_OP
+from xla_call_module.node import OP, SHARDING_OP, decode_node
 
 __all__ = ["Described", "GradientFunction", "Gradients", "read_gradient"]
 

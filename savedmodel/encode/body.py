@@ -13,7 +13,7 @@ from savedmodel.protos.structures import fill_shape
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import StructureError
-from xla_call_module.sharding_node import SHARDING_OP, encode_sharding_node, shown_sharding
+from xla_call_module.node import SHARDING_OP, encode_sharding_node, shown_sharding
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
 __all__ = [

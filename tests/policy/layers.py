@@ -16,7 +16,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "allowance checks dimensions dtypes platforms shardings versions",
         "flags pytrees symbolic_shapes",
         "_tf call",
-        "node sharding_node stablehlo",
+        "node stablehlo",
         "linalg shape_checks",
         "analyses",
         "exported runtime",

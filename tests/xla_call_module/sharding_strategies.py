@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from xla_call_module.shardings.array_sharding import tiled
-from xla_call_module.shardings.device_order import iota_order, listed_order
+from xla_call_module.shardings.array_sharding import iota_order, listed_order, tiled
 
 _NAMES = ("a", "b", "c", "d")
 _TYPES = (AxisType.Auto, AxisType.Explicit)

@@ -18,8 +18,16 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from tests.xla_call_module.sharding_strategies import named_shardings, tilings
 from xla_call_module.errors import FormatError, ShardingError
-from xla_call_module.shardings.array_sharding import Sharding, maximal, place, tiled
-from xla_call_module.shardings.placements import DimAxes, Mesh, MeshAxis, Placement
+from xla_call_module.shardings.array_sharding import (
+    DimAxes,
+    Mesh,
+    MeshAxis,
+    Placement,
+    Sharding,
+    maximal,
+    place,
+    tiled,
+)
 from xla_call_module.shardings.sharding_jax import (
     exported_shardings,
     mesh_from_jax,
@@ -141,13 +149,13 @@ def test_other_texts(text, match):
     [
         ("0809", "has the type 9"),
         ("0803 1a0102 220100", "names 1 devices; expected 2"),
-        ("0803 1a05", "field of wire type 2 and length 5"),
-        ("08", "does not end at byte 1"),
-        ("08 ffffffffffffffffffff", "does not end"),
+        ("0803 1a05", "4 bytes are no OpSharding message"),
+        ("08", "1 bytes are no OpSharding message"),
+        ("08 ffffffffffffffffffff", "no OpSharding message"),
         ("0804 5801 6005", "has the field 11"),
         ("72020801", "has the field 14"),
         ("0806" + b":\x18\n\x11sdy::reduction_op\x12\x03MAX".hex(), "that are no summands"),
-        ("09 00", "wire type 1"),
+        ("09 00", "no OpSharding message"),
         ("0802 2a 06 0802 2a 02 0804", "has the field 5"),
     ],
 )

@@ -20,9 +20,18 @@ from tests.xla_call_module.sharding_strategies import (
     tilings,
 )
 from xla_call_module.errors import FormatError, ShardingError
-from xla_call_module.shardings.array_sharding import Sharding, maximal, place, tiled
-from xla_call_module.shardings.device_order import iota_order, listed_order
-from xla_call_module.shardings.placements import DimAxes, Mesh, MeshAxis, Placement
+from xla_call_module.shardings.array_sharding import (
+    DimAxes,
+    Mesh,
+    MeshAxis,
+    Placement,
+    Sharding,
+    iota_order,
+    listed_order,
+    maximal,
+    place,
+    tiled,
+)
 from xla_call_module.shardings.sharding_jax import sharding_from_jax
 from xla_call_module.shardings.sharding_protos import sharding_from_proto, sharding_to_proto
 from xla_call_module.shardings.sharding_text import sharding_to_text

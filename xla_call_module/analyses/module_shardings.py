@@ -16,8 +16,7 @@ from typing import Any
 
 from xla_call_module._jax import ir
 from xla_call_module.errors import InteropError
-from xla_call_module.shardings.array_sharding import Sharding, place
-from xla_call_module.shardings.placements import Mesh
+from xla_call_module.shardings.array_sharding import Mesh, Sharding, place
 from xla_call_module.shardings.sharding_text import sharding_from_text
 from xla_call_module.shardings.shardy import MESH_TEXT, mesh_from_shardy, placement_from_shardy
 from xla_call_module.stablehlo.modules import TensorType, find_main, read_main

@@ -17,9 +17,7 @@ from jax.extend.mlir.dialects import sdy
 from xla_call_module.analyses.several_devices import name_of_several_devices
 from xla_call_module.call import read_artifact_version
 from xla_call_module.errors import ShardingError
-from xla_call_module.shardings.array_sharding import place
-from xla_call_module.shardings.axis_naming import name_axes
-from xla_call_module.shardings.placements import Mesh, MeshAxis, Placement
+from xla_call_module.shardings.array_sharding import Mesh, MeshAxis, Placement, name_axes, place
 from xla_call_module.shardings.sharding_text import sharding_from_text, sharding_to_text
 from xla_call_module.stablehlo.modules import (
     describe_location,

@@ -21,12 +21,11 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import PLATFORM, SHAPE_ASSERTIONS, unite
 from xla_call_module.errors import ShardingError
 from xla_call_module.flags import VARIABLE
-from xla_call_module.node import OP, encode_node
+from xla_call_module.node import OP, SHARDING_OP, encode_node, encode_sharding_node
 from xla_call_module.platforms import platform_hint, platform_to_tensorflow
 from xla_call_module.shape_checks.assertions import open_assertions
 from xla_call_module.shape_checks.shape_guard import ShapeGuard
 from xla_call_module.shape_checks.tensorflow_errors import ForeignPlatformError
-from xla_call_module.sharding_node import SHARDING_OP, encode_sharding_node
 
 __all__ = ["Op"]
 

@@ -26,12 +26,15 @@ from xla_call_module.shardings.array_sharding import (
     MAXIMAL,
     REPLICATED,
     TILED,
+    DimAxes,
+    Mesh,
+    MeshAxis,
+    Placement,
     Sharding,
+    listed_order,
     maximal,
     place,
 )
-from xla_call_module.shardings.device_order import listed_order
-from xla_call_module.shardings.placements import DimAxes, Mesh, MeshAxis, Placement
 from xla_call_module.shardings.sharding_protos import sharding_from_proto, sharding_to_proto
 
 __all__ = [

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from xla_call_module.shardings.array_sharding import Sharding
-from xla_call_module.shardings.placements import DimAxes, Mesh, MeshAxis, Placement
+from xla_call_module.shardings.array_sharding import DimAxes, Mesh, MeshAxis, Placement, Sharding
 from xla_call_module.shardings.sharding_text import sharding_from_text, sharding_to_text
 
 __all__ = ["decode_shardings", "encode_shardings"]

@@ -1,15 +1,19 @@
-"""A sharding as the message `xla.OpSharding`, in its wire format.
+"""A sharding as the message `xla.OpSharding`, which nodes have in attributes, as bytes.
 
-TensorFlow keeps such messages as bytes in attributes of nodes, so the few fields are read and
-written here, without a class of the message: one of TensorFlow's, one of JAX's and one of our own
-would have to be kept apart.
+The message is declared here in a descriptor pool of its own, beside those of TensorFlow and of JAX.
 
-Source: xla/xla_data.proto, `OpSharding`; https://protobuf.dev/programming-guides/encoding/.
+Source: xla/xla_data.proto, `OpSharding`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from xla_call_module.errors import FormatError
 from xla_call_module.shardings.array_sharding import (
@@ -20,10 +24,12 @@ from xla_call_module.shardings.array_sharding import (
     TUPLE,
     UNKNOWN,
     UNREDUCED,
+    DeviceOrder,
     Sharding,
+    iota_order,
+    listed_order,
     maximal,
 )
-from xla_call_module.shardings.device_order import DeviceOrder, iota_order, listed_order
 
 __all__ = ["sharding_from_proto", "sharding_to_proto"]
 
@@ -31,19 +37,41 @@ _TYPES = {
     REPLICATED: 0, MAXIMAL: 1, TUPLE: 2, TILED: 3, MANUAL: 4, UNKNOWN: 5, UNREDUCED: 6,
 }  # fmt: skip
 _KINDS = {number: kind for kind, number in _TYPES.items()}
-_TYPE, _TILES, _DEVICES, _ELEMENTS, _LAST_REPLICATED, _METADATA = 1, 3, 4, 5, 6, 7
-_SUBGROUPS, _RESHAPE, _TRANSPOSE = 8, 9, 10
-_REPEATED = (_TILES, _DEVICES, _SUBGROUPS, _RESHAPE, _TRANSPOSE)
-_VARINT, _BYTES = 0, 2
 # Of a message `OpMetadata`: how XLA marks what is to become of unreduced parts.
 _REDUCTION, _SUM = b"sdy::reduction_op", b"\x12\x03SUM"
-_MAX_VARINT = 10
-# A tuple has no tuples in it.
-_MAX_DEPTH = 1
+# The enum is a number here, and the metadata are bytes; on the wire they are the same.
+_SCALAR = FieldDescriptorProto.LABEL_OPTIONAL
+_REPEATED = FieldDescriptorProto.LABEL_REPEATED
+_FIELDS = (
+    ("type", 1, _SCALAR, FieldDescriptorProto.TYPE_INT32),
+    ("tile_assignment_dimensions", 3, _REPEATED, FieldDescriptorProto.TYPE_INT64),
+    ("tile_assignment_devices", 4, _REPEATED, FieldDescriptorProto.TYPE_INT64),
+    ("tuple_shardings", 5, _REPEATED, FieldDescriptorProto.TYPE_MESSAGE),
+    ("replicate_on_last_tile_dim", 6, _SCALAR, FieldDescriptorProto.TYPE_BOOL),
+    ("metadata", 7, _REPEATED, FieldDescriptorProto.TYPE_BYTES),
+    ("last_tile_dims", 8, _REPEATED, FieldDescriptorProto.TYPE_INT32),
+    ("iota_reshape_dims", 9, _REPEATED, FieldDescriptorProto.TYPE_INT64),
+    ("iota_transpose_perm", 10, _REPEATED, FieldDescriptorProto.TYPE_INT32),
+)
+
+
+def _declare_message() -> Any:
+    file = FileDescriptorProto(name="op_sharding.proto", package="xla", syntax="proto3")
+    message = file.message_type.add(name="OpSharding")
+    for name, number, label, kind in _FIELDS:
+        field = message.field.add(name=name, number=number, label=label, type=kind)
+        if kind == FieldDescriptorProto.TYPE_MESSAGE:
+            field.type_name = ".xla.OpSharding"
+    pool = DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return GetMessageClass(pool.FindMessageTypeByName("xla.OpSharding"))
+
+
+_OpSharding = _declare_message()
 
 
 def sharding_to_proto(sharding: Sharding, *, version: int = 2) -> bytes:
-    """The serialized `OpSharding`, byte by byte as XLA serializes it.
+    """Return the serialized `OpSharding`, byte by byte as XLA serializes it.
 
     Args:
         sharding: any; kinds of memory and names of axes have no place in it.
@@ -54,26 +82,11 @@ def sharding_to_proto(sharding: Sharding, *, version: int = 2) -> bytes:
         >>> sharding_to_proto(tiled([2, 2]), version=1).hex(" ")
         '08 03 1a 02 02 02 22 04 00 01 02 03'
     """
-    fields = bytearray()
-    if _TYPES[sharding.kind]:
-        fields += _number(_TYPE, _TYPES[sharding.kind])
-    fields += _packed(_TILES, sharding.tiles)
-    iota = sharding.order if sharding.order is not None and sharding.order.is_iota else None
-    if sharding.order is not None and (iota is None or version == 1):
-        fields += _packed(_DEVICES, sharding.order.devices())
-    for element in sharding.elements:
-        fields += _message(_ELEMENTS, sharding_to_proto(element, version=version))
-    if sharding.subgroups == (REPLICATED,):
-        fields += _number(_LAST_REPLICATED, 1)
-    else:
-        fields += _packed(_SUBGROUPS, [_TYPES[kind] for kind in sharding.subgroups])
-    if iota is not None and version != 1:
-        fields += _packed(_RESHAPE, iota.reshape) + _packed(_TRANSPOSE, iota.transpose)
-    return bytes(fields)
+    return bytes(_encode(sharding, version).SerializeToString(deterministic=True))
 
 
 def sharding_from_proto(data: bytes) -> Sharding:
-    """The sharding that a serialized `OpSharding` says, of either version.
+    """Return the sharding that a serialized `OpSharding` says, of either version.
 
     Where in the program it was set is left out.
 
@@ -86,40 +99,65 @@ def sharding_from_proto(data: bytes) -> Sharding:
         >>> sharding_from_proto(bytes.fromhex("08031a0202024a0104520100")).device_indices((4, 2))[1]
         (slice(0, 2, None), slice(1, 2, None))
     """
-    return _decode(data, 0)
+    try:
+        message = _OpSharding.FromString(data)
+    except DecodeError as error:
+        raise FormatError(
+            f"{len(data)} bytes are no OpSharding message: {error}. To do: write the file again."
+        ) from error
+    return _decode(message, is_element=False)
 
 
-def _decode(data: bytes, depth: int) -> Sharding:
-    kind, last_replicated, elements = REPLICATED, False, []
-    lists: dict[int, list[int]] = {field: [] for field in _REPEATED}
-    for field, value in _fields(data):
-        if field in lists:
-            lists[field] += _varints(value) if isinstance(value, bytes) else [value]
-        elif field == _TYPE and isinstance(value, int):
-            kind = _kind(value)
-        elif field == _LAST_REPLICATED and isinstance(value, int):
-            last_replicated = bool(value)
-        elif field == _ELEMENTS and isinstance(value, bytes) and depth < _MAX_DEPTH:
-            elements.append(_decode(value, depth + 1))
-        elif field == _METADATA and isinstance(value, bytes):
-            _check_metadata(value)
-        elif value:
-            raise FormatError(
-                f"An OpSharding message has the field {field}, which has no meaning here: {value!r}"
-                ". To do: read it with a newer version of this package."
-            )
+def _encode(sharding: Sharding, version: int) -> Any:
+    order = sharding.order
+    is_iota = order is not None and order.is_iota and version != 1
+    last_replicated = sharding.subgroups == (REPLICATED,)
+    return _OpSharding(
+        type=_TYPES[sharding.kind],
+        tile_assignment_dimensions=sharding.tiles,
+        tile_assignment_devices=() if order is None or is_iota else order.devices(),
+        tuple_shardings=[_encode(element, version) for element in sharding.elements],
+        replicate_on_last_tile_dim=last_replicated,
+        last_tile_dims=() if last_replicated else [_TYPES[kind] for kind in sharding.subgroups],
+        iota_reshape_dims=order.reshape if order is not None and is_iota else (),
+        iota_transpose_perm=order.transpose if order is not None and is_iota else (),
+    )
+
+
+def _decode(message: Any, *, is_element: bool) -> Sharding:
+    unknown: Any = UnknownFieldSet(message)  # a sequence, and its stub does not say so
+    fields = [field.field_number for field in unknown if field.data]
+    # A tuple has no tuples in it.
+    if is_element and message.tuple_shardings:
+        fields.append(_OpSharding.DESCRIPTOR.fields_by_name["tuple_shardings"].number)
+    if fields:
+        raise FormatError(
+            f"An OpSharding message has the field {fields[0]}, which has no meaning here. To do: "
+            "read it with a newer version of this package."
+        )
+    for metadata in message.metadata:
+        _check_metadata(metadata)
+    kind, devices = _kind(message.type), message.tile_assignment_devices
+    elements = tuple(_decode(element, is_element=True) for element in message.tuple_shardings)
     if kind == TUPLE:
-        return Sharding(TUPLE, elements=tuple(elements))
-    if kind == MAXIMAL and len(lists[_DEVICES]) == 1:
-        return maximal(lists[_DEVICES][0])
-    subgroups = tuple(_kind(number) for number in lists[_SUBGROUPS])
+        return Sharding(TUPLE, elements=elements)
+    if kind == MAXIMAL and len(devices) == 1:
+        return maximal(devices[0])
+    subgroups = tuple(map(_kind, message.last_tile_dims))
     return Sharding(
         kind,
-        tuple(lists[_TILES]),
-        _order(lists),
-        (REPLICATED,) if last_replicated else subgroups,
-        tuple(elements),
+        tuple(message.tile_assignment_dimensions),
+        _order(message),
+        (REPLICATED,) if message.replicate_on_last_tile_dim else subgroups,
+        elements,
     )
+
+
+def _order(message: Any) -> DeviceOrder | None:
+    if message.iota_reshape_dims:
+        return iota_order(message.iota_reshape_dims, message.iota_transpose_perm)
+    devices = message.tile_assignment_devices
+    return listed_order(devices) if devices else None
 
 
 def _check_metadata(data: bytes) -> None:
@@ -131,78 +169,7 @@ def _check_metadata(data: bytes) -> None:
         )
 
 
-def _order(lists: dict[int, list[int]]) -> DeviceOrder | None:
-    if lists[_RESHAPE]:
-        return iota_order(lists[_RESHAPE], lists[_TRANSPOSE])
-    return listed_order(lists[_DEVICES]) if lists[_DEVICES] else None
-
-
 def _kind(number: int) -> str:
     if number not in _KINDS:
         raise FormatError(f"An OpSharding message has the type {number}; known are {_KINDS}.")
     return _KINDS[number]
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message, each with its number or its bytes."""
-    position = 0
-    while position < len(data):
-        tag, position = _varint(data, position)
-        value, position = _varint(data, position)
-        field, wire = tag >> 3, tag & 7
-        if wire == _VARINT:
-            yield field, value
-            continue
-        if wire != _BYTES or position + value > len(data):
-            raise FormatError(
-                f"{len(data)} bytes are no OpSharding message: at byte {position} is a field of "
-                f"wire type {wire} and length {value}. To do: write the file again."
-            )
-        yield field, data[position : position + value]
-        position += value
-
-
-def _varints(data: bytes) -> list[int]:
-    found, position = [], 0
-    while position < len(data):
-        value, position = _varint(data, position)
-        found.append(value)
-    return found
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(_MAX_VARINT):
-        if position >= len(data):
-            break
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << (7 * shift)
-        if byte < 0x80:
-            return value, position
-    raise FormatError(
-        f"{len(data)} bytes are no OpSharding message: a number does not end at byte {position}. "
-        "To do: write the file again."
-    )
-
-
-def _encode_varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _encode_varint(field << 3 | _VARINT) + _encode_varint(value)
-
-
-def _message(field: int, data: bytes) -> bytes:
-    return _encode_varint(field << 3 | _BYTES) + _encode_varint(len(data)) + data
-
-
-def _packed(field: int, values: Iterable[int] | Sequence[int]) -> bytes:
-    data = b"".join(map(_encode_varint, values))
-    return _message(field, data) if data else b""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 
 from xla_call_module.errors import FormatError
-from xla_call_module.shardings.placements import DimAxes, Mesh, MeshAxis, Placement
+from xla_call_module.shardings.array_sharding import DimAxes, Mesh, MeshAxis, Placement
 
 __all__ = [
     "MESH_TEXT",
