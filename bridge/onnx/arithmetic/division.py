@@ -97,9 +97,7 @@ def _traps(graph: Graph, divisor: Value) -> tuple[Value, Value]:
 
 def _power(graph: Graph, op: Operation) -> Value:
     base, exponent = op.operands
-    is_square = exponent.array is not None and exponent.array.size == 1 and exponent.scalar == 2
-    if is_square and base.dtype == np.float64:
-        # ONNX Runtime looks for normalizations around Pow, with epsilon as a float32 or without it.
+    if base.is_float and exponent.scalar == 2:
         return nodes.elementwise(graph, "Mul", base, base)
     if base.is_float:
         return nodes.elementwise(graph, "Pow", base, exponent)

@@ -112,6 +112,8 @@ def _mean(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
     fact = graph.recall(dividend.name if column is None else column.inputs[0])
     if not isinstance(fact, Reduction) or fact.reducer != "add" or divisor.scalar is None:
         return None
+    if _is_power(graph, fact.name):
+        return None
     sizes = [fact.shape[axis] for axis in fact.axes]
     count = math.prod(size for size in sizes if isinstance(size, int))
     if not all(isinstance(size, int) for size in sizes) or float(divisor.scalar) != count:
@@ -129,6 +131,17 @@ def _mean(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
         keepdims=int(column is not None),
     )
     return made.broadcast_to(dividend.shape)
+
+
+def _is_power(graph: Graph, name: str) -> bool:
+    """Whether a value is a power, around whose mean ONNX Runtime sees normalizations.
+
+    It does not look at the exponent, and takes another epsilon than the graph has.
+    """
+    node = graph.source(name)
+    while node is not None and node.op_type == "Cast":
+        node = graph.source(node.inputs[0])
+    return node is not None and node.op_type == "Pow"
 
 
 def _gelu(graph: Graph, value: Value, chance: Value) -> Value | None:

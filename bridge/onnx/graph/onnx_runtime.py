@@ -126,9 +126,9 @@ DEVIATIONS = (
     ),
     Deviation(
         "Pow ReduceMean Sqrt Div",
-        "a float64 normalization is fused with its epsilon as a float32 (LayerNormFusion), or with "
-        "1e-5 whatever it was (SimplifiedLayerNormFusion)",
-        "arithmetic.division",
+        "a normalization is fused whatever the exponent, with an epsilon of 1e-5 where the sum has "
+        "it first, is no constant or is float64 (LayerNormFusion, SimplifiedLayerNormFusion)",
+        "arithmetic.division arithmetic.fusions",
     ),
     Deviation(
         "Transpose MatMul",
