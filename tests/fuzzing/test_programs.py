@@ -220,6 +220,11 @@ class TestTolerance:
             lambda x: [jax.lax.scan(lambda c, y: (c + y, c * y), x[0], x)[1]],
             lambda x: [jax.lax.cond(x[0] > 0, jnp.sin, jnp.cos, x)],
             lambda x: [jax.lax.while_loop(lambda c: c.sum() > 1, lambda c: c * 0.4, jnp.abs(x))],
+            lambda x: [
+                jax.vmap(lambda y: jax.lax.while_loop(lambda c: c > 0.5, lambda c: c * 0.4, y))(
+                    jnp.abs(x)
+                )
+            ],
             lambda x: [jax.checkpoint(jnp.tanh)(x), jax.nn.relu(x), jax.jit(jnp.cumsum)(x)],
             lambda x: [jnp.linalg.cholesky(jnp.outer(x, x) + 9 * jnp.eye(3))],
             lambda x: [jax.grad(lambda y: jnp.prod(jnp.sin(y)))(x)],

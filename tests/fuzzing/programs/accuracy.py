@@ -305,11 +305,22 @@ def _cond(params: Any, operands: list[Any], noise: _Noise) -> Any:
 def _while(params: Any, operands: list[Any], noise: _Noise) -> Any:
     split = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     cond, body, init = operands[: split[0]], operands[split[0] : split[1]], operands[split[1] :]
-    return lax.while_loop(
-        lambda state: _run(params["cond_jaxpr"], [*cond, *state], noise)[0],
-        lambda state: _run(params["body_jaxpr"], [*body, *state], noise),
-        init,
-    )
+
+    def goes_on(state: list[Any]) -> Any:
+        return _run(params["cond_jaxpr"], [*cond, *state], noise)[0]
+
+    def step(state: list[Any]) -> list[Any]:
+        found = _run(params["body_jaxpr"], [*body, *state], noise)
+        # Of a batch of loops those that have ended stay as they are, as JAX lowers it.
+        open_ = goes_on(state)
+        if not open_.ndim:
+            return found
+        return [
+            jnp.where(lax.expand_dims(open_, range(open_.ndim, new.ndim)), new, old)
+            for new, old in zip(found, state, strict=True)
+        ]
+
+    return lax.while_loop(lambda state: jnp.any(goes_on(state)), step, init)
 
 
 def _scan(params: Any, operands: list[Any], noise: _Noise) -> Any:
