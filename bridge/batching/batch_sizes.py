@@ -52,5 +52,5 @@ def parse_buckets(value: Any) -> tuple[int, ...]:
 
 
 def is_size(value: Any) -> bool:
-    """Whether it is a whole number, of whatever sign."""
+    """Return whether it is a whole number, of whatever sign."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

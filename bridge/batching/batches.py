@@ -29,7 +29,7 @@ __all__ = ["BatchedSignature"]
 # The message of the shape assertions that `jax.export` makes of constraints.
 _CONSTRAINT = re.compile(r"(Input shapes do not match .*?\.) ", re.DOTALL)
 # Without buckets, a batch has as many elements as a power of two up to this one, or more batches.
-_MOST_DOUBLINGS = 16
+_MAX_DOUBLINGS = 16
 # By which part of its largest number a result may differ from one run of a program to the next.
 _ROUNDING = 1e-4
 # How many kinds of batches are remembered as those that the module refuses.
@@ -150,7 +150,7 @@ class BatchedSignature:
         """Once, see that the operations of the module treat each row for itself.
 
         Raises:
-            StructureError: they do not, or nobody knows.
+            StructureError: they do not, or that is not known.
         """
         if shared in self._shown:
             return
@@ -159,9 +159,9 @@ class BatchedSignature:
         own = [index for name, index in inputs.items() if name not in shared]
         call = from_exported(signature.exported, allow_flat_trees=True)
         size = batch if isinstance(batch, int) else str(batch)
-        found = results_in_batches(call, size, own)
+        results = results_in_batches(call, size, own)
         for name, index in signature.binding.outputs.items():
-            if (mixing := found[index].mixing) is not None:
+            if (mixing := results[index].mixing) is not None:
                 raise StructureError(
                     f"A row of the output {name} of {key} {mixing.consequence}: {mixing.text}. So "
                     "results would depend on which elements happen to come together. To do: export "
@@ -177,7 +177,7 @@ class BatchedSignature:
             return self._buckets
         if isinstance(batch, int):
             return (batch,)
-        names, powers = symbols(str(batch)), [1 << n for n in range(_MOST_DOUBLINGS + 1)]
+        names, powers = symbols(str(batch)), [1 << n for n in range(_MAX_DOUBLINGS + 1)]
         if len(names) == 1:
             (name,) = names
             sizes = {evaluate(str(batch), {name: power}) for power in powers}
@@ -302,11 +302,11 @@ class BatchedSignature:
 
 
 def _refusal(error: Exception) -> str:
-    """What a module says of a size against its constraints; any other error is raised again."""
+    """Return the reason of a violated constraint on a size; any other error is raised again."""
     cause: BaseException | None = error
     while cause is not None:
-        if found := _CONSTRAINT.search(str(cause)):
-            return found[1]
+        if constraint := _CONSTRAINT.search(str(cause)):
+            return constraint[1]
         cause = cause.__cause__
     if not isinstance(error, StructureError):
         raise error
@@ -323,7 +323,7 @@ def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def _are_close(one: Any, other: Any) -> bool:
-    """Whether they are the same but for the order of sums, which is not the same on each device."""
+    """Return whether they are the same but for the order of sums, which differs between devices."""
     one, other = np.asarray(one), np.asarray(other)
     if one.dtype.kind in "biu":
         return np.array_equal(one, other)
@@ -339,7 +339,7 @@ def _stack(column: Sequence[Any]) -> Any:
 
 
 def _is_key(value: Any) -> bool:
-    """Whether it is an array of typed PRNG keys, which numpy has not."""
+    """Return whether it is an array of typed PRNG keys, which numpy has not."""
     return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
 
 
@@ -349,10 +349,10 @@ def _dtype_of(leaf: Any) -> Any:
 
 
 def _is_like(element: Any, expected: Any) -> bool:
-    """Whether a pytree has the structure of another one, in which keys of dicts may be text."""
-    found = tree_util.tree_structure(element)
+    """Return whether a pytree has the structure of another one, whose dict keys may be text."""
+    structure = tree_util.tree_structure(element)
     wanted: Any = tree_util.tree_structure(expected)  # the stub of its class lacks `==`
-    return bool(wanted in (found, with_text_keys(found)))
+    return bool(wanted in (structure, with_text_keys(structure)))
 
 
 def _text(shape: Sequence[Any]) -> str:

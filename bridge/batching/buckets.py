@@ -109,17 +109,17 @@ def _batch_symbol(signature: Signature, call: CallModule) -> str:
         if call.args[index].shape
     }
     symbolic = {name: str(dim) for name, dim in leading.items() if isinstance(dim, str)}
-    found = sorted(set(symbolic.values()))
+    leaders = sorted(set(symbolic.values()))
     listed = ", ".join(f"{name} {call.args[signature.inputs[name]]}" for name in signature.inputs)
-    if len(found) != 1 or symbols(found[0]) != {found[0]}:
-        what = f"the dimensions {' and '.join(found)}" if found else "no symbolic dimension"
+    if len(leaders) != 1 or symbols(leaders[0]) != {leaders[0]}:
+        what = f"the dimensions {' and '.join(leaders)}" if leaders else "no symbolic dimension"
         raise StructureError(
             f"batch_buckets needs one dimension variable that leads the inputs of {signature.key}; "
             f"{what} leads them: {listed}. To do: export it with the batch first and under one "
             "name, as in jax.export.symbolic_shape('b, 28, 28'); or name the signatures that have "
             "batches, as in batch_buckets={'serving_default': (1, 8)}."
         )
-    return found[0]
+    return leaders[0]
 
 
 def _check_dimensions(what: str, spec: TensorSpec, buckets: BatchBuckets) -> None:
@@ -140,9 +140,9 @@ def _check_rows(signature: Signature, call: CallModule, buckets: BatchBuckets) -
         StructureError: there is one.
     """
     batches = [index for index, spec in enumerate(call.args) if buckets.lead(spec)]
-    found = results_in_batches(call, buckets.symbol, batches)
+    results = results_in_batches(call, buckets.symbol, batches)
     names = {index: name for name, index in signature.outputs.items()}
-    for index, (spec, value) in enumerate(zip(call.results, found, strict=True)):
+    for index, (spec, value) in enumerate(zip(call.results, results, strict=True)):
         if (mixing := value.mixing) is None:
             continue
         what = f"The output {names[index]} of {signature.key}"

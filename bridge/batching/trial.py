@@ -38,7 +38,7 @@ _SEED = 20
 # A bucket of fewer rows shows less of what an added row does.
 _ROWS = 3
 # Up to how many rows one is looked for that the constraints allow.
-_MOST_ROWS = 65
+_MAX_ROWS = 65
 # How far apart two programs of one function may round, relative to the largest number of a result:
 # this many units in the last place of its dtype.
 _UNITS = 1 << 12
@@ -121,7 +121,7 @@ def _choose_others(
 
 
 def _accepts(exported: export.Exported, sizes: Mapping[str, int]) -> bool:
-    """Whether the shape assertions and constraints of a function hold, as JAX has them."""
+    """Return whether the shape assertions and constraints of a function hold, as JAX has them."""
     specs = [_spec(aval, sizes) for aval in exported.in_avals]
     try:
         jax.eval_shape(call_flat(exported), *specs)
@@ -136,7 +136,7 @@ def _spec(aval: Any, sizes: Mapping[str, int]) -> jax.ShapeDtypeStruct:
 
 
 def _may_not_end(call: CallModule) -> bool:
-    """Whether there is a loop that nobody knows to end, as for values that it is not made for."""
+    """Return whether there is a loop that may not end for values that it is not made for."""
     if b"while" not in call.module:  # names of operations are plain text in MLIR bytecode
         return False
     with open_module(call.module) as module:
@@ -185,12 +185,12 @@ class _Trial:
 
     def _repeated(self, leaves: Sequence[Any], rows: int) -> list[Any]:
         """The inputs with the last of some rows in place of all that come after it."""
-        found = list(leaves)
+        repeated = list(leaves)
         for index in self._batches:
             batch = leaves[index]
             last = np.repeat(batch[rows - 1 : rows], len(batch) - rows, axis=0)
-            found[index] = np.concatenate([batch[:rows], last])
-        return found
+            repeated[index] = np.concatenate([batch[:rows], last])
+        return repeated
 
     def _fewer(self, sizes: Mapping[str, int]) -> list[int]:
         """Numbers of rows, an odd and an even one of about half of the bucket.
@@ -198,7 +198,7 @@ class _Trial:
         They are some that the function takes, if there are any.
         """
         size = sizes[self._buckets.symbol]
-        near = sorted(range(1, min(size, _MOST_ROWS)), key=lambda rows: abs(rows - (size + 1) // 2))
+        near = sorted(range(1, min(size, _MAX_ROWS)), key=lambda rows: abs(rows - (size + 1) // 2))
         taken = [n for n in near if _accepts(self._exported, {**sizes, self._buckets.symbol: n})]
         first = [next((n for n in taken if n % 2 == odd), None) for odd in (1, 0)]
         return [n for n in first if n is not None] or near[:1]

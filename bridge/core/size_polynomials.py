@@ -1,4 +1,4 @@
-"""Sizes of dimensions: whole numbers, or polynomials of what only a run knows.
+"""Sizes of dimensions: whole numbers, or polynomials of dimension variables and other sizes.
 
 `jax.export` calls its own symbolic dimensions; here are those of every tensor on the way as well,
 with an arithmetic that is exact and knows few simplifications.
@@ -78,11 +78,11 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """How many times a loop has gone round.
+    """The number of iterations that a loop has done.
 
     Attributes:
         name: of the value in the graph.
-        limit: how many times it goes round in all; None where only a run knows.
+        limit: the number of all iterations; None where it is dynamic.
     """
 
     name: str
@@ -184,7 +184,7 @@ def _sum(*polynomials: Mapping[_Monomial, int]) -> Dim:
 def numbers_of(shape: Iterable[Dim]) -> tuple[int, ...]:
     """A shape of which all sizes are numbers."""
     numbers = tuple(dim for dim in shape if isinstance(dim, int))
-    assert len(numbers) == len(tuple(shape)), "only a run knows its sizes"
+    assert len(numbers) == len(tuple(shape)), "the sizes are static"
     return numbers
 
 
@@ -199,7 +199,7 @@ def of_atom(atom: Atom) -> Size:
 
 
 def is_static(shape: Iterable[Dim]) -> bool:
-    """Whether all sizes are numbers."""
+    """Return whether all sizes are numbers."""
     return all(isinstance(dim, int) for dim in shape)
 
 
@@ -338,7 +338,7 @@ def _are_natural(left: Dim, right: Dim) -> bool:
 
 
 def compare(direction: str, left: Dim, right: Dim) -> bool | None:
-    """Whether one size is before another one; None where that is not so or so for all sizes.
+    """Return whether one size is before another one; None where that is not so or so for all sizes.
 
     Args:
         direction: as StableHLO has it, such as `LT`.

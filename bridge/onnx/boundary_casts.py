@@ -76,16 +76,16 @@ def cast_at_boundary(module: Any) -> None:
 
 def _storage_type(type_: Any) -> Any:
     """The type of what holds a tensor."""
-    found = tensor_type(str(type_))
-    narrow = NARROW_TYPES.get(found.element)
+    tensor = tensor_type(str(type_))
+    narrow = NARROW_TYPES.get(tensor.element)
     if narrow is None:
         return type_
     element = dtype_from_name(narrow.storage_dtype.name, where=str(type_)).mlir
-    return ir.Type.parse(str(dataclasses.replace(found, element=element)), type_.context)
+    return ir.Type.parse(str(dataclasses.replace(tensor, element=element)), type_.context)
 
 
 def _change_arguments(block: Any, takes: Sequence[Any], names: Sequence[str]) -> None:
-    """New arguments of these types and names, of which the old ones are computed."""
+    """Give a block arguments of other types, and compute the old ones from them."""
     old = list(block.arguments)
     first = next(iter(block.operations))
     with block.owner.context:
@@ -102,7 +102,7 @@ def _change_arguments(block: Any, takes: Sequence[Any], names: Sequence[str]) ->
 
 
 def _names(module: Any, count: int) -> Sequence[str]:
-    """What the function calls its arguments; the platform index, if there is any, has no name."""
+    """Return the names of the arguments; the platform index, if there is any, has none."""
     names = read_main(module).names
     return ("",) * (count - len(names)) + names
 

@@ -172,9 +172,9 @@ def _serialize(path: Path, module: Any) -> bytes:
             define_chlo(module)
             return serialize_module(module, version)
     except (RuntimeError, ValueError, ir.MLIRError) as error:
-        found = re.search(r"failed to legalize operation '([\w.]+)'", str(error))
+        operation = re.search(r"failed to legalize operation '([\w.]+)'", str(error))
         raise FormatError(
-            f"{path}: {found[1] if found else 'an operation'} has no form in StableHLO "
+            f"{path}: {operation[1] if operation else 'an operation'} has no form in StableHLO "
             f"{'.'.join(map(str, version))}: {first_line(error)}. To do: write it in operations of "
             "StableHLO."
         ) from error
@@ -194,14 +194,14 @@ def _parse(path: Path, content: bytes) -> Any:
 
 
 def _cure(error: str, content: bytes) -> str:
-    """What to do about a text that cannot be parsed."""
+    """Return the remedy for a text that cannot be parsed."""
     if "!quant." in error or '!"quant"' in error:
         return (
             "write out what its quantized types mean, which are not in jaxlib: integers, with the "
             "scale and the zero point as operations"
         )
-    if found := re.search(r"Dialect `(\w+)' not found", error):
-        return f"leave out the operations of the dialect {found[1]}, which is not StableHLO's"
+    if dialect := re.search(r"Dialect `(\w+)' not found", error):
+        return f"leave out the operations of the dialect {dialect[1]}, which is not StableHLO's"
     if "redefinition of symbol" in error:
         return "keep one of its programs; lines of // ----- are between them in files of several"
     if "unregistered dialect" in error:
@@ -216,7 +216,7 @@ def _cure(error: str, content: bytes) -> str:
 
 
 def _spec(type_: TensorType, path: str, *, described: bool) -> TensorSpec:
-    """With a shape only where there is no argument from which it could be found out."""
+    """Return the spec of an argument or result, without a shape if that can be inferred."""
     shape = tuple(dim or 0 for dim in type_.shape) if described else None
     return TensorSpec(shape, _dtype_of(type_, path), path)
 

@@ -90,8 +90,8 @@ def _convert(program: Program, version: int, *, may_rise: bool) -> BareModel:
     graph = Graph(version, outer=outermost)
     with open_module(program.call.module) as module:
         compose_custom_calls(module)
-        found = walk_main(graph, module, [arguments[index] for index in program.call.kept])
-        for name, value, spec in zip(names, found, program.call.results, strict=True):
+        results = walk_main(graph, module, [arguments[index] for index in program.call.kept])
+        for name, value, spec in zip(names, results, program.call.results, strict=True):
             graph.add_result(value, name, spec.shape)
     proto, initializers = to_graph(graph, program.call.name)
     model = helper.make_model(

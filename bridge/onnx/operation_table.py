@@ -1,4 +1,4 @@
-"""Which operations of StableHLO become operations of ONNX, and by which rule.
+"""The table of the rules by which operations of StableHLO become operations of ONNX.
 
 What is not in here is refused: complex numbers and FFTs, collectives, what talks to the host, and
 custom calls of vendors' libraries. Linear algebra has been replaced by other operations before
@@ -59,13 +59,13 @@ _ATTRIBUTES = (
 
 
 def _nothing(graph: Graph, op: Operation) -> Sequence[Value]:
-    """ONNX has no assertions: the shapes of the inputs are the caller's."""
+    """Leave out an assertion: ONNX has none, the shapes of inputs are the caller's."""
     del graph, op
     return ()
 
 
 def _expectation(graph: Graph, op: Operation) -> Sequence[Value]:
-    """Nothing, as of an assertion; before StableHLO 1.0 these say whether they hold."""
+    """Leave out an expectation, or refuse one whose result says whether it holds."""
     if op.results:
         op.refuse(
             "it says whether a result is the one that is expected, which is for a test to say",
@@ -90,10 +90,10 @@ def _tan(graph: Graph, op: Operation) -> Value:
 
 
 def _top_k(graph: Graph, op: Operation) -> Sequence[Value]:
-    found = top_k(graph, op)
-    if found is None:
+    results = top_k(graph, op)
+    if results is None:
         op.refuse("it has settings that are not known")
-    return found
+    return results
 
 
 # The rule of each target of a `stablehlo.custom_call`.

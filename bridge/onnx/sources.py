@@ -1,4 +1,4 @@
-"""What is converted: an `Exported`, a file or a SavedModel, with its parameters and names."""
+"""The source of a model: an `Exported`, a file or a SavedModel, with its parameters and names."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _call_of(exported: export.Exported) -> CallModule:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What the arguments and results of a function are called."""
+    """The names of the arguments and results of a function."""
 
     arguments: Sequence[str]
     results: Sequence[str]
@@ -154,7 +154,7 @@ def _names(
 
 
 def _is_vjp(call: CallModule) -> bool:
-    """Whether JAX made it as the VJP of a function: its arguments are leaves, in their order."""
+    """Return whether JAX made a call as a VJP, whose arguments are leaves in their order."""
     return bool(call.operands) and all(spec.name.startswith(_OF_VJP) for spec in call.operands)
 
 

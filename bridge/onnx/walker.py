@@ -35,7 +35,7 @@ _IGNORED = frozenset({
 
 
 def walk_main(graph: Graph, module: Any, arguments: Sequence[Value]) -> list[Value]:
-    """What the public function of a parsed module returns.
+    """Return the results of the public function of a parsed module, which is added to a graph.
 
     Args:
         graph: where its operations are put.
@@ -60,7 +60,7 @@ class _Walker:
     def walk(
         self, outside: _Values, graph: Graph, block: Any, arguments: Sequence[Value]
     ) -> list[Value]:
-        """What a block hands on at its end.
+        """Return the operands of the last operation of a block, which is added to a graph.
 
         Args:
             outside: the values that its operations see besides their own.
@@ -132,8 +132,8 @@ class _Walker:
 
         What JAX lowers once for several calls has only the last of them.
         """
-        found = re.match(r'loc\("([^"]*)"', str(raw.location))
-        own = _NESTED.sub(r"\1", found[1]) if found and ":" not in found[1] else ""
+        location = re.match(r'loc\("([^"]*)"', str(raw.location))
+        own = _NESTED.sub(r"\1", location[1]) if location and ":" not in location[1] else ""
         if not own or "/" in own or not self._scope:
             return own or self._scope
         return f"{self._scope}/{own}"
@@ -200,7 +200,7 @@ _UNPACK = "stablehlo.get_tuple_element"
 
 
 def _untupled(value: Any) -> Any:
-    """What was put where a value was taken from; the value itself if it is of no tuple.
+    """Return the value that was packed into a tuple; the value itself if it is of no tuple.
 
     Args:
         value: as MLIR has it.
@@ -208,10 +208,10 @@ def _untupled(value: Any) -> Any:
     Raises:
         UnsupportedError: the tuple was made by something else, or is used by something else.
     """
-    found = _untuple(value)
-    if _maker_of(found) == _PACK:
-        _refuse_tuple(found.owner)
-    return found
+    packed = _untuple(value)
+    if _maker_of(packed) == _PACK:
+        _refuse_tuple(packed.owner)
+    return packed
 
 
 def _untuple(value: Any) -> Any:

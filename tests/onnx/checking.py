@@ -49,7 +49,7 @@ def check(function, *arrays, shapes=None, rtol=1e-5, atol=0.0, reference=True, *
     return model
 
 
-def held(array):
+def to_storage(array):
     """An array as a model takes and returns it: integers of few bits and small floats in wider."""
     name = array.dtype.name
     if name in ("int2", "int4", "uint2", "uint4"):
@@ -58,7 +58,7 @@ def held(array):
     return array.astype("float32") if is_small else array
 
 
-def check_held(function, arrays, expected, *, shapes=None, **options):
+def check_narrow(function, arrays, expected, *, shapes=None, **options):
     """Assert what the results of a function of such arrays are, and return its model.
 
     Args:
@@ -70,7 +70,7 @@ def check_held(function, arrays, expected, *, shapes=None, **options):
     """
     exported = export.export(jax.jit(function))(*_specs(arrays, shapes))
     model = bridge.to_onnx(exported, **options)
-    given, results = list(map(held, arrays)), list(map(held, expected))
+    given, results = list(map(to_storage, arrays)), list(map(to_storage, expected))
     assert_same(run(model, given), results, rtol=0, atol=0.0)
     assert_same(evaluate(model, given), results, rtol=0, atol=0.0)
     return model

@@ -345,7 +345,7 @@ def _gru_step(params: Any, h: Any, x: Any) -> Any:
 
 
 def bigru() -> Model:
-    """Gated recurrent units in both directions, over a time that only a run knows."""
+    """Gated recurrent units in both directions, over a dynamic time."""
     draw, inputs, width = Draw(), 3, 5
     params = {name: _cell_params(draw, inputs, width, 3) for name in ("forwards", "backwards")}
 

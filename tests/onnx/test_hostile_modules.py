@@ -97,7 +97,7 @@ _ALWAYS = "%t = stablehlo.constant dense<true> : tensor<i1>"
 _NEVER = "%t = stablehlo.constant dense<false> : tensor<i1>"
 _BELOW = f"%t = stablehlo.compare LT, %x, %zero : ({_F32}, {_F32}) -> tensor<i1>"
 _REFUSED = {
-    "kernel": (_convolved(10**8), "100,000,000 places are the size of its kernel"),
+    "kernel": (_convolved(10**8), "its kernel has 100,000,000 places"),
     "always": (_loop(_ALWAYS), "always true, so it never ends"),
     "always_with_work": (_loop(_ALWAYS, "%y"), "always true, so it never ends"),
     "nested": (_nested(400), "regions in regions"),

@@ -10,7 +10,7 @@ import pytest
 from jax import export, lax
 
 import bridge
-from tests.onnx.checking import check, check_held, check_whole, evaluate, held, run
+from tests.onnx.checking import check, check_narrow, check_whole, evaluate, run, to_storage
 from tests.onnx.written import check_written, exported, type_of
 from xla_call_module.errors import DtypeError, UnsupportedError
 
@@ -99,22 +99,22 @@ def test_float64_is_not_rounded_twice(name):
 def test_conversions_to_other_dtypes(name):
     numbers = every(name)
     expected = [numbers.astype(np.float32), numbers.astype(np.float32) != 0]
-    check_held(lambda x: [x.astype(jnp.float32), x.astype(bool)], [numbers], expected)
+    check_narrow(lambda x: [x.astype(jnp.float32), x.astype(bool)], [numbers], expected)
     few = numbers[np.abs(numbers.astype(np.float32)) < 100]
     expected = [few.astype(np.float32).astype(np.int32), few.astype(np.float16)]
-    check_held(lambda x: [x.astype(jnp.int32), x.astype(jnp.float16)], [few], expected)
+    check_narrow(lambda x: [x.astype(jnp.int32), x.astype(jnp.float16)], [few], expected)
     whole = np.int32([0, 1, -1, 3, 6, -7, 100, -1000, 70000, 2**31 - 1])
     with np.errstate(all="ignore"):
         expected = whole.astype(np.float32).astype(dtype_of(name))
-    check_held(lambda x: x.astype(dtype_of(name)), [whole], [expected])
+    check_narrow(lambda x: x.astype(dtype_of(name)), [whole], [expected])
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if ALL[name] == 8])
 def test_bits(name):
     bits = np.arange(256).astype(np.uint8)
-    check_held(lambda x: lax.bitcast_convert_type(x, dtype_of(name)), [bits], [every(name)])
+    check_narrow(lambda x: lax.bitcast_convert_type(x, dtype_of(name)), [bits], [every(name)])
     words = np.arange(0, 65536, 37).astype(np.uint16)
-    check_held(lambda x: lax.bitcast_convert_type(x, dtype_of(name)), [words],
+    check_narrow(lambda x: lax.bitcast_convert_type(x, dtype_of(name)), [words],
                [words.view(np.uint8).reshape(-1, 2).view(dtype_of(name))])  # fmt: skip
     if np.isnan(every(name).astype(np.float32)).sum() > 1:
         program = export.export(jax.jit(lambda x: lax.bitcast_convert_type(x, jnp.uint8)))(
@@ -123,7 +123,7 @@ def test_bits(name):
         with pytest.raises(UnsupportedError, match=rf"bits of a NaN of {name} cannot be told"):
             bridge.to_onnx(program)
     else:
-        check_held(lambda x: lax.bitcast_convert_type(x, jnp.uint8), [every(name)], [bits])
+        check_narrow(lambda x: lax.bitcast_convert_type(x, jnp.uint8), [every(name)], [bits])
 
 
 @pytest.mark.skipif("float4_e2m1fn" not in NAMES, reason="JAX has no floats of 4 bits")
@@ -157,7 +157,9 @@ def test_arithmetic_of_all_pairs(name):
     program = export.export(jax.jit(function))(left, right)
     model = bridge.to_onnx(program)
     check_whole(model)
-    for found, wanted in zip(run(model, [held(left), held(right)]), expected, strict=True):
+    for found, wanted in zip(
+        run(model, [to_storage(left), to_storage(right)]), expected, strict=True
+    ):
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -167,7 +169,7 @@ def test_comparisons_of_all_pairs(name):
     wide = left.astype(np.float32), right.astype(np.float32)
     functions = [lax.eq, lax.ne, lax.lt, lax.le, lax.gt, lax.ge]
     expected = [np.asarray(do(*wide)) for do in functions]
-    check_held(lambda a, b: [do(a, b) for do in functions], [left, right], expected)
+    check_narrow(lambda a, b: [do(a, b) for do in functions], [left, right], expected)
 
 
 @each
@@ -184,7 +186,7 @@ def test_what_only_moves_values(name):
         ]  # fmt: skip
 
     expected = jax.jit(function)(x.astype(np.float32))
-    check_held(function, [x], [np.asarray(y).astype(x.dtype) for y in expected])
+    check_narrow(function, [x], [np.asarray(y).astype(x.dtype) for y in expected])
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "bfloat16"])
@@ -214,12 +216,12 @@ def test_order(name):
         return [jnp.argsort(x, 1), *lax.top_k(x, 5), jnp.sort(x, 1)]
 
     model = bridge.to_onnx(export.export(jax.jit(function))(x))
-    for found, wanted in zip(run(model, [held(x)]), jax.jit(function)(wide), strict=True):
+    for found, wanted in zip(run(model, [to_storage(x)]), jax.jit(function)(wide), strict=True):
         numbers = np.where(wanted == -np.inf, np.nan, wanted) if "fnuz" in name else wanted
         np.testing.assert_array_equal(found, numbers)
     model = bridge.to_onnx(export.export(jax.jit(lambda x: jnp.argmax(x, 1)))(x))
     expected = np.argmax(x.astype(np.float32), 1)  # of which NaN is
-    np.testing.assert_array_equal(run(model, [held(x)])[0], expected)
+    np.testing.assert_array_equal(run(model, [to_storage(x)])[0], expected)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in COMPUTED])
@@ -238,7 +240,7 @@ def test_products_of_matrices(name):
     a, b = (random.integers(-2, 3, shape).astype(dtype_of(name)) for shape in ((3, 4), (4, 2)))
     exact = a.astype(np.float32) @ b.astype(np.float32)
     expected = [exact, exact.astype(dtype_of(name))]
-    check_held(lambda a, b: [lax.dot(a, b, preferred_element_type=jnp.float32), lax.dot(a, b)],
+    check_narrow(lambda a, b: [lax.dot(a, b, preferred_element_type=jnp.float32), lax.dot(a, b)],
                [a, b], expected)  # fmt: skip
 
 
@@ -247,9 +249,9 @@ def test_gradients():
     x, w = np.float32([1.1, 1, -3]), np.arange(3).astype(ml_dtypes.float8_e4m3fnuz)
     program = export.export(jax.jit(lambda w, x: x * w.astype(jnp.float32)))(w, x)
     model = bridge.to_onnx(program.vjp(), opset=18)
-    of_w, of_x = run(model, [held(w), x, np.ones(3, np.float32)])
-    np.testing.assert_array_equal(of_w, held(x.astype(w.dtype)))
-    np.testing.assert_array_equal(of_x, held(w))
+    of_w, of_x = run(model, [to_storage(w), x, np.ones(3, np.float32)])
+    np.testing.assert_array_equal(of_w, to_storage(x.astype(w.dtype)))
+    np.testing.assert_array_equal(of_x, to_storage(w))
 
 
 def test_complex_numbers_are_refused_still():

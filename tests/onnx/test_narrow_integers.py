@@ -16,7 +16,7 @@ from jax import export, lax
 
 import bridge
 from bridge.cli.main import main
-from tests.onnx.checking import check_held, check_whole, evaluate, held, operations, run
+from tests.onnx.checking import check_narrow, check_whole, evaluate, operations, run, to_storage
 from tests.onnx.written import check_written, exported, type_of
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.errors import StructureError, UnsupportedError
@@ -65,7 +65,7 @@ def wide(array):
 def check_wide(function, *arrays, name, **options):
     """A function of which the result is that of wide integers, wrapped around at the end."""
     results = jax.tree_util.tree_leaves(jax.jit(function)(*map(wide, arrays)))
-    return check_held(function, arrays, [wrapped(x, name) for x in results], **options)
+    return check_narrow(function, arrays, [wrapped(x, name) for x in results], **options)
 
 
 @each
@@ -92,7 +92,7 @@ def test_jax_computes_the_same(name):
             lax.iota(a.dtype, 40), a < b, jnp.where(a == b, a, b),
         ]  # fmt: skip
 
-    check_held(function, [left, right], list(map(np.asarray, jax.jit(function)(left, right))))
+    check_narrow(function, [left, right], list(map(np.asarray, jax.jit(function)(left, right))))
 
 
 @each
@@ -100,9 +100,9 @@ def test_comparisons_of_all_pairs(name):
     left, right = pairs(name)
     functions = [lax.eq, lax.ne, lax.lt, lax.le, lax.gt, lax.ge]
     expected = [np.asarray(do(wide(left), wide(right))) for do in functions]
-    check_held(lambda a, b: [do(a, b) for do in functions], [left, right], expected)
+    check_narrow(lambda a, b: [do(a, b) for do in functions], [left, right], expected)
     expected = [np.where(wide(left) > wide(right), left, right).astype(left.dtype)]
-    check_held(lambda a, b: jnp.where(a > b, a, b), [left, right], expected)
+    check_narrow(lambda a, b: jnp.where(a > b, a, b), [left, right], expected)
 
 
 @each
@@ -117,7 +117,7 @@ def test_shifts_of_all_pairs(name):
         signed >> np.minimum(amounts, width - 1),
     ]
     functions = [lax.shift_left, lax.shift_right_logical, lax.shift_right_arithmetic]
-    check_held(lambda a, b: [do(a, b) for do in functions], [left, right],
+    check_narrow(lambda a, b: [do(a, b) for do in functions], [left, right],
                [wrapped(result, name) for result in results])  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def test_bits_are_counted(name):
     texts = [f"{int(n) & ((1 << width_of(name)) - 1):0{width_of(name)}b}" for n in every(name)]
     ones = [text.count("1") for text in texts]
     zeros = [len(text) - len(text.lstrip("0")) for text in texts]
-    check_held(lambda a: [lax.population_count(a), lax.clz(a)], [every(name)],
+    check_narrow(lambda a: [lax.population_count(a), lax.clz(a)], [every(name)],
                [wrapped(ones, name), wrapped(zeros, name)])  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def test_conversions_to_other_dtypes(name):
         made = [a.astype(target) for target in targets]
         return [x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x for x in made]
 
-    check_held(function, [every(name)], expected)
+    check_narrow(function, [every(name)], expected)
 
 
 @each
@@ -173,7 +173,7 @@ def test_conversions_from_other_dtypes(name):
     for source, values in numbers.items():
         array = np.array(values).astype(source)
         expected = [wrapped(array, name)]
-        check_held(lambda a: a.astype(dtype_of(name)), [array], expected)
+        check_narrow(lambda a: a.astype(dtype_of(name)), [array], expected)
 
 
 @each
@@ -183,7 +183,7 @@ def test_floats_become_the_nearest_integer_towards_zero(name, source):
                        16, 1e4, np.inf, -np.inf, np.nan], source)  # fmt: skip
     least, greatest = int(every(name)[0]), int(every(name)[-1])
     expected = np.clip(np.trunc(np.nan_to_num(floats.astype(float), nan=0.0)), least, greatest)
-    check_held(lambda a: a.astype(dtype_of(name)), [floats], [expected.astype(dtype_of(name))])
+    check_narrow(lambda a: a.astype(dtype_of(name)), [floats], [expected.astype(dtype_of(name))])
 
 
 @each
@@ -193,14 +193,14 @@ def test_bits_read_as_bytes_and_back(name):
     bytes_ = np.arange(256).astype(np.uint8)
     parts = np.stack([bytes_ >> (width * n) for n in range(each_byte)], axis=-1)
     elements = wrapped(parts, name)
-    check_held(lambda a: lax.bitcast_convert_type(a, dtype_of(name)), [bytes_], [elements])
-    check_held(lambda a: lax.bitcast_convert_type(a, jnp.uint8), [elements], [bytes_])
+    check_narrow(lambda a: lax.bitcast_convert_type(a, dtype_of(name)), [bytes_], [elements])
+    check_narrow(lambda a: lax.bitcast_convert_type(a, jnp.uint8), [elements], [bytes_])
     words = np.float32([1, -3.5, 1e10, np.pi, -0.0])
     of_words = wrapped(
         np.stack([words.view(np.uint32) >> (width * n) for n in range(32 // width)], axis=-1), name
     )
-    check_held(lambda a: lax.bitcast_convert_type(a, dtype_of(name)), [words], [of_words])
-    check_held(lambda a: lax.bitcast_convert_type(a, jnp.float32), [of_words], [words])
+    check_narrow(lambda a: lax.bitcast_convert_type(a, dtype_of(name)), [words], [of_words])
+    check_narrow(lambda a: lax.bitcast_convert_type(a, jnp.float32), [of_words], [words])
 
 
 @pytest.mark.parametrize("source", ["int4", "uint4"])
@@ -214,7 +214,7 @@ def test_bits_of_4_read_as_those_of_2(source):
             body = f"%r0 = stablehlo.bitcast_convert %a : {types}"
             check_written(body, [before], after, in_jax=False)
     other = "uint4" if source == "int4" else "int4"
-    check_held(lambda a: lax.bitcast_convert_type(a, dtype_of(other)), [numbers],
+    check_narrow(lambda a: lax.bitcast_convert_type(a, dtype_of(other)), [numbers],
                [wrapped(numbers, other)])  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def test_bits_are_not_read_as_truth_values():
 def test_constants(name):
     array = wrapped(np.arange(12).reshape(3, 4) * 5, name)
     many = wrapped(np.arange(3000) * 7, name)  # which MLIR writes as bits
-    model = check_held(lambda x: (x[:, None] + array[:1], lax.iota(array.dtype, 3000) + many),
+    model = check_narrow(lambda x: (x[:, None] + array[:1], lax.iota(array.dtype, 3000) + many),
                        [array[:, 0]],
                        [wrapped(array[:, :1].astype(int) + array[:1].astype(int), name),
                         wrapped(np.arange(3000) + many.astype(int), name)])  # fmt: skip
@@ -259,7 +259,7 @@ def test_what_only_moves_values(name):
         ]  # fmt: skip
 
     expected = jax.jit(function)(wide(x), indices)
-    check_held(function, [x, indices], [np.asarray(y).astype(x.dtype) for y in expected])
+    check_narrow(function, [x, indices], [np.asarray(y).astype(x.dtype) for y in expected])
 
 
 @each
@@ -270,7 +270,7 @@ def test_where_the_extremes_are(name):
         return [jnp.argmax(x, 1), jnp.argmin(x, 0), jnp.argsort(x, 1), lax.top_k(x, 3)[1]]
 
     expected = jax.jit(function)(wide(x))
-    check_held(function, [x], list(map(np.asarray, expected)))
+    check_narrow(function, [x], list(map(np.asarray, expected)))
 
 
 @each
@@ -301,8 +301,8 @@ def test_products_of_matrices(name):
     check_wide(lambda a, b: lax.dot(a, b), a, b, name=name)
     wide_ = jnp.uint32 if name.startswith("u") else jnp.int32
     expected = np.asarray(wide(a) @ wide(b))
-    check_held(lambda a, b: lax.dot(a, b, preferred_element_type=wide_), [a, b], [expected])
-    check_held(lambda a, b: a.astype(jnp.float32) @ b.astype(jnp.float32), [a, b],
+    check_narrow(lambda a, b: lax.dot(a, b, preferred_element_type=wide_), [a, b], [expected])
+    check_narrow(lambda a, b: a.astype(jnp.float32) @ b.astype(jnp.float32), [a, b],
                [a.astype(np.float32) @ b.astype(np.float32)])  # fmt: skip
 
 
@@ -344,7 +344,7 @@ def test_a_counter_of_few_bits(name):
     total = x.astype(np.int64)
     for _ in range(int(last)):
         total = wrapped(total * x.astype(np.int64) + x.astype(np.int64), name).astype(np.int64)
-    check_held(function, [x], [last, wrapped(total, name)])
+    check_narrow(function, [x], [last, wrapped(total, name)])
 
 
 def test_random_integers():
@@ -354,7 +354,7 @@ def test_random_integers():
         return jax.random.randint(key, (20,), -3, 6, dtype=dtype)
 
     expected = [np.asarray(jax.jit(function)(key))]
-    check_held(function, [key], expected)
+    check_narrow(function, [key], expected)
     with pytest.raises(UnsupportedError, match="its bits are uint4"):
         bridge.to_onnx(
             exported(
@@ -369,9 +369,11 @@ def test_random_integers():
 def test_inputs_of_more_bits_wrap_around(name):
     program = export.export(jax.jit(lambda x: (x, x + x)))(every(name))
     model = bridge.to_onnx(program)
-    given = held(every(name)).dtype.type([0, 1, 100, 120, 17, 13, 200 - 256 * (name[0] != "u"), 63])
+    given = to_storage(every(name)).dtype.type(
+        [0, 1, 100, 120, 17, 13, 200 - 256 * (name[0] != "u"), 63]
+    )
     given = np.resize(given, len(every(name)))
-    expected = [held(wrapped(given, name)), held(wrapped(2 * given.astype(int), name))]
+    expected = [to_storage(wrapped(given, name)), to_storage(wrapped(2 * given.astype(int), name))]
     for how in (run, evaluate):
         for found, wanted in zip(how(model, [given]), expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
@@ -423,7 +425,7 @@ def test_gradients(program, tmp_path):
     bridge.save_onnx(program, tmp_path / "vjp.onnx", gradient_order=1)
     model = onnx.load(tmp_path / "vjp.onnx")
     cotangent = np.ones((2, 3), np.float32)
-    found = run(model, [held(W), SCALE, X, cotangent])
+    found = run(model, [to_storage(W), SCALE, X, cotangent])
     _, pull_back = jax.vjp(lambda s, x: layer({"kernel": W, "scale": s}, x), SCALE, X)
     of_scale, of_x = pull_back(cotangent)
     assert found[0].dtype == bool
@@ -440,7 +442,7 @@ def test_artifacts(program, tmp_path, capsys):
     capsys.readouterr()
     model = onnx.load(tmp_path / "layer.onnx")
     expected = X @ (W.astype(np.float32) * SCALE)
-    found = run(model, [held(W), SCALE, X])[0]
+    found = run(model, [to_storage(W), SCALE, X])[0]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -456,8 +458,8 @@ def test_files_of_stablehlo(name, tmp_path):
     with make_ir_context():
         assert ir.Module.parse(text).operation.verify()
     model = bridge.to_onnx(path)
-    (found,) = run(model, [held(every(name))])
-    np.testing.assert_array_equal(found, held(wrapped(2 * every(name).astype(int), name)))
+    (found,) = run(model, [to_storage(every(name))])
+    np.testing.assert_array_equal(found, to_storage(wrapped(2 * every(name).astype(int), name)))
 
 
 def test_names_stay_where_sizes_are_symbols():
@@ -478,7 +480,7 @@ def test_names_stay_where_sizes_are_symbols():
 @pytest.mark.parametrize("opset", [18, 26])
 def test_versions_of_operations(opset):
     x = every("int4")
-    model = check_held(lambda x: (x * x, lax.population_count(x >> 1)), [x],
+    model = check_narrow(lambda x: (x * x, lax.population_count(x >> 1)), [x],
                        [wrapped(x.astype(int) ** 2, "int4"),
                         wrapped([bin((int(n) >> 1) & 15).count("1") for n in x], "int4")],
                        opset=opset)  # fmt: skip

@@ -128,7 +128,7 @@ def test_nothing_to_reduce():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int32", "int64", "uint32"])
 def test_nothing_to_reduce_in_a_run(dtype):
-    """Sizes of which only a run knows that they are 0."""
+    """Dynamic sizes that are 0."""
 
     def function(x):
         rest = x[:, 1:]

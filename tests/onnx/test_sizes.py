@@ -1,4 +1,4 @@
-"""Sizes that only a run knows, as numbers that a program computes with."""
+"""Dynamic sizes, as numbers that a program computes with."""
 
 from __future__ import annotations
 

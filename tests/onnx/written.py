@@ -10,7 +10,7 @@ from jax import export
 
 import bridge
 from bridge.core._jax import enable_x64
-from tests.onnx.checking import assert_same, evaluate, held, run
+from tests.onnx.checking import assert_same, evaluate, run, to_storage
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.stablehlo.modules import serialize_module
 
@@ -69,9 +69,12 @@ def check_written(body, arrays, *results, rtol=1e-5, in_jax=True):
     if in_jax:
         with enable_x64():
             computed = jax.jit(program.call)(*arrays)
-        found, expected = [held(np.asarray(x)) for x in computed], list(map(held, results))
+        found, expected = (
+            [to_storage(np.asarray(x)) for x in computed],
+            list(map(to_storage, results)),
+        )
         assert_same(found, expected, rtol=rtol, atol=1e-6)
     model = bridge.to_onnx(program)
-    given, expected = list(map(held, arrays)), list(map(held, results))
+    given, expected = list(map(to_storage, arrays)), list(map(to_storage, results))
     assert_same(run(model, given), expected, rtol=rtol, atol=1e-6)
     assert_same(evaluate(model, given), expected, rtol=rtol, atol=1e-6)

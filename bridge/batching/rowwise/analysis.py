@@ -1,4 +1,4 @@
-"""The way through a module: what is known of each value, function by function."""
+"""The walk through a module, which gives each value its abstract value, function by function."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from bridge.batching.rowwise.joined_values import join, join_all
 from bridge.batching.rowwise.loop_rules import Loop, read_loop
 from bridge.batching.rowwise.row_operation import (
     RowOperation,
@@ -15,7 +14,7 @@ from bridge.batching.rowwise.row_operation import (
     describe,
     read_type,
 )
-from bridge.batching.rowwise.row_value import Batch, BatchValue, Mixing, Rows
+from bridge.batching.rowwise.row_value import Batch, BatchValue, Mixing, Rows, join, join_all
 from bridge.batching.rowwise.rule_table import rule_for
 from bridge.batching.rowwise.value_numbering import Numbering, captured
 from bridge.core.size_polynomials import Dim, parse_size
@@ -33,7 +32,7 @@ _UNKNOWN = "is not known to treat each row of the batch for itself"
 def results_in_batches(
     call: CallModule, batch: int | str, arguments: Collection[int]
 ) -> tuple[BatchValue, ...]:
-    """What is known of each result of a call whose arguments have rows.
+    """Return the place of the rows in each result of a call, or the operation that mixed them.
 
     Args:
         call: any call.
@@ -90,7 +89,7 @@ class _Walker:
         self._calls: list[Any] = []
 
     def run(self, function: Any, arguments: Sequence[BatchValue]) -> list[BatchValue]:
-        """What a function returns."""
+        """Return the results of a function as abstract values."""
         return self._block(function.regions[0].blocks[0], arguments, {})[1]
 
     def _block(
@@ -103,8 +102,8 @@ class _Walker:
             taken = [known[value] for value in raw.operands]
             if raw.name in _RETURNS:
                 return known, taken
-            found = self._results(raw, taken, known)
-            known.update(zip(raw.results, found, strict=True))
+            results = self._results(raw, taken, known)
+            known.update(zip(raw.results, results, strict=True))
         return known, []
 
     def _results(self, raw: Any, taken: list[BatchValue], around: _Values) -> list[BatchValue]:
@@ -145,8 +144,8 @@ class _Walker:
             for value in captured(raw):
                 dataclasses.replace(op, operands=(around[value],)).plain(0)
             rule = rule_for(op)
-            found = self._without_rows(op) if rule is None else rule(op)
-            results = [found] if isinstance(found, BatchValue) else list(found)
+            outcome = self._without_rows(op) if rule is None else rule(op)
+            results = [outcome] if isinstance(outcome, BatchValue) else list(outcome)
             for value, known in zip(results, op.types, strict=True):
                 self._check(op, value, known)
         except RowsMixedError as error:
@@ -157,8 +156,8 @@ class _Walker:
         return results
 
     def _without_rows(self, op: RowOperation) -> list[BatchValue]:
-        """The results of an operation that nobody knows, of what is the same for all batches."""
-        if any(value.rows is not None or value.turn for value in op.operands):
+        """Return the results of an unknown operation of operands that all batches share."""
+        if any(value.rows is not None or value.iteration for value in op.operands):
             raise op.mixed(_UNKNOWN)
         op.data()
         if any(dim is None for known in op.types for dim in known):
@@ -167,7 +166,7 @@ class _Walker:
 
     def _check(self, op: RowOperation, value: BatchValue, known: Sequence[int | None]) -> None:
         """Refuse a result that has the batch where its rows are not."""
-        if value.rank != len(known) or (value.rows is not None and value.turn):
+        if value.rank != len(known) or (value.rows is not None and value.iteration):
             raise op.mixed(_UNKNOWN)
         for axis, dim in enumerate(value.shape):
             rows = value.rows if value.rows is not None and value.rows.axis == axis else None
@@ -192,34 +191,34 @@ class _Walker:
             op.data(0)
         except RowsMixedError as error:
             return [BatchValue((), mixing=error.mixing)] * len(raw.results)
-        found = zip(*(self._block(block, [], around)[1] for block in blocks), strict=True)
+        branches = zip(*(self._block(block, [], around)[1] for block in blocks), strict=True)
         where = self._where(raw)
-        joined = [join_all(self._batch, values, where) for values in found]
-        if index.turn is None:
+        joined = [join_all(self._batch, values, where) for values in branches]
+        if index.iteration is None:
             return joined
-        return [_in_turn(value, index.turn, where) for value in joined]
+        return [_in_iteration(value, index.iteration, where) for value in joined]
 
     def _looped(self, raw: Any, taken: list[BatchValue], around: _Values) -> list[BatchValue]:
-        """The results of a loop: what stays true of what it carries, whatever the turn."""
-        loop = read_loop(raw, f"turn{next(self._places)}")
+        """Return the results of a loop: the join of the values that it carries in any iteration."""
+        loop = read_loop(raw, f"loop{next(self._places)}")
         if not self._may_be_over_rows(loop, taken, around):
-            return self._turned(loop, raw, taken, around)
+            return self._iterated(loop, raw, taken, around)
         # What is counted to a number may be the rows or something else of as many.
-        found = [] if self._batch.names else self._turned(loop, raw, taken, around)
+        results = [] if self._batch.names else self._iterated(loop, raw, taken, around)
         before = sum(value.mixing is not None for value in taken)
-        if found and sum(value.mixing is not None for value in found) <= before:
-            return found
-        return self._turned_over_rows(loop, raw, taken, around)
+        if results and sum(value.mixing is not None for value in results) <= before:
+            return results
+        return self._iterated_over_rows(loop, raw, taken, around)
 
     def _may_be_over_rows(self, loop: Loop, taken: list[BatchValue], around: _Values) -> bool:
-        """Whether the turns of a loop are counted from 0 to the size of the batch."""
+        """Return whether the iterations of a loop are counted from 0 to the size of the batch."""
         if loop.counter is None:
             return False
         inside, _ = self._block(loop.condition, taken, around)
         is_whole = inside[loop.limit].scalar == self._batch.size
         return is_whole and taken[loop.counter].scalar == 0
 
-    def _turned_over_rows(
+    def _iterated_over_rows(
         self, loop: Loop, raw: Any, taken: list[BatchValue], around: _Values
     ) -> list[BatchValue]:
         where, state = self._where(raw), loop.begin(taken, self._batch)
@@ -230,7 +229,7 @@ class _Walker:
                 return loop.end(taken, after, where)
             state = joined
 
-    def _turned(
+    def _iterated(
         self, loop: Loop, raw: Any, taken: list[BatchValue], around: _Values
     ) -> list[BatchValue]:
         where, state = self._where(raw), list(taken)
@@ -256,29 +255,29 @@ class _Walker:
         taken: list[BatchValue],
         where: str,
     ) -> list[BatchValue]:
-        """What a loop leaves behind, whose turns are as many as its condition says."""
+        """Return the results of a loop that iterates as long as its condition says."""
         reason = going.mixing
         if reason is None and self._batch.is_in_elements(going):
-            reason = Mixing(True, f"{where} has as many turns as the size of the batch says")
+            reason = Mixing(True, f"{where} has as many iterations as the size of the batch says")
         unmasked = None if reason is None else self._unmasked(loop, inside, state)
-        found = []
+        results = []
         for index, value in enumerate(state):
             if loop.is_kept(index):
-                found.append(taken[index])
+                results.append(taken[index])
             elif unmasked is not None and index not in unmasked:
-                found.append(value)
+                results.append(value)
             elif reason is not None:
-                found.append(BatchValue((), mixing=reason))
-            elif going.turn is not None:
-                found.append(_in_turn(value, going.turn, where))
+                results.append(BatchValue((), mixing=reason))
+            elif going.iteration is not None:
+                results.append(_in_iteration(value, going.iteration, where))
             else:
-                found.append(value)
-        return found
+                results.append(value)
+        return results
 
     def _unmasked(
         self, loop: Loop, inside: _Values, state: list[BatchValue]
     ) -> tuple[int, ...] | None:
-        """What a loop that goes on while any row does changes for those that are done, too.
+        """Return the carried values that a loop goes on to change for rows that are done.
 
         None if it is no such loop, or if that could matter to other rows.
         """
@@ -289,22 +288,22 @@ class _Walker:
             return None
         if gate is not None and not self._is_shared(gate):
             return None
-        found = loop.unmasked(Numbering(self._functions))
-        if found is None or not all(self._is_shared(state[index]) for index in found):
+        changed = loop.unmasked(Numbering(self._functions))
+        if changed is None or not all(self._is_shared(state[index]) for index in changed):
             return None
-        return found
+        return changed
 
     def _is_shared(self, value: BatchValue) -> bool:
-        """Whether a value is the same for all rows, whatever the batch."""
-        is_own = value.rows is not None or value.turn is not None or value.mixing is not None
+        """Return whether a value is the same for all rows, whatever the batch."""
+        is_own = value.rows is not None or value.iteration is not None or value.mixing is not None
         return not is_own and not self._batch.is_in_elements(value)
 
 
-def _in_turn(value: BatchValue, turn: str, where: str) -> BatchValue:
-    """A value of which the row of a turn has decided how often it was computed."""
+def _in_iteration(value: BatchValue, iteration: str, where: str) -> BatchValue:
+    """A value of which the row of a iteration has decided how often it was computed."""
     if value.mixing is not None:
         return value
-    if value.rows is not None or value.turn not in (None, turn):
+    if value.rows is not None or value.iteration not in (None, iteration):
         text = f"{where} takes rows of the whole batch as often as one row says"
         return BatchValue((), mixing=Mixing(False, text))
-    return dataclasses.replace(value, turn=turn, elements=None)
+    return dataclasses.replace(value, iteration=iteration, elements=None)

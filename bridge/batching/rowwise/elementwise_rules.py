@@ -70,10 +70,10 @@ def _elements(op: RowOperation) -> Elements | None:
     results = np.empty(broadcast[0].shape, object)
     for place in np.ndindex(results.shape):
         taken: list[_Known] = [array[place] for array in broadcast]
-        found = _held(compute(*taken), element)
-        if found is None and any(map(op.batch.is_in, taken)):
+        computed = _if_representable(compute(*taken), element)
+        if computed is None and any(map(op.batch.is_in, taken)):
             op.data()
-        results[place] = found
+        results[place] = computed
     return elements_of(results)
 
 
@@ -89,8 +89,8 @@ def _of_one_rank(arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any
     return [array.reshape((1,) * (rank - array.ndim) + array.shape) for array in arrays]
 
 
-def _held(dim: _Known, element: str) -> _Known:
-    """A number that its type holds; None where it may not.
+def _if_representable(dim: _Known, element: str) -> _Known:
+    """Return a number that its type has; None where it may wrap around.
 
     The size of an array is never beyond a type of indices, nor is the place of a row; what is made
     of a place may be.
@@ -114,8 +114,10 @@ def _rule_for(op: RowOperation, element: str) -> Callable[..., _Known] | None:
     name = op.name.removeprefix("stablehlo.")
     if name == "compare":
         direction = op.text("comparison_direction")
-        found = [word for word in ("EQ", "NE", "GE", "GT", "LE", "LT") if f" {word}" in direction]
-        return _known(lambda a, b: compare(found[0], a, b)) if len(found) == 1 else None
+        directions = [
+            word for word in ("EQ", "NE", "GE", "GT", "LE", "LT") if f" {word}" in direction
+        ]
+        return _known(lambda a, b: compare(directions[0], a, b)) if len(directions) == 1 else None
     if name in ("and", "or", "not"):
         return _LOGIC[name] if element == "i1" else None
     if name == "select":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bridge.batching.rowwise.row_operation import RowOperation, Rule
-from bridge.batching.rowwise.row_value import BatchValue, Rows, elements_of, turn_of
+from bridge.batching.rowwise.row_value import BatchValue, Rows, elements_of, iteration_of
 from bridge.core.size_polynomials import Dim
 
 __all__ = ["RULES"]
@@ -83,8 +83,8 @@ def _dynamic_gather(op: RowOperation) -> BatchValue:
 def _gathered(op: RowOperation, sizes: Sequence[Dim]) -> BatchValue:
     places = _gather_places(op)
     value, indices = op.operands[:2]
-    if (found := _known_element(op, places)) is not None:
-        return found
+    if (element := _known_element(op, places)) is not None:
+        return element
     op.data(0)
     rank = len(op.types[0])
     others, index_axes = places.others(rank), places.index_axes(indices)
@@ -114,7 +114,7 @@ def _known_element(op: RowOperation, places: _Places) -> BatchValue | None:
 
 
 def _rows_of_gather(op: RowOperation, places: _Places, sizes: Sequence[Dim]) -> Rows | None:
-    """Where the rows are in the result.
+    """Return the place of the rows in the result.
 
     Raises:
         RowsMixedError: a row of it may be looked up in other rows.
@@ -129,7 +129,7 @@ def _rows_of_gather(op: RowOperation, places: _Places, sizes: Sequence[Dim]) -> 
         _refuse_batch(op, indices)
         return None if looked_up is None else _plain(looked_up.at(targets[looked_up.axis]))
     axis = value.rows.axis
-    if value.turn or indices.turn:
+    if value.iteration or indices.iteration:
         raise op.mixed("takes other rows of the batch")
     if axis in places.batching:
         _refuse_batch(op, indices)
@@ -200,9 +200,9 @@ def _scatter(op: RowOperation) -> list[BatchValue]:
     _refuse_batch(op, indices)
     places = _scatter_places(op)
     rows, update = op.joined(values), op.joined(updates)
-    found = _rows_of_scatter(op, places, indices, rows, update, values[0], updates[0])
+    place = _rows_of_scatter(op, places, indices, rows, update, values[0], updates[0])
     shape = op.shape_of(values)
-    return [op.value(shape, found, index=i) for i in range(count)]
+    return [op.value(shape, place, index=i) for i in range(count)]
 
 
 def _rows_of_scatter(
@@ -214,7 +214,7 @@ def _rows_of_scatter(
     value: BatchValue,
     new: BatchValue,
 ) -> Rows | None:
-    """Where the rows are in the result.
+    """Return the place of the rows in the result.
 
     Raises:
         RowsMixedError: rows may be put into other rows, or where all share something.
@@ -224,7 +224,7 @@ def _rows_of_scatter(
         return None
     if rows is None:
         rows = _assumed_rows(op, places, looked_up, update, value)
-    if op.turn:
+    if op.iteration:
         raise op.mixed("puts something into other rows of the batch")
     axis = rows.axis
     targets = dict(zip(places.index_axes(indices), places.others(new.rank), strict=True))
@@ -255,7 +255,7 @@ def _assumed_rows(
     update: Rows | None,
     value: BatchValue,
 ) -> Rows:
-    """Where rows are put, in an array that is the same for all batches of one size.
+    """Return the place of rows in an array that is the same for all batches of one size.
 
     Raises:
         RowsMixedError: nowhere.
@@ -272,10 +272,10 @@ def _dynamic_slice(op: RowOperation) -> BatchValue:
     _check_starts(op, range(1, len(op.operands)))
     rows = value.rows
     if rows is not None and sizes[rows.axis] != value.shape[rows.axis]:
-        turn = turn_of(op.batch, op.operands[1 + rows.axis].scalar, rows)
-        if turn is None or sizes[rows.axis] != 1:
+        iteration = iteration_of(op.batch, op.operands[1 + rows.axis].scalar, rows)
+        if iteration is None or sizes[rows.axis] != 1:
             raise op.mixed("takes some rows of the batch out of it")
-        return dataclasses.replace(op.value(sizes), turn=turn)
+        return dataclasses.replace(op.value(sizes), iteration=iteration)
     return op.value(sizes, rows)
 
 
@@ -288,14 +288,14 @@ def _dynamic_update_slice(op: RowOperation) -> BatchValue:
     value, new = op.data(0, 1)
     _check_starts(op, range(2, len(op.operands)))
     rows = value.rows
-    if any(start.turn or start.rows for start in op.operands[2:]) and rows is not None:
+    if any(start.iteration or start.rows for start in op.operands[2:]) and rows is not None:
         raise op.mixed("puts something into other rows of the batch")
     if rows is not None and new.shape[rows.axis] != value.shape[rows.axis]:
-        turn = turn_of(op.batch, op.operands[2 + rows.axis].scalar, rows)
-        own = turn is not None and new.turn in (turn, None) and not value.turn
+        iteration = iteration_of(op.batch, op.operands[2 + rows.axis].scalar, rows)
+        own = iteration is not None and new.iteration in (iteration, None) and not value.iteration
         if not own or new.shape[rows.axis] != 1 or new.rows is not None:
             raise op.mixed("puts something into other rows of the batch")
-        kept = value.origin if value.origin is not None and value.origin[0] == turn else None
+        kept = value.origin if value.origin is not None and value.origin[0] == iteration else None
         return BatchValue(value.shape, _plain(rows), origin=kept)
     if new.rows is not None and new.shape[new.rows.axis] != value.shape[new.rows.axis]:
         raise op.mixed("puts rows of the batch into what all of them share")

@@ -1,8 +1,8 @@
-"""Loops over the rows of a batch, and loops that go on until all rows are done.
+"""Loops over the rows of a batch, and loops that iterate until all rows are done.
 
-The first are what `jax.lax.map` makes: their turns are counted from 0 to the size of the batch, and
-each takes a row out and puts one in. The others are what `jax.vmap` makes of a loop: as long as
-one row goes on, the body computes all of them, and keeps what the others had before.
+`jax.lax.map` makes the first: their iterations are counted from 0 to the size of the batch, and
+each reads one row and writes one. `jax.vmap` makes the others of a loop: as long as one row is not
+done, the body computes all of them, and keeps the values of those that are.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from xla_call_module.stablehlo.modules import result_number, splat
 
 __all__ = ["Loop", "read_loop"]
 
-# What hands on a truth value for each row to all of its elements.
-_SPREADING = (
+# The operations that repeat the flag of each row for all of its elements.
+_BROADCASTING = (
     "stablehlo.broadcast_in_dim",
     "stablehlo.dynamic_broadcast_in_dim",
     "stablehlo.dynamic_reshape",
@@ -33,15 +33,15 @@ class Loop:
     """A `stablehlo.while`.
 
     Attributes:
-        name: one that no other loop has.
-        condition: the block that says whether there is another turn.
-        body: the block of a turn.
-        counter: which of the values it carries counts its turns by 1, if its condition compares
-            one with a limit.
+        name: a name that no other loop has.
+        condition: the block that says whether there is another iteration.
+        body: the block of an iteration.
+        counter: the index of the carried value that counts the iterations by 1, if the condition
+            compares one with a limit.
         limit: this limit, as MLIR has it.
-        flags: for each row whether it goes on, if there is another turn as long as any does.
+        flags: for each row whether it goes on, if there is another iteration as long as any does.
         flags_axes: the dimensions of `flags` that are taken together.
-        gate: what else must be true for another turn; None for nothing.
+        gate: what else must be true for another iteration; None for nothing.
     """
 
     name: str
@@ -55,64 +55,64 @@ class Loop:
 
     @property
     def returned(self) -> list[Any]:
-        """What the body hands on to the next turn."""
+        """Return the values that the body hands on to the next iteration."""
         return list(_last(self.body).operands)
 
     def is_kept(self, index: int) -> bool:
-        """Whether a value that is carried is never changed."""
+        """Return whether a value that is carried is never changed."""
         return bool(self.returned[index] == self.body.arguments[index])
 
     def begin(self, state: Sequence[BatchValue], batch: Batch) -> list[BatchValue]:
-        """What is carried into each turn of a loop over the rows, at first sight."""
-        found = []
+        """Return the first assumption of the values that a loop over the rows carries."""
+        values = []
         for index, value in enumerate(state):
             rows = value.rows
             if not batch.names and rows is None and value.shape[:1] == (batch.size,):
                 # What is the same for all batches of one size has rows, too.
                 rows = None if value.mixing or self.is_kept(index) else Rows(0)
             origin = (self.name, index) if rows else None
-            found.append(dataclasses.replace(value, rows=rows, origin=origin))
+            values.append(dataclasses.replace(value, rows=rows, origin=origin))
         if self.counter is not None:
             number = of_atom(Iteration(self.name, batch.size))
-            found[self.counter] = BatchValue((), elements=Elements((), (number,)))
-        return found
+            values[self.counter] = BatchValue((), elements=Elements((), (number,)))
+        return values
 
     def carry(
         self, state: Sequence[BatchValue], after: Sequence[BatchValue], where: str
     ) -> list[BatchValue]:
-        """What a turn of a loop over the rows hands on to the next one."""
-        found = []
+        """Return the values that an iteration of a loop over the rows hands on."""
+        values = []
         for index, (old, new) in enumerate(zip(state, after, strict=True)):
             if index == self.counter:
-                found.append(old)
+                values.append(old)
             elif new.mixing is None and (
-                new.turn == self.name or (new.rows and new.origin != (self.name, index))
+                new.iteration == self.name or (new.rows and new.origin != (self.name, index))
             ):
                 text = f"{where} carries something of one row of the batch on to the next one"
-                found.append(BatchValue((), mixing=Mixing(False, text)))
+                values.append(BatchValue((), mixing=Mixing(False, text)))
             else:
-                found.append(new)
-        return found
+                values.append(new)
+        return values
 
     def end(
         self, taken: Sequence[BatchValue], after: Sequence[BatchValue], where: str
     ) -> list[BatchValue]:
-        """What a loop over the rows leaves behind."""
-        found = []
+        """Return the results of a loop over the rows."""
+        values = []
         for index, value in enumerate(after):
             if self.is_kept(index):
-                found.append(taken[index])
+                values.append(taken[index])
             elif value.mixing is not None:
-                found.append(value)
+                values.append(value)
             elif value.rows is not None and value.origin == (self.name, index):
-                found.append(dataclasses.replace(value, origin=None))
+                values.append(dataclasses.replace(value, origin=None))
             else:
                 text = f"{where} computes something as often as the batch has rows"
-                found.append(BatchValue((), mixing=Mixing(True, text)))
-        return found
+                values.append(BatchValue((), mixing=Mixing(True, text)))
+        return values
 
     def unmasked(self, numbering: Numbering) -> tuple[int, ...] | None:
-        """The carried values that change in every turn, also where all rows but one are done.
+        """The carried values that change in every iteration, also where all rows but one are done.
 
         None if some decide which rows go on, so that a row that is done could go on again.
         """
@@ -122,26 +122,26 @@ class Loop:
         known, _ = numbering.of_block(
             self.body, dict(zip(self.body.arguments, arguments, strict=True))
         )
-        found = tuple(
+        changed = tuple(
             index
             for index in range(len(arguments))
             if not self.is_kept(index)
             and not self._is_masked(index, known, flags, numbering.functions)
         )
         deciding = _taken_for(self.flags, self.condition)
-        is_decided = any(self.condition.arguments[index] in deciding for index in found)
-        return None if is_decided else found
+        is_decided = any(self.condition.arguments[index] in deciding for index in changed)
+        return None if is_decided else changed
 
     def _is_masked(
         self, index: int, known: dict[Any, int], flags: int, functions: Mapping[str, Any]
     ) -> bool:
-        """Whether the body leaves a carried value of the rows that do not go on as it is."""
+        """Return whether the body leaves a carried value of the rows that do not go on as it is."""
         before = self.body.arguments[index]
         name, operands = _operation_of(self.returned[index], functions)
         match name:
             case "stablehlo.select":
                 chosen, _, other = operands
-                return bool(other == before) and _is_spread(chosen, known, flags)
+                return bool(other == before) and _is_broadcast_flag(chosen, known, flags)
             case "stablehlo.and":  # what is false stays so
                 return before in operands and known[before] == flags
         return False
@@ -171,28 +171,28 @@ def _taken_for(value: Any, block: Any) -> set[Any]:
         for op in block.operations
         for result in op.operation.results
     }
-    found: set[Any] = set()
+    values: set[Any] = set()
     pending = [value]
     while pending:
         current = pending.pop()
-        if current not in found:
-            found.add(current)
+        if current not in values:
+            values.add(current)
             pending += taken.get(current, ())
-    return found
+    return values
 
 
-def _is_spread(value: Any, known: dict[Any, int], flags: int) -> bool:
-    """Whether a value is the flags, or has that of each row in all of its elements."""
+def _is_broadcast_flag(value: Any, known: dict[Any, int], flags: int) -> bool:
+    """Return whether a value is the flags, or has the flag of each row in all of its elements."""
     while known.get(value) != flags:
         owner = value.owner
-        if getattr(owner, "name", "") not in _SPREADING:
+        if getattr(owner, "name", "") not in _BROADCASTING:
             return False
         value = owner.operands[0]
     return True
 
 
 def read_loop(raw: Any, name: str) -> Loop:
-    """What a `stablehlo.while` looks like.
+    """Return the form of a `stablehlo.while`.
 
     Args:
         raw: the operation, as MLIR has it.
@@ -215,7 +215,7 @@ def _last(block: Any) -> Any:
 
 
 def _read_counter(condition: Any, body: Any) -> tuple[int | None, Any]:
-    """Which carried value is compared with a limit and goes up by 1, and the limit."""
+    """Return the carried value that is compared with a limit and goes up by 1, and the limit."""
     (going,) = _last(condition).operands
     compared = going.owner
     if getattr(compared, "name", "") != "stablehlo.compare":
@@ -235,7 +235,7 @@ def _read_counter(condition: Any, body: Any) -> tuple[int | None, Any]:
 
 
 def _read_flags(going: Any) -> tuple[Any, tuple[int, ...]]:
-    """What is taken together by `or` for a condition, and along which dimensions."""
+    """Return the value that `or` reduces for a condition, and the dimensions."""
     reduced = going.owner
     if getattr(reduced, "name", "") != "stablehlo.reduce" or len(reduced.operands) != 2:
         return None, ()

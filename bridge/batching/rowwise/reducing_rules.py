@@ -22,9 +22,9 @@ def _reduce(op: RowOperation) -> list[BatchValue]:
     if rows is not None and rows.axis in axes:
         raise op.mixed("takes all rows of the batch together")
     kept = [axis for axis in range(values[0].rank) if axis not in axes]
-    found = None if rows is None else rows.at(kept.index(rows.axis))
+    place = None if rows is None else rows.at(kept.index(rows.axis))
     shape = op.shape_of(values)
-    return [op.value([shape[axis] for axis in kept], found, index=i) for i in range(count)]
+    return [op.value([shape[axis] for axis in kept], place, index=i) for i in range(count)]
 
 
 def _sort(op: RowOperation) -> list[BatchValue]:
@@ -37,7 +37,7 @@ def _sort(op: RowOperation) -> list[BatchValue]:
 
 
 def _moved(rows: Rows | None) -> Rows | None:
-    """Rows of what has been computed, of which nobody knows whether they are still the same."""
+    """The rows of a computed value, which need not be constant any more."""
     return None if rows is None else Rows(rows.axis, rows.outer, rows.inner)
 
 
@@ -111,13 +111,13 @@ def _dot_general(op: RowOperation) -> BatchValue:
         (right, batch_r, free_r, len(batch_l) + len(free_l)),
     ):
         if value.rows is None:
-            places.append(BatchValue((), turn=value.turn))
+            places.append(BatchValue((), iteration=value.iteration))
             continue
         axis = value.rows.axis
         if axis not in batch and axis not in free:
             raise op.mixed("takes all rows of the batch together")
         at = batch.index(axis) if axis in batch else offset + free.index(axis)
-        places.append(BatchValue((), _moved(value.rows.at(at)), turn=value.turn))
+        places.append(BatchValue((), _moved(value.rows.at(at)), iteration=value.iteration))
     is_free = [
         value.rows is not None and value.rows.axis in free
         for value, free in ((left, free_l), (right, free_r))
@@ -158,7 +158,7 @@ def _batch_norm_inference(op: RowOperation) -> BatchValue:
 
 
 def _last_axes(op: RowOperation, count: int) -> Rows | None:
-    """Where the rows are, in operands that are computed along their last dimensions.
+    """Return the place of the rows in operands that are computed along their last dimensions.
 
     Raises:
         RowsMixedError: it is one of these.
@@ -228,13 +228,13 @@ def along_last(op: RowOperation) -> list[BatchValue]:
 
 def approx_top_k(op: RowOperation) -> list[BatchValue]:
     """The largest elements along a dimension, with their places, roughly."""
-    found = re.search(r"reduction_dim = (\d+)", op.text("mhlo.backend_config"))
+    match = re.search(r"reduction_dim = (\d+)", op.text("mhlo.backend_config"))
     values = op.data(0, 1)
     op.plain(2, 3)
     rows = op.joined(values)
-    if found is None or (rows is not None and rows.axis == int(found[1])):
+    if match is None or (rows is not None and rows.axis == int(match[1])):
         raise op.mixed("takes all rows of the batch together")
-    axis = int(found[1])
+    axis = int(match[1])
     shape = list(op.shape_of(values))
     shape[axis] = unknown_size(op.place, axis)
     return [op.value(shape, _moved(rows), index=i) for i in range(len(op.types))]

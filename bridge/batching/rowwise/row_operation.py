@@ -91,7 +91,7 @@ class RowOperation(Attributes):
             RowsMixedError: they are not.
         """
         chosen = self.data(*indices)
-        if any(value.rows is not None or value.turn for value in chosen):
+        if any(value.rows is not None or value.iteration for value in chosen):
             raise self.mixed("takes rows of the batch where it expects what all rows share")
         return chosen
 
@@ -102,7 +102,7 @@ class RowOperation(Attributes):
             RowsMixedError: one depends on what is in the batch.
         """
         value = self.operands[index]
-        if value.rows is not None or value.turn:
+        if value.rows is not None or value.iteration:
             raise self.mixed("has a shape that depends on what is in the batch")
         if value.dims is not None:
             dims = value.dims
@@ -115,28 +115,28 @@ class RowOperation(Attributes):
         )
 
     def joined(self, values: Sequence[BatchValue] | None = None) -> Rows | None:
-        """Where the rows are in all of some values, by default the operands, of one shape.
+        """Return the place of the rows in values of one shape, which are the operands by default.
 
         Raises:
             RowsMixedError: they are in different places.
         """
         chosen = self.operands if values is None else values
-        found = [value.rows for value in chosen if value.rows is not None]
-        if not found:
+        places = [value.rows for value in chosen if value.rows is not None]
+        if not places:
             return None
-        if len({rows.axis for rows in found}) > 1:
+        if len({rows.axis for rows in places}) > 1:
             raise self.mixed("takes rows of the batch in different dimensions")
-        if any(value.turn for value in chosen):
+        if any(value.iteration for value in chosen):
             raise self.mixed(_LOOKED_UP)
-        layouts = {(rows.outer, rows.inner) for rows in found if not rows.is_constant}
+        layouts = {(rows.outer, rows.inner) for rows in places if not rows.is_constant}
         if len(layouts) > 1:
             raise self.mixed("takes rows of the batch in different orders")
         if not layouts:
             others = any(value.rank and value.rows is None for value in chosen)
-            constant = found[0]
+            constant = places[0]
             return Rows(constant.axis, constant.outer, constant.inner, not others)
         ((outer, inner),) = layouts
-        return Rows(found[0].axis, outer, inner)
+        return Rows(places[0].axis, outer, inner)
 
     def value(
         self,
@@ -156,7 +156,7 @@ class RowOperation(Attributes):
         """
         known = self.types[index]
         whole = tuple(dim if size is None else size for size, dim in zip(known, shape, strict=True))
-        return BatchValue(whole, rows, elements, turn=self.turn)
+        return BatchValue(whole, rows, elements, iteration=self.iteration)
 
     @property
     def element(self) -> str:
@@ -164,16 +164,16 @@ class RowOperation(Attributes):
         return element_of(self.raw.results[0])
 
     @property
-    def turn(self) -> str | None:
-        """The loop over the rows, where an operand depends on the row of its turn.
+    def iteration(self) -> str | None:
+        """The loop over the rows, where an operand depends on the row of its iteration.
 
         Raises:
-            RowsMixedError: operands depend on turns of different loops.
+            RowsMixedError: operands depend on iterations of different loops.
         """
-        found = {value.turn for value in self.operands if value.turn}
-        if len(found) > 1:
+        iterations = {value.iteration for value in self.operands if value.iteration}
+        if len(iterations) > 1:
             raise self.mixed("takes rows of two loops over the batch")
-        return next(iter(found), None)
+        return next(iter(iterations), None)
 
     def shape_of(self, values: Sequence[BatchValue]) -> tuple[Dim, ...]:
         """The shape that values have in common, of which scalars count as any."""
@@ -197,14 +197,14 @@ def element_of(value: Any) -> str:
 def read_type(text: str) -> tuple[tuple[int | None, ...], str]:
     """The sizes and the element type of what MLIR writes so; none for what is no tensor."""
     try:
-        found = tensor_type(text)
+        type_ = tensor_type(text)
     except StructureError:  # such as a token
         return (), ""
-    return found.shape, found.element
+    return type_.shape, type_.element
 
 
 def describe(raw: Any, calls: Sequence[Any] = ()) -> str:
-    """What an operation is and where it comes from, for messages.
+    """Return an operation's name and its place in the source, for messages.
 
     Args:
         raw: the operation.
@@ -213,6 +213,6 @@ def describe(raw: Any, calls: Sequence[Any] = ()) -> str:
     """
     primitive, place = describe_primitive(raw), describe_location(raw)
     callers = (describe_location(call) for call in calls)
-    caller = next((found for found in callers if re.search(r":\d+$", found)), place)
+    caller = next((line for line in callers if re.search(r":\d+$", line)), place)
     called = "" if caller == place else f", called at {caller},"
     return f"{raw.name}{f' ({primitive})' if primitive else ''} at {place}{called}"

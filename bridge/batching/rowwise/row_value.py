@@ -1,11 +1,11 @@
-"""What is known of a value in a module about the rows of a batch."""
+"""The abstract value: the place of the rows of a batch in a value of a module."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,10 @@ __all__ = [
     "Rows",
     "elements_of",
     "find_rows",
+    "iteration_of",
+    "join",
+    "join_all",
     "quotient",
-    "turn_of",
 ]
 
 # Of arrays with more elements than that, or of a dimension that is longer, none are known.
@@ -42,14 +44,14 @@ class Mixing:
 
     @property
     def consequence(self) -> str:
-        """What follows for a result, as the rest of a sentence."""
+        """Return the consequence for a result, as the rest of a sentence."""
         on = "the number of rows in the batch" if self.is_size else "the other rows of the batch"
         return f"depends on {on}, as far as its operations tell"
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where the rows of a batch are: a dimension of `outer * batch * inner` in this order.
+    """The place of the rows of a batch: a dimension of `outer * batch * inner` in this order.
 
     Attributes:
         axis: the dimension.
@@ -105,16 +107,16 @@ class BatchValue:
         elements: what is known of integers and truth values. Where the size of the batch is among
             them, they may only say the shape of something.
         mixing: why it depends on the whole batch; nothing else is known then.
-        turn: of a loop over the rows the name, for what depends on the row of this turn.
+        iteration: of a loop over the rows the name, for what depends on the row of this iteration.
         origin: the loop over the rows and the number of the value it carries, for what that was at
-            the beginning of the turn, but for the row of this turn.
+            the beginning of the iteration, but for the row of this iteration.
     """
 
     shape: tuple[Dim, ...]
     rows: Rows | None = None
     elements: Elements | None = None
     mixing: Mixing | None = None
-    turn: str | None = None
+    iteration: str | None = None
     origin: tuple[str, int] | None = None
 
     @property
@@ -153,19 +155,19 @@ class Batch:
         return frozenset(a.name for a in atoms_of(self.size) if isinstance(a, Symbol))
 
     def is_in(self, dim: Dim | None) -> bool:
-        """Whether a size depends on that of the batch."""
+        """Return whether a size depends on that of the batch."""
         if dim is None or isinstance(dim, int) or not self.names:
             return False
         return any(isinstance(a, Symbol) and a.name in self.names for a in atoms_of(dim))
 
     def is_in_elements(self, value: BatchValue) -> bool:
-        """Whether the size of the batch is among the elements of a value, or in one of them."""
+        """Return whether an element of a value is the size of the batch, or depends on it."""
         return value.elements is not None and any(map(self.is_in, value.elements.dims))
 
     def factor(self, dim: Dim) -> Dim | None:
-        """By what a size is a multiple of the batch's; None where it is none."""
-        found = quotient(dim, self.size)
-        return None if found is None or self.is_in(found) else found
+        """Return the factor by which a size is a multiple of the batch's; None where it is none."""
+        factor = quotient(dim, self.size)
+        return None if factor is None or self.is_in(factor) else factor
 
     @property
     def position(self) -> Dim:
@@ -177,14 +179,14 @@ def quotient(left: Dim, right: Dim) -> Dim | None:
     """The quotient of two sizes where it is one without a remainder."""
     if right == 0:
         return None
-    found = floordiv(left, right)
-    return found if found * right == left else None
+    rounded = floordiv(left, right)
+    return rounded if rounded * right == left else None
 
 
 def find_rows(
     batch: Batch, shape: Sequence[Dim], before: Dim, *, is_constant: bool = False
 ) -> Rows | None:
-    """Where rows are in a shape that is filled in the order of its elements.
+    """Return the place of rows in a shape that is filled in the order of its elements.
 
     Args:
         batch: the batch.
@@ -204,11 +206,75 @@ def find_rows(
     return None
 
 
-def turn_of(batch: Batch, start: Dim | None, rows: Rows) -> str | None:
-    """The loop over the rows of which the number of a turn is the start of a slice of rows."""
+def iteration_of(batch: Batch, start: Dim | None, rows: Rows) -> str | None:
+    """The loop over the rows of which the number of a iteration is the start of a slice of rows."""
     if not isinstance(start, Size) or (rows.outer, rows.inner) != (1, 1):
         return None
     match start.terms:
         case (((Iteration(name, limit),), 1),) if name != "row" and limit == batch.size:
             return name
     return None
+
+
+def join_all(batch: Batch, values: Sequence[BatchValue], where: str) -> BatchValue:
+    """Return the abstract value that stands for one of several; see `join`."""
+    return reduce(lambda left, right: join(batch, left, right, where), values)
+
+
+def join(batch: Batch, left: BatchValue, right: BatchValue, where: str) -> BatchValue:
+    """Return the abstract value that stands for one or the other.
+
+    Args:
+        batch: the batch.
+        left: the one, whose shape counts where sizes only look different.
+        right: the other.
+        where: the operation that chooses, for the reason if the result is mixed.
+    """
+    if left == right:
+        return left
+    if (known := left.mixing or right.mixing) is not None:
+        return BatchValue((), mixing=known)
+    different = any(
+        a != b and (batch.is_in(a) or batch.is_in(b))
+        for a, b in zip(left.shape, right.shape, strict=True)
+    )
+    iterations = {value.iteration for value in (left, right) if value.iteration}
+    is_placed, rows = _join_rows(batch, left, right)
+    if different or not is_placed or len(iterations) > 1 or (rows is not None and iterations):
+        text = f"{where} has rows of the batch in different places"
+        return BatchValue((), mixing=Mixing(False, text))
+    elements = _join_elements(left, right)
+    if elements != left.elements or elements != right.elements:
+        lost = [value for value in (left, right) if value.elements != elements]
+        if any(map(batch.is_in_elements, lost)):
+            text = f"{where} takes the size of the batch as a number"
+            return BatchValue((), mixing=Mixing(True, text))
+    origin = left.origin if left.origin == right.origin else None
+    iteration = next(iter(iterations), None)
+    return BatchValue(left.shape, rows, elements, iteration=iteration, origin=origin)
+
+
+def _join_rows(batch: Batch, left: BatchValue, right: BatchValue) -> tuple[bool, Rows | None]:
+    """Return whether the rows are in one place, and that place."""
+    one, other = left.rows, right.rows
+    if one is None or other is None:
+        # What is the same for all batches of one size may be of any place in them.
+        place = one or other
+        return place is None or not batch.names, place
+    layouts = {(r.outer, r.inner) for r in (one, other) if not r.is_constant}
+    if one.axis != other.axis or len(layouts) > 1:
+        return False, None
+    if not layouts:
+        return True, Rows(one.axis, one.outer, one.inner, is_constant=True)
+    ((outer, inner),) = layouts
+    return True, Rows(one.axis, outer, inner)
+
+
+def _join_elements(left: BatchValue, right: BatchValue) -> Elements | None:
+    one, other = left.elements, right.elements
+    if one is None or other is None or one.shape != other.shape:
+        return None
+    array = one.array
+    for place, (a, b) in enumerate(zip(one.dims, other.dims, strict=True)):
+        array.reshape(-1)[place] = a if a == b else None
+    return elements_of(array)

@@ -1,4 +1,4 @@
-"""Which rule each operation has, and each target of a custom call."""
+"""The rule of each operation, and of each target of a custom call."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _TARGETS: Sequence[tuple[str, Rule]] = (
 
 
 def rule_for(op: RowOperation) -> Rule | None:
-    """The rule of an operation; None where nobody knows what it does."""
+    """The rule of an operation; None where its effect on rows is not known."""
     if op.name != "stablehlo.custom_call":
         return _RULES.get(op.name)
     target = op.text("call_target_name")

@@ -17,7 +17,7 @@ from bridge.batching.rowwise.row_value import (
     Rows,
     elements_of,
     find_rows,
-    turn_of,
+    iteration_of,
 )
 from bridge.core.size_polynomials import Dim, product
 
@@ -42,10 +42,10 @@ def _read(attribute: Any, shape: tuple[Any, ...]) -> Elements | None:
     try:
         if attribute.is_splat:
             return Elements((1,) * len(shape), (int(attribute.get_splat_value().value),))
-        found = np.asarray(attribute)
+        array = np.asarray(attribute)
     except (AttributeError, TypeError, ValueError):
         return None
-    return elements_of(np.array([int(x) for x in found.flat], object).reshape(shape))
+    return elements_of(np.array([int(x) for x in array.flat], object).reshape(shape))
 
 
 def _iota(op: RowOperation) -> BatchValue:
@@ -58,7 +58,7 @@ def _dynamic_iota(op: RowOperation) -> BatchValue:
 
 def _counting(op: RowOperation, shape: Sequence[Dim]) -> BatchValue:
     """0, 1, 2, … along one dimension."""
-    axis, rows = op.integer("iota_dimension"), _spread(op, shape)
+    axis, rows = op.integer("iota_dimension"), _batch_rows(op, shape)
     is_index = op.element in ("i32", "i64", "ui32", "ui64")
     if rows is None or rows.axis != axis:
         size = shape[axis]
@@ -73,19 +73,19 @@ def _counting(op: RowOperation, shape: Sequence[Dim]) -> BatchValue:
     return op.value(shape, Rows(axis, 1, rows.inner), elements=elements)
 
 
-def _spread(op: RowOperation, shape: Sequence[Dim]) -> Rows | None:
-    """Where rows are in a shape of which all elements are alike; nowhere in one of numbers.
+def _batch_rows(op: RowOperation, shape: Sequence[Dim]) -> Rows | None:
+    """Return the place of rows in a shape of which all elements are alike; None in a static shape.
 
     Raises:
         RowsMixedError: there is more than one dimension for them, or none.
     """
-    found = [axis for axis, dim in enumerate(shape) if op.batch.is_in(dim)]
-    if not found:
+    axes = [axis for axis, dim in enumerate(shape) if op.batch.is_in(dim)]
+    if not axes:
         return None
-    factor = op.batch.factor(shape[found[0]])
-    if len(found) > 1 or factor is None:
+    factor = op.batch.factor(shape[axes[0]])
+    if len(axes) > 1 or factor is None:
         raise op.mixed("has a shape in which the batch is more than one dimension")
-    return Rows(found[0], 1, factor, is_constant=True)
+    return Rows(axes[0], 1, factor, is_constant=True)
 
 
 def _broadcast(op: RowOperation) -> BatchValue:
@@ -100,8 +100,8 @@ def _broadcast_to(op: RowOperation, shape: Sequence[Dim]) -> BatchValue:
     value, axes = op.operands[0], op.integers("broadcast_dimensions")
     rows = None if value.rows is None else value.rows.at(axes[value.rows.axis])
     others = [1 if rows is not None and axis == rows.axis else d for axis, d in enumerate(shape)]
-    spread = _spread(op, others)
-    if rows is not None and spread is not None:
+    repeated = _batch_rows(op, others)
+    if rows is not None and repeated is not None:
         raise op.mixed("repeats rows for each row of the batch")
     elements = None
     if value.elements is not None:
@@ -111,7 +111,7 @@ def _broadcast_to(op: RowOperation, shape: Sequence[Dim]) -> BatchValue:
         order = np.argsort(axes)
         array = value.elements.array.transpose(order).reshape(grid)
         elements = elements_of(array)
-    return op.value(shape, rows or spread, elements=elements)
+    return op.value(shape, rows or repeated, elements=elements)
 
 
 def _reshape(op: RowOperation) -> BatchValue:
@@ -125,7 +125,7 @@ def _dynamic_reshape(op: RowOperation) -> BatchValue:
 def _reshape_to(op: RowOperation, shape: Sequence[Dim]) -> BatchValue:
     value, rows = op.operands[0], op.operands[0].rows
     if rows is not None and rows.is_constant and op.batch.names:
-        rows = _spread(op, shape)
+        rows = _batch_rows(op, shape)
     elif rows is not None:
         before = product(value.shape[: rows.axis]) * rows.outer
         rows = find_rows(op.batch, shape, before)
@@ -212,7 +212,7 @@ def _real_dynamic_slice(op: RowOperation) -> BatchValue:
     value = op.operands[0]
     bounds = [op.operands[i].dims or (None,) * value.rank for i in (1, 2, 3)]
     for index in (1, 2, 3):
-        if op.operands[index].rows is not None or op.operands[index].turn:
+        if op.operands[index].rows is not None or op.operands[index].iteration:
             raise op.mixed("takes rows of the batch where it expects what all rows share")
         if op.operands[index].dims is None:
             op.data(index)
@@ -225,19 +225,19 @@ def _slice_between(
     limits: Sequence[Dim | None],
     strides: Sequence[Dim | None],
 ) -> BatchValue:
-    value, turn = op.operands[0], None
+    value, iteration = op.operands[0], None
     shape: list[Dim] = []
     for axis, dim in enumerate(value.shape):
         start, limit, stride = starts[axis], limits[axis], strides[axis]
         is_whole = start == 0 and limit == dim and stride == 1
         if value.rows is not None and axis == value.rows.axis and not is_whole:
-            turn = turn_of(op.batch, start, value.rows)
-            if turn is None or start is None or limit != start + 1 or stride != 1:
+            iteration = iteration_of(op.batch, start, value.rows)
+            if iteration is None or start is None or limit != start + 1 or stride != 1:
                 raise op.mixed("takes some rows of the batch out of it")
         shape.append(dim if is_whole else _length(op, axis, start, limit, stride))
-    if turn is not None:
+    if iteration is not None:
         op.data(0)
-        return dataclasses.replace(op.value(shape), turn=turn)
+        return dataclasses.replace(op.value(shape), iteration=iteration)
     elements = None
     if value.elements is not None and op.name == "stablehlo.slice":
         taken = tuple(
@@ -253,7 +253,7 @@ def _slice_between(
 def _length(
     op: RowOperation, axis: int, start: Dim | None, limit: Dim | None, stride: Dim | None
 ) -> Dim:
-    """How long a slice is.
+    """Return the length of a slice.
 
     Raises:
         RowsMixedError: that is not known, or depends on the size of the batch.
@@ -297,7 +297,7 @@ def _pad_by(
 def _reverse(op: RowOperation) -> BatchValue:
     (value,) = op.operands
     if value.rows is not None and value.rows.axis in op.integers("dimensions"):
-        raise op.mixed("turns the order of the batch around")
+        raise op.mixed("reverses the order of the batch")
     op.data()
     return op.value(value.shape, value.rows)
 

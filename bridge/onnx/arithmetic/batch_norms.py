@@ -32,13 +32,13 @@ def _training(graph: Graph, op: Operation) -> Sequence[Value]:
     variance = _mean(graph, op, do(graph, "Mul", centered, centered))
     placed = [_along_features(graph, op, value, x) for value in (mean, variance)]
     scaled = do(graph, "Mul", _normalized(graph, op, x, *placed), scale)
-    found = [do(graph, "Add", scaled, offset), mean, variance]
+    results = [do(graph, "Add", scaled, offset), mean, variance]
     kinds = [kind.dtype for kind in op.results]
-    return [nodes.cast(graph, v, dtype) for v, dtype in zip(found, kinds, strict=True)]
+    return [nodes.cast(graph, v, dtype) for v, dtype in zip(results, kinds, strict=True)]
 
 
 def _gradients(graph: Graph, op: Operation) -> Sequence[Value]:
-    """Those of the array, the scale and the offset, of a normalization with its own mean."""
+    """Return the gradients of the array, the scale and the offset of `_training`."""
     x, scale, mean, variance, gradient = _wide(graph, op)
     do = nodes.elementwise
     normalized = _normalized(graph, op, x, mean, variance)
@@ -53,8 +53,8 @@ def _gradients(graph: Graph, op: Operation) -> Sequence[Value]:
     rest = do(graph, "Sub", rest, do(graph, "Mul", normalized, means[1]))
     of_x = do(graph, "Div", do(graph, "Mul", scale, rest), _deviation(graph, op, variance))
     kinds = [kind.dtype for kind in op.results]
-    found = [of_x, of_scale, of_offset]
-    return [nodes.cast(graph, v, dtype) for v, dtype in zip(found, kinds, strict=True)]
+    results = [of_x, of_scale, of_offset]
+    return [nodes.cast(graph, v, dtype) for v, dtype in zip(results, kinds, strict=True)]
 
 
 def _wide(graph: Graph, op: Operation) -> list[Value]:
@@ -90,7 +90,7 @@ def _sum(graph: Graph, op: Operation, x: Value) -> Value:
 
 
 def _count(graph: Graph, op: Operation, x: Value) -> Value:
-    """How many elements there are of each feature."""
+    """Return the number of elements of each feature."""
     size = product(x.shape[axis] for axis in _axes(op, x))
     return nodes.cast(graph, of_sizes((size,), np.dtype(np.int64), ()), x.dtype)
 

@@ -103,7 +103,7 @@ def _bitcast_convert(graph: Graph, op: Operation) -> Value:
 
 
 def _of_constant(value: Value, dtype: np.dtype[Any]) -> Value | None:
-    """Read at once, NaNs with all their bits; None where only a run knows."""
+    """Return the bits of a constant, NaNs included; None for any other value."""
     if value.array is None or np.dtype(bool) in (value.dtype, dtype):
         return None
     ratio = value.dtype.itemsize / dtype.itemsize
@@ -124,7 +124,7 @@ def _check(op: Operation, dtype: np.dtype[Any]) -> None:
 
 
 def _split(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
-    """Each integer as several, the lowest bits first, in a new last dimension."""
+    """Return each integer as several, the lowest bits first, in a new last dimension."""
     width = 8 * dtype.itemsize
     count = bits.dtype.itemsize // dtype.itemsize
     parts = [bits, *(shift(graph, bits, width * n, "RIGHT") for n in range(1, count))]
@@ -134,7 +134,7 @@ def _split(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
 
 
 def _join(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
-    """Several integers of the last dimension, the lowest bits first, as one."""
+    """Return the integers of the last dimension, the lowest bits first, as one."""
     width, axis = 8 * bits.dtype.itemsize, bits.rank - 1
     whole: Value | None = None
     for number in range(dtype.itemsize // bits.dtype.itemsize):
@@ -148,7 +148,7 @@ def _join(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
 
 
 def _powers(format_: _Format) -> Value:
-    """For each stored exponent the power of two of the fraction's last bit; inf for the last."""
+    """Return the unit of the last fraction bit for each stored exponent; inf for the last."""
     exponents = np.maximum(np.arange(format_.largest + 1), 1) - 1 + format_.lowest
     powers = np.ldexp(1.0, exponents)
     powers[-1] = np.inf
@@ -246,7 +246,7 @@ def _bitcast(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
 
 
 def in_total_order(graph: Graph, value: Value) -> Value | None:
-    """Integers in the order -NaN, -inf, …, -0, 0, …, inf, NaN of floats; None if it is not told.
+    """Return integers in the order -NaN, -inf, …, -0, 0, …, inf, NaN; None without BitCast.
 
     Raises:
         NewerOpset: it is told by an operation of a later version.
@@ -268,7 +268,7 @@ def _is_special(graph: Graph, size: Value) -> Value:
 
 
 def is_negative(graph: Graph, value: Value) -> Value:
-    """Whether the sign is set: of 0 the reciprocal tells."""
+    """Return whether the sign is set; that of 0 is the sign of its reciprocal."""
     zero = nodes.constant_like(value, 0)
     is_zero = nodes.elementwise(graph, "Equal", value, zero, dtype=bool)
     told = nodes.where(graph, is_zero, nodes.elementwise(graph, "Reciprocal", value), value)
@@ -284,7 +284,7 @@ def _stored_exponent(graph: Graph, format_: _Format, size: Value) -> Value:
 
 
 def count_up_to(graph: Graph, ascending: Array, value: Value) -> Value:
-    """How many of some ascending numbers are no larger than a value, in int64."""
+    """Return the number of ascending numbers that are no larger than a value, in int64."""
     low, high = nodes.constant(0, np.int64), nodes.constant(len(ascending), np.int64)
     table = Value(ascending.dtype, ascending.shape, ascending.shape, array=ascending)
     do: Callable[..., Value] = partial(nodes.elementwise, graph)
@@ -315,7 +315,7 @@ def _scaled(graph: Graph, format_: _Format, size: Value, index: Value) -> Value:
 
 
 def _reduce_precision(graph: Graph, op: Operation) -> Value:
-    """Rounding to fewer bits, to infinity and zero where the exponent has not enough.
+    """Round to fewer bits, and to infinity or zero where the exponent has too few.
 
     As in xla/service/elemental_ir_emitter.cc, `EmitReducePrecisionIR`.
     """
@@ -345,7 +345,7 @@ def _reduce_precision(graph: Graph, op: Operation) -> Value:
 
 
 def _rounded(graph: Graph, bits: Value, dropped: int) -> Value:
-    """Without the last bits, rounded to the nearest, and to an even one between two."""
+    """Return the bits without the last ones, rounded to the nearest, halves to even."""
     do = partial(nodes.elementwise, graph)
     one = nodes.constant_like(bits, 1)
     odd = do("BitwiseAnd", shift(graph, bits, dropped, "RIGHT"), one)

@@ -29,7 +29,7 @@ def shift(graph: Graph, value: Value, amount: int, direction: str) -> Value:
 
 
 def _shift(direction: str) -> Emit:
-    """Zeros come in; nothing stays when it is by as many bits as there are, or more."""
+    """Return the rule of a shift that brings in zeros, alone if it is by all bits or more."""
 
     def emit(graph: Graph, op: Operation) -> Value:
         value, amount = op.operands
@@ -67,7 +67,7 @@ def _popcnt(graph: Graph, op: Operation) -> Value:
 
 
 def _count_ones(graph: Graph, value: Value) -> Value:
-    """Sums of neighbouring groups of bits, of twice as many bits at each step."""
+    """Count ones by sums of neighbouring groups of bits, twice as wide at each step."""
     bits = _bits_of(value)
     width = 1
     while width < bits:
@@ -81,7 +81,7 @@ def _count_ones(graph: Graph, value: Value) -> Value:
 
 
 def _count_leading_zeros(graph: Graph, op: Operation) -> Value:
-    """As many as are left when the highest one has been copied to all lower bits."""
+    """Count the zeros that are left when the highest one has been copied to all lower bits."""
     (value,) = op.operands
     bits = _unsigned(graph, value)
     width = 1
@@ -108,7 +108,7 @@ def unpack_bits(graph: Graph, value: Value) -> Value:
 
 
 def _shifted(graph: Graph, value: Value, bits: int, direction: str) -> Value:
-    """Along the last dimension by 0, 1, 2, … bits."""
+    """Return integers shifted by 0, 1, 2, … bits along the last dimension."""
     amounts = np.arange(bits, dtype=np.uint64)
     line = Value(amounts.dtype, amounts.shape, amounts.shape, array=amounts)
     return nodes.elementwise(graph, "BitShift", value, line, direction=direction)

@@ -23,7 +23,7 @@ def _convert(graph: Graph, op: Operation) -> Value:
 
 
 def convert(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
-    """What StableHLO's `convert` gives: XLA rounds floats to the nearest integer that there is."""
+    """Return the result of StableHLO's `convert`: floats become the nearest integer, as in XLA."""
     if value.dtype == dtype:
         return value
     if graph.opset < FLOAT8_OPSET and {value.dtype.name, dtype.name}.intersection(_FLOAT8):
@@ -40,7 +40,7 @@ def convert(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
 
 
 def _to_integer(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
-    """Rounded towards zero; 0 for NaN, and the nearest integer for what is out of bounds."""
+    """Round towards zero; NaN becomes 0, and what is out of bounds the nearest integer."""
     if value.array is not None:
         return _fold(value, dtype)
     bounds = np.iinfo(dtype)
@@ -63,7 +63,7 @@ def _to_integer(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
 
 
 def _truncate(graph: Graph, floats: Value, dtype: np.dtype[Any]) -> Value:
-    """Floats that are in bounds as integers of 64 bits; the upper half of unsigned ones apart."""
+    """Return floats in bounds as 64-bit integers; the upper half of unsigned ones is apart."""
     if dtype != np.uint64:
         return nodes.cast(graph, floats, dtype)
     half = nodes.constant_like(floats, 2.0**63)

@@ -55,7 +55,7 @@ def _remainder(graph: Graph, op: Operation) -> Value:
 
 
 def _rest(graph: Graph, dividend: Value, divisor: Value) -> Value:
-    """With the sign of the dividend. The runtime's Mod is in floats if it is to have that sign."""
+    """Return the remainder with the sign of the dividend, for which Mod goes through floats."""
     quotient = nodes.elementwise(graph, "Div", dividend, divisor)
     return nodes.elementwise(
         graph, "Sub", dividend, nodes.elementwise(graph, "Mul", quotient, divisor)
@@ -80,12 +80,12 @@ def _check_constants(graph: Graph, op: Operation) -> None:
 
 
 def _is_harmless(divisor: Value) -> bool:
-    """Whether a divisor is known, and neither 0 nor -1."""
+    """Return whether a divisor is known, and neither 0 nor -1."""
     return divisor.array is not None and not np.isin(divisor.array, (0, -1)).any()
 
 
 def _traps(graph: Graph, divisor: Value) -> tuple[Value, Value]:
-    """Where the divisor is 0, and where it is what a processor would trap at."""
+    """Return where the divisor is 0, and where a processor would trap."""
     zero = nodes.constant_like(divisor, 0)
     is_zero = nodes.elementwise(graph, "Equal", divisor, zero, dtype=bool)
     if divisor.is_unsigned:
@@ -105,7 +105,7 @@ def _power(graph: Graph, op: Operation) -> Value:
 
 
 def _whole_power(graph: Graph, base: Value, exponent: Value) -> Value:
-    """By repeated squaring, modulo the size of the integers."""
+    """Return the power by repeated squaring, modulo the size of the integers."""
     one, zero = nodes.constant_like(base, 1), nodes.constant_like(base, 0)
     result, square = one, base
     for bit in range(8 * base.dtype.itemsize - (not base.is_unsigned)):
@@ -124,7 +124,7 @@ def _whole_power(graph: Graph, base: Value, exponent: Value) -> Value:
 
 
 def _reciprocal_power(graph: Graph, base: Value, exponent: Value) -> Value:
-    """What a negative exponent gives: 1 and -1 have reciprocals, all others give 0."""
+    """Return the power of a negative exponent: 1 and -1 have reciprocals, all others give 0."""
     one, zero, minus = (nodes.constant_like(base, number) for number in (1, 0, -1))
     odd = nodes.elementwise(graph, "BitwiseAnd", exponent, one)
     is_even = nodes.elementwise(graph, "Equal", odd, zero, dtype=bool)
@@ -162,7 +162,7 @@ def _atan2(graph: Graph, op: Operation) -> Value:
 
 
 def _is_negative(graph: Graph, value: Value) -> Value:
-    """Whether a number is below 0, or -0."""
+    """Return whether a number is below 0, or -0."""
     zero = nodes.constant_like(value, 0)
     below = nodes.elementwise(graph, "Less", value, zero, dtype=bool)
     reciprocal = nodes.elementwise(graph, "Reciprocal", value)

@@ -66,7 +66,7 @@ _DECIDED = {"And": False, "Or": True}  # by an operand of this value, whatever t
 
 
 def _maximum(graph: Graph, op: Operation) -> Value:
-    """Relu where one operand is zero, which runtimes fuse with what is before it."""
+    """Return a maximum, or Relu where one operand is zero, which runtimes fuse."""
     left, right = op.operands
     for value, other in ((left, right), (right, left)):
         if is_identity("maximum", other):
@@ -108,7 +108,7 @@ def _negate(graph: Graph, op: Operation) -> Value:
 
 
 def _sign(graph: Graph, op: Operation) -> Value:
-    """ONNX Runtime gives 0 for -0, and for NaN in half precision, and reads half of an int64."""
+    """Return the sign; the runtime's own is wrong of -0, NaN in float16, and int64."""
     (value,) = op.operands
     if value.sizes is not None and all((lower_bound(dim) or 0) > 0 for dim in value.sizes):
         return nodes.constant_like(value, 1).broadcast_to(value.shape)
@@ -133,7 +133,7 @@ def _is_finite(graph: Graph, op: Operation) -> Value:
 
 
 def _round_half_away(graph: Graph, op: Operation) -> Value:
-    """Away from zero for halves. Adding 0.5 and rounding down would be wrong just below 0.5."""
+    """Round halves away from zero. To add 0.5 and round down would be wrong just below 0.5."""
     (value,) = op.operands
     size = nodes.elementwise(graph, "Abs", value)
     whole = nodes.elementwise(graph, "Floor", size)
@@ -160,7 +160,7 @@ def _rsqrt(graph: Graph, op: Operation) -> Value:
 
 
 def _logistic(graph: Graph, op: Operation) -> Value:
-    """By its definition: the runtime's Sigmoid is 0 below -18, and its logarithm -inf."""
+    """Return 1 / (1 + exp(-x)): the runtime's Sigmoid is 0 below -18, and its logarithm -inf."""
     (value,) = op.operands
     power = nodes.elementwise(graph, "Exp", nodes.elementwise(graph, "Neg", value))
     total = nodes.elementwise(graph, "Add", power, nodes.constant_like(value, 1))
@@ -176,7 +176,7 @@ def _tan(graph: Graph, op: Operation) -> Value:
 
 
 def _log_plus_one(graph: Graph, op: Operation) -> Value:
-    """`x * (log(u) / (u - 1))` with `u = 1 + x`, in which the rounding of `u` cancels.
+    """Return `x * (log(u) / (u - 1))` with `u = 1 + x`, in which the rounding of `u` cancels.
 
     W. Kahan; Goldberg, What Every Computer Scientist Should Know About Floating-Point Arithmetic,
     theorem 4. It is a product, since ONNX Runtime's Where makes 0 of a -0 that it takes.
@@ -198,7 +198,7 @@ def _precise_log_plus_one(graph: Graph, value: Value) -> Value:
 
 
 def _exponential_minus_one(graph: Graph, op: Operation) -> Value:
-    """`x * ((u - 1) / log(u))` with `u = exp(x)`, in which the rounding of `u` cancels.
+    """Return `x * ((u - 1) / log(u))` with `u = exp(x)`, in which the rounding of `u` cancels.
 
     W. Kahan; N. J. Higham, Accuracy and Stability of Numerical Algorithms, section 1.14.1. Of -0 it
     is -0, as `_log_plus_one` is.
@@ -259,7 +259,7 @@ def _real(graph: Graph, op: Operation) -> Value:
 
 
 def _imag(graph: Graph, op: Operation) -> Value:
-    """0, as `_real`."""
+    """Return 0, the imaginary part of what is real."""
     del graph
     (value,) = op.operands
     return nodes.constant_like(value, 0).broadcast_to(value.shape)

@@ -24,7 +24,7 @@ __all__ = ["Reduction", "fuse_difference", "fuse_exact_gelu", "fuse_product", "f
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What a value is known to be: a reduction of another one.
+    """The fact that a value is a reduction of another one.
 
     Attributes:
         reducer: such as `add`.
@@ -40,12 +40,12 @@ class Reduction:
 
 
 def fuse_quotient(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
-    """Softmax and ReduceMean, which end in a division."""
+    """Return Softmax or ReduceMean, which end in a division; None for other quotients."""
     return _softmax(graph, dividend, divisor) or _mean(graph, dividend, divisor)
 
 
 def fuse_difference(graph: Graph, left: Value, right: Value) -> Value | None:
-    """LogSoftmax, which ends in a difference: of what is shifted and the logarithm of its sum."""
+    """Return LogSoftmax, which ends in a difference; None for other differences."""
     logarithm = graph.source(right.name, "Log")
     if logarithm is None or not left.is_expanded:
         return None
@@ -57,12 +57,12 @@ def fuse_difference(graph: Graph, left: Value, right: Value) -> Value | None:
 
 
 def fuse_product(graph: Graph, left: Value, right: Value) -> Value | None:
-    """Gelu, which ends in a product: of the number and how likely a smaller one is."""
+    """Return Gelu with tanh, which ends in a product; None for other products."""
     if graph.opset < GELU_OPSET or not has_kernel("Gelu", left.dtype.name):
         return None
     for one, other in ((left, right), (right, left)):
-        if (found := _gelu(graph, one, other)) is not None:
-            return found
+        if (gelu := _gelu(graph, one, other)) is not None:
+            return gelu
     return None
 
 
@@ -94,7 +94,7 @@ def _softmax(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
 def _normalized(
     graph: Graph, op_type: str, like: Value, shifted: str, total: Reduction
 ) -> Value | None:
-    """Softmax or LogSoftmax of what was shifted by its own greatest element."""
+    """Return Softmax or LogSoftmax of a value that was shifted by its greatest element."""
     difference = graph.source(shifted, "Sub")
     if difference is None:
         return None
@@ -145,7 +145,7 @@ def _is_power(graph: Graph, name: str) -> bool:
 
 
 def _gelu(graph: Graph, value: Value, chance: Value) -> Value | None:
-    """`x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`."""
+    """Match `x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`."""
     more = _scaled(graph, chance.name, 0.5)
     tanh_name = None if more is None else _other(graph, "Add", more, 1.0)
     tanh = None if tanh_name is None else graph.source(tanh_name, "Tanh")
@@ -170,7 +170,7 @@ def _is_cube(graph: Graph, name: str, base: str) -> bool:
 
 
 def _scaled(graph: Graph, name: str, factor: float) -> str | None:
-    """Which value was multiplied by a number."""
+    """Return the name of the value that was multiplied by a number."""
     return _other(graph, "Mul", name, factor)
 
 
@@ -185,7 +185,7 @@ def _other(graph: Graph, op_type: str, name: str, number: float) -> str | None:
     return None
 
 
-_MOST_NODES = 100
+_MAX_NODES = 100
 # Both branches of the expansion, where they meet, and where nothing is left of the tail.
 _POINTS = np.concatenate([np.linspace(-16, 16, 401), [-1e3, 1e3], np.linspace(-2, 2, 97)])
 _SMALLER = np.array([math.erfc(-x / math.sqrt(2)) / 2 for x in _POINTS])
@@ -211,7 +211,7 @@ _COMPUTE: Mapping[str, _Compute] = {
 
 
 def fuse_exact_gelu(graph: Graph, left: Value, right: Value) -> Value | None:
-    """Gelu for a product of a number, or half of it, and what makes Gelu of it.
+    """Return Gelu by erf, found by what the factors compute; None for other products.
 
     The runtime's is as precise as a sum of 1 and the error function: its error is relative to the
     number, and not to what is left of it far below zero.
@@ -231,7 +231,7 @@ def fuse_exact_gelu(graph: Graph, left: Value, right: Value) -> Value | None:
 
 
 def _may_be_chance(graph: Graph, node: Node) -> bool:
-    """Whether it ends as the error function's complement does, or a sum with that function."""
+    """Return whether a node ends as the complementary error function does, or a sum with erf."""
     if node.op_type == "Where":
         return True
     sources = [graph.source(name) for name in node.inputs]
@@ -254,27 +254,27 @@ def _half_of(graph: Graph, name: str) -> str | None:
 
 
 def _is_chance(graph: Graph, name: str, base: str, factor: float, *, exact: bool) -> bool:
-    """Whether a value is the chance times a factor, as a function of another value alone."""
+    """Return whether a value is the chance times a factor, as a function of another value alone."""
     known: dict[str, Any] = {base: _POINTS}
     with np.errstate(all="ignore"):
-        found = _evaluate(graph, name, known)
-    if found is None:
+        chance = _evaluate(graph, name, known)
+    if chance is None:
         return False
     rtol, atol = _TOLERANCE if exact else _TOLERANCE_OF_SUM
-    return bool(np.allclose(np.asarray(found) * factor, _SMALLER, rtol=rtol, atol=atol))
+    return bool(np.allclose(np.asarray(chance) * factor, _SMALLER, rtol=rtol, atol=atol))
 
 
 def _evaluate(graph: Graph, name: str, known: dict[str, Any]) -> Any:
-    """What a value is at the points; None where it depends on anything else."""
+    """Return the value at the points; None where it depends on anything else."""
     if name in known:
         return known[name]
-    if len(known) > _MOST_NODES:
+    if len(known) > _MAX_NODES:
         return None
-    found = _number(graph, name)
+    result = _number(graph, name)
     node = graph.source(name)
     if node is not None and node.op_type in _COMPUTE:
         operands = [_evaluate(graph, operand, known) for operand in node.inputs]
         if not any(operand is None for operand in operands):
-            found = _COMPUTE[node.op_type](*operands)
-    known[name] = found
-    return found
+            result = _COMPUTE[node.op_type](*operands)
+    known[name] = result
+    return result

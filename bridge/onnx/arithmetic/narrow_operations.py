@@ -38,7 +38,7 @@ _ADDING = ("add", "multiply")
 
 
 def has_narrow_types(op: Operation) -> bool:
-    """Whether an operation makes values that a wider dtype holds, or reads their bits."""
+    """Return whether results of an operation are of narrow types, or it reads the bits of one."""
     if any(result.narrow is not None for result in op.results):
         return True
     return op.name == _BITCAST and _source(op).narrow is not None
@@ -95,15 +95,15 @@ class _Usual:
     def __call__(self, graph: Graph, op: Operation, *operands: Value) -> Value:
         """The result, of other operands if there are any."""
         given = dataclasses.replace(op, operands=operands) if operands else op
-        found: Value = self.emit(graph, given)
-        return found
+        result: Value = self.emit(graph, given)
+        return result
 
 
 _Special = Callable[[_Usual, Graph, Operation], Value]
 
 
 def _constant(usual: _Usual, graph: Graph, op: Operation) -> Value:
-    """Read as the elements that they are."""
+    """Return a constant, read as elements of the narrow type."""
     narrow = _of_result(op)
     own = dataclasses.replace(
         op, results=(dataclasses.replace(op.result, dtype=narrow.numpy_dtype),)
@@ -143,7 +143,7 @@ def _check_positive(graph: Graph, op: Operation, narrow: NarrowFloat) -> None:
 
 
 def _of_bits(usual: _Usual, graph: Graph, op: Operation) -> Value:
-    """What treats an integer as bits, of which those in front are no part."""
+    """Return the result of an operation on bits, of which those in front are no part."""
     narrow = _integer(op)
     value, *others = op.operands
     unsigned = nodes.cast(graph, to_unsigned(graph, value, narrow), narrow.storage_dtype)
@@ -169,7 +169,7 @@ def _shift_right_arithmetic(usual: _Usual, graph: Graph, op: Operation) -> Value
 
 
 def _bitcast_convert(usual: _Usual, graph: Graph, op: Operation) -> Value:
-    """By way of bytes where one of the two is not narrow."""
+    """Return the bits as another type, by way of bytes where one of the two is not narrow."""
     value, source, target = graph.expand(op.operands[0]), _source(op), op.result
     if np.dtype(bool) in (source.dtype, target.dtype):
         op.refuse("a type of fewer bits than a byte is read as truth values, or made of them")
@@ -194,7 +194,7 @@ _BYTES = ResultType(np.dtype(np.uint8), ())  # of which only the dtype matters
 
 
 def _to_bytes(graph: Graph, bits: Value, narrow: NarrowType, count: int) -> Value:
-    """Bytes, `count` of them in the last dimension if they are several."""
+    """Return the bits as bytes, `count` of them in the last dimension if they are several."""
     each = _BYTE // narrow.bits
     if each == 1:
         return bits
@@ -204,7 +204,7 @@ def _to_bytes(graph: Graph, bits: Value, narrow: NarrowType, count: int) -> Valu
 
 
 def _from_bytes(graph: Graph, bytes_: Value, narrow: NarrowType, count: int) -> Value:
-    """Elements of bytes, of which there are `count` in the last dimension if they are several."""
+    """Return the elements of bytes, `count` of them in the last dimension if several."""
     each, bits = _BYTE // narrow.bits, graph.expand(bytes_)
     if each > 1:
         bits = split_bits(graph, bits, narrow.bits, each)
@@ -251,7 +251,7 @@ def to_narrow(graph: Graph, value: Value, narrow: NarrowType) -> Value:
 
 
 def wrap(graph: Graph, value: Value, narrow: NarrowInteger) -> Value:
-    """Modulo the size of an integer, in two's complement.
+    """Return integers modulo the size of a narrow type, in two's complement.
 
     With a sign it is `((x & 15) ^ 8) - 8` of 4 bits, of which nothing overflows in any runtime.
     """
@@ -308,7 +308,7 @@ def round_to(graph: Graph, value: Value, narrow: NarrowFloat) -> Value:
 
 
 def _with_sign(graph: Graph, exact: Value, size: Value, narrow: NarrowFloat) -> Value:
-    """By a product, since what the runtime's Where takes a -0 from is a 0."""
+    """Return the size with a sign, by a product, since the runtime's Where takes a -0 for a 0."""
     do = partial(nodes.elementwise, graph)
     one, minus, zero = (nodes.constant(number, np.float64) for number in (1, -1, 0))
     if narrow.has_negative_zero:
@@ -320,7 +320,7 @@ def _with_sign(graph: Graph, exact: Value, size: Value, narrow: NarrowFloat) -> 
 
 
 def _positive(graph: Graph, exact: Value, rounded: Value, narrow: NarrowFloat) -> Value:
-    """Of a type of powers of two alone: no zero, and all above the least one is at least the next.
+    """Return the value in a type of powers of two, without zero; above the least comes the next.
 
     XLA and ml_dtypes alike give that where float32 has numbers of fewer bits.
     """
@@ -375,7 +375,7 @@ def from_unsigned(graph: Graph, bits: Value, narrow: NarrowInteger) -> Value:
 
 
 def split_bits(graph: Graph, bits: Value, width: int, count: int) -> Value:
-    """Each uint8 as several of fewer bits, the lowest first, in a new last dimension."""
+    """Return each uint8 as several of fewer bits, the lowest first, in a new dimension."""
     parts = [bits, *(shift(graph, bits, width * number, "RIGHT") for number in range(1, count))]
     mask = nodes.constant_like(bits, (1 << width) - 1)
     narrow = [nodes.elementwise(graph, "BitwiseAnd", part, mask) for part in parts]
@@ -383,7 +383,7 @@ def split_bits(graph: Graph, bits: Value, width: int, count: int) -> Value:
 
 
 def join_bits(graph: Graph, bits: Value, width: int, count: int) -> Value:
-    """Several uint8 of the last dimension, the lowest bits first, as one."""
+    """Return the uint8 of the last dimension, the lowest bits first, as one."""
     axis = bits.rank - 1
     whole: Value | None = None
     for number in range(count):

@@ -23,22 +23,22 @@ _DTYPE = "float32"
 
 
 def fuse_normalizing_product(graph: Graph, left: Value, right: Value) -> Value | None:
-    """LayerNormalization, which ends in a product: by the deviation, or by the scale."""
+    """Return LayerNormalization, which ends in a product; None for other products."""
     if left.dtype.name != _DTYPE:
         return None
     for one, other in ((left, right), (right, left)):
-        if (found := _layer(graph, one, other) or _scaled_layer(graph, one, other)) is not None:
-            return found
+        if (fused := _layer(graph, one, other) or _scaled_layer(graph, one, other)) is not None:
+            return fused
     return None
 
 
 def fuse_normalizing_sum(graph: Graph, left: Value, right: Value) -> Value | None:
-    """BatchNormalization, and LayerNormalization with a shift, which end in a sum."""
+    """Return BatchNormalization, or LayerNormalization with a shift; None for other sums."""
     if left.dtype.name != _DTYPE:
         return None
     for one, other in ((left, right), (right, left)):
-        if (found := _shifted_layer(graph, one, other) or _batch(graph, one, other)) is not None:
-            return found
+        if (fused := _shifted_layer(graph, one, other) or _batch(graph, one, other)) is not None:
+            return fused
     return None
 
 
@@ -56,7 +56,7 @@ class _Deviation:
 
 
 def _deviation(graph: Graph, name: str) -> _Deviation | None:
-    """What the reciprocal of a deviation is made of."""
+    """Return the variance and the epsilon that the reciprocal of a deviation is made of."""
     reciprocal = graph.source(name, "Reciprocal")
     root = None if reciprocal is None else graph.source(reciprocal.inputs[0], "Sqrt")
     total = None if root is None else graph.source(root.inputs[0], "Add")
@@ -93,7 +93,7 @@ def _layer(graph: Graph, centred: Value, factor: Value) -> Value | None:
 
 
 def _mean(graph: Graph, name: str, shape: Shape) -> str | None:
-    """What a value is the mean of along its last dimension, which stays as one of size 1."""
+    """Return the value that another one is the mean of, along the last dimension (kept as 1)."""
     node = graph.source(name, "ReduceMean")
     if node is None or node.attributes.get("keepdims") != 1:
         return None
@@ -111,7 +111,7 @@ def _layer_node(
 
 
 def _is_row(value: Value, like: Value) -> bool:
-    """Whether a value has one number for each place in the last dimension."""
+    """Return whether a value has one number for each place in the last dimension."""
     return value.unbroadcast_shape == like.shape[-1:] and isinstance(
         value.unbroadcast_shape[0], int
     )
@@ -138,7 +138,7 @@ def _shifted_layer(graph: Graph, normalized: Value, shift: Value) -> Value | Non
 
 
 def _batch(graph: Graph, product: Value, shift: Value) -> Value | None:
-    """`(x - mean) * (scale / deviation) + shift`, of x that has its features behind the batch."""
+    """Match `(x - mean) * (scale / deviation) + shift`, where x has features behind the batch."""
     fact = layouts.transposition_of(graph, product)
     if fact is None or fact.order[-1] != 1 or len(shift.unbroadcast_shape) != 1 or not shift.name:
         return None
@@ -149,11 +149,11 @@ def _batch(graph: Graph, product: Value, shift: Value) -> Value | None:
         factor = _row(graph, multiplied.inputs[1 - place])
         if difference is None or factor is None:
             continue
-        mean, found = _row(graph, difference.inputs[1]), _scale(graph, factor)
+        mean, scaling = _row(graph, difference.inputs[1]), _scale(graph, factor)
         shape = graph.shape_of(difference.inputs[0])
-        if mean is None or found is None or shape != fact.value.shape:
+        if mean is None or scaling is None or shape != fact.value.shape:
             continue
-        scale, deviation = found
+        scale, deviation = scaling
         rows = [scale, shift.name, mean, deviation.variance]
         if any(graph.shape_of(row) != shift.unbroadcast_shape for row in rows):
             continue

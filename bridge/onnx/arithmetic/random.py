@@ -29,7 +29,7 @@ _OF_THE_DEVICE = (
 
 
 def _refuse(graph: Graph, op: Operation) -> Value:
-    """ONNX's random operations have streams of their own."""
+    """Refuse an operation, since ONNX's random operations have streams of their own."""
     del graph
     op.refuse(*_OF_THE_DEVICE)
 
@@ -57,13 +57,13 @@ def _bits(graph: Graph, op: Operation) -> Sequence[Value]:
 
 
 def _wide(graph: Graph, key: Value, count: Value, size: int) -> Value:
-    """64 bits from each number."""
+    """Return 64 random bits from each count."""
     low, high = (nodes.cast(graph, x, np.uint64) for x in _blocks(graph, key, count, size))
     return nodes.elementwise(graph, "BitwiseOr", low, shift(graph, high, _HALF, "LEFT"))
 
 
 def _narrow(graph: Graph, key: Value, count: Value, shape: Sequence[int]) -> tuple[int, Value]:
-    """Two of 32 bits from each number, which are neighbours along the first even dimension.
+    """Return two words from each count, neighbours along the first even dimension.
 
     Without an even one it is the longest, of which the last bits are left out.
     """
@@ -79,7 +79,7 @@ def _narrow(graph: Graph, key: Value, count: Value, shape: Sequence[int]) -> tup
 
 
 def _blocks(graph: Graph, key: Value, count: Value, size: int) -> tuple[Value, Value]:
-    """Two words of 32 bits for each number from the state on."""
+    """Return two words of 32 bits for each count from the state on."""
     ends = [nodes.constant(n, np.int64) for n in (0, size, 1)]
     line = nodes.cast(graph, graph.node("Range", ends, shape=(size,)), np.uint64)
     first, second = _words(graph, nodes.elementwise(graph, "Add", line, count))

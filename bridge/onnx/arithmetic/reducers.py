@@ -1,4 +1,4 @@
-"""What a region of two elements does when it is applied along a dimension.
+"""The function that a region of two elements is, when it is applied along a dimension.
 
 Reductions, windows, scatters and sorts have such regions.
 """
@@ -35,7 +35,7 @@ _CHOICES = frozenset({"stablehlo.compare", "stablehlo.select", "stablehlo.and", 
 
 
 def reducer_of(region: Region) -> str:
-    """`add`, `maximum`, …, or `replace`, if that is all that a region does; empty otherwise."""
+    """Return `add`, `maximum`, … or `replace` if a region does that alone; empty otherwise."""
     *operations, last = [view.operation for view in region.block]
     first, second = list(region.block.arguments)[:2]
     if len(region.block.arguments) != 2 or len(last.operands) != 1:
@@ -51,7 +51,7 @@ def reducer_of(region: Region) -> str:
 
 
 def identity_of(reducer: str, dtype: np.dtype[Any]) -> Array:
-    """What changes nothing when it is one of the two elements."""
+    """Return the identity element of a reducer."""
     kind = IDENTITIES[reducer]
     if kind in ("0", "1"):
         return np.array(int(kind)).astype(dtype)
@@ -70,12 +70,12 @@ def identity_of(reducer: str, dtype: np.dtype[Any]) -> Array:
 
 
 def is_identity(reducer: str, value: Value) -> bool:
-    """Whether a value is known to change nothing."""
+    """Return whether a value is known to change nothing."""
     return value.scalar is not None and bool(value.scalar == identity_of(reducer, value.dtype))
 
 
 def depends_on_order(region: Region, graph: Graph) -> bool:
-    """Whether it is known to matter which neighbours a region combines first.
+    """Return whether it is known to matter which neighbours a region combines first.
 
     StableHLO leaves that open, so it should not; but XLA and its interpreter go from the first on.
     """
@@ -94,13 +94,13 @@ def depends_on_order(region: Region, graph: Graph) -> bool:
 
 
 def _small(random: np.random.Generator, dtype: np.dtype[Any]) -> Array:
-    """Numbers of which sums and products of three are exact."""
+    """Return numbers of which sums and products of three are exact."""
     least = 0 if dtype.kind in "bu" or dtype.name.startswith("uint") else -2
     return random.integers(least, 2 if dtype.kind == "b" else 4, _TRIALS).astype(dtype)
 
 
 def _alike(one: Array | None, other: Array | None) -> bool:
-    """Whether two results are the same, up to how floats are rounded, or not known."""
+    """Return whether two results are the same, up to how floats are rounded, or not known."""
     if one is None or other is None:
         return True
     if one.dtype.kind in "biu" or "int" in one.dtype.name:
@@ -110,7 +110,7 @@ def _alike(one: Array | None, other: Array | None) -> bool:
 
 
 def orders_first(region: Region, graph: Graph) -> str:
-    """`max` or `min` if a region keeps that one of two numbers, and its index.
+    """Return `max` or `min` if a region keeps that one of two numbers, and its index.
 
     Of equal numbers it keeps the lower index, and NaN before all of them. A region that does
     nothing but compare and choose is known when it has been applied to numbers in every order.
@@ -128,9 +128,9 @@ def orders_first(region: Region, graph: Graph) -> str:
     both_nan = (np.isnan(grid[0]) & np.isnan(grid[2])).reshape(-1)
     apart &= ~both_nan | (arrays[1] < arrays[3])
     arrays = [array[apart] for array in arrays]
-    found = region.apply(graph.trial(), [_constant(array) for array in arrays])
-    results = [value.array for value in found if value.array is not None]
-    for name in ("max", "min") if len(results) == len(found) else ():
+    values = region.apply(graph.trial(), [_constant(array) for array in arrays])
+    results = [value.array for value in values if value.array is not None]
+    for name in ("max", "min") if len(results) == len(values) else ():
         chosen = _first(name, arrays)
         expected = [np.where(chosen, arrays[i], arrays[i + 2]) for i in (0, 1)]
         pairs = zip(results, expected, strict=True)
@@ -140,7 +140,7 @@ def orders_first(region: Region, graph: Graph) -> str:
 
 
 def _first(name: str, arrays: Sequence[Array]) -> Array:
-    """Whether the first of two elements is to be kept."""
+    """Return whether the first of two elements is to be kept."""
     left, index, right, other = (array.astype(np.float64) for array in arrays)
     nan_left, nan_right = np.isnan(left), np.isnan(right)
     before = left > right if name == "max" else left < right

@@ -61,7 +61,7 @@ def _reduce(graph: Graph, op: Operation) -> Sequence[Value]:
 
 
 def _may_be_empty(value: Value, axes: Sequence[int]) -> bool:
-    """Whether it may have nothing along some dimensions, of which ArgMax then finds no index."""
+    """Return whether there may be no elements along some dimensions."""
     return any((lower_bound(value.shape[axis]) or 0) < 1 for axis in axes)
 
 
@@ -70,7 +70,7 @@ def _without(shape: Shape, axes: Sequence[int]) -> Shape:
 
 
 def _has_operation(reducer: str, value: Value) -> bool:
-    """Whether it can be computed as one: no bits or products of integers, no sum of flags."""
+    """Return whether ONNX has the reduction: not of bits, integer products and sums of bools."""
     if reducer in ("and", "or"):
         return value.dtype == bool
     return value.is_float or (value.dtype != bool and reducer != "multiply")
@@ -134,7 +134,7 @@ def _extreme_of_integers(graph: Graph, reducer: str, value: Value, axes: Sequenc
     bits = 8 * value.dtype.itemsize
     signed = _with_flipped_sign(graph, value, f"int{bits}") if value.is_unsigned else value
     if bits == 32:
-        found = _node(graph, _OPERATIONS[reducer], signed, axes)
+        extreme = _node(graph, _OPERATIONS[reducer], signed, axes)
     else:
         lines = _in_lines(graph, signed, axes)
         if _may_be_empty(value, axes):
@@ -145,12 +145,12 @@ def _extreme_of_integers(graph: Graph, reducer: str, value: Value, axes: Sequenc
         lines = graph.expand(lines)
         name = "ArgMax" if reducer == "maximum" else "ArgMin"
         where = _arg(graph, name, lines, lines.rank - 1)
-        found = _take(graph, lines, where, lines.rank - 1)
-    return _with_flipped_sign(graph, found, value.dtype.name) if value.is_unsigned else found
+        extreme = _take(graph, lines, where, lines.rank - 1)
+    return _with_flipped_sign(graph, extreme, value.dtype.name) if value.is_unsigned else extreme
 
 
 def _with_flipped_sign(graph: Graph, value: Value, dtype: str) -> Value:
-    """Unsigned integers as signed ones in the same order, or back."""
+    """Return unsigned integers as signed ones in the same order, or back."""
     cast = nodes.cast(graph, value, dtype)
     return nodes.elementwise(
         graph,
@@ -172,7 +172,7 @@ def _node(graph: Graph, op_type: str, value: Value, axes: Sequence[int]) -> Valu
 
 
 def _is_counting(graph: Graph, value: Value, axis: int) -> bool:
-    """Whether a value is 0, 1, 2, … along a dimension, and the same along the others."""
+    """Return whether a value is 0, 1, 2, … along a dimension, and the same along the others."""
     unbroadcast = (1,) * (value.rank - len(value.unbroadcast_shape)) + value.unbroadcast_shape
     if any(dim != 1 for number, dim in enumerate(unbroadcast) if number != axis):
         return False
@@ -206,8 +206,8 @@ def _arg(graph: Graph, op_type: str, value: Value, axis: int) -> Value:
 def _take(graph: Graph, value: Value, where: Value, axis: int) -> Value:
     """The element at an index along a dimension, for each place in the others."""
     column = graph.expand(nodes.expand_dims(graph, where, [axis]))
-    found = graph.node("GatherElements", [value, column], shape=column.shape, axis=axis)
-    return nodes.squeeze(graph, found, [axis])
+    taken = graph.node("GatherElements", [value, column], shape=column.shape, axis=axis)
+    return nodes.squeeze(graph, taken, [axis])
 
 
 def _reduce_by_halves(
@@ -217,7 +217,7 @@ def _reduce_by_halves(
     starts: Sequence[Value],
     axes: Sequence[int],
 ) -> Sequence[Value]:
-    """Neighbours are combined by the region, all pairs at once, until one element is left."""
+    """Combine neighbours by the region, all pairs at once, until one element is left."""
     kept = [axis for axis in range(values[0].rank) if axis not in axes]
     shape = _without(values[0].shape, axes)
     length = product(values[0].shape[axis] for axis in axes)
@@ -240,7 +240,7 @@ def _reduce_in_order(
     starts: Sequence[Value],
     axes: Sequence[int],
 ) -> Sequence[Value]:
-    """One element after another, in a loop: where only a run knows how many, or order matters."""
+    """Return the reduction by a loop, where the size is dynamic or the order matters."""
     kept = [axis for axis in range(values[0].rank) if axis not in axes]
     shape = _without(values[0].shape, axes)
     length = product(values[0].shape[axis] for axis in axes)
@@ -250,8 +250,8 @@ def _reduce_in_order(
     body.add_result(goes_on)
     before = [body.add_input(body.unique("reduced"), value.dtype, shape) for value in values]
     rows = [nodes.gather(body, line, number, 0) for line in lines]
-    for found in region.apply(body, [*before, *rows]):
-        body.add_result(found.broadcast_to(shape))
+    for reduced in region.apply(body, [*before, *rows]):
+        body.add_result(reduced.broadcast_to(shape))
     inits = [graph.expand(nodes.broadcast_in_dim(graph, start, [], shape)) for start in starts]
     rounds = graph.expand(of_sizes((length,), np.dtype(np.int64), ()))
     kinds = [(shape, value.dtype) for value in values]

@@ -52,14 +52,14 @@ def _slices(graph: Graph, op: Operation, sizes: Sequence[Dim]) -> Value:
         within = [axes.index(axis) for axis in moving]
         return nodes.reshape(graph, read_slice(graph, value, within, starts, extents), shape)
     if extents == [1] and not places.batching:
-        found, axes = _rows(graph, value, starts, axes, moving[0])
+        slices, axes = _rows(graph, value, starts, axes, moving[0])
     else:
-        found, axes = _elements(graph, value, starts, axes, places, moving, extents)
+        slices, axes = _elements(graph, value, starts, axes, places, moving, extents)
     others = iter(places.other_axes(len(batch)))
     leading = [positions[axis] for axis in places.batching]
     taken = [*leading, *(axis for axis in others if axis not in leading)]
     targets = [taken[-1 - axis] if axis < 0 else positions[axis] for axis in axes]
-    return nodes.broadcast_in_dim(graph, found, targets, shape)
+    return nodes.broadcast_in_dim(graph, slices, targets, shape)
 
 
 def _shape_of_all(places: Places, batch: Shape, sizes: Sequence[Dim]) -> Shape:
@@ -91,15 +91,15 @@ def _cut(
 def _rows(
     graph: Graph, value: Value, starts: Value, axes: Sequence[int], axis: int
 ) -> tuple[Value, list[int]]:
-    """Slices that have one element along one dimension, and are whole otherwise.
+    """Return slices of one element along one dimension, and of all along the others.
 
     Returns:
         They, and for each of their dimensions which one of the array it is.
     """
     at = axes.index(axis)
     index = nodes.squeeze(graph, starts, [starts.rank - 1])
-    found = nodes.gather(graph, value, index, at)
-    return found, [*axes[:at], *_apart(index.rank), *axes[at + 1 :]]
+    rows = nodes.gather(graph, value, index, at)
+    return rows, [*axes[:at], *_apart(index.rank), *axes[at + 1 :]]
 
 
 def _elements(
@@ -111,7 +111,7 @@ def _elements(
     moving: Sequence[int],
     extents: Sequence[Dim],
 ) -> tuple[Value, list[int]]:
-    """Slices that begin anywhere in several dimensions; the rest as for rows."""
+    """Return slices that begin anywhere in several dimensions; the rest as `_rows`."""
     rest = [axis for axis in axes if axis not in moving and axis not in places.batching]
     order = [*places.batching, *moving, *rest]
     value = nodes.transpose(graph, graph.expand(value), [axes.index(axis) for axis in order])
@@ -120,9 +120,9 @@ def _elements(
     starts = nodes.transpose(graph, starts, [*places.leading, *others, count])
     starts = graph.expand(add_offsets(graph, starts, extents))
     shape = (*starts.shape[:-1], *value.shape[len(places.batching) + len(moving) :])
-    found = graph.node("GatherND", [value, starts], shape=shape, batch_dims=len(places.batching))
+    slices = graph.node("GatherND", [value, starts], shape=shape, batch_dims=len(places.batching))
     wide = [axis for axis, extent in zip(moving, extents, strict=True) if extent != 1]
-    return found, [*_apart(count), *wide, *rest]
+    return slices, [*_apart(count), *wide, *rest]
 
 
 def _apart(count: int) -> range:
@@ -133,7 +133,7 @@ _READ = ("dimension_numbers", "indices_are_sorted")
 
 
 def _torch_index_select(graph: Graph, op: Operation) -> Value:
-    """Slices along one dimension, which older modules have as an operation."""
+    """Return slices along one dimension, an operation of older modules."""
     (value, indices), axis = op.operands, op.integer("dim")
     batches = op.integer("batch_dims")
     order = [*range(batches), axis, *(n for n in range(batches, value.rank) if n != axis)]
@@ -141,12 +141,12 @@ def _torch_index_select(graph: Graph, op: Operation) -> Value:
     column = nodes.expand_dims(graph, nodes.cast(graph, indices, np.int64), [indices.rank])
     inside = graph.expand(clamp(graph, column, [value.shape[axis] - 1]))
     shape = (*indices.shape, *turned.shape[batches + 1 :])
-    found = graph.node("GatherND", [turned, inside], shape=shape, batch_dims=batches)
+    selected = graph.node("GatherND", [turned, inside], shape=shape, batch_dims=batches)
     before, new = axis - batches, indices.rank - batches
     first = range(indices.rank, indices.rank + before)
-    rest = range(indices.rank + before, found.rank)
+    rest = range(indices.rank + before, selected.rank)
     middle = range(batches, batches + new)
-    return nodes.transpose(graph, found, [*range(batches), *first, *middle, *rest])
+    return nodes.transpose(graph, selected, [*range(batches), *first, *middle, *rest])
 
 
 RULES = {

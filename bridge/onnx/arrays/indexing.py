@@ -1,4 +1,4 @@
-"""Where slices lie in an array: what gathers read, and what scatters write.
+"""The places of slices in an array, which gathers read and scatters write.
 
 StableHLO has one form for both: vectors of start indices, the dimensions of the array that they are
 along, and which dimensions of the slices are those of the array.
@@ -24,7 +24,7 @@ __all__ = ["Places", "add_offsets", "clamp", "count_up", "of_gather", "of_scatte
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """How vectors of start indices say where slices lie.
+    """The dimension numbers by which vectors of start indices say where slices lie.
 
     Attributes:
         mapped: for each component of a vector the dimension of the array that it is along.
@@ -43,7 +43,7 @@ class Places:
     vector_axis: int
 
     def positions(self, rank: int, count: int) -> dict[int, int]:
-        """Where the dimensions of an array of some rank are in the array of all slices.
+        """Return the place of each dimension of an array in the array of all slices.
 
         Args:
             rank: of the array.
@@ -64,12 +64,12 @@ class Places:
         return [axis for axis in range(count + len(self.window)) if axis not in self.window]
 
     def batch_shape(self, indices: Value) -> Shape:
-        """How many slices there are along each of these dimensions."""
+        """Return the number of slices along each of these dimensions."""
         return tuple(dim for axis, dim in enumerate(indices.shape) if axis != self.vector_axis)
 
     @property
     def leading(self) -> tuple[int, ...]:
-        """Among the dimensions that tell slices apart, those that are `index_batching`."""
+        """The dimensions that are `index_batching`, among those that tell slices apart."""
         return tuple(axis - (axis > self.vector_axis) for axis in self.index_batching)
 
 
@@ -112,7 +112,7 @@ def start_vectors(graph: Graph, indices: Value, places: Places) -> Value:
 
 
 def clamp(graph: Graph, starts: Value, limits: Sequence[Dim]) -> Value:
-    """Start indices between 0 and the limit of each component, which are along the last axis."""
+    """Return start indices between 0 and the limit of each component, along the last axis."""
     if starts.array is not None and is_static(limits):
         array = np.clip(starts.array, 0, np.array(limits, np.int64))
         shape = numbers_of(starts.shape)
@@ -125,7 +125,7 @@ def clamp(graph: Graph, starts: Value, limits: Sequence[Dim]) -> Value:
 
 
 def count_up(graph: Graph, size: Dim) -> Value:
-    """0, 1, 2, … as int64."""
+    """Return 0, 1, 2, … as int64."""
     if isinstance(size, int) and size <= MAX_COUNTED:
         return of_array(np.arange(size))
     limit = of_sizes((size,), np.dtype(np.int64), ())

@@ -64,7 +64,7 @@ def _at_once(graph: Graph, reducer: str, value: Value, rows: _Rows) -> Value | N
 def _in_order(
     graph: Graph, region: Region, values: Sequence[Value], every: Sequence[_Rows]
 ) -> list[Value]:
-    """What any other function makes of elements for which there are several updates."""
+    """Return the array after updates one by one, for regions that ONNX has no reduction for."""
     pairs = list(zip(values, every, strict=True))
     matrices = [rows.matrix(graph, value) for value, rows in pairs]
     updates = [rows.updates for rows in every]
@@ -110,7 +110,7 @@ class _Rows:
         return graph.node("Pad", [matrix, ends], shape=(count + 1, row))
 
     def array(self, graph: Graph, matrix: Value, value: Value) -> Value:
-        """Rows as an array like the one that they were made of."""
+        """Return rows as an array like the one that they were made of."""
         shape = [value.shape[axis] for axis in self.order]
         count = product(shape[: len(self.order) - self.row_rank])
         if not self.in_bounds:
@@ -130,7 +130,7 @@ class _Rows:
         )
 
     def touched(self, graph: Graph, value: Value) -> Value:
-        """Whether there is an update for each element."""
+        """Return whether there is an update for each element."""
         nothing = nodes.constant(False, bool).broadcast_to(value.shape)
         every = nodes.constant(True, bool).broadcast_to(self.updates.shape)
         return self.write(graph, nothing, every, "none")
@@ -138,7 +138,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which dimensions of an array and of updates are which.
+    """The dimensions of an array and of its updates by their use.
 
     Attributes:
         places: where the updates go.
@@ -162,7 +162,7 @@ class _Layout:
 
     @property
     def elements(self) -> Shape:
-        """How many rows are written, along each dimension."""
+        """Return the number of rows that are written, along each dimension."""
         return (*self.batch, *(self.extents[axis] for axis in self.wide))
 
 
@@ -191,7 +191,7 @@ def _layout_of(places: Places, value: Value, indices: Value, updates: Value) -> 
 
 
 def _rows(graph: Graph, layout: _Layout, starts: Value, updates: Value, *, unique: bool) -> _Rows:
-    """Updates at start vectors as rows of a matrix."""
+    """Return the updates at start vectors as rows of a matrix."""
     columns = {
         axis: _column(graph, starts, number) for number, axis in enumerate(layout.places.mapped)
     }
@@ -214,7 +214,7 @@ def _rows(graph: Graph, layout: _Layout, starts: Value, updates: Value, *, uniqu
 
 
 def _column(graph: Graph, starts: Value, number: int) -> Value:
-    """One component of all start vectors."""
+    """Return one component of all start vectors."""
     last = starts.rank - 1
     if starts.shape[last] == 1:
         return nodes.squeeze(graph, starts, [last])
@@ -236,7 +236,7 @@ def _linear_index(graph: Graph, layout: _Layout, columns: Mapping[int, Value]) -
 
 
 def _parts(graph: Graph, layout: _Layout, columns: Mapping[int, Value], axis: int) -> list[Value]:
-    """What the index along one dimension is the sum of."""
+    """Return the terms of which the index along one dimension is the sum."""
     places, shape = layout.places, layout.elements
     parts = []
     if axis in columns:
@@ -253,7 +253,7 @@ def _parts(graph: Graph, layout: _Layout, columns: Mapping[int, Value], axis: in
 
 
 def _fits(graph: Graph, layout: _Layout, columns: Mapping[int, Value]) -> Value | None:
-    """Whether each update is within the array; None where all are known to be."""
+    """Return whether each update is within the array; None where all are known to be."""
     conditions = []
     for axis, column in columns.items():
         room = layout.array[axis] - layout.extents[axis]
@@ -277,7 +277,7 @@ def _number(dim: Dim) -> Value:
 
 
 def _of_bools(graph: Graph, value: Value, rows: _Rows, reducer: str) -> Value:
-    """Truth values as 0 and 1, of which the runtime finds the greatest and the least."""
+    """Return bools after updates, as 0 and 1 of which the greatest or least is taken."""
     numbers, updates = (nodes.cast(graph, x, np.uint8) for x in (value, rows.updates))
     written = rows.write(graph, numbers, updates, _REDUCTIONS[reducer])
     return nodes.cast(graph, written, bool)
@@ -303,7 +303,7 @@ def _split(graph: Graph, value: Value, bottom: float) -> tuple[Value, Value]:
 def _update_in_order(
     graph: Graph, region: Region, matrices: Sequence[Value], index: Value, updates: Sequence[Value]
 ) -> list[Value]:
-    """Matrices of which rows have been replaced, in a loop, by what a region makes of them.
+    """Return matrices whose rows a loop replaces by what a region makes of them.
 
     Args:
         graph: where it is put.
@@ -318,10 +318,10 @@ def _update_in_order(
     place = nodes.gather(body, index, this, 0)
     old = [nodes.gather(body, matrix, place, 0) for matrix in carried]
     new = [nodes.gather(body, update, this, 0) for update in updates]
-    found = region.apply(body, [*old, *new])
+    updated = region.apply(body, [*old, *new])
     column = nodes.reshape(body, place, (1, 1))
     body.add_result(goes_on)
-    for matrix, before, row in zip(carried, old, found, strict=True):
+    for matrix, before, row in zip(carried, old, updated, strict=True):
         inputs = [matrix, body.expand(column), body.expand(row.broadcast_to(before.shape))]
         body.add_result(body.node("ScatterND", inputs, shape=matrix.shape))
     rounds = graph.expand(of_sizes((index.shape[0],), np.dtype(np.int64), ()))

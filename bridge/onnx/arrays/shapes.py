@@ -87,7 +87,7 @@ def _dynamic_broadcast_in_dim(graph: Graph, op: Operation) -> Value:
 
 
 def _broadcast(graph: Graph, op: Operation) -> Value:
-    """New dimensions in front."""
+    """Return the array with new dimensions in front."""
     (value,) = op.operands
     new = op.integers("broadcast_sizes")
     axes = range(len(new), len(new) + value.rank)
@@ -113,7 +113,7 @@ def _dynamic_iota(graph: Graph, op: Operation) -> Value:
 
 
 def _counting(graph: Graph, op: Operation, shape: tuple[Dim, ...]) -> Value:
-    """0, 1, 2, … along one dimension, to be broadcast along the others."""
+    """Return 0, 1, 2, … along one dimension, to be broadcast along the others."""
     axis, dtype = op.integer("iota_dimension"), op.result.dtype
     size = shape[axis]
     numbers = count_up(graph, size)

@@ -68,7 +68,7 @@ def _pad_by_indices(
     high: Sequence[Dim],
     interior: Sequence[Dim],
 ) -> Value:
-    """As `pad`, by lookups, where only a run knows how far the elements come to lie apart."""
+    """Return what `pad` does, by lookups, for an interior padding that is dynamic."""
     do: Callable[..., Value] = partial(nodes.elementwise, graph)
     zero = nodes.constant(0, np.int64)
     for axis, (first, last, between) in enumerate(zip(low, high, interior, strict=True)):
@@ -160,7 +160,7 @@ def _dynamic_slice(graph: Graph, op: Operation) -> Value:
 
 
 def _within(graph: Graph, starts: Sequence[Value], limits: Sequence[Dim]) -> Value:
-    """Scalars of any integers as one vector of int64, between 0 and a limit for each."""
+    """Return integer scalars as one vector of int64, between 0 and a limit for each."""
     known = [_number_of(start) for start in starts]
     dims = [dim for dim in known if dim is not None]
     if len(dims) == len(known):
@@ -170,7 +170,7 @@ def _within(graph: Graph, starts: Sequence[Value], limits: Sequence[Dim]) -> Val
 
 
 def _number_of(scalar: Value) -> Dim | None:
-    """What a scalar is, if it is known but for sizes and rounds of loops."""
+    """Return a scalar as a size, if it is a number, a size or an iteration of a loop."""
     contents = contents_of(scalar)
     return None if contents is None or may_wrap(contents[0], scalar.dtype) else contents[0]
 
@@ -178,7 +178,7 @@ def _number_of(scalar: Value) -> Dim | None:
 def read_slice(
     graph: Graph, value: Value, axes: Sequence[int], starts: Value, sizes: Sequence[Dim]
 ) -> Value:
-    """One slice.
+    """Return one slice of a value.
 
     Args:
         graph: where it is put.
@@ -209,7 +209,7 @@ def _read_row(graph: Graph, value: Value, index: Dim) -> Value:
 
 
 def _vector(graph: Graph, scalars: Sequence[Value]) -> Value:
-    """Scalars of any integers as one vector of int64; too large ones stay large."""
+    """Return integer scalars as one vector of int64; too large ones stay large."""
     parts = []
     for scalar in scalars:
         if scalar.dtype == np.uint64:
@@ -256,7 +256,7 @@ def _dynamic_update_slice(graph: Graph, op: Operation) -> Value:
 
 
 def _parts(graph: Graph, vector: Value) -> list[Value]:
-    """Each element of a vector as a vector."""
+    """Return each element of a vector as a vector."""
     known = contents_of(vector)
     if known is not None:
         return [graph.vector([dim]) for dim in known]

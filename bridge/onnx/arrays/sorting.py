@@ -25,7 +25,7 @@ from xla_call_module.dtypes import Array
 
 __all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
 
-_MOST_OPERANDS = 5
+_MAX_OPERANDS = 5
 # Whether the signs of zeros matter, and those of NaNs.
 _SIGNED = ((False, False), (True, False), (True, True))
 # What comparators are made of; older versions of JAX compare the bits of floats as integers.
@@ -40,7 +40,7 @@ _TINY = float(np.finfo(np.float64).tiny)  # less than all numbers that are tried
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """What is sorted by.
+    """The key of a sort.
 
     Attributes:
         operand: its index.
@@ -86,7 +86,7 @@ def _along(graph: Graph, value: Value, order: Value, axis: int) -> Value:
 
 
 def _order(graph: Graph, value: Value, key: _Key, axis: int, count: Dim) -> Value:
-    """Where the first elements in the order of one key are."""
+    """Return the indices of the first elements in the order of one key."""
     if key.signed_nans and (ordered := in_total_order(graph, value)) is not None:
         return _top(graph, ordered, axis, count, descending=key.descending)
     if value.dtype == np.float64:
@@ -95,7 +95,7 @@ def _order(graph: Graph, value: Value, key: _Key, axis: int, count: Dim) -> Valu
 
 
 def _comparable(graph: Graph, value: Value, key: _Key) -> Value:
-    """Integers or finite numbers in the same order, which the runtime compares as they are."""
+    """Return integers or finite numbers in the same order, which the runtime compares."""
     if value.dtype == bool:
         return nodes.cast(graph, value, np.uint8)
     if value.dtype == np.uint64:
@@ -116,7 +116,7 @@ def _comparable(graph: Graph, value: Value, key: _Key) -> Value:
 
 
 def _order_of_doubles(graph: Graph, value: Value, key: _Key, axis: int, count: Dim) -> Value:
-    """No float is wider, so what is equal otherwise is brought in order before."""
+    """Return the order of float64: no float is wider, so NaNs and zeros are ordered before."""
     do = partial(nodes.elementwise, graph)
     is_nan = do("IsNaN", value, dtype=bool)
     rank = nodes.cast(graph, is_nan, np.uint8)
@@ -149,11 +149,15 @@ def top_k(graph: Graph, op: Operation) -> Sequence[Value] | None:
     elements the first comes first, whether or not that is asked for.
     """
     settings = op.text("composite_attributes") or op.text("mhlo.attributes")
-    found = dict(part.strip("{} ").split(" = ") for part in settings.split(","))
-    if found.keys() - {"is_stable", "k", "largest"} or len(op.operands) != 1 or "k" not in found:
+    options = dict(part.strip("{} ").split(" = ") for part in settings.split(","))
+    if (
+        options.keys() - {"is_stable", "k", "largest"}
+        or len(op.operands) != 1
+        or "k" not in options
+    ):
         return None
-    descending = found.get("largest", "true").startswith("true")
-    return _greatest(graph, op, int(found["k"].split(":")[0]), descending=descending)
+    descending = options.get("largest", "true").startswith("true")
+    return _greatest(graph, op, int(options["k"].split(":")[0]), descending=descending)
 
 
 def dynamic_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
@@ -197,36 +201,36 @@ def _comparison_of(op: Operation) -> str:
     functions = [view.operation for view in around.regions[0].blocks[0]]
     (called,) = [f for f in functions if str(f.attributes["sym_name"]).strip('"') == name]
     body = called.regions[0].blocks[0]
-    found = [v.operation for v in body if v.operation.name == "stablehlo.compare"]
+    comparisons = [v.operation for v in body if v.operation.name == "stablehlo.compare"]
     arguments = list(body.arguments)[:2]
-    if len(found) != 1 or list(found[0].operands) != arguments:
+    if len(comparisons) != 1 or list(comparisons[0].operands) != arguments:
         return ""
-    return str(found[0].attributes["comparison_direction"]).split()[-1].rstrip(">")
+    return str(comparisons[0].attributes["comparison_direction"]).split()[-1].rstrip(">")
 
 
 def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:
     """The keys of a comparator; None if it is no list of them."""
     kinds = region.arguments[::2]
     names = {view.operation.name for view in region.block}
-    if len(kinds) > _MOST_OPERANDS or not names <= _PLAIN:
+    if len(kinds) > _MAX_OPERANDS or not names <= _PLAIN:
         return None
     arrays = _trials(kinds)
     (result,) = region.apply(graph.trial(), [_constant(array) for array in arrays])
     if result.array is None:
         return None
-    found = np.broadcast_to(result.array, arrays[0].shape)
+    outcome = np.broadcast_to(result.array, arrays[0].shape)
     for keys in _candidates(kinds):
-        if np.array_equal(found, _expected(keys, arrays)):
+        if np.array_equal(outcome, _expected(keys, arrays)):
             return keys
         # A plain comparison of floats is false for NaN, of which the order is anybody's then.
         unordered = _has_nan(keys[0], arrays)
-        if len(keys) == 1 and np.array_equal(found, _expected(keys, arrays) & ~unordered):
+        if len(keys) == 1 and np.array_equal(outcome, _expected(keys, arrays) & ~unordered):
             return keys
     return None
 
 
 def _trials(kinds: Sequence[ResultType]) -> list[Array]:
-    """Two numbers of each operand: in every order that there is, and at random."""
+    """Return pairs of numbers for each operand: in every order that there is, and at random."""
     pairs = [_pairs(kind) for kind in kinds]
     chosen = zip(*itertools.product(*(range(len(p)) for p, _ in pairs)), strict=True)
     random = np.random.default_rng(0)
@@ -240,7 +244,7 @@ def _trials(kinds: Sequence[ResultType]) -> list[Array]:
 
 
 def _some(dtype: np.dtype[Any]) -> Array:
-    """Numbers of every sign and size."""
+    """Return numbers of every sign and size."""
     if dtype.kind == "b":
         return np.array([False, True])
     if np.zeros(0, dtype).dtype.kind in "iu":
@@ -259,7 +263,7 @@ def _has_nan(key: _Key, arrays: Sequence[Array]) -> Array:
 
 
 def _pairs(kind: ResultType) -> tuple[list[tuple[float, float]], np.dtype[np.generic]]:
-    """Two numbers in every order that there is between numbers of a dtype."""
+    """Return pairs in every order that there is between two numbers of a dtype."""
     if kind.dtype == bool:
         return [(0, 1), (1, 0), (1, 1)], kind.dtype
     pairs = [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0)]
@@ -273,7 +277,7 @@ def _pairs(kind: ResultType) -> tuple[list[tuple[float, float]], np.dtype[np.gen
 
 
 def _candidates(kinds: Sequence[ResultType]) -> list[list[_Key]]:
-    """Lists of keys: the first operands, or any one of them."""
+    """Return the lists of keys to try: the first operands, or any one of them."""
     options = [
         [
             _Key(operand, descending, zeros, nans)
@@ -291,7 +295,7 @@ def _candidates(kinds: Sequence[ResultType]) -> list[list[_Key]]:
 
 
 def _expected(keys: Sequence[_Key], arrays: Sequence[Array]) -> Array:
-    """Whether the first of two comes before the second one by some keys."""
+    """Return whether the first of two comes before the second one by some keys."""
     before = np.zeros(arrays[0].shape, bool)
     undecided = np.ones(arrays[0].shape, bool)
     for key in keys:
@@ -314,11 +318,11 @@ def _constant(array: Array) -> Value:
 
 
 # All elements are compared with all others, so that many are a hundred million comparisons.
-_MOST_ELEMENTS = 10_000
+_MAX_ELEMENTS = 10_000
 
 
 def _pairwise_order(graph: Graph, op: Operation, axis: int) -> Value:
-    """For each place of a stable sort along a dimension the index of the element that goes there.
+    """Return the index of the element for each place of a stable sort along a dimension.
 
     Raises:
         UnsupportedError: there are too many elements to compare all of them.
@@ -326,7 +330,7 @@ def _pairwise_order(graph: Graph, op: Operation, axis: int) -> Value:
     values = [graph.expand(value) for value in op.operands]
     shape, rank = values[0].shape, values[0].rank
     size = shape[axis]
-    if isinstance(size, int) and size > _MOST_ELEMENTS:
+    if isinstance(size, int) and size > _MAX_ELEMENTS:
         op.refuse(
             f"its comparator is not the order of one operand after another, and {size} elements "
             "are too many to compare each with each",
@@ -354,18 +358,18 @@ def _compare_pairs(
     graph: Graph, op: Operation, left: Sequence[Value], right: Sequence[Value]
 ) -> Value:
     pairs = [value for pair in zip(left, right, strict=True) for value in pair]
-    (found,) = op.regions[0].apply(graph, pairs)
-    return found.broadcast_to(left[0].shape)
+    (before,) = op.regions[0].apply(graph, pairs)
+    return before.broadcast_to(left[0].shape)
 
 
 def _pair_indices(graph: Graph, size: Dim, axis: int, square: tuple[Dim, ...]) -> list[Value]:
-    """Of each pair the index of the other element, and of the own one."""
+    """Return for each pair the index of the other element, and of its own."""
     line = count_up(graph, size)
     return [nodes.broadcast_in_dim(graph, line, [number], square) for number in (axis, axis + 1)]
 
 
 def _count_before(graph: Graph, flags: Value, axis: int, shape: tuple[Dim, ...]) -> Value:
-    """How many others come before each element."""
+    """Return the number of elements that come before each element."""
     numbers = graph.expand(nodes.cast(graph, flags, np.float32))  # exact, up to 2**24 of them
     total = graph.node("ReduceSum", [numbers, nodes.integers([axis])], shape=shape, keepdims=0)
     return nodes.cast(graph, total, np.int64)

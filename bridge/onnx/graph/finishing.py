@@ -1,4 +1,4 @@
-"""What is done to the nodes of a finished graph, since it depends on who uses them."""
+"""The rewrites of a finished graph, which depend on the uses of each value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def finish(
         uses: the names of all values that nodes and graphs in them take.
     """
     counts = Counter(uses)
-    kept, aliases, arrays = _without_turns(nodes, counts, graph.initializers)
+    kept, aliases, arrays = _transpose_weights(nodes, counts, graph.initializers)
     renamed = [
         dataclasses.replace(node, inputs=tuple(aliases.get(name, name) for name in node.inputs))
         for node in kept
@@ -37,10 +37,10 @@ def finish(
     return _with_biases(graph, renamed, counts), arrays
 
 
-def _without_turns(
+def _transpose_weights(
     nodes: Sequence[Node], counts: Mapping[str, int], initializers: Mapping[str, Array]
 ) -> tuple[list[Node], dict[str, str], dict[str, Array]]:
-    """Weights in the order of dimensions in which they are used, under their own names."""
+    """Transpose weights that are only used so, under their own names."""
     arrays, aliases, kept = dict(initializers), {}, []
     here = Counter(name for node in nodes for name in node.inputs)
     for node in nodes:
@@ -55,7 +55,7 @@ def _without_turns(
 
 
 def _with_biases(graph: Graph, nodes: Sequence[Node], counts: Mapping[str, int]) -> list[Node]:
-    """Conv and the sum behind it, which adds one number for each feature, as one node."""
+    """Join Conv and the Add of a bias behind it."""
     made = {node.outputs[0]: node for node in nodes}
     replaced: dict[str, Node] = {}
     dropped: set[str] = set()
@@ -76,7 +76,7 @@ def _with_biases(graph: Graph, nodes: Sequence[Node], counts: Mapping[str, int])
 
 
 def _bias(graph: Graph, conv: Node, column: Node | None) -> str:
-    """What is added for each feature, before it was put where the features are; empty if not so."""
+    """Return the name of the bias that is added to each feature; empty for any other sum."""
     if column is None or column.op_type != "Unsqueeze":
         return ""
     row, axes = column.inputs
@@ -126,7 +126,7 @@ def _part(graph: Graph, node: Node) -> tuple[int, int, int] | None:
 
 
 def _is_all(graph: Graph, name: str, axis: int, parts: Sequence[tuple[int, int]]) -> bool:
-    """Whether parts follow on each other from the beginning of a dimension to its end."""
+    """Return whether parts follow on each other from the beginning of a dimension to its end."""
     shape = graph.shape_of(name)
     if shape is None or len(parts) == 1 or not 0 <= axis < len(shape):
         return False

@@ -17,7 +17,7 @@ from xla_call_module.dtypes import Array
 __all__ = ["MAX_BYTES", "MAX_COUNTED", "fold"]
 
 MAX_BYTES = 1 << 25  # of the operands of an operation that is computed here
-MAX_COUNTED = 1 << 20  # numbers 0, 1, 2, … that are written down; more are counted in a run
+MAX_COUNTED = 1 << 20  # numbers 0, 1, 2, … that are written down; more are counted by the model
 _SMALL = 1 << 16  # bytes of a result that may be larger than its operands
 
 _Attributes = Mapping[str, Any]
@@ -44,7 +44,7 @@ def fold(op_type: str, arrays: Sequence[Array], attributes: _Attributes) -> Arra
 
 
 def _elements(op_type: str, arrays: Sequence[Array], attributes: _Attributes) -> int:
-    """How many elements the result would have; 0 where no more than the operands."""
+    """Return the number of elements of the result; 0 where it is no more than of the operands."""
     first, *others = arrays
     if op_type in _MOVING:
         return 0
@@ -63,7 +63,7 @@ def _elementwise(function: Callable[..., Any]) -> Callable[[list[Array], _Attrib
 
 
 def _of_integers(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes], Any]:
-    """Of floats runtimes do not agree which of two zeros is the greater one."""
+    """Fold integers alone: runtimes do not agree which of two float zeros is the greater one."""
 
     def compute(arrays: list[Array], _: _Attributes) -> Any:
         return function(*arrays) if arrays[0].dtype.kind in "iu" else None
@@ -83,7 +83,7 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[[list[Array], _Attribu
 
 
 def _divide(arrays: list[Array], _: _Attributes) -> Any:
-    """Integers round towards zero; by 0 a processor would trap."""
+    """Fold a quotient; integers round towards zero, and by 0 a processor would trap."""
     dividend, divisor = arrays
     if dividend.dtype.kind not in "iu":
         return np.divide(dividend, divisor)

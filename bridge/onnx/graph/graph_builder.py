@@ -43,7 +43,7 @@ from xla_call_module.errors import StructureError, UnsupportedError
 
 __all__ = ["Graph", "Input", "NewerOpset", "Node", "Result", "Row", "Written"]
 
-# Up to how many bytes a constant is broadcast here instead of in every run.
+# Constants up to so many bytes are broadcast here instead of in the model.
 _SMALL = 1 << 12
 _DIGITS = 4
 # From where on a float32 is none of the finite numbers: half a step above the greatest of them,
@@ -108,7 +108,7 @@ class Result:
 
 @dataclass(slots=True)
 class _Shared:
-    """What a graph and those inside of it have in common.
+    """The state that a graph and those inside of it share.
 
     Attributes:
         opset: the version of ONNX's operations.
@@ -144,7 +144,7 @@ class Written:
     Attributes:
         array: the one before.
         part: what was written.
-        starts: where it begins along each dimension; None where only a run knows.
+        starts: where it begins along each dimension; None where that is computed.
     """
 
     array: Value
@@ -209,7 +209,7 @@ class Graph:
         return self._shared.opset
 
     def reads_bits(self) -> bool:
-        """Whether there is an operation that reads the bits of a float.
+        """Return whether there is an operation that reads the bits of a float.
 
         Raises:
             NewerOpset: there is one if the graph is made anew for a later version.
@@ -222,7 +222,7 @@ class Graph:
 
     @property
     def initializers(self) -> dict[str, Array]:
-        """Constants and parameters by their names."""
+        """The constants and parameters by their names."""
         return self._shared.initializers
 
     @property
@@ -231,7 +231,7 @@ class Graph:
         return self if self.outer is None else self.outer.root
 
     def enclosing(self) -> Iterator[Graph]:
-        """This graph, the one around it, and so on."""
+        """Yield this graph, the one around it, and so on."""
         graph: Graph | None = self
         while graph is not None:
             yield graph
@@ -246,17 +246,17 @@ class Graph:
 
         None for inputs, constants, what is in no graph, and a node of another operation than this.
         """
-        found = (g._producers[name] for g in self.enclosing() if name in g._producers)
-        node = next(found, None)
+        producers = (g._producers[name] for g in self.enclosing() if name in g._producers)
+        node = next(producers, None)
         return node if node is not None and op_type in ("", node.op_type) else None
 
     def remember(self, value: Value, fact: object) -> None:
-        """Keep what a value is known to be, for whoever makes something of it."""
+        """Keep a fact about a value, for the rules of the operations behind it."""
         if value.name:
             self._shared.facts[value.name] = fact
 
     def recall(self, name: str) -> object | None:
-        """What the value of a name is known to be."""
+        """Return the fact that is known of the value of a name."""
         return self._shared.facts.get(name)
 
     def shape_of(self, name: str) -> Shape | None:
@@ -268,7 +268,7 @@ class Graph:
         return self.initializers.get(name) if name in self._shared.constant_names else None
 
     def enter(self, scope: str) -> str:
-        """Name what follows after this scope of the source; the scope until now."""
+        """Name the nodes that follow after a scope of the source; return the scope until now."""
         before, self._shared.scope = self._shared.scope, scope
         return before
 
@@ -283,7 +283,7 @@ class Graph:
         return graph
 
     def allow(self, count: int) -> None:
-        """Let the model have some more nodes: those that an operation of the program is worth."""
+        """Raise the number of nodes that the model may have."""
         self._shared.nodes_left += count
 
     def unique(self, name: str) -> str:
@@ -375,7 +375,7 @@ class Graph:
         results: Sequence[tuple[Sequence[Dim | None], np.dtype[Any]]],
         **attributes: Any,
     ) -> list[Value]:
-        """All results of an operation, given the shape and dtype of each; see `node`."""
+        """Return all results of an operation, given the shape and dtype of each; see `node`."""
         alike, alike_results = kernels.typed_alike(op_type, self.opset, len(inputs), len(results))
         pairs = list(zip(inputs, alike, strict=True))
         own = next((value.dtype for value, is_alike in pairs if value and is_alike), None)
@@ -387,8 +387,8 @@ class Graph:
             (shape, wide if is_alike and dtype == own else dtype)
             for (shape, dtype), is_alike in zip(results, alike_results, strict=True)
         ]
-        found = self._compute(op_type, given, kinds, attributes)
-        return [self.cast(v, dtype) for v, (_, dtype) in zip(found, results, strict=True)]
+        computed = self._compute(op_type, given, kinds, attributes)
+        return [self.cast(v, dtype) for v, (_, dtype) in zip(computed, results, strict=True)]
 
     def cast(self, value: Value, dtype: np.dtype[Any]) -> Value:
         """Cast as ONNX does; `bridge.onnx.arithmetic.casts` has StableHLO's `convert`."""
@@ -402,7 +402,7 @@ class Graph:
         return made.broadcast_to(value.shape)
 
     def _rounded(self, value: Value, dtype: np.dtype[Any]) -> Value:
-        """Floats of 8 bits: beyond the greatest is NaN or infinity, as in XLA.
+        """Return floats of 8 bits; beyond the greatest is NaN or infinity, as in XLA.
 
         ONNX Runtime rounds what is just beyond it down, or takes it for NaN, so that is infinite
         before; by a product, since its Where takes a -0 for a 0.
@@ -472,7 +472,7 @@ class Graph:
         divisor: Value | None,
         result: tuple[Sequence[Dim | None], np.dtype[Any]],
     ) -> Value | None:
-        """1 by a value, without a Div of 1; None for other quotients.
+        """Return 1 / value without a Div of 1; None for other quotients.
 
         Of such a Div and a Mul behind it ONNX Runtime makes one Div (`DivMulFusion`): another
         number where they are integers, and without minding that the other factor has to be
@@ -532,7 +532,7 @@ class Graph:
         return constants[key]
 
     def _sizes(self, value: Value) -> str:
-        """What a value of sizes holds, computed from the shapes of tensors."""
+        """Return the name of a tensor with the sizes, computed from the shapes of tensors."""
         match value.sizes:
             case (Size(((((Iteration(name, _),)), 1),)),) if not value.unbroadcast_shape:
                 number = Value(np.dtype(np.int64), (), (), name)
@@ -551,7 +551,7 @@ class Graph:
         return self.reference(self.cast(vector, value.dtype))
 
     def vector(self, dims: Sequence[Dim]) -> Value:
-        """Sizes as a vector of int64, such as Reshape and Expand take."""
+        """Return sizes as a vector of int64, such as Reshape and Expand take."""
         if is_static(dims):
             return _integers(dims)
         before = self.enter(_SIZES)
@@ -665,7 +665,7 @@ def _made(name: str, shape: Sequence[Dim | None], dtype: np.dtype[Any]) -> Value
 
 
 def _without_scalars(inputs: Sequence[Value | None]) -> list[Value | None]:
-    """Scalar constants repeated along a dimension of what they are for, where one has a known size.
+    """Repeat scalar constants along a static dimension of the other operand, if there is one.
 
     ONNX Runtime makes one node of a MatMul and of a product or quotient with a single number around
     it, which has the number, or its reciprocal, as a float32 (`MatMulScaleFusion`).
@@ -681,24 +681,24 @@ def _without_scalars(inputs: Sequence[Value | None]) -> list[Value | None]:
 
 
 def _above(inputs: Sequence[Value | None]) -> list[Value | None]:
-    """Scalar constants with a dimension more than the others, for which they are no scale."""
+    """Return scalar constants with a dimension more than the others, so that they scale nothing."""
     rank = max(len(value.unbroadcast_shape) for value in inputs if value is not None)
     return _repeated(inputs, (1,) * (rank + 1))
 
 
 def _repeated(inputs: Sequence[Value | None], shape: tuple[int, ...]) -> list[Value | None]:
-    """The inputs, their scalar constants in another shape."""
-    found: list[Value | None] = []
+    """Return the inputs, their scalar constants in another shape."""
+    given: list[Value | None] = []
     for value in inputs:
         if value is not None and value.array is not None and value.array.size == 1:
             array = np.broadcast_to(value.array.reshape(()), shape)
             value = dataclasses.replace(value, unbroadcast_shape=shape, array=array)
-        found.append(value)
-    return found
+        given.append(value)
+    return given
 
 
 def _may_wrap(value: Value, dtype: np.dtype[Any]) -> bool:
-    """Whether a conversion may change what a loop has counted."""
+    """Return whether a conversion may change the number of an iteration."""
     pairs = itertools.product(value.sizes or (), (value.dtype, dtype))
     return any(may_wrap(dim, kind) for dim, kind in pairs)
 
@@ -720,7 +720,7 @@ def _content_of(array: Array) -> bytes:
 
 
 def _constant_name(array: Array) -> str:
-    """Such as `float32_0.5` and `int64_2_3`."""
+    """Return a name such as `float32_0.5` and `int64_2_3`."""
     if array.ndim == 0 or (array.ndim == 1 and array.size <= _DIGITS and array.dtype.kind in "iu"):
         return "_".join([array.dtype.name, *map(str, array.reshape(-1).tolist())])
     return f"{array.dtype.name}_constant"

@@ -1,4 +1,4 @@
-"""For which dtypes ONNX and ONNX Runtime have each operation, and what stands in elsewhere.
+"""The dtype in which each operation is computed, where ONNX or ONNX Runtime lack the own one.
 
 ONNX says for each operation which dtypes it takes, and ONNX Runtime has kernels on the CPU for some
 of those. A tensor of any other dtype is widened for the operation and narrowed after it, which
@@ -150,7 +150,7 @@ def _taken_by_schema(op_type: str, opset: int) -> frozenset[str]:
 def typed_alike(
     op_type: str, opset: int, inputs: int, outputs: int
 ) -> tuple[list[bool], list[bool]]:
-    """Which of some inputs and outputs have the dtype that the operation computes in."""
+    """Return which inputs and outputs have the dtype that the operation computes in."""
     variable, of_inputs, of_outputs = _principal(op_type, opset)
 
     def alike(formals: tuple[str, ...], count: int) -> list[bool]:

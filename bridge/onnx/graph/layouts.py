@@ -1,4 +1,4 @@
-"""Where the features of images are: JAX has them last as a rule, ONNX behind the batch.
+"""The layout of images: JAX has the features last as a rule, ONNX behind the batch.
 
 What a convolution puts out is turned back into the order of the program, and what follows is
 computed before that: so between two convolutions nothing is turned at all.
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Transposed:
-    """What a value is known to be: another one with its dimensions in another order.
+    """The fact that a value is another one with its dimensions in another order.
 
     Attributes:
         value: the other one.
@@ -51,7 +51,7 @@ def transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:
 
 
 def transposition_of(graph: Graph, value: Value) -> Transposed | None:
-    """What a value is that `turn` made."""
+    """Return the fact of a value that `transpose` made; None for any other."""
     fact = graph.recall(value.name) if value.name and value.is_expanded else None
     return fact if isinstance(fact, Transposed) else None
 
@@ -88,7 +88,7 @@ def _before(graph: Graph, value: Value, fact: Transposed | None, order: Sequence
 
 
 def untransposed_axes(graph: Graph, value: Value, axes: Sequence[int]) -> tuple[Value, list[int]]:
-    """What to reduce along which dimensions, so that the others stay in their order."""
+    """Return the value before its transposition, and the axes, where the others stay in order."""
     fact = transposition_of(graph, value)
     if fact is None:
         return value, list(axes)

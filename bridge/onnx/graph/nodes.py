@@ -75,7 +75,7 @@ def loop_body(graph: Graph) -> tuple[Graph, Value, Value]:
 
 
 def cast(graph: Graph, value: Value, dtype: Any) -> Value:
-    """ONNX's conversion of values that both dtypes have, and of integers modulo the narrower."""
+    """Convert values that both dtypes have, and integers modulo the narrower dtype."""
     made = graph.cast(value, np.dtype(dtype))
     if value.dtype.name in _NARROW and made.dtype == np.int64 and made.array is None:
         remember_narrow(graph, made)
@@ -117,7 +117,7 @@ def _unchanged(op_type: str, values: Sequence[Value]) -> Value | None:
 
 
 def _is_neutral(op_type: str, value: Value) -> bool:
-    """Whether it is a constant of which a sum, difference, product or quotient does not depend.
+    """Return whether it is the identity element of a sum, difference, product or quotient.
 
     A sum with 0 makes 0 of -0, and so does a difference of -0: these are no floats' neutral ones.
     """
@@ -129,7 +129,7 @@ def _is_neutral(op_type: str, value: Value) -> bool:
 
 
 def _extreme_of_wide(graph: Graph, op_type: str, left: Value, right: Value) -> Value:
-    """Max or Min of int64, by itself where the runtime compares all bits that there are."""
+    """Return Max or Min of int64, by Where unless the runtime compares all bits."""
     values = (left, right)
     is_narrow = all(fits_in_32_bits(graph, value) for value in values)
     if not is_narrow and any(dim != 1 for value in values for dim in value.unbroadcast_shape):
@@ -148,8 +148,8 @@ def _elementwise(
     kind: np.dtype[Any],
     attributes: Mapping[str, Any],
 ) -> Value:
-    if (found := layouts.untransposed_operands(graph, values)) is not None:
-        before, order = found
+    if (untransposed := layouts.untransposed_operands(graph, values)) is not None:
+        before, order = untransposed
         shape = broadcast([value.shape for value in before])
         made = graph.node(op_type, before, shape=shape, dtype=kind, **attributes)
         return layouts.transpose(graph, made, order)
@@ -159,7 +159,7 @@ def _elementwise(
 
 
 def where(graph: Graph, condition: Value, true: Value, false: Value) -> Value:
-    """Elements of one value or of another one."""
+    """Return elements of one value or of another one."""
     if condition.scalar is not None:
         shape = broadcast([value.shape for value in (condition, true, false)])
         return (true if condition.scalar else false).broadcast_to(shape)
@@ -230,13 +230,13 @@ def reshape(graph: Graph, value: Value, shape: Sequence[Dim]) -> Value:
 
 
 def _is_padded(shape: Shape, unbroadcast: Shape) -> bool:
-    """Whether a shape is another one behind ones."""
+    """Return whether a shape is another one behind ones."""
     new = len(shape) - len(unbroadcast)
     return new >= 0 and shape[new:] == unbroadcast and all(dim == 1 for dim in shape[:new])
 
 
 def _reshaped(graph: Graph, value: Value, old: Shape, new: Shape) -> Value:
-    """Reshape, of which a 0 means a size that stays, and -1 one that follows from the others.
+    """Return Reshape, in which 0 is a size that stays, and -1 one that follows from the others.
 
     Where a size may be 0 itself, neither is said if it would be read in another way.
     """
@@ -305,7 +305,7 @@ def slice_(
     strides: Sequence[int],
     axes: Sequence[int] | None = None,
 ) -> Value:
-    """Elements from `start` up to `limit`, every `stride`-th, along each axis.
+    """Return the elements from `start` up to `limit`, every `stride`-th, along each axis.
 
     Args:
         graph: where it is put.
@@ -335,7 +335,7 @@ def slice_(
 
 
 def gather(graph: Graph, value: Value, indices: Value, axis: int) -> Value:
-    """Slices along an axis at indices that are in bounds."""
+    """Return slices along an axis at indices that are in bounds."""
     value, indices = graph.expand(value), graph.expand(indices)
     shape = (*value.shape[:axis], *indices.shape, *value.shape[axis + 1 :])
     return graph.node("Gather", [value, indices], shape=shape, axis=axis)
@@ -361,7 +361,7 @@ def remember_narrow(graph: Graph, value: Value) -> None:
 
 
 def fits_in_32_bits(graph: Graph, value: Value) -> bool:
-    """Whether all elements of a value are known to."""
+    """Return whether all elements of a value are known to fit in 32 bits."""
     if value.array is not None:
         return _all_fit_in_32_bits(value.array)
     if value.sizes is not None:  # those of arrays do

@@ -1,4 +1,4 @@
-"""A graph that has been built becomes ONNX's messages, without what nobody uses."""
+"""The messages of ONNX for a graph that has been built, without unused nodes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Writer:
     names: Mapping[str, str]
 
     def uses(self, node: Node) -> Iterator[str]:
-        """Every value that a node takes, or that a graph in it takes from around it."""
+        """Yield every value that a node takes, or that a graph in it takes from outside."""
         yield from (self.names.get(name, name) for name in node.inputs)
         for body in _bodies(node):
             for inner in self.live_in(body):

@@ -29,7 +29,7 @@ __all__ = ["compare_sizes", "compute_sizes", "may_wrap"]
 
 
 def compute_sizes(name: str, operands: Sequence[Value]) -> Value | None:
-    """The result of an operation of sizes; None where it is to be computed in a run.
+    """The result of an operation of sizes; None where the model has to compute it.
 
     Args:
         name: of the operation, without the dialect.
@@ -39,15 +39,15 @@ def compute_sizes(name: str, operands: Sequence[Value]) -> Value | None:
     pairs = _pairs(operands)
     if compute is None or pairs is None or (name not in _MODULAR and _may_wrap(operands, pairs)):
         return None
-    found = [compute(left, right) for left, right in pairs]
-    dims = tuple(dim for dim in found if dim is not None)
-    if len(dims) < len(found):
+    computed = [compute(left, right) for left, right in pairs]
+    dims = tuple(dim for dim in computed if dim is not None)
+    if len(dims) < len(computed):
         return None
     return of_sizes(dims, operands[0].dtype, _shape(operands))
 
 
 def compare_sizes(direction: str, operands: Sequence[Value]) -> Value | None:
-    """Whether one size is before another one, where that is known for all sizes."""
+    """Return whether one size is before another one, where that is known for all sizes."""
     pairs = _pairs(operands)
     if pairs is None or _may_wrap(operands, pairs):
         return None
@@ -70,12 +70,12 @@ def _pairs(operands: Sequence[Value]) -> list[tuple[Dim, Dim]] | None:
 
 
 def _may_wrap(operands: Sequence[Value], pairs: Sequence[tuple[Dim, Dim]]) -> bool:
-    """Whether what a loop has counted may be beyond its dtype, so that it is another number."""
+    """Return whether an iteration number may be beyond its dtype, so that it wraps around."""
     return any(may_wrap(dim, operands[0].dtype) for pair in pairs for dim in pair)
 
 
 def may_wrap(dim: Dim, dtype: np.dtype[Any]) -> bool:
-    """Whether a size may be beyond a dtype of integers.
+    """Return whether a size may be beyond a dtype of integers.
 
     Sizes of arrays are never beyond a dtype of indices; what a loop makes of the number of its
     rounds may be.
@@ -96,7 +96,7 @@ def may_wrap(dim: Dim, dtype: np.dtype[Any]) -> bool:
 
 
 def is_index(dim: Dim) -> bool:
-    """Whether a size counts along one dimension, for which a dtype of indices is enough."""
+    """Return whether a size counts along one dimension, for which a dtype of indices is enough."""
     return isinstance(dim, Size) and all(
         len(atoms) <= 1 and (not atoms or abs(coefficient) == 1) for atoms, coefficient in dim.terms
     )

@@ -39,7 +39,7 @@ Walk = Callable[[Graph, Any, Sequence[Value]], list[Value]]
 
 @dataclass(frozen=True, slots=True)
 class ResultType:
-    """The type of a result in the module; None for a size that only a run knows.
+    """The type of a result in the module, with None for a dynamic size.
 
     Attributes:
         dtype: of what there is in the graph.
@@ -67,7 +67,7 @@ class Region:
     outside: Mapping[Any, Value]
 
     def apply(self, graph: Graph, arguments: Sequence[Value]) -> list[Value]:
-        """What the region returns.
+        """Return the results of the region for some arguments.
 
         A region of scalars is applied to whole tensors, element by element, as well.
         """
@@ -145,7 +145,7 @@ class Operation(Attributes):
         return tuple(of_atom(Element(name, n)) for n in range(math.prod(numbers_of(value.shape))))
 
     def refuse(self, reason: str, cure: str = "") -> NoReturn:
-        """Say that ONNX cannot express this operation.
+        """Refuse the operation, since ONNX cannot express it.
 
         Args:
             reason: why, as the end of a sentence.
@@ -159,7 +159,7 @@ class Operation(Attributes):
 
 
 def describe(raw: Any) -> str:
-    """What an operation is and where it comes from, for messages."""
+    """Return an operation's name and its place in the source, for messages."""
     return f"{raw.name} at {describe_location(raw)}"
 
 
@@ -173,10 +173,10 @@ def type_of(text: str) -> ResultType:
     """
     if text == "!stablehlo.token":  # see `control_flow`
         return ResultType(np.dtype(bool), ())
-    found = tensor_type(text)
-    narrow = NARROW_TYPES.get(found.element)
-    dtype = dtype_of(found.element, where=text) if narrow is None else narrow.storage_dtype
-    return ResultType(dtype, found.shape, narrow)
+    tensor = tensor_type(text)
+    narrow = NARROW_TYPES.get(tensor.element)
+    dtype = dtype_of(tensor.element, where=text) if narrow is None else narrow.storage_dtype
+    return ResultType(dtype, tensor.shape, narrow)
 
 
 def read(
@@ -226,7 +226,7 @@ Emit = Callable[[Graph, Operation], Value | Sequence[Value] | None]
 
 
 class NarrowResults(enum.Enum):
-    """How results of narrow types follow from what the rule computes in their storage dtype."""
+    """The way from the results of a rule, in the storage dtype, to those of narrow types."""
 
     CONVERTED = "converted to the narrow type"
     KEPT = "kept, since they are values that the operands have"
@@ -236,7 +236,7 @@ class NarrowResults(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one operation of StableHLO becomes operations of ONNX.
+    """The rule by which one operation of StableHLO becomes operations of ONNX.
 
     Attributes:
         emit: the function that adds them to the graph.

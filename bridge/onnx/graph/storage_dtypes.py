@@ -46,7 +46,7 @@ class _ElementType:
 
     @property
     def mask(self) -> int:
-        """All bits, as a number."""
+        """The number all of whose bits are set."""
         return (1 << self.bits) - 1
 
 

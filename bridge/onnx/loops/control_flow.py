@@ -64,12 +64,12 @@ def _optimization_barrier(graph: Graph, op: Operation) -> Sequence[Value]:
 
 def _map(graph: Graph, op: Operation) -> Value:
     """A region of scalars, applied to whole tensors."""
-    (found,) = op.regions[0].apply(graph, op.operands)
-    return found.broadcast_to(op.operands[0].shape)
+    (mapped,) = op.regions[0].apply(graph, op.operands)
+    return mapped.broadcast_to(op.operands[0].shape)
 
 
 def _token(graph: Graph, op: Operation) -> Value:
-    """What stands for a token, which orders effects that an ONNX model does not have."""
+    """Return a constant for a token, which orders effects that an ONNX model does not have."""
     del graph, op
     return nodes.constant(True, bool)
 

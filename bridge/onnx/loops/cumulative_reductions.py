@@ -1,4 +1,4 @@
-"""Reductions along a dimension, of as many elements as only a run knows, by a region of any kind.
+"""Reductions along a dynamic dimension by a region of any kind, which are loops.
 
 Those of sums are ONNX's CumSum (`bridge.onnx.windows.windows`).
 """
@@ -28,7 +28,7 @@ def reduce_so_far(
     *,
     reverse: bool,
 ) -> list[Value]:
-    """For each element what a region makes of it and all before it, or behind it.
+    """Return the reduction of all elements up to each, or in reverse, from each on.
 
     Args:
         graph: where it is put.
@@ -52,8 +52,8 @@ def reduce_so_far(
         line = reverse_rows(graph, graph.expand(line)) if reverse else line
         rows.append(nodes.gather(body, graph.expand(line), number, 0))
     combined = region.apply(body, [*before, *rows])
-    found = [body.expand(value.broadcast_to(shape)) for value in combined]
-    for value in (*found, *found):
+    reduced = [body.expand(value.broadcast_to(shape)) for value in combined]
+    for value in (*reduced, *reduced):
         body.add_result(value)
     rounds = graph.expand(of_sizes((size,), np.dtype(np.int64), ()))
     inits = [graph.expand(nodes.broadcast_in_dim(graph, start, [], shape)) for start in starts]
@@ -76,7 +76,7 @@ def combine_neighbours(
     stride: int,
     dilation: int,
 ) -> list[Value]:
-    """What a region makes of the elements of each window along a dimension, from the first one on.
+    """Return the reduction of each window along a dimension by a region, from the first element on.
 
     Args:
         graph: where it is put.
@@ -102,8 +102,8 @@ def combine_neighbours(
     end = nodes.elementwise(body, "Add", start, length)
     moves = [nodes.integers([axis]), nodes.integers([stride])]
     parts = [body.node("Slice", [line, start, end, *moves], shape=shape) for line in lines]
-    for found in region.apply(body, [*before, *parts]):
-        body.add_result(found.broadcast_to(shape))
+    for reduced in region.apply(body, [*before, *parts]):
+        body.add_result(reduced.broadcast_to(shape))
     rounds = graph.expand(of_sizes((size - 1,), np.dtype(np.int64), ()))
     inits = [graph.expand(first) for first in firsts]
     kinds = [(shape, value.dtype) for value in values]

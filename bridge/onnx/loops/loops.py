@@ -1,4 +1,4 @@
-"""Loops, as ONNX has them: those that count go round a known number of times.
+"""Loops of ONNX: those that count have a known number of iterations.
 
 What a counting loop writes row by row, as `jax.lax.scan` does, becomes a scan output of Loop, which
 costs as much as the rows and not as the array for each of them.
@@ -40,21 +40,21 @@ def _while(graph: Graph, op: Operation) -> Sequence[Value]:
 
 
 def _fixed(body: Region, inits: Sequence[Value]) -> dict[int, Value]:
-    """What the body hands on as it has got it, by its number."""
+    """Return the carried values that the body does not change, by number."""
     arguments = list(body.block.arguments)
     handed_on = _handed_on(body)
     return {n: init for n, init in enumerate(inits) if handed_on[n] == arguments[n]}
 
 
 def _handed_on(region: Region) -> list[Any]:
-    """What the last operation of a region takes, as MLIR has it."""
+    """Return the operands of the last operation of a region, as MLIR has them."""
     *_, last = region.block
     return list(last.operation.operands)
 
 
 @dataclass(frozen=True, slots=True)
 class _Counter:
-    """What a loop counts.
+    """The counter of a loop.
 
     Attributes:
         number: which of the carried values it is.
@@ -114,7 +114,7 @@ def _ceil(distance: Dim, step: int) -> Dim:
 
 
 def _step_of(body: Region, number: int) -> int | None:
-    """What the body adds to one of its arguments; None if it does anything else with it."""
+    """Return the number that the body adds to an argument; None if it does anything else."""
     result, argument = _handed_on(body)[number], body.block.arguments[number]
     if _operation_of(body, result) != "stablehlo.add":
         return None
@@ -129,7 +129,7 @@ def _step_of(body: Region, number: int) -> int | None:
 
 
 def _outer(region: Region, value: Any, fixed: Mapping[int, Value]) -> Value | None:
-    """What a region takes from around it, or has as a constant; None for anything else."""
+    """Return a value that a region takes from outside, or has as a constant; None for others."""
     if value in region.outside:
         return region.outside[value]
     arguments = list(region.block.arguments)
@@ -186,7 +186,7 @@ def _end(
     graph: Graph, loop: _Loop, inits: Sequence[Value], results: Sequence[Value], going_on: Value,
     begins: Value,
 ) -> list[Value]:  # fmt: skip
-    """The node of a loop whose body has been built; what it hands on at last."""
+    """Add the node of a loop whose body has been built, and return its results."""
     if not loop.carried:
         return [_last(graph, loop, number, {}) for number in range(len(inits))]
     rows = _rows(loop, results)
@@ -206,20 +206,20 @@ def _end(
             loop.body.add_result(value)
         limit = None if loop.counter is None else graph.expand(loop.counter.limit)
         made = graph.nodes_of("Loop", [limit, begins, *whole], kinds, body=loop.body)
-    found = dict(zip((*kept, *rows), made, strict=True))
+    last = dict(zip((*kept, *rows), made, strict=True))
     for number, written in rows.items():
-        rows_ = reverse_rows(graph, found[number]) if written.backwards else found[number]
-        found[number] = nodes.reshape(graph, rows_, inits[number].shape)
-    return [_last(graph, loop, number, found) for number in range(len(inits))]
+        rows_ = reverse_rows(graph, last[number]) if written.backwards else last[number]
+        last[number] = nodes.reshape(graph, rows_, inits[number].shape)
+    return [_last(graph, loop, number, last) for number in range(len(inits))]
 
 
-def _last(graph: Graph, loop: _Loop, number: int, found: Mapping[int, Value]) -> Value:
-    """What there is after the last round."""
+def _last(graph: Graph, loop: _Loop, number: int, last: Mapping[int, Value]) -> Value:
+    """Return a carried value after the last iteration."""
     counter = loop.counter
     if number in loop.fixed:
         return loop.fixed[number]
     if counter is None or number != counter.number:
-        return found[number]
+        return last[number]
     dtype = loop.arguments[number].dtype
     if counter.rounds is None:
         return nodes.cast(graph, counter.limit, dtype)
@@ -240,21 +240,21 @@ class _Rows:
 
 
 def _rows(loop: _Loop, results: Sequence[Value]) -> dict[int, _Rows]:
-    """What is written row by row and not read, by its number."""
-    found = {}
+    """Return the carried arrays that are written row by row and not read, by number."""
+    written = {}
     for number in loop.carried:
         if (rows := _rows_of(loop, loop.arguments[number], results[number])) is not None:
-            found[number] = rows
-    while found:
-        others = [results[n] for n in loop.carried if n not in found]
-        kept = [value.name for value in (*others, *(rows.row for rows in found.values()))]
+            written[number] = rows
+    while written:
+        others = [results[n] for n in loop.carried if n not in written]
+        kept = [value.name for value in (*others, *(rows.row for rows in written.values()))]
         used = needed(loop.body, kept)
-        read = [number for number in found if loop.arguments[number].name in used]
+        read = [number for number in written if loop.arguments[number].name in used]
         if not read:
             break
         for number in read:
-            del found[number]
-    return found
+            del written[number]
+    return written
 
 
 def _rows_of(loop: _Loop, argument: Value, result: Value) -> _Rows | None:

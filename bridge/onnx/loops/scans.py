@@ -35,7 +35,7 @@ class Scan:
     rounds: Dim
 
     def pays(self, *, has_rows: bool) -> bool:
-        """Whether a Scan is possible and has rows that it reads or writes.
+        """Return whether a Scan is possible and has rows that it reads or writes.
 
         ONNX's reference evaluator has none without a round.
         """
@@ -84,9 +84,9 @@ class Scan:
         return row.array if is_forwards else reverse_rows(self.graph, row.array)
 
     def _products(self, read: Mapping[str, Row]) -> dict[str, tuple[str, Value]]:
-        """Products of rows with a matrix from around the loop, which are computed all at once."""
+        """Return the products of rows with a matrix from outside, which are one MatMul."""
         inside = self._inside()
-        found = {}
+        products = {}
         for node in self.body.nodes:
             if node.op_type != "MatMul" or node.inputs[0] not in read or node.inputs[1] in inside:
                 continue
@@ -95,8 +95,8 @@ class Scan:
             shape = self.body.shape_of(name) if array is None else array.shape
             if shape is not None and len(shape) == 2 and row.array.rank > 1:
                 weight = Value(row.array.dtype, shape, shape, name)
-                found[node.outputs[0]] = (node.inputs[0], weight)
-        return found
+                products[node.outputs[0]] = (node.inputs[0], weight)
+        return products
 
     def _inside(self) -> set[str]:
         """The names of what there is in the body only."""
@@ -104,7 +104,7 @@ class Scan:
         return made | {given.name for given in self.body.inputs}
 
     def _read(self) -> dict[str, Row]:
-        """What is read row by row of arrays around the loop, by the names of the rows."""
+        """Return the rows that are read of arrays outside of the loop, by the names of the rows."""
         body, inside = self.body, self._inside()
         done = self._done(body.inputs[0].name)
         return {
@@ -130,11 +130,11 @@ class Scan:
 
 def needed(body: Graph, references: Sequence[str]) -> set[str]:
     """The names of all values that some values are computed from."""
-    found = set(references)
+    names = set(references)
     for node in reversed(body.nodes):
-        if not found.isdisjoint(node.outputs):
-            found.update(_taken(node))
-    return found
+        if not names.isdisjoint(node.outputs):
+            names.update(_taken(node))
+    return names
 
 
 def _taken(node: Node) -> Iterator[str]:

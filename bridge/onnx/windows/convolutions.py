@@ -27,7 +27,7 @@ _DTYPES = ("bfloat16", "float16", "float32")  # computed by a kernel of its own 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """How the kernel moves, one number for each spatial dimension.
+    """The window of a convolution, one number for each spatial dimension.
 
     Attributes:
         strides: from one place to the next.
@@ -52,10 +52,10 @@ def _convolution(graph: Graph, op: Operation) -> Value:
 
 
 def _dynamic_conv(graph: Graph, op: Operation) -> Value:
-    """With a padding that is computed, of sizes as a rule."""
+    """Return a convolution whose padding is computed, of sizes as a rule."""
     value = nodes.reshape(graph, op.operands[2], (2 * (op.operands[0].rank - 2),))
-    found = dataclasses.replace(op, operands=(value,)).sizes(graph, 0)
-    return _convolve(graph, op, found[::2], found[1::2])
+    padding = dataclasses.replace(op, operands=(value,)).sizes(graph, 0)
+    return _convolve(graph, op, padding[::2], padding[1::2])
 
 
 def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Dim]) -> Value:
@@ -79,9 +79,9 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
         x, groups = _batches_as_features(graph, x, batches), batches
     places = product(w.shape[2:])
     if not (_has_kernel(x) or (isinstance(places, int) and places <= _MAX_PLACES)):
-        size = f"{places:,} places are the" if isinstance(places, int) else "only a run knows the"
+        size = f"{places:,} places" if isinstance(places, int) else "a dynamic number of places"
         op.refuse(
-            f"{size} size of its kernel, and ONNX Runtime has no convolution of {x.dtype} along "
+            f"its kernel has {size}, and ONNX Runtime has no convolution of {x.dtype} along "
             f"{x.rank - 2} dimensions, so that each place would be a product",
             "export it with a small kernel, or in float32 along at most three dimensions",
         )
@@ -91,7 +91,7 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
 
 
 def _dimensions(op: Operation) -> tuple[list[int], list[int], list[int]]:
-    """Where batch, features and the spatial dimensions are, in ONNX's order.
+    """Return the dimensions of input, kernel and result in ONNX's order.
 
     The text is such as `#stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>`.
     """
@@ -116,7 +116,7 @@ def _reversed(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
 
 
 def _batches_as_features(graph: Graph, x: Value, groups: int) -> Value:
-    """Each group of the batch is convolved with kernels of its own, as a group of features is."""
+    """Return groups of the batch as groups of features, each with kernels of its own."""
     batch, features, *spatial = x.shape
     each = floordiv(batch, groups)
     apart = nodes.reshape(graph, x, [groups, each, features, *spatial])
@@ -125,7 +125,7 @@ def _batches_as_features(graph: Graph, x: Value, groups: int) -> Value:
 
 
 def _has_kernel(x: Value) -> bool:
-    """Whether ONNX Runtime has a kernel for convolutions of such images."""
+    """Return whether ONNX Runtime has a kernel for convolutions of such images."""
     return x.rank - 2 <= CONV_MAX_SPATIAL_DIMENSIONS and x.dtype.name in _DTYPES
 
 
@@ -152,7 +152,7 @@ def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) ->
         )
     if not has_kernel:
         return _by_products(graph, x, w, window, groups)
-    # The gradient of a kernel is a convolution by images, of which only a run knows the sizes.
+    # The gradient of a kernel is a convolution by images, whose sizes are dynamic.
     reach: dict[str, Any] = {"kernel_shape": w.shape[2:]} if is_static(w.shape[2:]) else {}
     return graph.node(
         "Conv",
@@ -167,7 +167,7 @@ def _in_order(graph: Graph, x: Value, w: Value, window: _Window, groups: int) ->
 
 
 def _with_feature(graph: Graph, value: Value) -> Value:
-    """With one more feature, of zeros: with none at all the runtime's Conv does not end."""
+    """Add a feature of zeros: with none at all the runtime's Conv does not end."""
     shape = tuple(1 if axis == 1 else dim for axis, dim in enumerate(value.shape))
     return nodes.concat(graph, [value, nodes.constant_like(value, 0).broadcast_to(shape)], 1)
 
@@ -201,7 +201,7 @@ def _output_sizes(x: Value, w: Value, window: _Window) -> list[Dim]:
 
 
 def _transposed_pads(w: Value, window: _Window) -> tuple[list[int], list[int]] | None:
-    """What ConvTranspose cuts off before and behind, for an input whose elements are apart.
+    """Return what ConvTranspose cuts off at both ends, for an input with base dilations.
 
     What it does not cut off behind, it adds, but less than a stride. None where it does not fit.
     """
@@ -227,7 +227,7 @@ def _conv_transpose(
     window: _Window,
     pads: tuple[list[int], list[int]],
 ) -> Value:
-    """Each element of the input is put out times the kernel, which is the same but reversed."""
+    """Return ConvTranspose, which adds the reversed kernel for each element of the input."""
     before, behind = pads
     w = _reversed(graph, w, range(2, w.rank))
     rows, spatial = w.shape[0], numbers_of(w.shape[2:])
@@ -252,7 +252,7 @@ def _conv_transpose(
 
 
 def _by_products(graph: Graph, x: Value, w: Value, window: _Window, groups: int) -> Value:
-    """For each place in the kernel a product of matrices, and their sum."""
+    """Return the sum of a product of matrices for each place in the kernel."""
     batch, features, *_ = x.shape
     rows, columns, *reach = w.shape
     sizes = _output_sizes(x, w, window)

@@ -70,17 +70,21 @@ def _dot(graph: Graph, op: Operation) -> Value:
 def _check_algorithm(op: Operation) -> None:
     """Refuse a product whose operands are to be rounded first."""
     for side, value in zip(("lhs", "rhs"), op.operands, strict=True):
-        found = re.search(rf"{side}_precision_type = (\w+)", op.text("algorithm"))
-        if found and found[1] != _ELEMENTS.get(value.dtype.name) and not _has(found[1], value):
+        precision = re.search(rf"{side}_precision_type = (\w+)", op.text("algorithm"))
+        if (
+            precision
+            and precision[1] != _ELEMENTS.get(value.dtype.name)
+            and not _has(precision[1], value)
+        ):
             op.refuse(
-                f"its algorithm rounds operands of {value.dtype.name} to {found[1]}, which ONNX "
-                "does not",
+                f"its algorithm rounds operands of {value.dtype.name} to {precision[1]}, which "
+                "ONNX does not",
                 "export it without preferred_element_type's algorithm, or cast the operands",
             )
 
 
 def _has(element: str, value: Value) -> bool:
-    """Whether a constant is known to stay as it is when it is rounded to an element type.
+    """Return whether a constant is known to stay as it is when it is rounded to an element type.
 
     Integers do so only where their products stay as they are as well, and the sums of some of them.
     """
@@ -102,7 +106,7 @@ def _side(value: Value, fields: Mapping[str, tuple[int, ...]], side: str) -> _Si
 
 
 def _outer_product(graph: Graph, left: _Side, right: _Side) -> Value:
-    """Each element by each, without sums."""
+    """Return the product of each element with each."""
     shape = [*left.sizes(left.batch), *left.sizes(left.free), *right.sizes(right.free)]
     batch = range(len(left.batch))
     rows = range(len(left.batch), len(left.batch) + len(left.free))
@@ -116,7 +120,7 @@ def _outer_product(graph: Graph, left: _Side, right: _Side) -> Value:
 
 
 def _product(graph: Graph, left: _Side, right: _Side) -> Value:
-    """Batch dimensions, then the rows of the left operand and the columns of the right one."""
+    """Return a MatMul of batch dimensions, left rows and right columns."""
     batch, rows = left.sizes(left.batch), left.sizes(left.free)
     columns, inner = right.sizes(right.free), product(left.sizes(left.contracted))
     if inner == 0:
@@ -141,7 +145,7 @@ def _product(graph: Graph, left: _Side, right: _Side) -> Value:
 
 
 def _is_transpose_node(graph: Graph, value: Value) -> bool:
-    """Whether ONNX Runtime would make one node of a Transpose and a MatMul behind it.
+    """Return whether ONNX Runtime would make one node of a Transpose and a MatMul behind it.
 
     Where the other operand is a vector it forgets the turn (seen with 1.31).
     """
@@ -152,7 +156,7 @@ def _is_transpose_node(graph: Graph, value: Value) -> bool:
 
 
 def _is_transposed(left: _Side, right: _Side) -> bool:
-    """Whether the product of the operands in the other order takes fewer turns of the right one."""
+    """Return whether the product in the other order transposes the right operand less."""
     if not left.batch or any(len(s.free) != 1 or len(s.contracted) != 1 for s in (left, right)):
         return False
     orders = [(*side.batch, *side.free, *side.contracted) for side in (left, right)]
@@ -161,7 +165,7 @@ def _is_transposed(left: _Side, right: _Side) -> bool:
 
 
 def _is_by_weights(graph: Graph, left: _Side, right: _Side) -> bool:
-    """Whether rows are multiplied from the left with weights that can be turned once and for all.
+    """Return whether the left operand are weights that can be transposed once and for all.
 
     So it is with `w @ x` of each row under `jax.vmap`, which turns the result back behind it.
     """
@@ -172,7 +176,7 @@ def _is_by_weights(graph: Graph, left: _Side, right: _Side) -> bool:
 
 
 def _einsum(graph: Graph, op: Operation) -> Value:
-    """Einsum, which is an operation in older modules."""
+    """Return Einsum, an operation of older modules."""
     values = [nodes.cast(graph, value, op.result.dtype) for value in op.operands]
     inputs = [graph.expand(value) for value in values]
     equation = op.text("einsum_config")

@@ -59,7 +59,7 @@ def max_pool(
 
 
 def _are_pools(rows: Sequence[tuple[int, int, int, int]], shape: Sequence[Dim]) -> bool:
-    """Whether every window has an element, and there is a window."""
+    """Return whether every window has an element, and there is a window."""
     if all(size == 1 for size, *_ in rows):
         return False
     return all(
@@ -70,7 +70,7 @@ def _are_pools(rows: Sequence[tuple[int, int, int, int]], shape: Sequence[Dim]) 
 
 
 def _count(row: tuple[int, int, int, int], dim: Dim) -> Dim:
-    """How many windows there are along a dimension."""
+    """Return the number of windows along a dimension."""
     size, stride, low, high = row
     count = floordiv(dim + low + high - size, stride) + 1
     return max(count, 0) if isinstance(count, int) else count

@@ -35,10 +35,10 @@ __all__ = ["RULES", "dynamic_reduce_window"]
 _Combine = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
 
 # Up to how many small floats are summed one after another.
-_MOST_IN_ORDER = 32
+_MAX_IN_ORDER = 32
 
 # Up to how many elements a window has that are combined one after another.
-_MOST_FOLDED = 1024
+_MAX_FOLDED = 1024
 
 # How many operands of a `dynamic_reduce_window` say what its windows are.
 _COMPUTED = 5
@@ -104,7 +104,7 @@ def dynamic_reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
     given = dataclasses.replace(op, operands=tuple(flat))
     sizes, strides, spread, dilations, padding = (given.sizes(graph, n) for n in range(_COMPUTED))
     if not is_static((*strides, *spread, *dilations)):
-        op.refuse("how its windows move depends on sizes that only a run knows")
+        op.refuse("its strides or dilations are dynamic")
     windows = _Windows(
         sizes=sizes,
         strides=numbers_of(strides),
@@ -145,13 +145,13 @@ def _reduce(
         axis, reverse = way
         return reduce_so_far(graph, region, values, starts, axis, reverse=reverse)
     padded = _padded(graph, values, fillings, windows)
-    found = _slide(graph, padded, windows, combine)
-    found = _slide_by_rounds(graph, region, found, windows)
-    return found if changes_nothing else _begun(starts, found, combine)
+    reduced = _slide(graph, padded, windows, combine)
+    reduced = _slide_by_rounds(graph, region, reduced, windows)
+    return reduced if changes_nothing else _begun(starts, reduced, combine)
 
 
-def _begun(starts: Sequence[Value], found: Sequence[Value], combine: _Combine) -> list[Value]:
-    return combine([start.broadcast_to(found[0].shape) for start in starts], found)
+def _begun(starts: Sequence[Value], reduced: Sequence[Value], combine: _Combine) -> list[Value]:
+    return combine([start.broadcast_to(reduced[0].shape) for start in starts], reduced)
 
 
 def _running_axis(value: Value, windows: _Windows) -> tuple[int, bool] | None:
@@ -170,13 +170,13 @@ def _running_axis(value: Value, windows: _Windows) -> tuple[int, bool] | None:
 
 
 def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
-    """CumSum, if the windows are all that is before an element, or behind it, along a dimension."""
+    """Return CumSum if windows are all elements up to each, or from each on; None otherwise."""
     if value.dtype == bool or (way := _running_axis(value, windows)) is None:
         return None
     axis, reverse = way
     size = windows.sizes[axis]
     is_narrow = value.is_float and value.dtype.itemsize < np.dtype(np.float32).itemsize
-    if is_narrow and isinstance(size, int) and size <= _MOST_IN_ORDER:
+    if is_narrow and isinstance(size, int) and size <= _MAX_IN_ORDER:
         return _sum_in_order(graph, graph.expand(value), axis, size, reverse=reverse)
     index = nodes.constant(axis, np.int64)
     return graph.node(
@@ -198,7 +198,7 @@ def _max_pool(graph: Graph, value: Value, windows: _Windows) -> Value | None:
 
 
 def _sum_in_order(graph: Graph, value: Value, axis: int, size: int, *, reverse: bool) -> Value:
-    """Sums of small floats, each rounded before the next element is added, as XLA does.
+    """Return running sums of small floats, each rounded before the next, as in XLA.
 
     The runtime rounds where it is told to, and not after its own sum of float16.
     """
@@ -239,24 +239,24 @@ def _slide(
 ) -> list[Value]:
     """The reductions of all windows; the last dimension goes first, so that the order stays.
 
-    Dimensions along which only a run knows their sizes are left as they are.
+    Dimensions along which their sizes are dynamic are left as they are.
     """
-    found = list(values)
+    reduced = list(values)
     for axis, size in reversed(list(enumerate(windows.sizes))):
         if not isinstance(size, int):
             continue
         stride, dilation = windows.strides[axis], windows.dilations[axis]
-        if stride > 1 and size <= min(_MOST_FOLDED, stride * _combinations(size)):
-            found = _one_by_one(graph, found, axis, size, stride, dilation, combine)
+        if stride > 1 and size <= min(_MAX_FOLDED, stride * _combinations(size)):
+            reduced = _one_by_one(graph, reduced, axis, size, stride, dilation, combine)
             continue
         if size > 1:
-            found = _along(graph, found, axis, size, dilation, combine)
+            reduced = _along(graph, reduced, axis, size, dilation, combine)
         if stride > 1:
-            limit = floordiv(found[0].shape[axis] - 1, stride) * stride + 1
-            found = [
-                nodes.slice_(graph, value, [0], [limit], [stride], axes=[axis]) for value in found
+            limit = floordiv(reduced[0].shape[axis] - 1, stride) * stride + 1
+            reduced = [
+                nodes.slice_(graph, value, [0], [limit], [stride], axes=[axis]) for value in reduced
             ]
-    return found
+    return reduced
 
 
 def _fold(
@@ -269,9 +269,9 @@ def _fold(
 ) -> list[Value]:
     """The reductions of all windows, from what they begin with to their last elements."""
     if not is_static(windows.sizes):
-        op.refuse("only a run knows the sizes of its windows, and the order in them matters")
+        op.refuse("the sizes of its windows are dynamic, and the order in them matters")
     sizes = numbers_of(windows.sizes)
-    if math.prod(sizes) > _MOST_FOLDED:
+    if math.prod(sizes) > _MAX_FOLDED:
         op.refuse(f"its windows have {math.prod(sizes)} elements, and their order matters")
     if any(count != 0 for count in (*windows.low, *windows.high)) or max(windows.spread) > 1:
         op.refuse("StableHLO and XLA differ in whether its padding takes part")
@@ -281,7 +281,7 @@ def _fold(
                  windows.strides[axis]) + 1
         for axis in axes
     ]  # fmt: skip
-    found = [start.broadcast_to(tuple(counts)) for start in starts]
+    folded = [start.broadcast_to(tuple(counts)) for start in starts]
     for place in np.ndindex(*sizes):
         begins = [place[axis] * windows.dilations[axis] for axis in axes]
         ends = [
@@ -291,24 +291,24 @@ def _fold(
         part = [
             nodes.slice_(graph, value, begins, ends, windows.strides, axes=axes) for value in values
         ]
-        found = combine(found, part)
-    return found
+        folded = combine(folded, part)
+    return folded
 
 
 def _slide_by_rounds(
     graph: Graph, region: Region, values: list[Value], windows: _Windows
 ) -> list[Value]:
     """The same along the dimensions that are left, in loops."""
-    found = values
+    reduced = values
     for axis, size in enumerate(windows.sizes):
         if not isinstance(size, int):
             moves = windows.strides[axis], windows.dilations[axis]
-            found = combine_neighbours(graph, region, found, axis, size, *moves)
-    return found
+            reduced = combine_neighbours(graph, region, reduced, axis, size, *moves)
+    return reduced
 
 
 def _combinations(size: int) -> int:
-    """How often `_along` combines two values, each almost as large as the array."""
+    """Return how often `_along` combines two values, each almost as large as the array."""
     return size.bit_length() - 1 + size.bit_count() - 1
 
 
@@ -321,19 +321,19 @@ def _one_by_one(
     dilation: int,
     combine: _Combine,
 ) -> list[Value]:
-    """Windows along one dimension from their first elements, their second ones, and so on.
+    """Reduce windows along a dimension by their first elements, their second ones, and so on.
 
     All of them are as small as the result, which is less work for few elements far apart.
     """
     count = floordiv(values[0].shape[axis] - 1 - (size - 1) * dilation, stride) + 1
-    found: list[Value] = []
+    reduced: list[Value] = []
     for start in range(0, size * dilation, dilation):
         limit = (count - 1) * stride + start + 1
         part = [
             nodes.slice_(graph, value, [start], [limit], [stride], axes=[axis]) for value in values
         ]
-        found = combine(found, part) if found else part
-    return found
+        reduced = combine(reduced, part) if reduced else part
+    return reduced
 
 
 def _along(
@@ -344,18 +344,18 @@ def _along(
     dilation: int,
     combine: _Combine,
 ) -> list[Value]:
-    """Windows along one dimension, from windows of powers of two of elements."""
+    """Reduce windows along a dimension from windows of powers of two elements."""
     length = values[0].shape[axis]
     powers, done = list(values), 0
-    found: list[Value] = []
+    reduced: list[Value] = []
     width = 1
     while True:
         if size & width:
             count = length - (done + width - 1) * dilation
-            found = _shifted(graph, found, powers, axis, done * dilation, count, combine)
+            reduced = _shifted(graph, reduced, powers, axis, done * dilation, count, combine)
             done += width
         if done == size:
-            return found
+            return reduced
         count = length - (2 * width - 1) * dilation
         powers = _shifted(graph, powers, powers, axis, width * dilation, count, combine)
         width *= 2
@@ -370,7 +370,7 @@ def _shifted(
     count: Dim,
     combine: _Combine,
 ) -> list[Value]:
-    """Some values combined with others that are further on."""
+    """Combine values with others that are further on."""
     behind = [
         nodes.slice_(graph, value, [offset], [count + offset], [1], axes=[axis]) for value in second
     ]
@@ -381,7 +381,7 @@ def _shifted(
 
 
 def _select_and_scatter(graph: Graph, op: Operation) -> Value:
-    """What each window hands back goes to the element that its region chooses."""
+    """Return the array with each window's update at the element that its region chooses."""
     (value, source, start), (select, scatter) = op.operands, op.regions
     if 0 in (*source.shape, *value.shape):
         return graph.expand(start.broadcast_to(value.shape))
@@ -420,7 +420,7 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
 
 
 def _count_up(graph: Graph, count: Dim) -> Value:
-    """0, 1, 2, … as a vector, which is no constant, since it may be long."""
+    """Return 0, 1, 2, … as a vector, which is no constant, since it may be long."""
     limit = graph.node("Squeeze", [graph.size(count), nodes.integers([0])], shape=())
     ends = [nodes.constant(0, np.int64), limit, nodes.constant(1, np.int64)]
     return graph.node("Range", ends, shape=[count])
