@@ -55,10 +55,10 @@ class Program:
     """A function for one platform, and what its arguments and results are called.
 
     Attributes:
-        call: the function.
-        parameters: for some of its arguments the name and the array.
-        inputs: for each other argument the name, in their order.
-        outputs: for each result the name.
+        call: the call of the function.
+        parameters: the name and array of each argument that is a parameter.
+        inputs: the names of the other arguments, in their order.
+        outputs: the names of the results.
     """
 
     call: CallModule
@@ -83,10 +83,10 @@ def program_of(
             or the path of a SavedModel, of a serialized `Exported` or of StableHLO.
         params: the pytree that is the first positional argument of the function; None for those of
             the file, if there are any.
-        platform: for which of those that it was lowered for.
+        platform: one of those that it was lowered for.
         inputs: names as for `bridge.save`.
         outputs: the same for the results.
-        order: how often it is differentiated first.
+        order: the number of times that it is differentiated first.
 
     Raises:
         InteropError: it is none of these, is damaged, or does not fit the parameters.

@@ -38,9 +38,9 @@ def walk_main(graph: Graph, module: Any, arguments: Sequence[Value]) -> list[Val
     """Return the results of the public function of a parsed module, which is added to a graph.
 
     Args:
-        graph: where its operations are put.
+        graph: the graph that the operations are added to.
         module: the parsed module, for one platform.
-        arguments: what `main` takes.
+        arguments: the arguments of `main`.
 
     Raises:
         InteropError: an operation that ONNX cannot express; the message names it and its place.
@@ -63,10 +63,10 @@ class _Walker:
         """Return the operands of the last operation of a block, which is added to a graph.
 
         Args:
-            outside: the values that its operations see besides their own.
-            graph: where its operations are put.
-            block: of a function or region.
-            arguments: what it takes.
+            outside: the values that the operations see besides those of the block.
+            graph: the graph that the operations are added to.
+            block: the block of a function or region.
+            arguments: the arguments of the block.
         """
         values = outside.new_child(dict(zip(block.arguments, arguments, strict=True)))
         before = graph.enter(self._scope)
@@ -203,7 +203,7 @@ def _untupled(value: Any) -> Any:
     """Return the value that was packed into a tuple; the value itself if it is of no tuple.
 
     Args:
-        value: as MLIR has it.
+        value: a value of MLIR.
 
     Raises:
         UnsupportedError: the tuple was made by something else, or is used by something else.

@@ -27,10 +27,10 @@ class Reduction:
     """The fact that a value is a reduction of another one.
 
     Attributes:
-        reducer: such as `add`.
-        name: of the other value in the graph.
-        shape: of the other value.
-        axes: along which it was reduced.
+        reducer: the kind of reduction, such as `add`.
+        name: the name of the other value in the graph.
+        shape: the shape of the other value.
+        axes: the axes that were reduced.
     """
 
     reducer: str

@@ -31,7 +31,7 @@ class Places:
         batching: the dimensions of the array in which a slice has the place of its vector.
         index_batching: the dimensions of the indices that say that place.
         dropped: the dimensions of the array, of size 1 in a slice, that slices are without.
-        window: where the other dimensions of a slice are in the array of all slices.
+        window: the places of the other dimensions of a slice in the array of all slices.
         vector_axis: the dimension of the indices along which a vector lies; their rank for scalars.
     """
 
@@ -46,8 +46,8 @@ class Places:
         """Return the place of each dimension of an array in the array of all slices.
 
         Args:
-            rank: of the array.
-            count: how many dimensions tell slices apart.
+            rank: the rank of the array.
+            count: the number of dimensions that tell slices apart.
         """
         slices = dict(zip(self.window_axes(rank), self.window, strict=True))
         others = self.other_axes(count)
@@ -137,9 +137,9 @@ def add_offsets(graph: Graph, starts: Value, extents: Sequence[Dim]) -> Value:
     """The indices of all elements of slices, given where each slice begins.
 
     Args:
-        graph: where it is put.
+        graph: the graph that the operations are added to.
         starts: vectors of int64 along the last dimension.
-        extents: how large a slice is along each component; those of 1 add no dimension.
+        extents: the size of a slice along each component; those of 1 add no dimension.
     """
     wide = [number for number, extent in enumerate(extents) if extent != 1]
     if not wide:

@@ -78,10 +78,10 @@ class _Rows:
 
     Attributes:
         order: the dimensions of the array, with those that make a row last.
-        row_rank: how many of them make a row.
+        row_rank: the number of dimensions that make a row.
         index: the number of the array's row for each update, a vector; the number of rows for an
             update that is dropped.
-        updates: a matrix.
+        updates: the updates, a matrix.
         unique: whether no row is there twice, but for those that are dropped.
         in_bounds: whether nothing is dropped.
     """
@@ -141,10 +141,10 @@ class _Layout:
     """The dimensions of an array and of its updates by their use.
 
     Attributes:
-        places: where the updates go.
+        places: the dimension numbers of the scatter.
         array: the shape of the array.
-        batch: how many updates there are along each dimension that tells them apart.
-        extents: how large an update is along each dimension of the array.
+        batch: the number of updates along each dimension that tells them apart.
+        extents: the size of an update along each dimension of the array.
         row: the dimensions of the array along which an update is as large as the array.
         selected: the other ones.
         wide: those among them that updates have, too.
@@ -306,8 +306,8 @@ def _update_in_order(
     """Return matrices whose rows a loop replaces by what a region makes of them.
 
     Args:
-        graph: where it is put.
-        region: of the elements that there are in all matrices, and of the updates for them.
+        graph: the graph that the operations are added to.
+        region: a function of an element of each matrix, and of the update for each.
         matrices: with one update each for the same rows.
         index: for each update the row.
         updates: a matrix of them for each of the others.

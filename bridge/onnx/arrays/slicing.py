@@ -106,12 +106,12 @@ def pad(
     """The value with copies of a scalar around and between its elements.
 
     Args:
-        graph: where it is put.
-        value: any.
+        graph: the graph that the operations are added to.
+        value: the value.
         filling: the scalar.
-        low: how many are put before each dimension; what is negative is cut off.
+        low: the number of copies before each dimension; a negative one cuts off.
         high: the same behind.
-        interior: how many are put between two elements.
+        interior: the number of copies between two elements.
     """
     value, filling = graph.expand(value), graph.expand(filling)
     for axis, count in enumerate(interior):
@@ -181,11 +181,11 @@ def read_slice(
     """Return one slice of a value.
 
     Args:
-        graph: where it is put.
-        value: what it is a slice of.
-        axes: along which it is smaller.
-        starts: where it begins along each of them, a vector of int64 that is in bounds.
-        sizes: how large it is along each of them.
+        graph: the graph that the operations are added to.
+        value: the value that is sliced.
+        axes: the axes along which the slice is smaller.
+        starts: the first index along each axis, a vector of int64 that is in bounds.
+        sizes: the size of the slice along each axis.
     """
     known = contents_of(starts)
     shape = list(value.shape)

@@ -43,7 +43,7 @@ class _Key:
     """The key of a sort.
 
     Attributes:
-        operand: its index.
+        operand: the index of the operand that is sorted by.
         descending: whether the greatest comes first.
         signed_zeros: whether -0 is less than 0; otherwise they are equal.
         signed_nans: whether -NaN is the least; otherwise every NaN is the greatest.

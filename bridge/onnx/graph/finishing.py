@@ -24,8 +24,8 @@ def finish(
     """The nodes, and the initializers, with those turned that are only used so.
 
     Args:
-        graph: what the nodes were built in.
-        nodes: of the outermost graph, in their order.
+        graph: the graph that the nodes were built in.
+        nodes: the nodes of the outermost graph, in their order.
         uses: the names of all values that nodes and graphs in them take.
     """
     counts = Counter(uses)

@@ -66,11 +66,11 @@ class Node:
     """One operation in the graph.
 
     Attributes:
-        op_type: as in ONNX's default domain.
-        name: that no other node has.
-        inputs: names of values; empty for one that is left out.
-        outputs: names of values.
-        attributes: numbers, texts, sequences of them, dtypes, arrays and graphs.
+        op_type: the operation of ONNX's default domain.
+        name: a name that no other node has.
+        inputs: the names of the operands; empty for one that is left out.
+        outputs: the names of the results.
+        attributes: the attributes: numbers, texts, sequences of them, dtypes, arrays, graphs.
     """
 
     op_type: str
@@ -94,10 +94,10 @@ class Result:
     """A result of a graph.
 
     Attributes:
-        name: what it is to be called; empty where that does not matter.
-        reference: the value that it is.
-        dtype: of its elements.
-        shape: what is known of it, with texts for sizes that have one.
+        name: the name of the output; empty where it does not matter.
+        reference: the name of the value that is the output.
+        dtype: the dtype of the elements.
+        shape: the shape as far as it is known, with texts for sizes that have one.
     """
 
     name: str
@@ -113,15 +113,15 @@ class _Shared:
     Attributes:
         opset: the version of ONNX's operations.
         may_rise: whether the graph may be made anew for a later one.
-        names: those that are taken, with the number that made the last one unique.
+        names: the names that are taken, with the number that made the last one unique.
         initializers: constants and parameters by their names.
         constants: the names of constants by their contents.
-        constant_names: these names.
-        facts: what is known of values by their names.
-        shapes: of the results of nodes, by their names.
-        scope: where the operation at hand comes from.
-        nodes_left: how many more nodes there may be.
-        bytes_left: how many more bytes constants may be computed to have.
+        constant_names: the names in `constants`.
+        facts: the facts that are known of values, by their names.
+        shapes: the shapes of results of nodes, by their names.
+        scope: the place in the source that the next nodes come from.
+        nodes_left: the number of nodes that may still be added.
+        bytes_left: the number of bytes that computed constants may still have.
     """
 
     opset: int
@@ -142,9 +142,9 @@ class Written:
     """An array of which a part has been written.
 
     Attributes:
-        array: the one before.
-        part: what was written.
-        starts: where it begins along each dimension; None where that is computed.
+        array: the array before.
+        part: the values that were written.
+        starts: the start of the part along each dimension; None where it is computed.
     """
 
     array: Value
@@ -157,8 +157,8 @@ class Row:
     """One row of an array that has been read.
 
     Attributes:
-        array: the whole of it.
-        index: which one along the first dimension.
+        array: the array that was read.
+        index: the index along the first dimension.
     """
 
     array: Value
@@ -172,12 +172,12 @@ class Graph:
     shapes. Everything else is in the one in it, which is written behind it as one graph.
 
     Attributes:
-        inputs: in their order.
-        nodes: in an order in which they can run.
-        results: in their order.
+        inputs: the inputs in their order.
+        nodes: the nodes in an order in which they can run.
+        results: the outputs in their order.
         outer: the graph around it; None for the outermost one.
-        written: for the names of arrays of which a part was written before, which one.
-        rows: for the names of rows that were read, of which arrays.
+        written: the write that an array comes from, by the name of the array.
+        rows: the read that a row comes from, by the name of the row.
     """
 
     inputs: list[Input]
@@ -193,7 +193,7 @@ class Graph:
         Args:
             opset: the version of ONNX's operations.
             outer: the graph around it.
-            may_rise: for the outermost one, whether it may be made anew for a later version.
+            may_rise: whether the outermost graph may be made anew for a later version.
         """
         self.inputs, self.nodes, self.results = [], [], []
         self.outer = outer
@@ -306,9 +306,9 @@ class Graph:
         """A new input.
 
         Args:
-            name: that `unique` gave.
-            dtype: of its elements.
-            shape: of it.
+            name: a name that `unique` returned.
+            dtype: the dtype of the elements.
+            shape: the shape of the input.
             text: the shape as it is to be written, if that is another one.
         """
         self.inputs.append(Input(name, dtype, shape if text is None else text))
@@ -336,8 +336,8 @@ class Graph:
         """A new result.
 
         Args:
-            value: what it is.
-            name: that `unique` gave; in a body it may be left out.
+            value: the value of the output.
+            name: a name that `unique` returned; in a body it may be left out.
             text: the shape as it is to be written, if that is another one.
         """
         whole = self.expand(value)
@@ -356,11 +356,11 @@ class Graph:
         """The result of an operation that has one.
 
         Args:
-            op_type: as in ONNX's default domain.
-            inputs: of which the operation gets what they hold; None for one that is left out.
-            shape: of the result; None for a size that nothing is known of.
-            dtype: of the result; by default that of the first input.
-            attributes: numbers, texts, sequences of them, dtypes, arrays and graphs.
+            op_type: the operation of ONNX's default domain.
+            inputs: the operands, which are not broadcast; None for one that is left out.
+            shape: the shape of the result; None for a size that nothing is known of.
+            dtype: the dtype of the result; by default that of the first input.
+            attributes: the attributes: numbers, texts, sequences of them, dtypes, arrays, graphs.
 
         Raises:
             DtypeError: the runtime cannot compute it, nor in a wider dtype.

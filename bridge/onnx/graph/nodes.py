@@ -92,11 +92,11 @@ def elementwise(
     """An operation that broadcasts its operands as NumPy does; what can wait is not broadcast.
 
     Args:
-        graph: where it is put.
-        op_type: such as `Add`.
+        graph: the graph that the operations are added to.
+        op_type: the ONNX operation, such as `Add`.
         values: the operands.
-        dtype: of the result; by default that of the first operand.
-        attributes: of the operation.
+        dtype: the dtype of the result; by default that of the first operand.
+        attributes: the attributes of the operation.
     """
     kind = values[0].dtype if dtype is None else np.dtype(dtype)
     if op_type in _EXTREMES and kind == np.int64:
@@ -308,12 +308,12 @@ def slice_(
     """Return the elements from `start` up to `limit`, every `stride`-th, along each axis.
 
     Args:
-        graph: where it is put.
-        value: any.
-        starts: at least 0.
-        limits: at most the size.
-        strides: at least 1.
-        axes: which ones; by default all.
+        graph: the graph that the operations are added to.
+        value: the value.
+        starts: the first index along each axis, at least 0.
+        limits: the index behind the last one along each axis, at most the size.
+        strides: the step along each axis, at least 1.
+        axes: the axes; by default all.
     """
     every = list(range(value.rank)) if axes is None else list(axes)
     missing = value.rank - len(value.unbroadcast_shape)

@@ -93,7 +93,7 @@ class Deviation:
 
     Attributes:
         operations: the ONNX operations, separated by spaces.
-        deviation: what the runtime computes instead.
+        deviation: the result of the runtime.
         avoided_in: the modules of `bridge.onnx` that see to it, separated by spaces.
     """
 

@@ -56,7 +56,7 @@ class _Writer:
     """Writes nodes.
 
     Attributes:
-        names: what values are called that are results.
+        names: the names of the values that are outputs.
     """
 
     names: Mapping[str, str]

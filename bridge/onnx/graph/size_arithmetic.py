@@ -32,7 +32,7 @@ def compute_sizes(name: str, operands: Sequence[Value]) -> Value | None:
     """The result of an operation of sizes; None where the model has to compute it.
 
     Args:
-        name: of the operation, without the dialect.
+        name: the name of the operation, without the dialect.
         operands: two of them, not both constants.
     """
     compute = _ARITHMETIC.get(name)

@@ -33,7 +33,7 @@ __all__ = [
     "type_of",
 ]
 
-# What a walker does with a block: its arguments -> what its last operation hands on.
+# Adds a block to a graph: its arguments -> the operands of its last operation.
 Walk = Callable[[Graph, Any, Sequence[Value]], list[Value]]
 
 
@@ -42,8 +42,8 @@ class ResultType:
     """The type of a result in the module, with None for a dynamic size.
 
     Attributes:
-        dtype: of what there is in the graph.
-        shape: as in the module.
+        dtype: the dtype of the value in the graph.
+        shape: the shape in the module.
         narrow: the element type in the module, where it has no dtype of its own in the graph.
     """
 
@@ -58,7 +58,7 @@ class Region:
 
     Attributes:
         block: the only block of the region, as MLIR has it.
-        walk: adds what it computes to a graph.
+        walk: the function that adds the operations of a block to a graph.
         outside: the values that it sees besides its arguments.
     """
 
@@ -84,10 +84,10 @@ class Operation(Attributes):
     """An operation whose operands have been walked.
 
     Attributes:
-        name: such as `stablehlo.add`.
-        operands: its operands.
+        name: the name, such as `stablehlo.add`.
+        operands: the operands.
         results: the types of its results.
-        regions: its regions.
+        regions: the regions.
     """
 
     name: str

@@ -31,10 +31,10 @@ def reduce_so_far(
     """Return the reduction of all elements up to each, or in reverse, from each on.
 
     Args:
-        graph: where it is put.
-        region: of two elements of each array.
+        graph: the graph that the operations are added to.
+        region: a function of two elements of each array.
         values: the arrays.
-        starts: what each reduction begins with, scalars.
+        starts: the scalars that the reductions begin with.
         axis: the dimension along which it goes.
         reverse: whether it begins with the last element.
     """
@@ -79,13 +79,13 @@ def combine_neighbours(
     """Return the reduction of each window along a dimension by a region, from the first element on.
 
     Args:
-        graph: where it is put.
-        region: of two elements of each array.
+        graph: the graph that the operations are added to.
+        region: a function of two elements of each array.
         values: the arrays.
         axis: the dimension along which windows move.
-        size: how many elements are in a window, one or more.
+        size: the number of elements in a window, one or more.
         stride: from one window to the next.
-        dilation: how far the elements in a window are apart.
+        dilation: the distance between elements in a window.
     """
     count = floordiv(values[0].shape[axis] - 1 - (size - 1) * dilation, stride) + 1
     reach = (count - 1) * stride + 1

@@ -57,11 +57,11 @@ class _Counter:
     """The counter of a loop.
 
     Attributes:
-        number: which of the carried values it is.
-        first: what it begins with.
-        step: what is added in each round.
-        rounds: how many there are, if that is known but for sizes.
-        limit: how many there are, as a scalar of int64.
+        number: the index of the counter among the carried values.
+        first: the value before the first iteration.
+        step: the number that is added in each iteration.
+        rounds: the number of iterations, if it is a number or a size.
+        limit: the number of iterations as a scalar of int64.
     """
 
     number: int
@@ -148,10 +148,10 @@ class _Loop:
     """A loop whose body is being built.
 
     Attributes:
-        body: its graph.
-        arguments: what the body gets, by its number.
-        carried: the numbers of what is handed on from round to round.
-        fixed: what stays as it is around the loop.
+        body: the graph of the body.
+        arguments: the arguments of the body.
+        carried: the indices of the values that change from iteration to iteration.
+        fixed: the values that the body does not change, by their index.
         counter: None where the loop does not count.
         goes_on: whether the loop goes on, as the body gets it.
     """
@@ -231,7 +231,7 @@ class _Rows:
     """An array that each round writes one row of.
 
     Attributes:
-        row: what is written, without the array's first dimension.
+        row: the row that is written, without the array's first dimension.
         backwards: whether the last row is the first that is written.
     """
 

@@ -25,9 +25,9 @@ class Scan:
     """A loop that may become a Scan.
 
     Attributes:
-        graph: where it is put.
-        body: of the loop; its first inputs are the number of the round, and whether it goes on.
-        rounds: how many there are; 0 where that is not known.
+        graph: the graph that the operations are added to.
+        body: the body of the loop, whose first inputs are the iteration number and condition.
+        rounds: the number of iterations; 0 where it is not known.
     """
 
     graph: Graph
@@ -50,8 +50,8 @@ class Scan:
         """The results of the Scan.
 
         Args:
-            inits: what is carried, before the first round.
-            results: of the body: what is carried, and then rows.
+            inits: the carried values before the first iteration.
+            results: the results of the body: the carried values, and then rows.
             kinds: the shapes and dtypes of the results.
         """
         body, read = self.body, self._read()

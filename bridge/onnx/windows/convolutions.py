@@ -30,11 +30,11 @@ class _Window:
     """The window of a convolution, one number for each spatial dimension.
 
     Attributes:
-        strides: from one place to the next.
-        low: how many zeros are before the input; negative ones are cut off.
-        high: the same behind.
-        spread: how far the elements of the input are apart.
-        dilations: how far the elements of the kernel are apart.
+        strides: the distance from one place of the kernel to the next.
+        low: the number of zeros before the input; a negative one cuts off.
+        high: the number behind it.
+        spread: the distance between elements of the input (base dilations).
+        dilations: the distance between elements of the kernel.
     """
 
     strides: tuple[int, ...]

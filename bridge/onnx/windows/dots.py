@@ -30,9 +30,9 @@ class _Side:
 
     Attributes:
         value: the operand.
-        batch: those of its dimensions that both operands have.
-        contracted: those along which products are added.
-        free: its own.
+        batch: the dimensions that both operands have.
+        contracted: the dimensions along which products are added.
+        free: the dimensions that it alone has.
     """
 
     value: Value

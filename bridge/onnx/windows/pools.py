@@ -35,12 +35,12 @@ def max_pool(
     """The greatest of each window; None where the runtime would compute something else.
 
     Args:
-        graph: where it is put.
-        value: any.
-        sizes: of the windows, a number for each dimension.
-        strides: from one window to the next.
-        low: how many elements are put before each dimension, which do not count.
-        high: the same behind.
+        graph: the graph that the operations are added to.
+        value: the value.
+        sizes: the size of the windows along each dimension.
+        strides: the distance from one window to the next.
+        low: the number of elements before each dimension, which do not count.
+        high: the number behind it.
     """
     value = graph.expand(value)
     fact = layouts.transposition_of(graph, value)

@@ -59,12 +59,12 @@ class _Windows:
     """One number for each dimension.
 
     Attributes:
-        sizes: how many elements of each dimension are in a window.
-        strides: from one window to the next.
-        spread: how far the elements of the array are apart.
-        dilations: how far the elements in a window are apart.
-        low: how many elements are put before the array.
-        high: the same behind.
+        sizes: the number of elements in a window.
+        strides: the distance from one window to the next.
+        spread: the distance between elements of the array (base dilations).
+        dilations: the distance between elements in a window.
+        low: the number of elements that are put before the array.
+        high: the number behind it.
     """
 
     sizes: tuple[Dim, ...]
