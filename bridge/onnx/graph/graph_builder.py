@@ -450,7 +450,7 @@ class Graph:
         return made
 
     def _may_scale(self, op_type: str, inputs: Sequence[Value | None]) -> bool:
-        """Whether ONNX Runtime may take a product or quotient for the scale of a MatMul.
+        """Return whether ONNX Runtime may take a product or quotient for the scale of a MatMul.
 
         Of what has no dimensions it does so behind a MatMul, and not in front of one.
         """
