@@ -13,6 +13,8 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
+from bridge.chains.exported_order import ExportedOrder
+from bridge.chains.orders import ChainOptions
 from bridge.converting.signature import Defaults, adopt_metadata, read_defaults, signature_of
 from bridge.core._jax import settings_query, static_parameters
 from bridge.core.narrowing import narrow_dtype
@@ -110,14 +112,13 @@ def convert(
     _import_tensorflow()
     from bridge.converting.gradient import GradientOptions
 
-    options = GradientOptions(
-        with_gradient=with_gradient,
-        order_in_file=gradient_order,
-        residuals=residuals,
-        hoisted_from=hoist_constants,
+    passes = ChainOptions(
         disabled_checks=parse_checks(disabled_checks),
         portable_linalg=parse_linalg(linalg),
+        residuals=residuals,
+        hoist_constants=hoist_constants,
     )
+    options = GradientOptions(passes, with_gradient=with_gradient, order_in_file=gradient_order)
     source: _Source
     if isinstance(fun, export.Exported):
         if polymorphic_shapes or polymorphic_constraints or platforms:
@@ -188,16 +189,10 @@ class _Ready:
 def _differentiable(
     exported: export.Exported, options: GradientOptions, names: Sequence[str] | None = None
 ) -> DifferentiableCall:
-    from bridge.converting.exported_order import ExportedOrder
     from bridge.converting.gradient import DifferentiableCall
 
-    order = ExportedOrder(
-        exported,
-        disabled_checks=options.disabled_checks,
-        portable_linalg=options.portable_linalg,
-        argument_names=names,
-        finds_zeros=not options.unconnected_zeros,
-    )
+    finds_zeros = not options.unconnected_zeros
+    order = ExportedOrder(exported, options.passes, argument_names=names, finds_zeros=finds_zeros)
     return DifferentiableCall(order, options)
 
 
@@ -259,7 +254,7 @@ class Tracer:
             kwargs,
             name=_name_of(self._fun),
             platforms=platforms,
-            disabled_checks=self._options.disabled_checks,
+            disabled_checks=self._options.passes.disabled_checks,
         )
         if exported.in_tree != tree:
             raise StructureError(

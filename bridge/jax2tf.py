@@ -25,11 +25,13 @@ from bridge.call_tf import call_tf as call_tensorflow
 from bridge.calling_tf.calls import CalledFunction, CallOptions
 from bridge.calling_tf.eager_calls import call_eagerly, with_eager_gradient
 from bridge.calling_tf.results import DynamicShapeError, returning
+from bridge.chains.orders import ChainOptions
 from bridge.convert import Converted, Tracer
 from bridge.converting.gradient import GradientOptions
 from bridge.core._jax import is_staging, polymorphic_shape_class, transformation_query
 from bridge.core._tf import annotate_sharding
 from bridge.core.containers import register_containers
+from bridge.core.keys import key_data_aval
 from bridge.core.narrowing import narrow_dtype
 from bridge.exporting.specifications import specify_as_jax2tf
 from xla_call_module._autograph import exempt_from_autograph
@@ -129,9 +131,9 @@ def convert(
             ),
             platforms=_parse_platforms(native_serialization_platforms),
             options=GradientOptions(
+                ChainOptions(parse_checks(native_serialization_disabled_checks)),
                 with_gradient=with_gradient,
                 order_in_file=_ORDER_IN_FILE,
-                disabled_checks=parse_checks(native_serialization_disabled_checks),
                 unconnected_zeros=True,
                 keeps_convention=True,
             ),
@@ -285,9 +287,7 @@ def dtype_of_val(val: Any) -> tf.DType:
     if isinstance(val, (tf.Tensor, tf.Variable)):
         dtype = dtype_from_name(val.dtype.name, where="the value").numpy
         return tf.as_dtype(narrow_dtype(dtype))
-    dtype = jax.typeof(val).dtype
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
-        dtype = jax.eval_shape(jax.random.key_data, val).dtype
+    dtype = key_data_aval(jax.typeof(val)).dtype
     return tf.as_dtype(np.dtype(bool) if dtype == jax.dtypes.float0 else dtype)
 
 

@@ -6,11 +6,12 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, overload
 
 from jax import export
 
-from bridge.core._jax import replace_vjp
+from bridge.core._jax import map_orders
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.rewrite import rewrite_nodes
 from xla_call_module.analyses.tensorflow_functions import return_functions
@@ -122,21 +123,18 @@ def retarget(
             f"{exported.fun_name} is an Exported, for which tensorflow= is needed and nothing else "
             "is taken. To do: export it again for other platforms= and disabled_checks=."
         )
-    return _retarget_exported(exported, tensorflow)
+    return map_orders(exported, partial(_retarget_order, tensorflow=tensorflow))
 
 
-def _retarget_exported(exported: export.Exported, tensorflow: str) -> export.Exported:
+def _retarget_order(exported: export.Exported, *, tensorflow: str) -> export.Exported:
     call = from_exported(exported, allow_flat_trees=True)
     (call,) = prepare(call, Target(parse_release(tensorflow))).calls
     call = return_functions(call)
-    changed = dataclasses.replace(
+    return dataclasses.replace(
         exported,
         mlir_module_serialized=call.module,
         calling_convention_version=call.version,
     )
-    if not exported.has_vjp():
-        return changed
-    return replace_vjp(changed, lambda: _retarget_exported(exported.vjp(), tensorflow))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.batching.buckets import Buckets, with_batch_buckets
-from bridge.chains.chains import ChainOptions, to_chain
+from bridge.chains.orders import ChainOptions
+from bridge.chains.vjp_chain import build_chain
 from bridge.core.explaining import refusing_unsortable_keys
 from bridge.core.names import Names, input_names, names_of_signature, output_names, parameter_names
 from bridge.core.progress import progress_bar
@@ -205,17 +206,17 @@ def save(
     params, trainable, inputs = traced.params, traced.trainable, traced.inputs
     exporteds = _by_signature(traced.exported)
     options = ChainOptions(
-        tensorflow=tensorflow,
-        gradient_order=gradient_order,
-        residuals=residuals,
-        hoist_constants=hoist_constants,
         disabled_checks=checks,
         portable_linalg=parse_linalg(linalg),
+        residuals=residuals,
+        hoist_constants=hoist_constants,
     )
     constants: dict[str, np.ndarray[Any, Any]] = {}
     chains: dict[str, tuple[CallModule, ...]] = {}
     for key, exported in exporteds.items():
-        chains[key] = to_chain(exported, options, constants)
+        chains[key] = build_chain(
+            exported, options, constants, gradient_order=gradient_order, tensorflow=tensorflow
+        )
     tree: Any = None if params is None else tree_util.tree_structure(params)
     variables: tuple[Variable, ...] = ()
     if tree is not None:

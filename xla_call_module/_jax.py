@@ -3,8 +3,8 @@
 The first is MLIR without JAX. `jax.extend.mlir`, the public way to it, hands on what jaxlib has
 (https://docs.jax.dev/en/latest/jax.extend.html), but importing it imports all of JAX, which takes
 longer, and more memory, than looking at a file does. So `ir`, `func` and `PassManager`, and what is
-done to portable artifacts, come from jaxlib as they do there. The gate can go when
-`jax.extend.mlir` can be imported alone.
+done to portable artifacts, come from jaxlib as they do there, and from `jax.extend.mlir` where
+jaxlib has them in other places. The gate can go when that can be imported alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from jaxlib import _jax as jaxlib
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func
-from jaxlib.mlir.passmanager import PassManager
+
+from xla_call_module.errors import VersionError, private_name
+
+try:
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func
+    from jaxlib.mlir.passmanager import PassManager
+except ImportError:
+    from jax.extend.mlir import ir  # type: ignore[no-redef]
+    from jax.extend.mlir.dialects import func  # type: ignore[no-redef]
+    from jax.extend.mlir.passmanager import PassManager
 
 __all__ = [
     "PassManager",
@@ -142,9 +149,24 @@ class _Context(ir.Context):
             register(self)
 
 
+def _artifact_functions() -> Any:
+    """Return the module with the functions for portable artifacts; the gate is the first one."""
+    try:
+        from jaxlib import _jax
+
+        return _jax.mlir
+    except (ImportError, AttributeError):
+        from jax.extend import mlir
+
+        return mlir
+
+
 def register_stablehlo_passes() -> None:
     """Make StableHLO's passes known to `PassManager`; the gate is the first one."""
-    from jaxlib.mlir.dialects import stablehlo
+    try:
+        from jaxlib.mlir.dialects import stablehlo
+    except ImportError:
+        from jax.extend.mlir.dialects import stablehlo  # type: ignore[no-redef]
 
     stablehlo.register_stablehlo_passes()
 
@@ -157,7 +179,7 @@ def refine_module(module: Any, *, check_assertions: bool) -> Any:
     """
     bytecode = io.BytesIO()
     module.operation.write_bytecode(bytecode)
-    refine: Any = jaxlib.mlir.refine_polymorphic_shapes
+    refine = _artifact_functions().refine_polymorphic_shapes
     return ir.Module.parse(refine(bytecode.getvalue(), check_assertions, True))
 
 
@@ -167,7 +189,7 @@ def parse_artifact(artifact: bytes) -> Any:
     Newer versions of `jax.extend.mlir.deserialize_portable_artifact` return the module, JAX 0.8 and
     older its text (jaxlib's mlir.cc). The gate can go when JAX 0.8 is no longer supported.
     """
-    parsed: Any = jaxlib.mlir.deserialize_portable_artifact(artifact)
+    parsed = _artifact_functions().deserialize_portable_artifact(artifact)
     return ir.Module.parse(parsed) if isinstance(parsed, str) else parsed
 
 
@@ -182,12 +204,13 @@ def serialize_artifact(module: Any, version: str, *, mixed: bool = False) -> byt
         mixed: whether Shardy's operations stay as they are; otherwise they become StableHLO's
             attributes.
     """
+    serialize = _artifact_functions().serialize_portable_artifact
     try:
-        return bytes(jaxlib.mlir.serialize_portable_artifact(module, version, mixed))
+        return bytes(serialize(module, version, mixed))
     except TypeError:
         bytecode = io.BytesIO()
         module.operation.write_bytecode(bytecode)
-        return bytes(jaxlib.mlir.serialize_portable_artifact(bytecode.getvalue(), version, mixed))
+        return bytes(serialize(bytecode.getvalue(), version, mixed))
 
 
 def dense_elements(array: np.ndarray[Any, Any], element: Any) -> Any:
@@ -210,13 +233,21 @@ def named_shardings(exported: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
     JAX since 0.9 keeps them in private fields (jax/_src/export/_export.py) and leaves the public
     `in_shardings_hlo` empty when it exports; the public `in_shardings_jax` asks for the mesh that
-    is to be found out. Without the fields there are none. The gate can go when JAX tells the mesh.
+    is to be found out. Older versions have none. The gate can go when JAX tells the mesh.
+
+    Raises:
+        VersionError: it is for several devices, and the fields are missing where they should be.
     """
-    missing_in, missing_out = ((None,) * len(a) for a in (exported.in_avals, exported.out_avals))
-    return (
-        tuple(getattr(exported, "_in_named_shardings", missing_in)),
-        tuple(getattr(exported, "_out_named_shardings", missing_out)),
-    )
+    if hasattr(exported, "_in_named_shardings"):
+        return tuple(exported._in_named_shardings), tuple(exported._out_named_shardings)
+    jax = sys.modules["jax"]
+    if exported.nr_devices > 1 and jax.__version_info__ >= (0, 9):
+        raise VersionError(
+            f"{exported.fun_name} is for {exported.nr_devices} devices, and how its arguments lie "
+            f"on them is not where it is known to be in JAX {jax.__version__}. To do: install "
+            "another version of JAX, or a newer jax-tf-bridge."
+        )
+    return (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
 
 
 def hlo_proto_of(sharding: Any, rank: int) -> bytes | None:
@@ -248,12 +279,14 @@ def make_gspmd_sharding(devices: Any, proto: bytes, memory: str | None) -> Any:
     were so (jax/_src/sharding_impls.py, jax/_src/lib/xla_client.py). The gate can go when JAX has
     no shardings but those by names.
     """
-    from jax._src.lib import xla_client
-    from jax._src.sharding_impls import GSPMDSharding
+    with private_name("a sharding that has no names", "jax"):
+        from jax._src.lib import xla_client
+        from jax._src.sharding_impls import GSPMDSharding
 
-    message = xla_client.OpSharding()
-    message.ParseFromString(proto)
-    return GSPMDSharding(devices, xla_client.HloSharding.from_proto(message), memory_kind=memory)
+        message = xla_client.OpSharding()
+        message.ParseFromString(proto)
+        sharding = xla_client.HloSharding.from_proto(message)
+        return GSPMDSharding(devices, sharding, memory_kind=memory)
 
 
 def serialized_dimensions(data: bytes) -> Iterator[str]:

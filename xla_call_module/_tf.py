@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from xla_call_module.errors import private_name
 from xla_call_module.flags import XlaFlags, read_flags
 from xla_call_module.versions import Release, parse_release, parse_stablehlo_version
 
@@ -18,6 +20,7 @@ __all__ = [
     "device_query",
     "eager_call_module",
     "flags_in_force",
+    "graph_operation_maker",
     "imported_release",
     "recording_query",
     "register_function",
@@ -49,9 +52,21 @@ def eager_call_module() -> Callable[..., Any]:
     HIDDEN"); `tf.Graph.create_op` reaches it in graphs only. This gate can go when TensorFlow
     makes the op visible.
     """
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+    with private_name("an eager call of a converted function", "tensorflow"):
+        from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-    return gen_xla_ops.xla_call_module  # type: ignore[no-any-return]
+        return gen_xla_ops.xla_call_module  # type: ignore[no-any-return]
+
+
+@functools.cache
+def graph_operation_maker() -> Callable[..., Any]:
+    """Return `tf.Graph.create_op` without what TensorFlow has put around it.
+
+    That warns of an old argument, and takes longer than the method. It is told by `__wrapped__`,
+    which is no part of the documented method; without it this is the method as it is. The gate can
+    go when the argument does.
+    """
+    return inspect.unwrap(tf.Graph.create_op)  # type: ignore[no-any-return]
 
 
 def imported_release() -> Release:
@@ -122,6 +137,7 @@ def stop_recording() -> AbstractContextManager[None]:
     use this (tensorflow/python/eager/record.py). The gate can go when `tf.custom_gradient` stops
     recording by itself.
     """
-    from tensorflow.python.eager import record
+    with private_name("the gradient of a converted function in eager mode", "tensorflow"):
+        from tensorflow.python.eager import record
 
-    return record.stop_recording()  # type: ignore[no-any-return]
+        return record.stop_recording()  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ __all__ = [
     "StructureError",
     "UnsupportedError",
     "VersionError",
+    "private_name",
     "quote",
     "refusing_damage",
 ]
@@ -62,7 +64,7 @@ class LoweringError(PlatformError, NotImplementedError):
 
 
 class VersionError(InteropError, ValueError, NotImplementedError):
-    """The consumer is too old for the computation: take a newer TensorFlow, or export less."""
+    """A version does not have what is needed: take another one, or export less."""
 
 
 class ShardingError(InteropError, ValueError):
@@ -122,6 +124,33 @@ together (IndexError: list index out of range). To do: copy it again, or write i
         raise FormatError(
             f"{where}: parts of it do not fit together ({type(error).__name__}: "
             f"{str(error)[:200]}). To do: copy it again, or write it again."
+        ) from error
+
+
+@contextmanager
+def private_name(feature: str, package: str) -> Iterator[None]:
+    """Errors of a block that takes a private name become a `VersionError`.
+
+    Args:
+        feature: what needs the name.
+        package: the package that has it, or had it.
+
+    >>> with private_name("saving from several processes", "sys"):
+    ...     sys.moved
+    Traceback (most recent call last):
+        ...
+    xla_call_module.errors.VersionError: saving from several processes needs a private part of sys \
+that the installed version does not have (module 'sys' has no attribute 'moved'). To do: install \
+another version of sys, or a newer jax-tf-bridge.
+    """
+    try:
+        yield
+    except (ImportError, AttributeError, TypeError) as error:
+        version = getattr(sys.modules.get(package), "__version__", "the installed version")
+        raise VersionError(
+            f"{feature} needs a private part of {package} that {version} does not have "
+            f"({quote(error)}). To do: install another version of {package}, or a newer "
+            "jax-tf-bridge."
         ) from error
 
 

@@ -36,8 +36,10 @@ from bridge.calling_tf.variables import (
     variables_of,
 )
 from bridge.core._jax import is_staging, transformation_query
+from bridge.core._tf import composite_tensor_classes
 from bridge.core.backend import require_own_runtime
 from bridge.core.explaining import flatten
+from bridge.core.keys import is_key, key_data_aval, to_physical
 from bridge.core.narrowing import narrow_array
 from bridge.core.trees import unique_names
 from xla_call_module._autograph import exempt_from_autograph
@@ -226,7 +228,7 @@ class CalledFunction:
         variables = traced.variables if self._takes_variables else ()
 
         def run(*inputs: Any) -> list[Any]:
-            arguments = map(_without_keys, inputs[: len(specs)])
+            arguments = map(to_physical, inputs[: len(specs)])
             return spliced(*arguments, *inputs[len(specs) :])
 
         run.__name__ = run.__qualname__ = name
@@ -274,7 +276,7 @@ def _to_array(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> Any:
         leaf = leaf.read_value()
     if isinstance(leaf, tf.Tensor) and hasattr(leaf, "numpy"):
         return to_array(leaf)
-    if isinstance(leaf, tf.__internal__.CompositeTensor):
+    if isinstance(leaf, composite_tensor_classes()):
         raise ArgumentError(
             f"{argument_paths(tree)[index]} is a {type(leaf).__name__}; expected a dense tensor. "
             "To do: pass its parts, and put them together in the function, or make it dense."
@@ -293,8 +295,8 @@ def _to_array(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> Any:
 
 def _to_spec(leaf: Any, path: str) -> jax.ShapeDtypeStruct:
     """The shape and dtype of the tensor that the TensorFlow function gets."""
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        data = jax.eval_shape(jax.random.key_data, leaf)
+    if is_key(leaf):
+        data = key_data_aval(leaf)
         return jax.ShapeDtypeStruct(data.shape, data.dtype)
     dtype_from_name(str(leaf.dtype), where=path)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
@@ -315,10 +317,3 @@ def _key_of(shape: tuple[Any, ...]) -> Hashable:
     """Symbolic dimensions of different scopes cannot be compared."""
     scopes = [id(dim.scope) for dim in shape if not isinstance(dim, int)]
     return (str(shape), *scopes) if scopes else shape
-
-
-def _without_keys(value: Any) -> Any:
-    """The key data of a typed PRNG key; anything else as it is."""
-    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return jax.random.key_data(value)
-    return value

@@ -12,7 +12,7 @@ import jax
 import tensorflow as tf
 from jax import tree_util
 
-from bridge.core._tf import gradients_for_xla
+from bridge.core._tf import composite_tensor_classes, eager_mode, gradients_for_xla
 from bridge.core.containers import without_containers
 from bridge.core.explaining import refusing_unsortable_keys
 from bridge.core.narrowing import is_narrowed, narrow_dtype
@@ -120,7 +120,7 @@ def flatten_results(results: Any, name: str) -> tuple[list[tf.Tensor], tree_util
         leaves, tree = tree_util.tree_flatten(without_containers(results))
     tensors = []
     for path, leaf in zip(result_paths(tree), leaves, strict=True):
-        if isinstance(leaf, tf.__internal__.CompositeTensor) and not isinstance(leaf, tf.Variable):
+        if isinstance(leaf, composite_tensor_classes()) and not isinstance(leaf, tf.Variable):
             raise StructureError(
                 f"{path} of {name} is a {type(leaf).__name__}; expected dense tensors. To do: "
                 "return its parts, or make it dense."
@@ -261,7 +261,7 @@ def trace(
 
     run.__name__ = "call_tf"
     # `tf.init_scope` would stop the tapes inside of the function, too.
-    with tf.__internal__.eager_context.eager_mode(), gradients_for_xla():
+    with eager_mode(), gradients_for_xla():
         function = tf.function(run, autograph=False, jit_compile=compiled or None)
         concrete = function.get_concrete_function(*to_tensor_specs(specs))
     return Traced(

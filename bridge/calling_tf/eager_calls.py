@@ -22,6 +22,7 @@ from bridge.calling_tf.concrete_functions import (
     symbolic_tensor,
 )
 from bridge.calling_tf.differentiability import conjugate, is_differentiable
+from bridge.core.keys import to_physical
 from xla_call_module.errors import ArgumentError
 from xla_call_module.exported import argument_paths
 
@@ -103,9 +104,7 @@ def _to_tensor(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> tf.Tensor:
             f"{argument_paths(tree)[index]} is {leaf!r:.80} ({type(leaf).__name__}); expected a "
             f"JAX or numpy array, a dense tensor or a Python number. JAX says: {error}"
         ) from error
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = jax.random.key_data(array)
-    return tf.constant(np.asarray(array))
+    return tf.constant(np.asarray(to_physical(array)))
 
 
 def _run(

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from bridge.calling_tf.graph_nodes import functions_called_by, operations_of
-from bridge.core._tf import graph_of_function
+from bridge.core._tf import function_inliner
 from xla_call_module._tf import register_function
 
 __all__ = ["gradient_in_graph", "has_loops", "inline"]
@@ -24,18 +24,19 @@ _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 def has_loops(concrete: Any) -> bool:
     """Whether there are loops, and what they do can be put into another graph."""
-    return graph_of_function is not None and bool(operations_of(concrete) & _LOOPS)
+    return function_inliner() is not None and bool(operations_of(concrete) & _LOOPS)
 
 
 def inline(concrete: Any, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The results for tensors of the graph that is being built; no operation calls a function."""
-    assert graph_of_function is not None
+    inline = function_inliner()
+    assert inline is not None
     own = concrete.function_def
     library = concrete.graph.as_graph_def().library.function
     functions = {function.signature.name: function for function in (*library, own)}
     flat = _Inliner(functions)
     with concrete.graph.as_default():  # which knows the functions
-        definition, names = graph_of_function(flat.function(own.signature.name))
+        definition, names = inline(flat.function(own.signature.name))
     flat.add_to_library(definition)
     graph = tf.compat.v1.get_default_graph()
     for variable in concrete.graph.variables:

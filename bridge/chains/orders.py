@@ -5,21 +5,27 @@ The option `gradient_order` says how many of them there are after the function i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from xla_call_module.call import CallModule, Carried
+from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import ArgumentError, InteropError, StructureError
+from xla_call_module.passes.constants import HOISTED_FROM, check_hoisting
+from xla_call_module.passes.pipeline import Artifact, Target
+from xla_call_module.versions import Release
 
-__all__ = ["NOT_DIFFERENTIABLE", "Order", "Runner", "WrittenOrder", "check_order"]
+if TYPE_CHECKING:
+    from jax import export
+
+
+__all__ = ["NOT_DIFFERENTIABLE", "ChainOptions", "Order", "WrittenOrder", "check_order"]
 
 # What is raised where a function has no derivative: by JAX, by its rules, and by this package.
 NOT_DIFFERENTIABLE = (InteropError, ValueError, NotImplementedError, TypeError, LookupError)
-
-# Runs a call on views of its arguments, and returns TensorFlow's tensors.
-Runner = Callable[[Sequence[np.ndarray[Any, Any]]], list[Any]]
 
 
 def check_order(order: object, *, least: int = 0, cure: str = "") -> None:
@@ -41,12 +47,46 @@ def check_order(order: object, *, least: int = 0, cure: str = "") -> None:
         raise StructureError(f"{said} To do: {cure}." if cure else said)
 
 
+@dataclass(frozen=True, slots=True)
+class ChainOptions:
+    """The options of the passes over a chain.
+
+    Attributes:
+        disabled_checks: the checks that every order leaves out besides those of its `Exported`.
+        portable_linalg: whether calls of linear algebra libraries are replaced.
+        residuals: whether the function hands values on to its first gradient, which otherwise
+            computes them again.
+        hoist_constants: from how many bytes on a constant is taken out of the modules; None for
+            never.
+    """
+
+    disabled_checks: tuple[DisabledCheck, ...] = ()
+    portable_linalg: bool = True
+    residuals: bool = False
+    hoist_constants: int | None = HOISTED_FROM
+
+    def __post_init__(self) -> None:
+        """Refuse a size that no constant can have."""
+        check_hoisting(self.hoist_constants)
+
+    def target(self, tensorflow: Release | None, artifact: Artifact) -> Target:
+        """Return what the pipeline makes each order for."""
+        return Target(
+            tensorflow,
+            artifact,
+            portable_linalg=self.portable_linalg,
+            hoist_from=self.hoist_constants,
+        )
+
+
 class Order(Protocol):
     """The function itself, or the VJP of the order below.
 
     Attributes:
-        call: what is called; its arguments are those of the order below and its cotangents.
+        call: the call of this order; its arguments are those of the order below and its
+            cotangents.
         constants: the values of what the calls of all orders have hoisted, by their keys.
+        exported: the `Exported` that the call was made of; None where a file had the call.
     """
 
     @property
@@ -57,27 +97,29 @@ class Order(Protocol):
     def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
         """See above."""
 
+    @property
+    def exported(self) -> export.Exported | None:
+        """See above."""
+
     def carried(self) -> Carried:
-        """What the node of the call says of itself; the call may not have it yet."""
+        """Return what the node of the call says of itself; the call may not have it yet."""
 
     def vjp(self) -> Order:
-        """The next order.
+        """Return the next order.
 
         Raises:
             StructureError: there is none.
             Exception: what JAX raises where it cannot differentiate.
         """
 
-    def runner(self) -> Runner | None:
-        """What runs the call in JAX, where nothing is recorded; None where only TensorFlow can."""
-
 
 class WrittenOrder:
     """One order of a chain that is there as a whole, as a file has it. It needs no JAX."""
 
-    __slots__ = ("_chain", "_order", "constants")
+    __slots__ = ("_chain", "_order", "constants", "exported")
 
     constants: Mapping[str, np.ndarray[Any, Any]]
+    exported: None
 
     def __init__(
         self,
@@ -96,6 +138,7 @@ class WrittenOrder:
         self._chain = chain
         self._order = order
         self.constants = constants
+        self.exported = None
 
     @property
     def call(self) -> CallModule:
@@ -103,11 +146,11 @@ class WrittenOrder:
         return self._chain[self._order]
 
     def carried(self) -> Carried:
-        """What the file says of it."""
+        """Return what the file says of it."""
         return Carried(self.call.exported, self.call.trees)
 
     def vjp(self) -> WrittenOrder:
-        """The next order.
+        """Return the next order.
 
         Raises:
             StructureError: the chain ends here.
@@ -119,7 +162,3 @@ class WrittenOrder:
                 "one more than reverse mode)."
             )
         return WrittenOrder(self._chain, self.constants, order=self._order + 1)
-
-    def runner(self) -> None:
-        """None: it is TensorFlow that runs it."""
-        return

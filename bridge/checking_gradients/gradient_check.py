@@ -21,6 +21,7 @@ from bridge.checking_gradients.pullbacks import (
     tf_jvp,
     tf_pullbacks,
 )
+from bridge.core.keys import to_physical
 from bridge.verifying.comparison import Tolerance, describe_difference, largest
 from xla_call_module.call import CallModule, TensorSpec, bind_symbols
 from xla_call_module.errors import DtypeError, StructureError
@@ -61,12 +62,12 @@ class GradientProblem:
     @property
     def tensors(self) -> list[Any]:
         """The arguments as TensorFlow takes them: typed PRNG keys as their key data."""
-        return [_physical(leaf) for leaf in self.leaves]
+        return [np.asarray(to_physical(leaf)) for leaf in self.leaves]
 
     def solve(self, cotangents: Orders) -> Orders:
         """Return JAX's results, then its gradients of each order."""
         orders = jax.jit(partial(jax_pullbacks, self.function))(self.primals, cotangents)
-        return [[_physical(array) for array in order] for order in orders]
+        return [[np.asarray(to_physical(array)) for array in order] for order in orders]
 
     def sources(self) -> list[str]:
         """Return the names of the sources of the highest order; a lower one has the first ones."""
@@ -144,7 +145,7 @@ def _check_arguments(
             f"{call.name} was called with the structure {tree}; it was exported for "
             f"{exported.in_tree}."
         )
-    physical = [_physical(leaf) for leaf in leaves]
+    physical = [np.asarray(to_physical(leaf)) for leaf in leaves]
     for spec, leaf in zip(call.args, physical, strict=True):
         if leaf.dtype != spec.dtype.numpy:
             raise DtypeError(
@@ -195,12 +196,6 @@ def _draw(random: np.random.Generator, aval: Any) -> Any:
     if jax.numpy.issubdtype(aval.dtype, np.complexfloating):
         values = values + 1j * random.normal(size=aval.shape)
     return np.asarray(values).astype(aval.dtype)
-
-
-def _physical(leaf: Any) -> Any:
-    if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    return np.asarray(leaf)
 
 
 class GradientCheck:

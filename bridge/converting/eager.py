@@ -22,7 +22,6 @@ import numpy as np
 import tensorflow as tf
 from jax import export, tree_util
 
-from bridge.chains.orders import Runner
 from bridge.converting.module_call import to_module_call
 from bridge.core._jax import cut_vjp, dlpack_exporter, transformation_query
 from bridge.core.narrowing import is_narrowed
@@ -31,6 +30,9 @@ from xla_call_module.call import CallModule
 from xla_call_module.checks import SHAPE_ASSERTIONS
 
 __all__ = ["EagerCalls", "Runner", "Views", "to_runner"]
+
+# A function that runs a call in JAX on views of its arguments, and returns TensorFlow's tensors.
+Runner = Callable[[Sequence[np.ndarray[Any, Any]]], list[Any]]
 
 # The arguments of a call as numpy arrays of the same memory, and what two calls share that need the
 # same module.

@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from bridge.chains.orders import NOT_DIFFERENTIABLE, Order, Runner, check_order
+from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, Order, check_order
 from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module._tf import (
     flags_in_force,
@@ -27,8 +28,7 @@ from xla_call_module._tf import (
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.dimensions import evaluate_shape, solve
-from xla_call_module.passes.constants import HOISTED_FROM, check_hoisting
-from xla_call_module.passes.pipeline import Artifact, Target, prepare
+from xla_call_module.passes.pipeline import Artifact, prepare
 from xla_call_module.passes.residuals import split_residuals
 from xla_call_module.runtime.op import Op
 from xla_call_module.shape_checks.tensorflow_errors import ShapeMismatchError
@@ -44,13 +44,9 @@ class GradientOptions:
     """What is asked of the gradients of a chain.
 
     Attributes:
-        with_gradient: whether there are any.
+        passes: the options of the passes over the chain.
+        with_gradient: whether there are any gradients.
         order_in_file: how many orders `tf.saved_model.save` writes.
-        residuals: whether the function hands values on to its gradient, which otherwise computes
-            them again.
-        hoisted_from: from how many bytes on a constant is taken out of the modules.
-        disabled_checks: what every order leaves out besides the checks of the `Exported`.
-        portable_linalg: whether calls of linear algebra libraries are replaced.
         unconnected_zeros: whether the gradient of an argument that no result depends on is zeros,
             as in JAX, and not None, as in TensorFlow.
         keeps_convention: whether calls keep the calling convention of the export where the imported
@@ -59,24 +55,17 @@ class GradientOptions:
             that the function was converted so.
     """
 
+    passes: ChainOptions = field(default_factory=ChainOptions)
     with_gradient: bool = True
     order_in_file: int = 1
-    residuals: bool = False
-    hoisted_from: int | None = HOISTED_FROM
-    disabled_checks: tuple[DisabledCheck, ...] = ()
-    portable_linalg: bool = True
     unconnected_zeros: bool = False
     keeps_convention: bool = False
     no_gradient: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that nothing can be made of.
-
-        A file without gradients is asked for in another way.
-        """
+        """Refuse a file without gradients, which is asked for in another way."""
         cure = "for a function without gradients pass with_gradient=False"
         check_order(self.order_in_file, least=1, cure=cure)
-        check_hoisting(self.hoisted_from)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +163,13 @@ class DifferentiableCall:
         """
         assert self._run.op is not None
 
-    def runner(self) -> Runner | None:
-        """What runs the call in JAX, where nothing is recorded; None where only TensorFlow can."""
-        return self._source.runner()
+    def runner(self) -> Callable[[Sequence[np.ndarray[Any, Any]]], Tensors] | None:
+        """Return what runs the call in JAX where nothing is recorded; None where it cannot be."""
+        if (exported := self._source.exported) is None:
+            return None
+        from bridge.converting.eager import to_runner  # imports JAX
+
+        return to_runner(exported, self.call)
 
     def __call__(
         self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None = None
@@ -366,18 +359,19 @@ class DifferentiableCall:
         return handed.backward([*tensors, *handed.residuals])
 
     def _prepare(self, call: CallModule, *, assert_shapes: bool) -> _Runnable:
-        """A call as the imported TensorFlow runs it; its constants are shared by all orders."""
+        """Return a call as the imported TensorFlow runs it; constants are shared by all orders."""
         carried = self._source.carried()
         call = replace(call, exported=carried.exported, trees=carried.trees)
-        release = imported_release()
+        passes, release = self._options.passes, imported_release()
         with tf.init_scope():
-            # In a session's graph a constant would be one of that graph alone.
-            size = self._options.hoisted_from if tf.executing_eagerly() else None
-            target = Target(release, Artifact.IF_NEEDED, hoist_from=size)
+            if not tf.executing_eagerly():
+                # In a session's graph a constant would be one of that graph alone.
+                passes = replace(passes, hoist_constants=None)
+            target = passes.target(release, Artifact.IF_NEEDED)
             prepared = prepare(call, target, known=self._constants)
-            (adapted,) = prepared.calls
             values = prepared.constants.items()
             self._constants.update((key, tf.constant(value)) for key, value in values)
+        (adapted,) = prepared.calls
         constants = tuple(self._constants[key] for key in adapted.hoisted)
         if self._options.keeps_convention and call.version <= release.convention:
             adapted = replace(adapted, version=call.version)
@@ -494,7 +488,8 @@ class DifferentiableCall:
 
     def _forward_and_backward(self) -> tuple[_Runnable, _Runnable] | None:
         """The two passes where residuals are handed on, which they are to the first gradient."""
-        if not self._options.residuals or self._order > 0 or not self.call.is_differentiable:
+        asked = self._options.passes.residuals and self._order == 0
+        if not asked or not self.call.is_differentiable:
             return None
         with self._lock:
             if self._passes is None:

@@ -13,6 +13,7 @@ from jax import tree_util
 
 from bridge.core.containers import without_containers
 from bridge.core.explaining import flatten
+from bridge.core.keys import is_key, key_data_aval, to_physical
 from bridge.core.narrowing import check_narrowing, narrow_dtype
 from bridge.exporting.specifications import ArgumentSpec
 from xla_call_module.dtypes import dtype_from_name
@@ -68,9 +69,7 @@ class Arguments:
                 dtype = dtype_from_name(tensor.dtype.name, where=path).numpy
                 specs.append(ArgumentSpec(path, shape, dtype, origin))
             else:
-                trailing = jax.eval_shape(
-                    jax.random.key_data, jax.ShapeDtypeStruct((), origin)
-                ).ndim
+                trailing = key_data_aval(jax.ShapeDtypeStruct((), origin)).ndim
                 logical = None if shape is None else shape[: len(shape) - trailing]
                 specs.append(ArgumentSpec(path, logical, origin, jax.Array))
         return specs
@@ -174,8 +173,8 @@ def _to_tensor(leaf: Any, *, wide: bool) -> tuple[tf.Tensor, Any]:
         narrow = dtype if wide else narrow_dtype(dtype)
         return tf.constant(np.asarray(leaf, narrow)), type(leaf)
     if isinstance(leaf, jax.Array):
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return tf.constant(np.asarray(jax.random.key_data(leaf))), leaf.dtype
+        if is_key(leaf):
+            return tf.constant(np.asarray(to_physical(leaf))), leaf.dtype
         scalar = _WEAK.get(leaf.dtype.kind) if jax.typeof(leaf).weak_type else None
         return tf.constant(np.asarray(leaf)), scalar or jax.Array
     if isinstance(leaf, (np.ndarray, np.generic)):

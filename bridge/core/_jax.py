@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import jax
 from jax import experimental, export, tree_util
-from jax._src import distributed, mesh
 from jax.extend import core
 from jax.sharding import NamedSharding
+
+from xla_call_module.errors import private_name
 
 __all__ = [
     "allow_registration_of",
@@ -30,8 +31,7 @@ __all__ = [
     "is_certain",
     "is_for_export",
     "is_staging",
-    "lower_for_export",
-    "make_exported",
+    "map_orders",
     "outside_meshes",
     "polymorphic_shape_class",
     "replace_shardings",
@@ -64,7 +64,10 @@ def outside_meshes() -> AbstractContextManager[Any]:
     It is entered by `jax.sharding.use_abstract_mesh` now, which JAX 0.7 had in jax/_src/mesh.py
     only. The gate can go when that is no longer supported.
     """
-    module: Any = jax.sharding if hasattr(jax.sharding, "use_abstract_mesh") else mesh
+    module: Any = jax.sharding
+    if not hasattr(module, "use_abstract_mesh"):
+        with private_name("call_tf on a mesh", "jax"):
+            from jax._src import mesh as module
     context: AbstractContextManager[Any] = module.use_abstract_mesh(
         jax.sharding.AbstractMesh((), ())
     )
@@ -78,78 +81,18 @@ def replace_vjp(exported: export.Exported, vjp: Callable[[], export.Exported]) -
     there is no public way to say what a changed `Exported` is differentiated by. The gate can go
     when there is one.
     """
-    return dataclasses.replace(exported, _get_vjp=lambda _: vjp())
+    with private_name("an Exported with another gradient", "jax"):
+        return dataclasses.replace(exported, _get_vjp=lambda _: vjp())
 
 
-# All that JAX is known to say of a lowering; what is new may change what is exported.
-_LOWERED_WITH = frozenset({
-    "backend", "committed", "context_mesh", "device_assignment", "global_in_avals",
-    "global_out_avals", "host_callbacks", "in_layouts", "in_shardings", "intermediate_shardings",
-    "jaxpr_debug_info", "keepalive", "kept_var_idx", "mut", "num_devices", "ordered_effects",
-    "out_layouts", "out_shardings", "pgle_profiler", "shape_poly_state", "tuple_args",
-    "unordered_effects", "all_args_info", "all_default_mem_kind",
-})  # fmt: skip
-_READ = frozenset({
-    "global_out_avals", "host_callbacks", "in_shardings", "keepalive", "kept_var_idx", "mut",
-    "num_devices", "ordered_effects", "out_shardings", "shape_poly_state", "unordered_effects",
-})  # fmt: skip
-# What there must be none of: JAX exports it in another way, or refuses it.
-_SPECIAL = ("host_callbacks", "keepalive", "mut", "ordered_effects")
-
-
-def lower_for_export(
-    traced: jax.stages.Traced, platforms: Sequence[str]
-) -> tuple[jax.stages.Lowered, Mapping[str, Any]] | None:
-    """What `jax.export` lowers a function of one device to, and what JAX says of it.
-
-    Lowered as the public `Traced.lower` does, constants are arguments and operations have forms
-    that no older consumer reads; `jax.export` passes parameters of its own
-    (jax/_src/export/_export.py, `do_export`), and reads the private `Lowered._lowering`. Without
-    the gate, or where it has something to say that is not known here, the answer is None. It can go
-    when JAX exports without a copy of the module.
-
-    Raises:
-        Exception: what lowering raises.
-    """
-    try:
-        from jax._src.interpreters.mlir import LoweringParameters
-
-        config: Any = jax.config  # its values are attributes that JAX adds when it is imported
-        parameters = LoweringParameters(
-            for_export=True,
-            hoist_constants_as_args=False,
-            export_ignore_forward_compatibility=config.jax_export_ignore_forward_compatibility,
-        )
-    except (ImportError, AttributeError, TypeError):
-        return None
-    lower: Any = traced.lower
-    lowered = lower(lowering_platforms=tuple(platforms), _private_parameters=parameters)
-    said = getattr(lowered._lowering, "compile_args", {})
-    if not _READ <= said.keys() <= _LOWERED_WITH:
-        return None
-    shardings = (*said["in_shardings"], *said["out_shardings"])
-    if any(isinstance(sharding, jax.sharding.Sharding) for sharding in shardings):
-        return None
-    if said["num_devices"] != 1 or any(said[name] for name in _SPECIAL):
-        return None
-    return lowered, MappingProxyType(said)
-
-
-def make_exported(**fields: Any) -> export.Exported | None:
-    """An `Exported` of a function on one device, with these public fields and without a VJP.
-
-    What else it has is private (jax/_src/export/_export.py, `Exported`). Where that is not what is
-    known here the answer is None; the gate can go with the one above.
-    """
-    names = {field.name for field in dataclasses.fields(export.Exported)} - fields.keys()
-    shardings = {"in_shardings_hlo", "out_shardings_hlo", "_get_vjp"}
-    named = {"_in_named_shardings", "_out_named_shardings"}
-    if names - {"_has_named_shardings"} not in (shardings, shardings | named):
-        return None
-    rest: dict[str, Any] = dict.fromkeys(names)
-    bare = export.Exported(**fields, **rest)
-    unknown = ((None,) * len(avals) for avals in (bare.in_avals, bare.out_avals))
-    return replace_shardings(bare, *unknown)
+def map_orders(
+    exported: export.Exported, change: Callable[[export.Exported], export.Exported]
+) -> export.Exported:
+    """Return what a function makes of an `Exported`, and, when asked for, of its VJPs."""
+    changed = change(exported)
+    if not exported.has_vjp():
+        return changed
+    return replace_vjp(changed, lambda: map_orders(exported.vjp(), change))
 
 
 def cut_vjp(exported: export.Exported, order: int) -> export.Exported:
@@ -159,7 +102,8 @@ def cut_vjp(exported: export.Exported, order: int) -> export.Exported:
     """
     if order > 0:
         return replace_vjp(exported, lambda: cut_vjp(exported.vjp(), order - 1))
-    return dataclasses.replace(exported, _get_vjp=None)
+    with private_name("an Exported without its gradient", "jax"):
+        return dataclasses.replace(exported, _get_vjp=None)
 
 
 def shardings_of_trace(
@@ -170,11 +114,12 @@ def shardings_of_trace(
     What `jax.jit` was told is in `_params`, and what the arguments themselves say in
     `_meta_tys_flat` (jax/_src/stages.py, `Traced`), which were `_lower_callable` and `_args_flat`
     in JAX 0.7; `args_info` says neither. Without the gate a traced function would lose its
-    shardings. It can go when `args_info` has them.
+    shardings, and is refused. It can go when `args_info` has them.
     """
-    before: Any = getattr(traced, "_lower_callable", None)
-    told: Any = getattr(traced, "_params", getattr(before, "keywords", {}))
-    kinds: Any = getattr(traced, "_meta_tys_flat", getattr(traced, "_args_flat", None))
+    stage: Any = traced
+    with private_name("exporting a traced function", "jax"):
+        told = stage._params if hasattr(stage, "_params") else stage._lower_callable.keywords
+        kinds = stage._meta_tys_flat if hasattr(stage, "_meta_tys_flat") else stage._args_flat
     own = [getattr(kind, "sharding", None) for kind in kinds or ()]
     given = told.get("in_shardings") or (None,) * len(own)
     own = own if len(own) == len(given) else [None] * len(given)
@@ -242,7 +187,8 @@ def replace_shardings(
 
 def _to_hlo(shardings: Shardings, avals: Sequence[Any]) -> tuple[Any, ...]:
     pairs: Any = zip(shardings, avals, strict=True)
-    return tuple(None if s is None else s._to_xla_hlo_sharding(len(a.shape)) for s, a in pairs)
+    with private_name("an Exported with other shardings", "jax"):
+        return tuple(None if s is None else s._to_xla_hlo_sharding(len(a.shape)) for s, a in pairs)
 
 
 def coordination_client() -> Any:
@@ -255,7 +201,10 @@ def coordination_client() -> Any:
     (jax/experimental/array_serialization/serialization.py) and Orbax use this client, too. The gate
     can go when JAX names it.
     """
-    return distributed.global_state.client
+    with private_name("saving from several processes", "jax"):
+        from jax._src import distributed
+
+        return distributed.global_state.client
 
 
 def settings_query() -> Callable[[], Hashable]:

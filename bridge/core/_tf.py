@@ -9,19 +9,53 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-try:
-    from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
-except ImportError:
-    function_def_to_graph_def = None
+from xla_call_module.errors import private_name
 
-__all__ = ["annotate_sharding", "gradient_query", "gradients_for_xla", "graph_of_function"]
+__all__ = [
+    "annotate_sharding",
+    "composite_tensor_classes",
+    "eager_mode",
+    "function_inliner",
+    "gradient_query",
+    "gradients_for_xla",
+]
 
-# The definition of a function -> its graph with placeholders for its arguments, and the names that
-# tensors have there. Outputs have names in functions and numbers in graphs, and only
-# tensorflow/python/framework/function_def_to_graph.py knows both. Without the gate XLA refuses the
-# gradients of loops over lists. It can go when the gradient of a call of a function compiles
-# wherever that of its operations does.
-graph_of_function: Callable[[Any], tuple[Any, dict[str, str]]] | None = function_def_to_graph_def
+
+def function_inliner() -> Callable[[Any], tuple[Any, dict[str, str]]] | None:
+    """Return what makes a graph of a function's definition, with the names of its tensors there.
+
+    Arguments become placeholders. Outputs have names in functions and numbers in graphs, and only
+    tensorflow/python/framework/function_def_to_graph.py knows both. Without the gate, which is
+    None then, XLA refuses the gradients of loops over lists. It can go when the gradient of a call
+    of a function compiles wherever that of its operations does.
+    """
+    try:
+        from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
+    except ImportError:
+        return None
+    return function_def_to_graph_def  # type: ignore[no-any-return]
+
+
+def eager_mode() -> AbstractContextManager[None]:
+    """Return a context in which TensorFlow runs eagerly, wherever it is entered, and tapes watch.
+
+    `tf.init_scope` would stop the tapes, too. Keras takes it from `tf.__internal__` as well, which
+    is no public name. The gate can go when there is one.
+    """
+    with private_name("call_tf", "tensorflow"):
+        return tf.__internal__.eager_context.eager_mode()  # type: ignore[no-any-return]
+
+
+def composite_tensor_classes() -> tuple[type, ...]:
+    """Return the classes of tensors that are made of several, such as sparse ones.
+
+    Their base class is public in `tf.__internal__` only, for Keras. Without the gate they are those
+    that have public names themselves. It can go when their base class has one.
+    """
+    try:
+        return (tf.__internal__.CompositeTensor,)
+    except AttributeError:
+        return (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)
 
 
 def annotate_sharding(tensor: tf.Tensor, tile_assignment: np.ndarray[Any, Any] | None) -> tf.Tensor:
@@ -32,7 +66,8 @@ def annotate_sharding(tensor: tf.Tensor, tile_assignment: np.ndarray[Any, Any] |
     (tensorflow/python/compiler/xla/experimental/xla_sharding.py). The gate can go when
     `tf.distribute` annotates without a strategy.
     """
-    from tensorflow.python.compiler.xla.experimental import xla_sharding
+    with private_name("jax2tf.split_to_logical_devices", "tensorflow"):
+        from tensorflow.python.compiler.xla.experimental import xla_sharding
 
     if tile_assignment is None:
         return xla_sharding.replicate(tensor, use_sharding_op=True)

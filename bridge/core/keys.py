@@ -8,25 +8,36 @@ import jax
 
 from xla_call_module.errors import DtypeError
 
-__all__ = ["KEY_DTYPES", "key_dtype", "to_logical", "to_physical"]
+__all__ = ["KEY_DTYPES", "is_key", "key_data_aval", "key_dtype", "to_logical", "to_physical"]
 
 # https://docs.jax.dev/en/latest/jax.random.html#jax.random.key, by what JAX prints of its dtype.
 KEY_DTYPES = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
 _IMPLEMENTATIONS = tuple(KEY_DTYPES.values())
 
 
+def is_key(value: Any) -> bool:
+    """Return whether a JAX array, a tracer, an aval or a spec is of typed PRNG keys."""
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def key_data_aval(aval: Any) -> Any:
+    """Return shape and dtype of the key data of what is typed PRNG keys; anything else as it is."""
+    return jax.eval_shape(jax.random.key_data, aval) if is_key(aval) else aval
+
+
 def key_dtype(text: str) -> Any:
-    """The dtype that JAX prints as one of `KEY_DTYPES`."""
+    """Return the dtype that JAX prints as one of `KEY_DTYPES`."""
     return jax.eval_shape(lambda: jax.random.key(0, impl=KEY_DTYPES[text])).dtype
 
 
 def to_logical(value: Any, aval: Any) -> Any:
-    """A value as JAX has it: where the aval is a typed PRNG key, of key data.
+    """Return a value as JAX has it: where the aval is a typed PRNG key, made of its key data.
 
     Raises:
         DtypeError: it is a key of another implementation than JAX has by itself.
     """
-    if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+    if not is_key(aval):
         return value
     for name in _IMPLEMENTATIONS:
         if jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)).dtype == aval.dtype:
@@ -38,7 +49,5 @@ def to_logical(value: Any, aval: Any) -> Any:
 
 
 def to_physical(value: Any) -> Any:
-    """The key data of a typed PRNG key, anything else as it is."""
-    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return jax.random.key_data(value)
-    return value
+    """Return the key data of typed PRNG keys, traced ones too; anything else as it is."""
+    return jax.random.key_data(value) if isinstance(value, jax.Array) and is_key(value) else value

@@ -11,7 +11,6 @@ from jax import export, tree_util
 
 from bridge.core._jax import callback_frames, replace_vjp
 from bridge.core.explaining import calls_back, explain_tracing
-from bridge.exporting.direct_export import export_directly
 from xla_call_module._jax import survive_forks
 from xla_call_module.checks import DisabledCheck, parse_checks, unite
 from xla_call_module.errors import InteropError, LoweringError, StructureError, UnsupportedError
@@ -99,11 +98,7 @@ def _export(
 
     def export_with(allowed: Sequence[DisabledCheck]) -> export.Exported:
         checks = to_jax_checks(allowed)
-        exported = export_directly(fun, args, kwargs, platforms=platforms, disabled_checks=checks)
-        if exported is None:
-            whole = export.export(fun, platforms=platforms, disabled_checks=checks)
-            exported = whole(*args, **kwargs)
-        return exported
+        return export.export(fun, platforms=platforms, disabled_checks=checks)(*args, **kwargs)
 
     def again(error: ValueError) -> export.Exported:
         targets = [target for target in _UNSTABLE_TARGET.findall(str(error)) if is_portable(target)]

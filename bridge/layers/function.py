@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge.chains.chains import ChainOptions, to_chain
-from bridge.chains.vjp import vjp_of
+from bridge.chains.exported_order import vjp_of
+from bridge.chains.orders import ChainOptions
+from bridge.chains.vjp_chain import build_chain
 from bridge.core._jax import replace_vjp
+from bridge.core.keys import is_key
 from bridge.core.trees import to_structure
 from bridge.layers.artifact import LayerFunction
 from bridge.layers.layer_state import Held, shape_of
@@ -22,7 +23,6 @@ from savedmodel.protos.structures import Branch, Structure, as_tuple
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import argument_paths, result_paths
-from xla_call_module.passes.constants import HOISTED_FROM
 
 __all__ = ["check_same_inputs", "check_weights", "described", "to_function"]
 
@@ -98,7 +98,7 @@ def _is_alike(aval: Any, leaf: Any) -> bool:
 
 
 def _is_key(aval: Any) -> bool:
-    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+    if is_key(aval):
         return True
     return bool(aval.dtype == np.uint32 and aval.shape and aval.shape[-1] in (2, 4))
 
@@ -147,15 +147,8 @@ def described(held: Held) -> str:
 def _chain(
     exported: export.Exported, gradient_order: int, constants: dict[str, np.ndarray[Any, Any]]
 ) -> Any:
-    options = ChainOptions(
-        tensorflow=None,
-        gradient_order=gradient_order,
-        residuals=False,
-        hoist_constants=HOISTED_FROM,
-        disabled_checks=(),
-        portable_linalg=True,
-    )
-    first, *others = to_chain(_flat(exported), options, constants)
+    flat = _flat(exported)
+    first, *others = build_chain(flat, ChainOptions(), constants, gradient_order=gradient_order)
     args, results = argument_paths(exported.in_tree), result_paths(exported.out_tree)
     constant_paths = [spec.path for spec in first.args[len(args) :]]
     first = dataclasses.replace(

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from bridge.core.keys import to_physical
+from bridge.core.keys import is_key, to_physical
 from bridge.core.trees import to_structure, unique_names
 from bridge.saving.parameters import to_variables
 from savedmodel.model import Variable
@@ -107,7 +107,7 @@ def hold(params: Any, state: Any, rng: Any, trainable: Any) -> Held:
 def _to_key(leaf: Any) -> Any:
     if isinstance(leaf, (np.ndarray, jax.Array)) and np.ndim(leaf) > 0:
         return leaf
-    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if isinstance(leaf, jax.Array) and is_key(leaf):
         return leaf
     return jax.random.key(0)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bridge.chains.orders import WrittenOrder
+from bridge.chains.orders import ChainOptions, WrittenOrder
 from bridge.converting.gradient import DifferentiableCall, GradientOptions
 from bridge.layers.artifact import LayerFunction
 from bridge.layers.computation import Run
@@ -28,9 +28,9 @@ def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[An
     """
     orders = len(function.chain) - 1
     options = GradientOptions(
+        ChainOptions(portable_linalg=False, hoist_constants=None),  # which was done for the chain
         with_gradient=orders > 0,
         order_in_file=max(orders, 1),
-        hoisted_from=None,
         no_gradient=f"{function.name} is in a layer without its gradient. To do: make the layer "
         "with gradient_order=1 or more, of an Exported that has its VJP; or leave it out of what "
         "is trained.",

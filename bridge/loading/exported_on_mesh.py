@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 from jax import export
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bridge.core._jax import Shardings, replace_shardings, replace_vjp
+from bridge.core._jax import Shardings, map_orders, replace_shardings
 from bridge.core.mesh_text import axes_text, draw_grid
 from xla_call_module._jax import named_shardings
 from xla_call_module.errors import ShardingError
@@ -61,7 +62,11 @@ def remesh(exported: export.Exported, mesh: Mesh | None) -> export.Exported:
             is split along it; a part of the computation is written for one mesh.
     """
     if mesh is None:
-        return _imported(exported) if exported.nr_devices > 1 else exported
+        return map_orders(exported, _imported) if exported.nr_devices > 1 else exported
+    return map_orders(exported, partial(_remesh_order, mesh=mesh))
+
+
+def _remesh_order(exported: export.Exported, *, mesh: Mesh) -> export.Exported:
     saved = mesh_at_export(exported)
     if saved is None:
         _check_count(exported, mesh)
@@ -79,9 +84,7 @@ def remesh(exported: export.Exported, mesh: Mesh | None) -> export.Exported:
     ):
         for aval, path, sharding in zip(avals, paths, shardings, strict=True):
             check_divides(exported.fun_name, path, aval.shape, sharding)
-    if not exported.has_vjp():
-        return changed
-    return replace_vjp(changed, lambda: remesh(exported.vjp(), mesh))
+    return changed
 
 
 def to_one_device(exported: export.Exported) -> export.Exported:
@@ -158,10 +161,7 @@ def _imported(exported: export.Exported) -> export.Exported:
     module = import_shardings(exported.mlir_module_serialized)
     if module is exported.mlir_module_serialized:
         return exported
-    changed = dataclasses.replace(exported, mlir_module_serialized=module)
-    if not exported.has_vjp():
-        return changed
-    return replace_vjp(changed, lambda: _imported(exported.vjp()))
+    return dataclasses.replace(exported, mlir_module_serialized=module)
 
 
 def _on(exported: export.Exported, saved: AbstractMesh, mesh: AbstractMesh) -> export.Exported:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from jax import export
 from jax.sharding import AbstractMesh, NamedSharding
 
-from bridge.core._jax import Shardings, replace_shardings, replace_vjp
+from bridge.core._jax import Shardings, map_orders, replace_shardings
 from savedmodel.model import Cast, Output, Signature, Value
 from xla_call_module.analyses.module_shardings import read_module_shardings
 from xla_call_module.call import CallModule
@@ -36,13 +36,12 @@ _Found = tuple[Sharding | None, ...]
 
 def on_one_device(exported: export.Exported) -> export.Exported:
     """The same function for one device; its module's shardings have no meaning there."""
-    if exported.nr_devices == 1:
-        return exported
+    return exported if exported.nr_devices == 1 else map_orders(exported, _without_shardings)
+
+
+def _without_shardings(exported: export.Exported) -> export.Exported:
     nothing = ((None,) * len(exported.in_avals), (None,) * len(exported.out_avals))
-    changed = dataclasses.replace(replace_shardings(exported, *nothing), nr_devices=1)
-    if not exported.has_vjp():
-        return changed
-    return replace_vjp(changed, lambda: on_one_device(exported.vjp()))
+    return dataclasses.replace(replace_shardings(exported, *nothing), nr_devices=1)
 
 
 def spread(

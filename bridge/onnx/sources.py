@@ -13,9 +13,10 @@ import jax
 import numpy as np
 from jax import export
 
+from bridge.chains.exported_order import vjp_of
 from bridge.chains.orders import NOT_DIFFERENTIABLE
-from bridge.chains.vjp import vjp_of
 from bridge.core.explaining import flatten
+from bridge.core.keys import to_physical
 from bridge.core.names import Names, choose_names, input_names, output_names
 from bridge.core.narrowing import narrow_array, narrow_dtype
 from bridge.core.trees import key_names, to_identifier, unique_names
@@ -284,8 +285,7 @@ def _parameters(function: _Function) -> dict[int, tuple[str, Array]]:
 
 def _to_array(leaf: Any, name: str) -> Array:
     """The array of a leaf; typed PRNG keys as their key data."""
-    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
+    leaf = to_physical(leaf)
     if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float)):
         raise StructureError(
             f"The parameter {name} is a {type(leaf).__name__}; expected a JAX or numpy array, or "

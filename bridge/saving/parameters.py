@@ -11,6 +11,7 @@ import numpy as np
 from jax import tree_util
 
 from bridge.core.backend import require_own_runtime
+from bridge.core.keys import is_key, to_physical
 from bridge.core.narrowing import check_narrowing, narrow_dtype
 from bridge.core.trees import check_flags, key_names, unique_names
 from bridge.exporting.trained import trained_leaves
@@ -148,10 +149,9 @@ def _to_array(leaf: Any, name: str) -> Any:
                 f"The parameter {name} has been deleted, as jax.jit does with what is donated to "
                 "it. To do: save what the function returned, or leave out donate_argnums."
             )
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if is_key(leaf):
             require_own_runtime(f"the key data of the parameter {name}")
-            return jax.random.key_data(leaf)
-        return leaf
+        return to_physical(leaf)
     if isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)):
         return np.asarray(leaf)
     raise StructureError(

@@ -11,7 +11,8 @@ from jax import export, lax
 
 import bridge
 import xla_call_module.exported
-from bridge.chains.carrying import carried_by
+from bridge import jax2tf
+from bridge.chains.exported_order import carried_by
 from bridge.exporting.lowering import argument_names
 from xla_call_module.analyses.readable import is_plain
 from xla_call_module.call import TensorSpec
@@ -194,3 +195,28 @@ def test_a_tree_that_is_registered_later_is_carried():
         deserialize_auxdata=lambda _: kind,
     )
     assert _carried(total, Pair(X, X)) != before
+
+
+def test_a_calling_convention_that_jax_refuses():
+    before = jax.config.jax_export_calling_convention_version
+    jax.config.update("jax_export_calling_convention_version", 3)
+    try:
+        with pytest.raises(ValueError, match="calling convention version 3 is outside the range"):
+            bridge.convert(lambda x: x * 7)(tf.ones(4))
+    finally:
+        jax.config.update("jax_export_calling_convention_version", before)
+
+
+def test_the_drop_in_reads_no_module_of_a_plain_function(monkeypatch):
+    def refuse(artifact):
+        pytest.fail(f"a module of {len(artifact)} bytes is read")
+
+    monkeypatch.setattr(xla_call_module.exported, "open_module", refuse)
+    converted = jax2tf.convert(lambda x, unused: x * x * 5)
+
+    @tf.function(autograph=False)
+    def gradients(x, unused):
+        return tf.gradients(converted(x, unused), [x, unused])
+
+    found, zeros = gradients(tf.constant(2.0), tf.constant(7.0))
+    assert (float(found), float(zeros)) == (20.0, 0.0)

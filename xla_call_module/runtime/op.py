@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import warnings
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,6 +13,7 @@ from xla_call_module._tf import (
     device_query,
     eager_call_module,
     flags_in_force,
+    graph_operation_maker,
     register_function,
 )
 from xla_call_module.analyses.several_devices import check_one_device
@@ -36,8 +36,6 @@ _WRONG_SHAPES = "Module shape refinement failed"
 _REFUSAL = re.compile(
     r"The current platform (\S+) is not among the platforms required by the module"
 )
-# Without what TensorFlow has put around it to warn of an old argument, which takes longer.
-_CREATE_OP: Final = inspect.unwrap(tf.Graph.create_op)
 
 
 class Op:
@@ -192,7 +190,7 @@ class Op:
         )
         with tf.control_dependencies(self._checks(operands) if assert_shapes else []):
             graph = tf.compat.v1.get_default_graph()
-            operation = _CREATE_OP(
+            operation = graph_operation_maker()(
                 graph,
                 OP,
                 list(map(self._show_sharding, operands, self.call.operands)),

@@ -1,0 +1,224 @@
+"""One order of the chain that begins with an `Exported`.
+
+`Exported.vjp()` makes the next order without tracing the user's function again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import gc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+from bridge.chains.orders import ChainOptions
+from bridge.core._jax import cut_vjp, enable_x64
+from bridge.core.explaining import explain_tracing
+from bridge.exporting.lowering import explain_gradient
+from xla_call_module.call import CallModule, Carried
+from xla_call_module.dtypes import WIDE
+from xla_call_module.errors import ShardingError, StructureError, UnsupportedError
+from xla_call_module.exported import from_exported, strip_exported
+from xla_call_module.passes.linear_algebra import lower_linalg
+from xla_call_module.passes.module_pass import run_passes
+
+__all__ = ["ExportedOrder", "carried_by", "vjp_of"]
+
+_LARGE_MODULE_BYTES = 64 * 1024 * 1024  # are not kept longer than they are needed
+
+
+class ExportedOrder:
+    """One order of the chain that begins with an `Exported`; its VJP is made on demand."""
+
+    __slots__ = (
+        "_call", "_finds_zeros", "_for_file", "_name", "_names", "_options", "exported",
+    )  # fmt: skip
+
+    exported: export.Exported
+
+    def __init__(
+        self,
+        exported: export.Exported,
+        options: ChainOptions,
+        *,
+        name: str = "",
+        argument_names: Sequence[str] | None = None,
+        finds_zeros: bool = True,
+        for_file: bool = False,
+    ) -> None:
+        """Take over the `Exported`; nothing is read yet.
+
+        Args:
+            exported: this order.
+            options: those of the passes on every order.
+            name: the name of order 0 in messages; by default its own.
+            argument_names: the names of the flat arguments of an `Exported` that JAX has just made,
+                as `from_exported` takes them.
+            finds_zeros: whether it is of use to know which gradients are zeros, for which their
+                modules are read.
+            for_file: whether calls say at once all that a file says of them, a pytree that no file
+                can hold is refused, and no pass is run yet.
+        """
+        self.exported = exported
+        self._options = options
+        self._name = name or getattr(exported, "fun_name", "")
+        self._names = argument_names
+        self._finds_zeros = finds_zeros
+        self._for_file = for_file
+        self._call: CallModule | None = None
+
+    @property
+    def call(self) -> CallModule:
+        """The call of this order; one that is run, and not written, has portable linear algebra.
+
+        Raises:
+            InteropError: it cannot be called from TensorFlow.
+        """
+        if self._call is None:
+            call = from_exported(
+                self.exported,
+                allow_flat_trees=not self._for_file,
+                disabled_checks=self._options.disabled_checks,
+                carried=self._for_file,  # TensorFlow itself needs it in graphs only
+                names=self._names,
+            )
+            lowered = self._options.portable_linalg and not self._for_file
+            self._call = run_passes(call, [lower_linalg()]) if lowered else call
+        return self._call
+
+    @property
+    def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
+        """No constants: they are in the module."""
+        return {}
+
+    def carried(self) -> Carried:
+        """Return the `Exported` without its module."""
+        return carried_by(self.exported)
+
+    def vjp(self) -> ExportedOrder:
+        """Return the next order.
+
+        Raises:
+            StructureError: it was serialized without one.
+            LoweringError: it cannot be lowered for a platform.
+            Exception: what JAX raises where it cannot differentiate.
+        """
+        if not self.exported.has_vjp():
+            raise StructureError(
+                f"{self._name} was serialized without its VJP, so it has no gradient. "
+                "To do: serialize it with Exported.serialize(vjp_order=1) or more."
+            )
+        try:
+            vjp = vjp_of(self.exported)
+        except NotImplementedError as error:
+            explained = explain_gradient(self.call.name, self.call.platforms, error)
+            raise (explained or error) from error
+        is_read = self._finds_zeros or self._names is None
+        return ExportedOrder(
+            vjp,
+            self._options,
+            name=self._name,
+            argument_names=None if is_read else ("",) * len(vjp.in_avals),
+            finds_zeros=self._finds_zeros,
+            for_file=self._for_file,
+        )
+
+
+def vjp_of(exported: export.Exported) -> export.Exported:
+    """Return the VJP of an `Exported`, whatever JAX is set to by now.
+
+    JAX traces the VJP of a function of this process when it is asked for, under the settings of
+    that moment (jax/_src/export/_export.py, `_get_exported_vjp`). While x64 is off, what is wide in
+    the function would be narrow in its VJP, and the two would not fit.
+
+    Raises:
+        ShardingError: JAX 0.8 or older was to export for GSPMD, on a mesh without devices.
+        StructureError: it has symbolic sizes that its VJP needs as numbers.
+        ValueError: it has no VJP, or JAX cannot differentiate it in reverse mode.
+        NotImplementedError, TypeError, LookupError: the same.
+    """
+    _collect_modules(exported)
+    avals = [*exported.in_avals, *exported.out_avals]
+    wide = any(_is_wide(aval.dtype) for aval in avals)
+    with enable_x64() if wide else contextlib.nullcontext():
+        vjp = _vjp_on_mesh(exported)
+    _collect_modules(vjp)
+    return vjp
+
+
+def _vjp_on_mesh(exported: export.Exported) -> export.Exported:
+    """Return the VJP; an error of JAX that says little becomes one that says what to do."""
+    try:
+        return exported.vjp()
+    except Exception as error:
+        explained = explain_tracing(f"The gradient of {exported.fun_name}", error)
+        if explained is not None:
+            raise explained from error
+        if exported.nr_devices == 1 or not isinstance(error, AssertionError):
+            raise
+        raise ShardingError(
+            f"{exported.fun_name} was exported for {exported.nr_devices} devices of an "
+            f"AbstractMesh by GSPMD, and JAX {jax.__version__} makes gradients of such a function "
+            "only by Shardy or on a mesh of devices. To do: turn on jax_use_shardy_partitioner "
+            "before the export, make the mesh with jax.make_mesh, or take JAX 0.9 or newer."
+        ) from error
+
+
+def _collect_modules(exported: export.Exported) -> None:
+    """Free the parsed module that `jax.export.export` leaves to the garbage collector.
+
+    That counts objects and not bytes, so that it may come when several modules have come together.
+    """
+    if len(exported.mlir_module_serialized) >= _LARGE_MODULE_BYTES:
+        gc.collect()
+
+
+def _is_wide(dtype: Any) -> bool:
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or dtype == jax.dtypes.float0:
+        return False
+    return dtype.name in WIDE
+
+
+def carried_by(exported: export.Exported) -> Carried:
+    """Return the `Exported` without its module, with flat arguments where it has to be.
+
+    JAX serializes it in Python, which takes a node longer than all else that is written in it; and
+    but for the module it is the same for all functions of one name with the same arguments and
+    results. So it is serialized once for those that are equal.
+    """
+    avals = [*exported.in_avals, *exported.out_avals]
+    # Dimension variables of two functions cannot be compared.
+    if not any(export.is_symbolic_dim(dim) for aval in avals for dim in aval.shape):
+        try:
+            return _serialized(_Bare(exported))
+        except (TypeError, UnsupportedError):  # it has no hash, or is flat
+            pass
+    return strip_exported(exported, allow_flat_trees=True)
+
+
+class _Bare:
+    """An `Exported` without its module and its VJP, equal to others with the same fields."""
+
+    __slots__ = ("_fields", "exported")
+
+    def __init__(self, exported: export.Exported) -> None:
+        """Keep nothing that belongs to the function."""
+        bare = cut_vjp(dataclasses.replace(exported, mlir_module_serialized=b""), 0)
+        self.exported = bare
+        self._fields = tuple(getattr(bare, field.name) for field in dataclasses.fields(bare))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Bare) and self._fields == other._fields
+
+    def __hash__(self) -> int:
+        return hash(self._fields)
+
+
+@functools.lru_cache(maxsize=64)
+def _serialized(bare: _Bare) -> Carried:
+    return strip_exported(bare.exported, allow_flat_trees=False)
