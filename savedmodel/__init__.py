@@ -1,4 +1,16 @@
-"""TensorFlow's SavedModel format, written and read without TensorFlow and without JAX."""
+"""TensorFlow's SavedModel format, written and read without TensorFlow and without JAX.
+
+`model.SavedModel` is the value of a file: variables, and signatures. A `Signature` has named inputs
+and outputs and the functions between them; a `Function` is a call of a StableHLO module with its
+gradients and with what is bound to its arguments.
+
+- `write`: value -> folder. `encode/` makes the protos, `variables/` the checkpoint, `files/` lets
+  the folder appear whole.
+- `read`: folder -> value. `decode/` follows the graphs of any writer up to the calls.
+- `rewrite`: folder -> folder, with other calls or as it is.
+- `manifest`: the hashes of a folder's files. It is beside the rooms because it asks the index of
+  the checkpoint how large the data files are.
+"""
 
 from __future__ import annotations
 

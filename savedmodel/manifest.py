@@ -55,7 +55,7 @@ class HashedFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a SavedModel consists of, and what it was made of.
+    """The files of a SavedModel, and what it was made of.
 
     Attributes:
         files: by their paths in the folder.
@@ -100,7 +100,7 @@ def write_manifest(
 
 
 def read_manifest(folder: str | os.PathLike[str] | ModelFolder) -> Manifest | None:
-    """The manifest of a SavedModel; None where it has none.
+    """Return the manifest of a SavedModel; None where it has none.
 
     Raises:
         FormatError: it is damaged, or of a later format.
@@ -138,7 +138,7 @@ def _read_manifest(folder: ModelFolder) -> Manifest | None:
 
 
 def compare_manifest(folder: str | os.PathLike[str] | ModelFolder) -> tuple[str, ...]:
-    """In what a SavedModel differs from its manifest; nothing where it is as it was written.
+    """Return the differences of a SavedModel from its manifest; none where it is as written.
 
     Raises:
         StructureError: it has no manifest.
@@ -168,7 +168,7 @@ def _compare_manifest(folder: ModelFolder) -> tuple[str, ...]:
 
 
 def hash_file(file: BinaryIO) -> HashedFile:
-    """The size and the hash of an open file."""
+    """Return the size and the hash of an open file."""
     digest = hashlib.sha256()
     size = 0
     while piece := file.read(_PIECE_BYTES):

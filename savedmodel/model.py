@@ -45,7 +45,7 @@ METADATA_COLLECTION = "jax_tf_bridge"
 
 @dataclass(frozen=True, slots=True)
 class VariablePart:
-    """What is to be written of a variable that is spread over devices.
+    """A part of a variable that is sharded over devices, as it is to be written.
 
     Attributes:
         extent: its start and stop in each dimension.

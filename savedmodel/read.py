@@ -44,7 +44,7 @@ _MAX_PROTO_BYTES = 2**31 - 1  # protobuf's own limit
 
 
 def read(path: str | os.PathLike[str] | ModelFolder) -> SavedModel:
-    """The SavedModel in a folder: its signatures, their calls and gradients, its variables.
+    """Return the SavedModel in a folder: its signatures, their calls and gradients, its variables.
 
     Variables are not read, but that their files reach as far as they should; `Variable.to_numpy`
     and `Variable.shared` read one, and both check its checksum. What is read is of one version,
@@ -110,7 +110,7 @@ def _read_model(folder: ModelFolder) -> SavedModel:
 def _read_constants(
     signatures: Sequence[Signature], graph: Proto
 ) -> tuple[np.ndarray[Any, Any], ...]:
-    """What may be constants of gradients alone, which TensorFlow writes into any function."""
+    """Return the arrays that may be constants of gradients alone; they are in any function."""
     wanted = {
         (order.args[index].dtype.enum, order.args[index].shape)
         for signature in signatures
@@ -129,7 +129,7 @@ def _read_constants(
 
 
 def _read_defaults(entry: SignatureEntry, meta_graph: Proto) -> dict[str, np.ndarray[Any, Any]]:
-    """What the inputs of a signature are that are left out."""
+    """Return the values of the inputs of a signature that a request may leave out."""
     if entry.key not in meta_graph.signature_def:
         return {}
     defaults = meta_graph.signature_def[entry.key].defaults
@@ -139,7 +139,7 @@ def _read_defaults(entry: SignatureEntry, meta_graph: Proto) -> dict[str, np.nda
 
 
 def read_proto(folder: str | os.PathLike[str] | ModelFolder) -> Proto:
-    """The message in a folder's saved_model.pb, without the checksum that may be in front of it.
+    """Return the message in a folder's saved_model.pb, without a checksum in front of it.
 
     Raises:
         FormatError: there is no such file, or it is damaged.
@@ -196,7 +196,7 @@ def _from_session(folder: ModelFolder, meta_graph: Proto) -> SavedModel:
 
 
 def _read_metadata(meta_graph: Proto) -> Mapping[str, Any]:
-    """What `write` put in; empty for other writers, and after TensorFlow saved the file again."""
+    """Return what `write` put in; empty for other writers, and after TensorFlow saved it again."""
     values = meta_graph.collection_def[METADATA_COLLECTION].bytes_list.value
     if values and len(values[0]) > _MAX_METADATA_BYTES:
         raise FormatError(f"The metadata of the SavedModel have {len(values[0]):,} bytes.")

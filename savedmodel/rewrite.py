@@ -54,7 +54,7 @@ def rewrite_nodes(
     metadata: Callable[[], Mapping[str, Any]] = dict,
     overwrite: bool = False,
 ) -> int:
-    """Write a SavedModel again with other calls; the number of XlaCallModule nodes that make them.
+    """Write a SavedModel again with other calls; return the number of nodes that make them.
 
     Those that only assert shapes are changed, too, and not counted. Every graph and every function
     of the file is gone through, gradients included. Nodes that make the same call are changed once.
@@ -150,7 +150,7 @@ def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallM
 
 
 def _nodes(proto: Proto) -> Iterator[tuple[str, Proto]]:
-    """Every node, with the name of what holds it."""
+    """Yield every node, with the name of the graph or function that holds it."""
     for meta_graph in proto.meta_graphs:
         graph = meta_graph.graph_def
         holders = [("the main graph", graph.node)]
@@ -160,7 +160,7 @@ def _nodes(proto: Proto) -> Iterator[tuple[str, Proto]]:
 
 
 def _name_absent_gradients(proto: Proto) -> None:
-    """Let gradients that the file does not have be called so.
+    """Rename the gradients that the file does not have.
 
     TensorFlow names a gradient by a number of the process that traced it, and renames those that it
     has saved when it loads them. The names of others, such as jax2tf's gradients of gradients,
@@ -196,7 +196,7 @@ def _change_metadata(proto: Proto, metadata: Callable[[], Mapping[str, Any]]) ->
 def copy_files(
     source: ModelFolder, target: Path, *, without: Collection[str] = (), linked: bool = True
 ) -> None:
-    """Give a folder what is in another.
+    """Copy the content of a SavedModel's folder into another folder.
 
     Args:
         source: the folder of a SavedModel.
@@ -221,7 +221,7 @@ def copy_files(
 
 
 def _entries(folder: ModelFolder, without: Collection[str]) -> Iterator[tuple[str, bool]]:
-    """The paths below a folder of all that is kept, and whether each is a folder."""
+    """Yield the paths below a folder of all that is kept, and whether each is a folder."""
     for name, status in folder.walk():
         if name in without:
             continue
@@ -238,7 +238,7 @@ def _entries(folder: ModelFolder, without: Collection[str]) -> Iterator[tuple[st
 
 
 def _link(file: BinaryIO, target: Path) -> bool:
-    """Give an open file one more name; whether that could be done."""
+    """Give an open file one more name; return whether that could be done."""
     try:
         # Python follows links only if it is given a descriptor, which an absolute path does not use
         # (https://github.com/python/cpython/issues/81793).

@@ -94,7 +94,7 @@ def write(
 
 
 def serialize_proto(proto: Proto) -> bytes:
-    """The bytes of saved_model.pb.
+    """Return the bytes of saved_model.pb.
 
     Raises:
         StructureError: there are too many.
@@ -127,7 +127,7 @@ def _fill(
 
 
 def _counting(progress: Callable[[int, int], None], total: int) -> Callable[[int], None]:
-    """What is told of each piece that is written, and tells how many bytes there are so far."""
+    """Return a function that adds up the sizes of pieces, and reports the sum to `progress`."""
     lock = threading.Lock()
     sizes = [0]
 
@@ -149,7 +149,7 @@ def write_proto(folder: Path, data: bytes) -> None:
 
 
 def _encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
-    """The saved_model.pb of a model, and its object graph.
+    """Return the saved_model.pb of a model, and its object graph.
 
     Raises:
         StructureError: it would be too large for a protobuf message, or has signatures that are not
@@ -189,7 +189,7 @@ def _can_be_written(signature: Signature) -> bool:
 
 
 def _layout_of(model: SavedModel, objects: ObjectGraph, num_shards: int | None) -> Layout:
-    """Where the variables of a model go."""
+    """Return the data files that the variables of a model go to."""
     graph = objects.trackable.SerializeToString(deterministic=True)
     tensors: list[_Tensor] = [BundleStrings(OBJECT_GRAPH_KEY, (), (graph,))]
     for variable, key in zip(model.variables, objects.keys, strict=True):
@@ -301,7 +301,7 @@ def write_together(
 
 
 class _Together:
-    """What the two kinds of processes do alike."""
+    """The writing of one process: `lead` is for process 0, `follow` for the others."""
 
     __slots__ = ("_agreed", "_group", "_layout")
 
@@ -358,7 +358,7 @@ def _part_prefix(prefix: Path, rank: int) -> Path:
 
 
 def _take_entries(prefix: Path, layout: Layout, rank: int) -> Mapping[str, BundleEntry]:
-    """What another process says of its data files; what says it goes away."""
+    """Return the entries of another process's data files; its table of them is removed."""
     entries = read_index(prefix).entries
     index_path(prefix).unlink()
     files = (file for file in layout.files if file.holder == rank)
@@ -375,7 +375,7 @@ def _take_entries(prefix: Path, layout: Layout, rank: int) -> Mapping[str, Bundl
 def _agreed(
     model: SavedModel, path: str | os.PathLike[str], layout: Layout, *, overwrite: bool
 ) -> dict[str, str]:
-    """What is the same in all processes, by what a user would call it."""
+    """Return what must be the same in all processes, by the words of a user."""
     digest = hashlib.sha256()
     for file in layout.files:
         digest.update(f"{file.shard_id} {file.holder}\n".encode())

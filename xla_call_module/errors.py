@@ -155,7 +155,7 @@ another version of sys, or a newer jax-tf-bridge.
 
 
 def quote(error: Exception) -> str:
-    """What an error says, for the middle of a sentence: without the full stop at its end.
+    """Return the message of an error for the middle of a sentence, without its full stop.
 
     Example:
         >>> quote(ValueError("The rank is 2."))

@@ -98,7 +98,7 @@ _ARGUMENT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class XlaFlags:
-    """What TensorFlow makes of TF_XLA_FLAGS.
+    """The effect of TF_XLA_FLAGS on TensorFlow.
 
     Attributes:
         disabled_checks: the checks that no call of the process makes, in the order written.
@@ -114,7 +114,7 @@ class XlaFlags:
 
 
 def read_flags(*, strict: bool = False) -> XlaFlags:
-    """What the variable says now, which a TensorFlow that already runs may not have seen.
+    """Return the flags of now, which a TensorFlow that already runs may not have seen.
 
     Raises:
         FormatError: with `strict`, TensorFlow would end the process.
@@ -128,7 +128,7 @@ def parse_flags(
     strict: bool = False,
     read_file: Callable[[str], bytes] = lambda path: Path(path).read_bytes(),
 ) -> XlaFlags:
-    """What TensorFlow makes of the variable's value.
+    """Return the effect of a value of TF_XLA_FLAGS.
 
     Args:
         value: flags, or the path of a file with flags.

@@ -79,7 +79,7 @@ def _known(platform: str, given: str) -> str:
 
 
 def platform_hint(platforms: Iterable[str]) -> str:
-    """What the name of a node says that may be run where it cannot be.
+    """Return a suffix for the name of a node that may be run on another platform.
 
     TensorFlow's error, which nothing of ours sees, names the node; so the name has the cures.
 

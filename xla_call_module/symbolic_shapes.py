@@ -32,7 +32,7 @@ _AROUND = ("__enter__", "__exit__", "__del__", "limited_steps")
 
 
 def deserialize_exported(data: bytes) -> export.Exported:
-    """What `Exported.serialize` gave.
+    """Return the `Exported` that was serialized.
 
     Raises:
         FormatError: it would take JAX too long.

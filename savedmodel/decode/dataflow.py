@@ -92,7 +92,7 @@ class CallNode:
 
 
 def steps_allowance() -> Allowance:
-    """What tracing all signatures of one file may take.
+    """Return how many steps tracing all signatures of one file may take.
 
     Functions that call each other with other arguments each time take as many steps as 2 to the
     power of their number.
@@ -101,7 +101,7 @@ def steps_allowance() -> Allowance:
 
 
 def index_functions(library: Proto) -> dict[str, Proto]:
-    """Every function of a FunctionDefLibrary by name.
+    """Return every function of a FunctionDefLibrary by name.
 
     Raises:
         FormatError: two have the same name.
@@ -116,7 +116,7 @@ def index_functions(library: Proto) -> dict[str, Proto]:
 def trace(
     function: str | Proto, library: Mapping[str, Proto], *, allowance: Allowance | None = None
 ) -> list[Origin]:
-    """For each output of a function where it comes from.
+    """Return where each output of a function comes from.
 
     Args:
         function: the name of the function, or a FunctionDef.
@@ -138,7 +138,7 @@ def trace(
 
 
 def callee_of(node: Proto) -> str:
-    """The function that a node calls: by its attribute, or by the name of its op."""
+    """Return the name of the function that a node calls, by its attribute or the name of its op."""
     return str(node.attr["f"].func.name if node.op in _CALLS else node.op)
 
 
@@ -159,7 +159,7 @@ def data_inputs(node: Proto) -> tuple[str, ...]:
 
 
 def _twice(names: Sequence[str]) -> str:
-    """A name that is there twice, or nothing."""
+    """Return a name that is there twice, or nothing."""
     seen: set[str] = set()
     return next((name for name in names if name in seen or seen.add(name)), "")  # type: ignore[func-returns-value]
 
@@ -294,7 +294,7 @@ class _Tracer:
         return frame.data[node.name]
 
     def _results(self, frame: _Frame, node: Proto, function: Proto) -> list[Origin]:
-        """What a function returns that a node calls."""
+        """Return the results of a function that a node calls."""
         if node.name not in frame.results:
             passed = [self._origin(frame, reference) for reference in self._data(frame, node)]
             frame.results[node.name] = self.outputs(function, passed)

@@ -36,7 +36,7 @@ _MAX_ORDER = 64
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What the object graph says of a gradient function.
+    """The captures and results of a gradient function, from the object graph.
 
     Attributes:
         captured: the names of the tensors that it gets besides its arguments, in the function whose
@@ -50,7 +50,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class GradientFunction:
-    """What TensorFlow calls for the gradient of a call.
+    """The function that TensorFlow calls for the gradient of a call.
 
     Attributes:
         name: of the function.
@@ -97,7 +97,7 @@ class Gradients:
         return cls(functions, allowance, described, by_type)
 
     def find(self, call: CallNode) -> GradientFunction | None:
-        """The gradient function of a call; None where the file has none.
+        """Return the gradient function of a call; None where the file has none.
 
         Raises:
             FormatError: functions of the file take more steps than are allowed.
@@ -107,7 +107,7 @@ class Gradients:
         return None if name is None or identity is None else GradientFunction(name, identity)
 
     def nodes(self, call: CallNode) -> list[Proto]:
-        """The XlaCallModule nodes of a call's gradients, order after order.
+        """Return the XlaCallModule nodes of a call's gradients, order after order.
 
         Raises:
             FormatError: a gradient leads nowhere, or there are more orders than any writer makes.
@@ -130,14 +130,14 @@ class Gradients:
         return nodes
 
     def _identity(self, node: Proto, function: Proto) -> Proto | None:
-        """The IdentityN with a gradient that a node's first result goes through."""
+        """Return the IdentityN with a gradient that a node's first result goes through."""
         name = function.signature.name
         if name not in self._identities:
             self._identities[name] = _gradient_identities(function, self.shown(function))
         return self._identities[name].get(node.name)
 
     def shown(self, function: Proto) -> Mapping[str, str]:
-        """What the nodes of a FunctionDef that only show a sharding pass on, by their names."""
+        """Return the inputs of a FunctionDef's XlaSharding nodes by the names of the nodes."""
         name = function.signature.name
         if name not in self._shown:
             self.allowance.spend(len(function.node_def))
@@ -205,11 +205,11 @@ class _Pullback:
     """A gradient function, which takes a gradient for each input of an IdentityN.
 
     Attributes:
-        call: whose gradient it is.
-        primal: what is called.
-        passed: what the IdentityN takes.
-        described: what the object graph says of the function.
-        shown: what nodes that only show a sharding pass on.
+        call: the node whose gradient it is.
+        primal: the call of that node.
+        passed: the inputs of the IdentityN.
+        described: the captures and results of the function, from the object graph.
+        shown: the inputs of XlaSharding nodes by the names of the nodes.
         places: for each tensor that the call takes its first place there.
     """
 
@@ -260,7 +260,7 @@ class _Pullback:
         return Gradient(gradient, tuple(operands), returned)
 
     def _operand(self, origin: Origin) -> tuple[str, int] | None:
-        """What an operand of the VJP is in terms of the call."""
+        """Return the operand, or the result with its cotangent, that an operand of the VJP is."""
         if isinstance(origin, Argument) and origin.index < len(self.passed):
             return self._place(self.passed[origin.index])
         if isinstance(origin, Argument):
@@ -269,7 +269,7 @@ class _Pullback:
         return None
 
     def _place(self, reference: str) -> tuple[str, int] | None:
-        """Which result or operand of the call a tensor is."""
+        """Return which result or operand of the call a tensor is; None for neither."""
         node, index = _split(self.shown.get(_split(reference)[0], reference))
         if node == self.call.node.name:
             return ("result", index)
@@ -277,7 +277,7 @@ class _Pullback:
         return None if place is None else ("operand", place)
 
     def _returned(self, indices: Sequence[int]) -> tuple[int | None, ...]:
-        """For each operand of the call which result of the VJP is its cotangent."""
+        """Return for each operand of the call which result of the VJP is its cotangent."""
         present = zip(self.passed, self.described.returned, strict=True)
         tensors = [reference for reference, is_tensor in present if is_tensor]
         found: list[int | None] = [None] * len(self.primal.operands)
@@ -301,7 +301,7 @@ def _is_zero(origin: Origin) -> bool:
 
 
 def _split(reference: str) -> tuple[str, int]:
-    """Node and number of `node`, `node:0` or `node:output:0`."""
+    """Return node and number of `node`, `node:0` or `node:output:0`."""
     node, _, rest = reference.partition(":")
     number = rest.rpartition(":")[2]
     return node, int(number) if number.isascii() and number.isdigit() else 0

@@ -166,7 +166,7 @@ class SavedObjects:
             yield SignatureEntry(key, names[0], inputs, outputs)
 
     def _concrete(self, name: str) -> Proto:
-        """What the object graph says of a function."""
+        """Return the SavedConcreteFunction of a name."""
         concrete = self._graph.concrete_functions
         if name not in concrete or name not in self._functions:
             raise FormatError(f"The file has a signature for the function {name!r}, and lacks it.")
@@ -178,7 +178,7 @@ class SavedObjects:
         return tuple(decode_node(node, allowance=self._descriptions) for node in nodes)
 
     def _capture(self, node: int) -> Parameter | Operation:
-        """What a function gets besides its arguments: a variable, or a constant of the graph."""
+        """Return the variable, or the constant of the graph, that a function captures."""
         if node in self._indices:
             return Parameter(self._indices[node])
         name = self._node(node).constant.operation
@@ -187,7 +187,7 @@ class SavedObjects:
         return Operation("Const", name, (), self._constants[name])
 
     def _describe_gradient(self, name: str) -> Described:
-        """What the object graph says of a gradient function."""
+        """Return the captures and the results of a gradient function."""
         concrete = self._concrete(name)
         captured = tuple(self._node(node).captured_tensor.name for node in concrete.bound_inputs)
         returned = concrete.output_signature
@@ -240,7 +240,7 @@ def _as_number(name: str) -> int:
 
 
 def _input_specs(names: Sequence[str], function: Proto) -> dict[str, TensorSpec]:
-    """What a FunctionDef says of its first arguments."""
+    """Return the specs of the first arguments of a FunctionDef."""
     specs = {}
     for index, (name, argument) in enumerate(
         zip(names, function.signature.input_arg, strict=False)
@@ -260,7 +260,7 @@ def _input_specs(names: Sequence[str], function: Proto) -> dict[str, TensorSpec]
 
 
 def open_checkpoint(folder: ModelFolder, name: str) -> BundleIndex:
-    """The table of contents of a model's checkpoint, and its data files, which are opened.
+    """Return the table of contents of a model's checkpoint; its data files are opened.
 
     Args:
         folder: where the model is.
@@ -282,7 +282,7 @@ def open_checkpoint(folder: ModelFolder, name: str) -> BundleIndex:
 
 
 class _StoredVariables:
-    """A checkpoint, read as far as its table of contents."""
+    """The variables of an object graph; of their checkpoint the table of contents is read."""
 
     __slots__ = ("_graph", "_index", "_keys")
 
@@ -303,7 +303,7 @@ class _StoredVariables:
         self._index = index
 
     def variable(self, node: int, *, constant: bool) -> Variable:
-        """The variable that an object is.
+        """Return the variable that an object is.
 
         Args:
             node: the object's number in the graph.
@@ -344,7 +344,7 @@ class _StoredVariables:
 def _check_entry(
     index: BundleIndex, key: str, name: str, dtype: DType, shape: tuple[int, ...]
 ) -> None:
-    """TensorFlow restores what the checkpoint has, so a difference is damage."""
+    """Refuse a difference: TensorFlow restores what the checkpoint has, so it is damage."""
     entry, stored = find_tensor(index, key)
     if (stored, entry.shape) != (dtype, shape):
         raise FormatError(
@@ -355,7 +355,7 @@ def _check_entry(
 
 
 def _checkpoint_keys(index: BundleIndex, graph: Proto) -> dict[int, str]:
-    """For each variable's node its key: both object graphs are walked by the same names."""
+    """Return each variable's checkpoint key; both object graphs are walked by the same names."""
     trackable = _read_trackable(index)
     # Each object of the one graph is one of the other, so each is visited once.
     partners = {0: 0}

@@ -41,7 +41,7 @@ class Padded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """What is left of a result of a padded batch: `source` without the rows that were added."""
+    """A result of a padded batch, `source`, without the rows that were added."""
 
     source: Origin
     count: Origin
@@ -52,7 +52,7 @@ class _OtherError(Exception):
 
 
 def read_padded(origin: Origin) -> Padded | None:
-    """What pads a batch, or None where it is anything else."""
+    """Return how a batch is padded; None where the operation is anything else."""
     if not isinstance(origin, Operation) or origin.op != "ConcatV2":
         return None
     try:
@@ -69,7 +69,7 @@ def read_padded(origin: Origin) -> Padded | None:
 
 
 def read_cut(origin: Origin) -> Cut | None:
-    """What cuts a padded batch, or None where it is anything else."""
+    """Return how a padded batch is cut; None where the operation is anything else."""
     if not isinstance(origin, Operation) or origin.op != "StridedSlice":
         return None
     try:
@@ -85,11 +85,11 @@ def read_cut(origin: Origin) -> Cut | None:
 def read_buckets(
     call: CallModule, operands: Sequence[Padded | None]
 ) -> tuple[BatchBuckets, Origin]:
-    """What the batches of a call are padded to, and what its results are cut by.
+    """Return the buckets of a call's batches, and the count of rows that its results are cut to.
 
     Args:
-        call: what is called.
-        operands: for each of its operands how it is padded.
+        call: the call.
+        operands: for each of its operands how it is padded; None where it is not.
 
     Raises:
         StructureError: they are not all padded alike, or an operand is padded and is no batch.

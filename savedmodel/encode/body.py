@@ -34,7 +34,7 @@ _INT32 = dtype_from_name("int32", where="int32")
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What a concrete function gets besides its arguments: a variable, or another's tensor.
+    """A capture of a concrete function: a variable, or a tensor of another function.
 
     Attributes:
         variable: the index of a variable, or None.
@@ -49,7 +49,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class ConcreteFunction:
-    """What the object graph says of a FunctionDef: its captures, and its structured types."""
+    """The part of a FunctionDef that the object graph has: its captures and structured types."""
 
     name: str
     captures: tuple[Capture, ...]

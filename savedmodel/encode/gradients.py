@@ -34,7 +34,7 @@ class Sources:
     constant: Callable[[str], Tensor]
 
     def operands(self, call: CallModule) -> list[Tensor]:
-        """What the node takes, in its order."""
+        """Return the tensors that the node takes, in its order."""
         keys = call.constants
         return [
             self.constant(keys[index]) if index in keys else self.argument(index)
@@ -104,7 +104,7 @@ def write_call(
 
 
 def _hint(call: CallModule) -> str:
-    """What the name of a node says that cannot run on the device that every machine has."""
+    """Return a suffix for the name of a node that cannot run on a CPU, which says so."""
     anywhere = "cpu" in call.platforms or PLATFORM in call.disabled_checks
     return "" if anywhere else platform_hint(call.platforms)
 

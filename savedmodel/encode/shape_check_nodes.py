@@ -1,4 +1,4 @@
-"""What runs in front of a call in a file, where sizes are not what they should be.
+"""The nodes that compare sizes in front of a call in a file.
 
 Plain operations compare the sizes, at a few microseconds a call. Only where one is wrong the
 module of the assertions runs, so that TensorFlow's own safety check decides, which a node and

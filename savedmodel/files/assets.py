@@ -21,7 +21,7 @@ _EXTRA = "assets.extra"
 
 
 def asset_files(folder: str | os.PathLike[str] | ModelFolder, meta_graph: Proto) -> tuple[str, ...]:
-    """The paths of all assets below a SavedModel's folder, with slashes, sorted.
+    """Return the paths of all assets below a SavedModel's folder, with slashes, sorted.
 
     None of them is opened. Every one is a regular file inside of the folder, so that a copy of it
     is a copy of nothing else.

@@ -36,7 +36,7 @@ _PIECE_SIZE = 1 << 23
 
 
 def header(message: bytes) -> bytes:
-    """What goes before the bytes of a SavedModel message.
+    """Return the bytes that go before those of a SavedModel message.
 
     >>> header(b"").hex()
     'e5b2d88c0e00000000'

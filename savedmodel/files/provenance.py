@@ -36,7 +36,7 @@ class _Field:
 
 
 def tensorflow_writer(path: str | os.PathLike[str], *, within: ModelFolder | None = None) -> str:
-    """The version of the TensorFlow that wrote a saved_model.pb; empty where none did.
+    """Return the version of the TensorFlow that wrote a saved_model.pb; empty where none did.
 
     Args:
         path: the file.

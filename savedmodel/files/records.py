@@ -27,7 +27,7 @@ _PIECE_SIZE = 1 << 20
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> int:
-    """Write a TFRecord file; the number of its records.
+    """Write a TFRecord file; return the number of its records.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""What a message takes in memory, from its wire format and before it is parsed.
+"""Bound the memory needed to parse a message, from its wire format and before it is parsed.
 
 Two bytes are an empty message, and a message is a hundred bytes when it is parsed. So a small file
 can fill the memory, and a parser does not stop. https://protobuf.dev/programming-guides/encoding/
@@ -152,7 +152,7 @@ class _Scan:
                 raise self._refuse(position, "a number has more than 64 bits")
 
     def _fields_of(self, descriptor: Any) -> _Fields:
-        """What each field of a message costs; a message in itself is the same dict again."""
+        """Return the cost of each field of a message; one in itself is the same dict again."""
         if (known := self._known.get(descriptor.full_name)) is not None:
             return known
         fields = self._known[descriptor.full_name] = {}

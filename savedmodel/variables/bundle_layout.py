@@ -35,7 +35,7 @@ Chunks: TypeAlias = Callable[[], Iterable[Piece]]
 
 # One file is read and written at the speed of one; so many are no burden for any store.
 _BYTES_PER_FILE = 1 << 30
-_MOST_FILES = 8
+MAX_FILES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def _distribute(
 ) -> list[tuple[BundleTensor | BundleStrings, ...]]:
     sizes = [*map(_size_of, tensors)]
     if num_shards is None:
-        num_shards = min(_MOST_FILES, -(-sum(sizes) // _BYTES_PER_FILE))
+        num_shards = min(MAX_FILES, -(-sum(sizes) // _BYTES_PER_FILE))
     count = max(1, min(num_shards, len(tensors)))
     filled = [0] * count
     files: list[list[int]] = [[] for _ in range(count)]

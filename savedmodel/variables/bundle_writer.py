@@ -46,7 +46,7 @@ __all__ = ["write_bundle", "write_data_files", "write_index"]
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-_MOST_THREADS = 8
+MAX_THREADS = 8
 _ALIGNMENT = 64  # kAllocatorAlignment in xla/tsl/framework/allocator.h, for who maps the file
 
 
@@ -57,7 +57,7 @@ def write_bundle(
     num_shards: int | None = 1,
     written: Callable[[int], None] | None = None,
 ) -> None:
-    """Writes the tensors as a bundle; its files are on the disk at the end.
+    """Write the tensors as a bundle; its files are on the disk at the end.
 
     The tensors are laid out in the order of their keys, each at a multiple of 64 bytes: the same
     tensors in any order give the same bytes. The index comes last, so a bundle that was cut off
@@ -100,7 +100,7 @@ def write_data_files(
     holder: int = 0,
     written: Callable[[int], None] | None = None,
 ) -> dict[str, BundleEntry]:
-    """Writes the data files of one process, each in a thread; the entries of what is in them.
+    """Write the data files of one process, each in a thread; the entries of what is in them.
 
     Raises:
         StructureError: a tensor's bytes do not fit its shape.
@@ -111,7 +111,7 @@ def write_data_files(
     if len(files) == 1:
         return writer.write(files[0])
     entries: dict[str, BundleEntry] = {}
-    with ThreadPoolExecutor(max(1, min(len(files), _MOST_THREADS))) as pool:
+    with ThreadPoolExecutor(max(1, min(len(files), MAX_THREADS))) as pool:
         try:
             for done in as_completed([pool.submit(writer.write, file) for file in files]):
                 entries.update(done.result())
@@ -123,7 +123,7 @@ def write_data_files(
 def write_index(
     prefix: str | os.PathLike[str], entries: Mapping[str, BundleEntry], num_shards: int
 ) -> None:
-    """Writes the table of contents.
+    """Write the table of contents.
 
     Raises:
         OSError: it is there already, or cannot be written.
@@ -134,7 +134,7 @@ def write_index(
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """What all data files of a bundle have in common.
+    """The writer of a bundle's data files.
 
     Attributes:
         prefix: the path of the files.
@@ -188,7 +188,7 @@ class _NewFile:
                 os.fsync(self._file.fileno())
 
     def append(self, data: _Bytes) -> None:
-        """Writes all of the bytes, however many the system takes at a time."""
+        """Write all of the bytes, however many the system takes at a time."""
         rest = data.data
         while rest.nbytes:
             with self._naming_errors():
@@ -199,7 +199,7 @@ class _NewFile:
             self._start_writeback()
 
     def align(self) -> None:
-        """Writes zeros up to where a tensor may begin."""
+        """Write zeros up to where a tensor may begin."""
         self.append(np.zeros(-self.offset % _ALIGNMENT, np.uint8))
 
     def _start_writeback(self) -> None:

@@ -22,7 +22,7 @@ Extent = tuple[tuple[int, int], ...]
 
 
 def common_extent(one: Extent, other: Extent) -> Extent | None:
-    """What two boxes share; None where that is nothing.
+    """Return the intersection of two boxes; None where it is empty.
 
     >>> common_extent(((0, 4), (0, 2)), ((2, 6), (1, 2)))
     ((2, 4), (1, 2))
@@ -35,7 +35,7 @@ def common_extent(one: Extent, other: Extent) -> Extent | None:
 
 
 def within(box: Extent, outer: Extent) -> Extent:
-    """Where a box is, counted from the beginning of the one around it."""
+    """Return a box, counted from the beginning of the one around it."""
     return tuple(
         (start - origin, stop - origin)
         for (start, stop), (origin, _) in zip(box, outer, strict=True)
@@ -43,17 +43,17 @@ def within(box: Extent, outer: Extent) -> Extent:
 
 
 def slices_of(extent: Extent) -> tuple[slice, ...]:
-    """The extent as numpy takes it."""
+    """Return the extent as slices."""
     return tuple(slice(start, stop) for start, stop in extent)
 
 
 def strides_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """For each dimension the bytes from one of its elements to the next."""
+    """Return for each dimension the bytes from one of its elements to the next."""
     return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def span_of(box: Extent, strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
-    """Where the first byte of a box is, and where its last one ends."""
+    """Return where the first byte of a box is, and where its last one ends."""
     pairs = [*zip(box, strides, strict=True)]
     first = sum(start * stride for (start, _), stride in pairs)
     last = sum((stop - 1) * stride for (_, stop), stride in pairs)
@@ -61,7 +61,7 @@ def span_of(box: Extent, strides: tuple[int, ...], itemsize: int) -> tuple[int, 
 
 
 def boxes_of(extent: Extent, strides: tuple[int, ...], axis: int = 0) -> Iterator[Extent]:
-    """The extent in boxes of a few megabytes, whose bytes are near one another, in C order."""
+    """Yield boxes of a few megabytes, whose bytes are near one another, in C order."""
     while axis < len(extent) and extent[axis][1] - extent[axis][0] == 1:
         axis += 1
     if axis == len(extent):

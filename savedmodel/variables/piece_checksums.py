@@ -67,7 +67,7 @@ def pieces_of(data: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:
 
 
 def encode_pieces(checksums: PieceChecksums | None) -> bytes:
-    """What goes after the declared fields of an entry.
+    """Return the bytes that go after the declared fields of an entry.
 
     >>> encode_pieces(PieceChecksums(1 << 22, (1, 2))).hex()
     'e2b2d88c0e0c000040000100000002000000'
@@ -134,7 +134,7 @@ def whole_checksum(checksums: PieceChecksums, size: int) -> int:
 
 @cache
 def _power(size: int) -> int:
-    """What bytes that follow multiply a checksum by: x to the number of their bits."""
+    """Return the factor of a checksum for bytes that follow: x to the number of their bits."""
     power, square = _ONE, _EIGHT_BITS
     while size:
         if size & 1:

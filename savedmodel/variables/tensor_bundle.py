@@ -138,7 +138,7 @@ def shard_path(prefix: Path, shard_id: int, num_shards: int) -> Path:
 
 
 def encode_lengths(lengths: Iterable[int]) -> bytes:
-    """What the checksum of a string tensor covers in place of the varints of its lengths.
+    """Return the bytes that the checksum of a string tensor covers in place of its length varints.
 
     After it come, as they are in the file, the masked checksum of the lengths and the strings
     (`WriteStringTensor` in tensor_bundle.cc).
@@ -257,7 +257,7 @@ def _decode_entry(path: Path, record: Record, num_shards: int) -> BundleEntry:
 
 
 def _flaw_of(entry: BundleEntry, num_shards: int) -> str:
-    """What cannot be right in an entry, or nothing."""
+    """Return the flaw of an entry that cannot be right, or nothing."""
     if len(entry.shape) > MAX_RANK or min(entry.shape, default=0) < 0:
         return f"shape {reprlib.repr(entry.shape)}"
     if (elements := math.prod(entry.shape)) >= 1 << 63:

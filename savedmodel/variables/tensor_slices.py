@@ -48,7 +48,7 @@ def is_readable_in_slices(dtype: DType) -> bool:
 
 
 def slice_key(key: str, part: Slice) -> str:
-    r"""The key of the entry that has a part's bytes.
+    r"""Return the key of the entry that has a part's bytes.
 
     >>> slice_key("w", ((0, 2), (0, None))).encode("utf-8", "surrogateescape")
     b'\x00w\x00\x01\x01\x02\x80\x82\x80\x7f'
@@ -63,7 +63,7 @@ def slice_key(key: str, part: Slice) -> str:
 
 
 def show_key(key: str) -> str:
-    r"""A key as messages have it; the encoding of a slice as what it is a slice of.
+    r"""Return a key as messages have it; the encoding of a slice as what it is a slice of.
 
     >>> show_key(slice_key("w", ((0, 2), (0, None)))), show_key("w")
     ("a slice of 'w'", "'w'")
@@ -86,18 +86,18 @@ def _encode_signed(value: int) -> bytes:
 
 
 def extents(part: Slice, shape: Sequence[int]) -> tuple[slice, ...]:
-    """What a part is of an array of the whole."""
+    """Return a part as slices of the whole array."""
     sizes = zip(part, shape, strict=True)
     return tuple(slice(start, size if n is None else start + n) for (start, n), size in sizes)
 
 
 def shape_of_slice(part: Slice, shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a part of a tensor of that shape."""
+    """Return the shape of a part of a tensor of that shape."""
     return tuple(extent.stop - extent.start for extent in extents(part, shape))
 
 
 def flaw_of_slices(parts: Sequence[Slice], shape: Sequence[int]) -> str:
-    """Why the parts do not make up the whole, each element once; or nothing."""
+    """Return why the parts do not make up the whole, each element once; or nothing."""
     if len(parts) > MAX_SLICES:
         return f"{len(parts)} slices, more than any writer makes"
     if not all(is_within(part, shape) for part in parts):

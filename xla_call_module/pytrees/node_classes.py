@@ -96,7 +96,7 @@ def is_named_tuple(cls: type) -> bool:
 
 
 class _StandIn:
-    """What marks a named tuple whose class is not here."""
+    """The mark of a named tuple whose class is not here."""
 
     __slots__ = ()
 

@@ -175,7 +175,7 @@ def key_name(entry: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Describer:
-    """What describes one treedef.
+    """The description of one treedef in the making.
 
     Attributes:
         data: of its classes; None to leave that out.
@@ -284,7 +284,7 @@ def _entry(kind: type, name: Any) -> str:
 
 
 class StaticData:
-    """What static data is written as; functions are numbered, equal ones alike.
+    """The static data of pytrees as nodes; functions are numbered, equal ones alike.
 
     Attributes:
         functions: those that were met, by their numbers.
@@ -364,7 +364,7 @@ class StaticData:
         return TreeNode("object", public_path(type(value)), names, children)
 
     def renumbered(self, node: TreeNode) -> TreeNode:
-        """What a file says of static data, with the numbers of functions that they have here."""
+        """Return static data of a file with the numbers that its functions have here."""
         if node.kind == "function":
             number = self._number(MissingFunction(node.path, int(node.value)))
             return dataclasses.replace(node, value=number)
@@ -388,7 +388,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """What an instance of a static class is made of; under an empty name what it extends."""
+    """Return the fields of an instance of a static class; under an empty name what it extends."""
     for scalar in (str, bool, int, float):
         if isinstance(value, scalar):
             return {"": scalar(value)}

@@ -76,7 +76,7 @@ def missing_classes(tree: Any) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Restorer:
-    """What makes pytrees of nodes, with any objects for leaves."""
+    """The maker of pytrees from nodes, with any objects for leaves."""
 
     functions: Mapping[int, Any]
     make_leaf: Callable[[], Any]

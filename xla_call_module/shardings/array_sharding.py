@@ -268,7 +268,7 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class DimAxes:
-    """What splits one dimension of an array.
+    """The axes that split one dimension of an array.
 
     Attributes:
         names: the axes, the slowest first.
@@ -374,12 +374,12 @@ class Sharding:
 
     @property
     def rank(self) -> int | None:
-        """Of how many dimensions the array is; None where it may be of any."""
+        """The rank of the array; None where it may be any."""
         return len(self.tiles) - len(self.subgroups) if self.kind == TILED else None
 
     @property
     def num_devices(self) -> int | None:
-        """How many devices it names; None where it holds for any number."""
+        """The number of its devices; None where it holds for any number."""
         if self.placement is not None:
             return self.placement.mesh.size
         return self.order.count if self.order is not None else None
@@ -394,7 +394,7 @@ class Sharding:
         return found.kind in (REPLICATED, MAXIMAL) or one
 
     def parts(self, rank: int) -> tuple[int, ...]:
-        """Into how many parts each dimension is split.
+        """Return into how many parts each dimension is split.
 
         Raises:
             ShardingError: it is for arrays of another rank, or it does not say.
@@ -433,7 +433,7 @@ class Sharding:
     def device_indices(
         self, shape: Sequence[int], num_devices: int | None = None
     ) -> dict[int, tuple[slice, ...]]:
-        """For each device the part that it has; a dimension that is not split is `slice(None)`.
+        """Return the part of each device; a dimension that is not split is `slice(None)`.
 
         Args:
             shape: of the array.
@@ -512,7 +512,7 @@ class Sharding:
         return _comparable(self) == _comparable(other)
 
     def __str__(self) -> str:
-        """What it says in a message: the names of the axes, or the numbers of parts."""
+        """Return it for a message: the names of the axes, or the numbers of parts."""
         if self.placement is not None:
             dims = ", ".join("+".join(dim.names) or "whole" for dim in self.placement.dims)
             return f"({dims}) on the mesh {self.placement.mesh}"
@@ -555,7 +555,7 @@ def maximal(device: int) -> Sharding:
 
 
 def place(placement: Placement, rank: int, *, memory: str = "") -> Sharding:
-    """The sharding that the names of a mesh's axes say for an array.
+    """Return the sharding of an array from the names of a mesh's axes.
 
     Args:
         placement: it by names.
@@ -602,7 +602,7 @@ def _comparable(sharding: Sharding) -> tuple[object, ...]:
 
 
 def name_axes(sharding: Sharding, mesh: Mesh, rank: int) -> Placement:
-    """The sharding by the names of a mesh's axes. Axes of size 1 split nothing.
+    """Return a sharding by the names of a mesh's axes. Axes of size 1 split nothing.
 
     Args:
         sharding: tiled or replicated.

@@ -85,7 +85,7 @@ def _of_exported(named: Any, hlo: Any, rank: int) -> Sharding | None:
 
 
 def sharding_from_jax(sharding: jax.sharding.Sharding, shape: Sequence[Any]) -> Sharding:
-    """The value of a sharding of JAX, of any class.
+    """Return the value of a sharding of JAX, of any class.
 
     Args:
         sharding: by the names of a mesh, of one device, or of the compiler; the older
@@ -122,7 +122,7 @@ def sharding_to_jax(
     mesh: jax.sharding.Mesh | AbstractMesh | None = None,
     devices: Sequence[jax.Device] = (),
 ) -> jax.sharding.Sharding:
-    """The sharding as JAX has it.
+    """Return the sharding as JAX has it.
 
     Args:
         sharding: any but a tuple.

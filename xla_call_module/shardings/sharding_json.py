@@ -19,7 +19,7 @@ _SETS = ("replicated", "unreduced", "reduced")
 
 
 def encode_shardings(lists: Mapping[str, Sequence[Sharding | None]]) -> dict[str, Any]:
-    """A JSON object of named lists of shardings, which `decode_shardings` reads.
+    """Return a JSON object of named lists of shardings, which `decode_shardings` reads.
 
     Empty where there is no sharding at all.
     """
@@ -38,7 +38,7 @@ def encode_shardings(lists: Mapping[str, Sequence[Sharding | None]]) -> dict[str
 def decode_shardings(
     fields: Mapping[str, Any], counts: Mapping[str, int]
 ) -> dict[str, list[Sharding | None]]:
-    """The named lists of shardings, each of which has as many members as `counts` says.
+    """Return the named lists of shardings, each of which has as many members as `counts` says.
 
     Raises:
         FormatError, ShardingError: a sharding is none.

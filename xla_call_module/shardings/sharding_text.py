@@ -43,7 +43,7 @@ _INDEXED = 5
 
 
 def sharding_to_text(sharding: Sharding) -> str:
-    """The text of a sharding, such as `{devices=[4,1,2]<=[8] last_tile_dim_replicate}`.
+    """Return the text of a sharding, such as `{devices=[4,1,2]<=[8] last_tile_dim_replicate}`.
 
     Kinds of memory and names of axes have no place in it.
 
@@ -71,7 +71,7 @@ def sharding_to_text(sharding: Sharding) -> str:
 
 
 def sharding_from_text(text: str) -> Sharding:
-    """The sharding that a text says.
+    """Return the sharding that a text says.
 
     Raises:
         FormatError: it has another form, such as one by the names of axes.
