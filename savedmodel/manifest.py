@@ -115,19 +115,19 @@ def _read_manifest(folder: ModelFolder) -> Manifest | None:
     path = folder.path / MANIFEST_FILE
     text = folder.read(MANIFEST_FILE, limit=_MAX_BYTES)
     try:
-        found = json.loads(text)
-        if found["format"] != _FORMAT:
+        fields = json.loads(text)
+        if fields["format"] != _FORMAT:
             raise FormatError(
-                f"{path} is of format {found['format']!r:.40}; known is {_FORMAT}. To do: use the "
+                f"{path} is of format {fields['format']!r:.40}; known is {_FORMAT}. To do: use the "
                 "version of jax-tf-bridge that wrote it, or a later one."
             )
         files = {
             str(name): HashedFile(int(file["bytes"]), str(file["sha256"]))
-            for name, file in dict(found["files"]).items()
+            for name, file in dict(fields["files"]).items()
         }
-        versions = {str(name): str(version) for name, version in dict(found["versions"]).items()}
-        source = found["source"] and dict(found["source"])
-        return Manifest(files, versions, source, dict(found["request"]))
+        versions = {str(name): str(version) for name, version in dict(fields["versions"]).items()}
+        source = fields["source"] and dict(fields["source"])
+        return Manifest(files, versions, source, dict(fields["request"]))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
@@ -155,13 +155,13 @@ def _compare_manifest(folder: ModelFolder) -> tuple[str, ...]:
             "export`, or bridge.save(…, manifest=True)."
         )
     check_sizes(folder)
-    found = _paths(folder)
-    missing = [f"{path} is missing" for path in sorted(manifest.files.keys() - found)]
-    unknown = found - manifest.files.keys() - SERVING_FILES
+    paths = _paths(folder)
+    missing = [f"{path} is missing" for path in sorted(manifest.files.keys() - paths)]
+    unknown = paths - manifest.files.keys() - SERVING_FILES
     added = [f"{path} is not in the manifest" for path in sorted(unknown)]
     changed = [
         difference
-        for path in sorted(found & manifest.files.keys())
+        for path in sorted(paths & manifest.files.keys())
         if (difference := _difference(folder, path, manifest.files[path]))
     ]
     return (*missing, *added, *changed)
@@ -188,8 +188,8 @@ def _difference(folder: ModelFolder, name: str, expected: HashedFile) -> str:
         return f"{name} is a link to nothing"
     if status.st_size != expected.bytes:
         return f"{name} has {status.st_size:,} bytes, in the manifest {expected.bytes:,}"
-    if (found := _hash(folder, name)) != expected:
-        return f"{name} has the SHA-256 {found.sha256}, in the manifest {expected.sha256}"
+    if (hashed := _hash(folder, name)) != expected:
+        return f"{name} has the SHA-256 {hashed.sha256}, in the manifest {expected.sha256}"
     return ""
 
 

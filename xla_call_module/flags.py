@@ -184,21 +184,21 @@ def _split(text: str) -> tuple[list[str], str]:
     arguments = []
     position = _end_of(_SPACES, text, 0)
     while text.startswith("-", position):
-        found = _ARGUMENT.match(text, position)
-        assert found is not None  # at least the '-' is there
-        if (argument := found["plain"]) is None:
-            value = found["single"]
+        match = _ARGUMENT.match(text, position)
+        assert match is not None  # at least the '-' is there
+        if (argument := match["plain"]) is None:
+            value = match["single"]
             if value is None:
-                value = re.sub(r"\\(.)", r"\1", found["double"], flags=re.DOTALL)
-            argument = f"{found['name']}={value}"
+                value = re.sub(r"\\(.)", r"\1", match["double"], flags=re.DOTALL)
+            argument = f"{match['name']}={value}"
         arguments.append(argument)
-        position = _end_of(_SPACES, text, found.end())
+        position = _end_of(_SPACES, text, match.end())
     return arguments, text[position:]
 
 
 def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
-    found = pattern.match(text, position)
-    return position if found is None else found.end()
+    match = pattern.match(text, position)
+    return position if match is None else match.end()
 
 
 def _describe_file(path: str, error: OSError) -> str:

@@ -194,7 +194,7 @@ class _Reader:
                 pending.pop()
                 continue
             below = filter(None, map(_call_below, last.operands))
-            if missing := [found for found in below if id(found) not in self._numbers]:
+            if missing := [called for called in below if id(called) not in self._numbers]:
                 pending.extend(reversed(missing))
             else:
                 function = self._read_function(last)

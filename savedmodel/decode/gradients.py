@@ -118,11 +118,11 @@ class Gradients:
         while op_type in self._by_type and op_type not in seen:
             seen.add(op_type)
             gradient = find_function(self.functions, self._by_type[op_type])
-            found = _first_call(gradient, self.functions, set(), self.allowance)
-            if found is None:
+            first = _first_call(gradient, self.functions, set(), self.allowance)
+            if first is None:
                 break
-            nodes.append(found[0])
-            op_type = _gradient_op_type(self._identity(*found))
+            nodes.append(first[0])
+            op_type = _gradient_op_type(self._identity(*first))
             if len(nodes) > _MAX_ORDER:
                 raise FormatError(
                     f"Node {call.node.name} has gradients of over {_MAX_ORDER} orders."
@@ -148,13 +148,13 @@ class Gradients:
 
 def _gradient_identities(function: Proto, shown: Mapping[str, str]) -> dict[str, Proto]:
     """For each node whose result goes through an IdentityN with a gradient the first of those."""
-    found: dict[str, Proto] = {}
+    identities: dict[str, Proto] = {}
     for user in function.node_def:
         if user.op == "IdentityN" and "_gradient_op_type" in user.attr and user.input:
             first = user.input[0].split(":")[0]
-            found.setdefault(first, user)
-            found.setdefault(shown.get(first, first).split(":")[0], user)
-    return found
+            identities.setdefault(first, user)
+            identities.setdefault(shown.get(first, first).split(":")[0], user)
+    return identities
 
 
 def _gradient_op_type(identity: Proto | None) -> str:
@@ -176,9 +176,9 @@ def _first_call(
         if node.op == OP:
             return node, function
         if (callee := callee_of(node)) in library:
-            found = _first_call(library[callee], library, seen, allowance)
-            if found is not None:
-                return found
+            first = _first_call(library[callee], library, seen, allowance)
+            if first is not None:
+                return first
     return None
 
 
@@ -249,13 +249,13 @@ class _Pullback:
         operands: list[tuple[str, int]] = []
         zeros = itertools.count()
         for origin, spec in zip(vjp.operands, gradient.operands, strict=True):
-            found = self._operand(origin)
-            if found is None and spec.dtype.name == "bool" and _is_zero(origin):
+            operand = self._operand(origin)
+            if operand is None and spec.dtype.name == "bool" and _is_zero(origin):
                 # The cotangent of an integer, which is made on the spot.
-                found = ("zero", next(zeros))
-            if found is None:
+                operand = ("zero", next(zeros))
+            if operand is None:
                 return None
-            operands.append(found)
+            operands.append(operand)
         returned = self._returned([result.index for result in results])
         return Gradient(gradient, tuple(operands), returned)
 
@@ -264,8 +264,8 @@ class _Pullback:
         if isinstance(origin, Argument) and origin.index < len(self.passed):
             return self._place(self.passed[origin.index])
         if isinstance(origin, Argument):
-            found = self._place(self.described.captured[origin.index - len(self.passed)])
-            return found if found and found[0] == "operand" else None
+            place = self._place(self.described.captured[origin.index - len(self.passed)])
+            return place if place and place[0] == "operand" else None
         return None
 
     def _place(self, reference: str) -> tuple[str, int] | None:
@@ -280,12 +280,12 @@ class _Pullback:
         """Return for each operand of the call which result of the VJP is its cotangent."""
         present = zip(self.passed, self.described.returned, strict=True)
         tensors = [reference for reference, is_tensor in present if is_tensor]
-        found: list[int | None] = [None] * len(self.primal.operands)
+        returned: list[int | None] = [None] * len(self.primal.operands)
         for reference, index in zip(tensors, indices, strict=True):
             place = self._place(reference)
             if place is not None and place[0] == "operand":
-                found[place[1]] = index
-        return tuple(found)
+                returned[place[1]] = index
+        return tuple(returned)
 
 
 def _is_zero(origin: Origin) -> bool:

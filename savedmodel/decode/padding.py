@@ -94,11 +94,13 @@ def read_buckets(
     Raises:
         StructureError: they are not all padded alike, or an operand is padded and is no batch.
     """
-    padded = [(index, found) for index, found in enumerate(operands) if found is not None]
+    padded = [(index, padding) for index, padding in enumerate(operands) if padding is not None]
     first = padded[0][1]
     shape = call.operands[padded[0][0]].shape
-    alike = all(found.count is first.count and found.sizes == first.sizes for _, found in padded)
-    counted = any(_same(found.source, first.counted) for _, found in padded)
+    alike = all(
+        padding.count is first.count and padding.sizes == first.sizes for _, padding in padded
+    )
+    counted = any(_same(padding.source, first.counted) for _, padding in padded)
     if not (alike and counted and shape and isinstance(shape[0], str)):
         raise _other_padding(call)
     buckets = BatchBuckets(shape[0], first.sizes)
@@ -179,11 +181,11 @@ def _take(origin: Origin, op: str, number: int) -> tuple[Origin, ...]:
 
 
 def _take_slice(origin: Origin, *, end_mask: int = 0) -> tuple[Origin, ...]:
-    found = _take(origin, "StridedSlice", 4)
+    sources = _take(origin, "StridedSlice", 4)
     masks = ("begin_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
     if any(_number(origin, mask) for mask in masks) or _number(origin, "end_mask") != end_mask:
         raise _OtherError
-    return found
+    return sources
 
 
 def _number(origin: Origin, name: str) -> int:

@@ -74,11 +74,11 @@ def write_call(
     if before:
         node.input.append(f"^{before}")
     body.library.add_functions(call.functions)
-    found = [
+    returned = [
         body.show_sharding(Tensor(name, "output", index), call, spec)
         for index, spec in enumerate(call.results)
     ]
-    results, residuals = found[: len(call.own_results)], found[len(call.own_results) :]
+    results, residuals = returned[: len(call.own_results)], returned[len(call.own_results) :]
     if len(chain) == 1:
         return [
             body.prevent_gradient(result, spec, no_gradient)

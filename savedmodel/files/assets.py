@@ -38,7 +38,7 @@ def asset_files(folder: str | os.PathLike[str] | ModelFolder, meta_graph: Proto)
 
 
 def _asset_files(folder: ModelFolder, meta_graph: Proto) -> tuple[str, ...]:
-    found = set(_files(folder))
+    files = set(_files(folder))
     for asset in meta_graph.asset_file_def:
         name = f"{_ASSETS}/{asset.filename}"
         if asset.filename.startswith("/"):
@@ -46,11 +46,11 @@ def _asset_files(folder: ModelFolder, meta_graph: Proto) -> tuple[str, ...]:
                 f"{folder.path} has an asset with the absolute path {asset.filename!r}."
             )
         folder.find(name)
-        if name not in found:
+        if name not in files:
             raise FormatError(
                 f"{folder.path} lists an asset {asset.filename!r}, and has no {name}."
             )
-    return tuple(sorted(found))
+    return tuple(sorted(files))
 
 
 def _files(folder: ModelFolder) -> Iterator[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from savedmodel.files.sstable import encode_varint
+from savedmodel.protos.wire_format import encode_varint
 from xla_call_module.errors import FormatError
 
 __all__ = ["HEADER_SIZE", "check", "has_known_beginning", "header"]

@@ -156,18 +156,18 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
         )
     if not target.is_dir() or target.is_symlink():
         raise FormatError(f"{target} is not a folder, so it is not replaced. To do: remove it.")
-    found = {entry.name for entry in target.iterdir()}
+    names = {entry.name for entry in target.iterdir()}
     inside = {f"variables/{entry.name}" for entry in (target / "variables").glob("*")}
-    foreign = found - _CONTENTS
+    foreign = names - _CONTENTS
     foreign |= {name for name in inside if not name.startswith("variables/variables.")}
     if foreign:
         raise FormatError(
             f"{target} holds {', '.join(sorted(foreign)[:3])}, which is no part of a SavedModel, "
             "so it is not replaced. To do: move that elsewhere, or take another path."
         )
-    if found and not found & {PROTO_FILE, "saved_model.pbtxt"}:
+    if names and not names & {PROTO_FILE, "saved_model.pbtxt"}:
         raise FormatError(
-            f"{target} holds {', '.join(sorted(found)[:3])} and no {PROTO_FILE}, so it is not "
+            f"{target} holds {', '.join(sorted(names)[:3])} and no {PROTO_FILE}, so it is not "
             "replaced. To do: take another path."
         )
 

@@ -53,10 +53,10 @@ class ModelFolder:
     def is_current(self) -> bool:
         """Whether the folder is still the one that the path leads to."""
         try:
-            found = os.stat(self._place)
+            status = os.stat(self._place)
         except OSError:
             return False
-        return os.path.samestat(found, os.fstat(self._descriptor))
+        return os.path.samestat(status, os.fstat(self._descriptor))
 
     def check_current(self) -> None:
         """Refuse what may have been read of another version, or of one that is being removed.
@@ -173,10 +173,10 @@ class ModelFolder:
             FormatError: folders are nested too deep, or the folder has been replaced.
             OSError: something there cannot be looked at.
         """
-        found = [*self._walk("", 0)]
+        entries = [*self._walk("", 0)]
         # Of a folder that is being removed it may be a part.
         self.check_current()
-        yield from found
+        yield from entries
 
     def _walk(self, below: str, depth: int) -> Iterator[tuple[str, os.stat_result]]:
         if depth > _MAX_DEPTH:

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from savedmodel.files.model_folder import ModelFolder, locate
 from savedmodel.files.sstable import damage
+from savedmodel.protos.wire_format import MAX_VARINT_BYTES, decode_varint
 
 __all__ = ["tensorflow_writer"]
 
@@ -86,8 +87,8 @@ def _fields(file: _File, start: int, end: int) -> Iterator[_Field]:
         if kind == _LENGTH_DELIMITED:
             size, position = _varint(file, position, end)
             if size > end - position:
-                found = f"a field of {size} bytes reaches beyond byte {end}"
-                raise damage(file.path, position, found)
+                flaw = f"a field of {size} bytes reaches beyond byte {end}"
+                raise damage(file.path, position, flaw)
             yield _Field(number, position, position + size)
             position += size
         elif kind == 0:
@@ -99,9 +100,8 @@ def _fields(file: _File, start: int, end: int) -> Iterator[_Field]:
 
 
 def _varint(file: _File, start: int, end: int) -> tuple[int, int]:
-    value = 0
-    for shift, byte in enumerate(file.read(start, min(end - start, 10))):
-        value |= (byte & 0x7F) << 7 * shift
-        if byte < 0x80:
-            return value, start + shift + 1
-    raise damage(file.path, start, "a number has no end")
+    try:
+        value, size = decode_varint(file.read(start, min(end - start, MAX_VARINT_BYTES)), 0)
+    except IndexError as error:
+        raise damage(file.path, start, "a number has no end") from error
+    return value, start + size

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import google_crc32c
 
+from savedmodel.protos.wire_format import MAX_VARINT_BYTES, decode_varint, encode_varint
 from xla_call_module.errors import FormatError
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "damage",
     "decode_table",
     "encode_table",
-    "encode_varint",
     "mask_crc",
     "unmask_crc",
 ]
@@ -43,7 +43,6 @@ _COMPRESSIONS = {1: "snappy"}  # kSnappyCompression in xla/tsl/lib/io/table_opti
 _RESTART_INTERVAL = 16
 _BLOCK_SIZE = 1 << 18  # as in xla/tsl/lib/io/table_options.h, like the interval
 _CRC_MASK_DELTA = 0xA282EAD8
-_LONGEST_VARINT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +60,10 @@ class _Span:
     end: int
 
 
-def damage(path: Path, offset: int, found: str) -> FormatError:
+def damage(path: Path, offset: int, flaw: str) -> FormatError:
     """The error for a file that is not as its format says."""
     return FormatError(
-        f"{path}, byte {offset}: {found}. The file is damaged or of another format. To do: copy it "
+        f"{path}, byte {offset}: {flaw}. The file is damaged or of another format. To do: copy it "
         "again, or write it again."
     )
 
@@ -118,24 +117,21 @@ class Cursor:
         Raises:
             FormatError: it does not end, is not in its shortest form, or is 2^64 or more.
         """
-        value = 0
-        end = min(self.end, self.position + _LONGEST_VARINT)
-        for number, byte in enumerate(self._data[self.position : end]):
-            value |= (byte & 0x7F) << 7 * number
-            if byte < 0x80:
-                break
-        else:
-            raise self.damage("a number has no end")
+        piece = self._data[self.position : min(self.end, self.position + MAX_VARINT_BYTES)]
+        try:
+            value, size = decode_varint(piece, 0)
+        except IndexError as error:
+            raise self.damage("a number has no end") from error
         if value >= 1 << 64:
             raise self.damage("a number has more than 64 bits")
-        if number and not byte:
+        if size > 1 and not piece[size - 1]:
             raise self.damage("a number has more bytes than it needs")
-        self.position += number + 1
+        self.position += size
         return value
 
-    def damage(self, found: str) -> FormatError:
+    def damage(self, flaw: str) -> FormatError:
         """The error for what was found here."""
-        return damage(self.path, self.offset, found)
+        return damage(self.path, self.offset, flaw)
 
 
 def encode_table(records: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -194,15 +190,6 @@ def _shared_length(one: bytes, other: bytes) -> int:
 
 def _encode_span(start: int, block: bytes) -> bytes:
     return encode_varint(start) + encode_varint(len(block) - _TRAILER_SIZE)
-
-
-def encode_varint(value: int) -> bytes:
-    """A number with seven bits in a byte, the lowest first; all but the last have the top bit."""
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes(encoded) + bytes([value])
 
 
 def mask_crc(crc: int) -> int:
@@ -305,8 +292,8 @@ def _decode_restarts(path: Path, data: bytes, span: _Span) -> tuple[tuple[int, .
     kind, masked = struct.unpack_from("<BI", data, span.end)
     computed = google_crc32c.value(data[span.start : span.end + 1])
     if (stored := unmask_crc(masked)) != computed:
-        found = f"a block has the checksum {computed:#010x}, but {stored:#010x} is stored"
-        raise damage(path, span.start, found)
+        flaw = f"a block has the checksum {computed:#010x}, but {stored:#010x} is stored"
+        raise damage(path, span.start, flaw)
     if kind:
         raise FormatError(
             f"{path}, byte {span.end}: a block is compressed by {_COMPRESSIONS.get(kind, kind)}, "

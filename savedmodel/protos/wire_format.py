@@ -15,7 +15,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from savedmodel.protos.schema import Proto, SavedModel
 from xla_call_module.errors import FormatError
 
-__all__ = ["check_wire"]
+__all__ = ["MAX_VARINT_BYTES", "check_wire", "decode_varint", "encode_varint"]
+
+MAX_VARINT_BYTES = 10
 
 # What is smaller cannot fill 100 MB.
 _HARMLESS_SIZE = 1 << 20
@@ -37,6 +39,31 @@ _UNKNOWN = (0, 0, None)
 _TOO_LONG = "a field is longer than what it is in"
 _TOO_DEEP = f"messages are nested over {_MAX_DEPTH} deep"
 _FILLED = "its bytes fill the memory"
+
+
+def encode_varint(value: int) -> bytes:
+    """Return a number as bytes of seven bits, the lowest first; the last lacks the top bit."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(encoded) + bytes([value])
+
+
+def decode_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the number at a position, and where it ends.
+
+    Raises:
+        IndexError: it does not end, in the data or after ten bytes.
+    """
+    value = 0
+    for shift in range(0, 7 * MAX_VARINT_BYTES, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise IndexError("a number of more than ten bytes")
 
 
 def check_wire(file: Path, data: bytes, message: type[Proto] = SavedModel) -> None:
@@ -102,14 +129,14 @@ class _Scan:
             tag = data[position]
             position += 1
             if tag > 0x7F:
-                tag, position = self._varint(start)
+                tag, position = decode_varint(data, start)
             if tag & 7 != _BYTES:
                 position = self._skip(tag & 7, position, end)
                 continue
             size = data[position]
             position += 1
             if size > 0x7F:
-                size, position = self._varint(position - 1)
+                size, position = decode_varint(data, position - 1)
             after = position + size
             if after > end:
                 raise self._refuse(position, _TOO_LONG)
@@ -139,18 +166,6 @@ class _Scan:
             raise self._refuse(position, _TOO_LONG)
         return after
 
-    def _varint(self, position: int) -> tuple[int, int]:
-        value = shift = 0
-        while True:
-            byte = self._data[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value, position
-            if shift > 63:
-                raise self._refuse(position, "a number has more than 64 bits")
-
     def _fields_of(self, descriptor: Any) -> _Fields:
         """Return the cost of each field of a message; one in itself is the same dict again."""
         if (known := self._known.get(descriptor.full_name)) is not None:
@@ -168,8 +183,8 @@ class _Scan:
         is_text = field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
         return 0, 1 if is_text else _PACKED_COST, None
 
-    def _refuse(self, position: int, found: str) -> FormatError:
+    def _refuse(self, position: int, flaw: str) -> FormatError:
         return FormatError(
-            f"{self._file}, byte {position}: {found}, as in no honest file. It is damaged, or "
+            f"{self._file}, byte {position}: {flaw}, as in no honest file. It is damaged, or "
             "made to do harm. To do: write it again."
         )

@@ -151,8 +151,8 @@ def _assemble_slices(index: BundleIndex, key: str) -> _Bytes:
     data = aligned_empty(math.prod(entry.shape) * dtype.itemsize)
     whole = data.view(f"V{dtype.itemsize}").reshape(entry.shape)
     for part in entry.slices:
-        found = read_tensor(index, slice_key(key, part)).view(whole.dtype)
-        whole[extents(part, entry.shape)] = found.reshape(shape_of_slice(part, entry.shape))
+        data_of_part = read_tensor(index, slice_key(key, part)).view(whole.dtype)
+        whole[extents(part, entry.shape)] = data_of_part.reshape(shape_of_slice(part, entry.shape))
     return data
 
 
@@ -169,17 +169,17 @@ def check_slices(index: BundleIndex, key: str) -> None:
         _check_slice(index, key, part, index.entries.get(slice_key(key, part)))
 
 
-def _check_slice(index: BundleIndex, key: str, part: Slice, found: BundleEntry | None) -> None:
+def _check_slice(index: BundleIndex, key: str, part: Slice, entry: BundleEntry | None) -> None:
     """Refuse a slice before memory is set aside for the whole."""
     whole = index.entries[key]
     shape = shape_of_slice(part, whole.shape)
-    if found is None or found.slices or (found.dtype, found.shape) != (whole.dtype, shape):
-        stored = "none" if found is None else f"dtype {found.dtype}, shape {found.shape}"
+    if entry is None or entry.slices or (entry.dtype, entry.shape) != (whole.dtype, shape):
+        stored = "none" if entry is None else f"dtype {entry.dtype}, shape {entry.shape}"
         raise FormatError(
             f"{index.path}: the slice {part} of {key!r} should have an entry of dtype "
             f"{whole.dtype}, shape {shape}; found {stored}. To do: write it again."
         )
-    check_bounds(index, found)
+    check_bounds(index, entry)
 
 
 def read_strings(index: BundleIndex, key: str) -> tuple[bytes, ...]:

@@ -16,7 +16,8 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from savedmodel.files.sstable import encode_varint, mask_crc
+from savedmodel.files.sstable import mask_crc
+from savedmodel.protos.wire_format import encode_varint
 from savedmodel.variables.bundle_layout import (
     BundleStrings,
     BundleTensor,

@@ -101,8 +101,8 @@ class DataFiles:
             if shard_id not in self._descriptors:
                 name = self.name(shard_id)
                 if self._folder.find(name, links=True) is None:
-                    found = f"no file is there, but {self._prefix}.index refers to one"
-                    raise damage(self.path(shard_id), 0, found)
+                    flaw = f"no file is there, but {self._prefix}.index refers to one"
+                    raise damage(self.path(shard_id), 0, flaw)
                 self._descriptors[shard_id] = self._folder.descriptor(name)
             return self._descriptors[shard_id]
 

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from savedmodel.files.sstable import encode_varint
 from savedmodel.protos.schema import Proto
+from savedmodel.protos.wire_format import encode_varint
 
 __all__ = [
     "PIECE_SIZE",

@@ -236,8 +236,8 @@ def _decode_entry(path: Path, record: Record, num_shards: int) -> BundleEntry:
     try:
         pieces = decode_pieces(proto, record.value)
     except ValueError as error:
-        found = f"the entry of {reprlib.repr(record.key)} has {error}"
-        raise damage(path, record.offset, found) from error
+        error_text = f"the entry of {reprlib.repr(record.key)} has {error}"
+        raise damage(path, record.offset, error_text) from error
     entry = BundleEntry(
         dtype=proto.dtype,
         shape=tuple(dim.size for dim in proto.shape.dim),

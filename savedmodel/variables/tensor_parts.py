@@ -123,8 +123,8 @@ class _CheckedTensor:
             start, stop = span_of(box, strides, self._dtype.itemsize)
             data = self._read(start, stop)
             sizes = [end - begin for begin, end in box]
-            found: npt.NDArray[Any] = np.ndarray(sizes, self._dtype, data, strides=strides)
-            out[slices_of(within(box, extent))] = found
+            stored: npt.NDArray[Any] = np.ndarray(sizes, self._dtype, data, strides=strides)
+            out[slices_of(within(box, extent))] = stored
 
     def _read(self, start: int, stop: int) -> _Bytes:
         """These bytes, out of a file that nobody has written to since they were checked."""
@@ -171,5 +171,5 @@ class _CheckedTensor:
                 f"{stored:#010x}",
             )
         if largest > 1:
-            found = f"{show_key(self._key)} is bool, and has a byte {largest}"
-            raise damage(path, offset + start, found)
+            flaw = f"{show_key(self._key)} is bool, and has a byte {largest}"
+            raise damage(path, offset + start, flaw)

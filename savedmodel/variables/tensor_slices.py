@@ -54,7 +54,7 @@ def slice_key(key: str, part: Slice) -> str:
     b'\x00w\x00\x01\x01\x02\x80\x82\x80\x7f'
     """
     name = key.encode("utf-8", "surrogateescape")
-    escaped = re.sub(b"[\0\xff]", lambda found: _ESCAPES[found[0]], name)
+    escaped = re.sub(b"[\0\xff]", lambda match: _ESCAPES[match[0]], name)
     encoded = b"\0" + escaped + b"\0\1"
     encoded += b"\1" + bytes([len(part)])
     for start, length in part:

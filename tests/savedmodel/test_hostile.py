@@ -154,7 +154,7 @@ def _bomb(count, body):
 
 
 def schema_varint(value):
-    from savedmodel.files.sstable import encode_varint
+    from savedmodel.protos.wire_format import encode_varint
 
     return encode_varint(value)
 

@@ -10,7 +10,9 @@ import pytest
 
 import bridge
 import savedmodel
+from savedmodel.model import Cast
 from xla_call_module import from_exported, retarget
+from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.passes.locations import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import run_passes
@@ -87,4 +89,16 @@ def test_no_value_to_write(folder, tmp_path):
     bare = [dataclasses.replace(variable, chunks=None) for variable in model.variables]
     with pytest.raises(StructureError, match="The variable a has no value"):
         savedmodel.write(dataclasses.replace(model, variables=tuple(bare)), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_what_is_around_a_call_is_not_dropped(folder, tmp_path):
+    model = savedmodel.read(folder)
+    outputs = {
+        name: Cast(value, dtype_from_name("float16", where="the test"))
+        for name, value in model.default.output_values.items()
+    }
+    changed = dataclasses.replace(model.default, output_values=outputs)
+    with pytest.raises(StructureError, match="serving_default computes something besides calls"):
+        savedmodel.write(dataclasses.replace(model, signatures=(changed,)), tmp_path / "m")
     assert not (tmp_path / "m").exists()

@@ -15,10 +15,10 @@ from savedmodel.files.sstable import (
     Cursor,
     decode_table,
     encode_table,
-    encode_varint,
     mask_crc,
     unmask_crc,
 )
+from savedmodel.protos.wire_format import encode_varint
 from xla_call_module.errors import FormatError
 
 PATH = Path("a.index")

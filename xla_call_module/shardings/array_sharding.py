@@ -150,13 +150,13 @@ class DeviceOrder:
             group = []
             left = size
             while left > 1:
-                axis, position, found = todo.pop(0)
-                taken = math.gcd(found, left)
-                if taken == min(found, left):
+                axis, position, length = todo.pop(0)
+                taken = math.gcd(length, left)
+                if taken == min(length, left):
                     group.append(((axis, position), taken))
                     left //= taken
-                    if found > taken:
-                        todo.insert(0, (axis, position + 1, found // taken))
+                    if length > taken:
+                        todo.insert(0, (axis, position + 1, length // taken))
                 else:
                     return None
             groups.append([factor for factor in group if factor[1] > 1])
@@ -387,11 +387,11 @@ class Sharding:
     @property
     def is_fully_replicated(self) -> bool:
         """Whether each device that has it has all of it."""
-        found = self.canonical()
-        if found.kind == TILED:
-            return math.prod(found.tiles) == 1
+        canonical = self.canonical()
+        if canonical.kind == TILED:
+            return math.prod(canonical.tiles) == 1
         one = self.placement is not None and self.placement.mesh.size == 1
-        return found.kind in (REPLICATED, MAXIMAL) or one
+        return canonical.kind in (REPLICATED, MAXIMAL) or one
 
     def parts(self, rank: int) -> tuple[int, ...]:
         """Return into how many parts each dimension is split.
@@ -455,9 +455,9 @@ class Sharding:
             for n, size in zip(parts, part, strict=True)
         ]
         copies = math.prod(self.tiles[len(shape) :])
-        found = self.order.devices()
+        numbers = self.order.devices()
         indices = (index for index in itertools.product(*slices) for _ in range(copies))
-        return dict(sorted(zip(found, indices, strict=True)))
+        return dict(sorted(zip(numbers, indices, strict=True)))
 
     def canonical(self) -> Sharding:
         """The same sharding in the form that XLA gives it, which two equal ones share.
@@ -474,7 +474,7 @@ class Sharding:
             return replace(self, order=self.order.canonical())
         rank = len(self.tiles) - len(self.subgroups)
         axes = {
-            kind: [rank + i for i, found in enumerate(self.subgroups) if found == kind]
+            kind: [rank + i for i, subgroup in enumerate(self.subgroups) if subgroup == kind]
             for kind in _SUBGROUPS
         }
         sizes = {kind: math.prod(self.tiles[axis] for axis in axes[kind]) for kind in _SUBGROUPS}
@@ -567,8 +567,8 @@ def place(placement: Placement, rank: int, *, memory: str = "") -> Sharding:
 
     Example:
         >>> mesh = Mesh((MeshAxis("data", 4), MeshAxis("model", 2)))
-        >>> found = place(Placement(mesh, (DimAxes(), DimAxes(("model",)))), rank=2)
-        >>> found.tiles, found.order.devices()
+        >>> sharding = place(Placement(mesh, (DimAxes(), DimAxes(("model",)))), rank=2)
+        >>> sharding.tiles, sharding.order.devices()
         ((1, 2, 4), (0, 2, 4, 6, 1, 3, 5, 7))
     """
     if len(placement.dims) > rank:
@@ -577,8 +577,8 @@ def place(placement: Placement, rank: int, *, memory: str = "") -> Sharding:
         )
     mesh = placement.mesh
     if not mesh.axes:
-        found = maximal(mesh.devices[0]) if mesh.devices else Sharding()
-        return replace(found, memory=memory, placement=placement)
+        sharding = maximal(mesh.devices[0]) if mesh.devices else Sharding()
+        return replace(sharding, memory=memory, placement=placement)
     special = placement.special()
     used = {name for dim in placement.dims for name in dim.names}
     free = [axis.name for axis in mesh.axes if axis.name not in used]
@@ -590,15 +590,15 @@ def place(placement: Placement, rank: int, *, memory: str = "") -> Sharding:
         order = listed_order([mesh.devices[position] for position in order.devices()])
     if mesh.size == 1:
         return Sharding(memory=memory, placement=placement)
-    found = Sharding(TILED, (*parts, *sizes), order, tuple(kinds)).canonical()
-    return replace(found, memory=memory, placement=placement)
+    sharding = Sharding(TILED, (*parts, *sizes), order, tuple(kinds)).canonical()
+    return replace(sharding, memory=memory, placement=placement)
 
 
 def _comparable(sharding: Sharding) -> tuple[object, ...]:
-    found = sharding.canonical()
-    order = found.order.devices() if found.order is not None else ()
-    elements = tuple(map(_comparable, found.elements))
-    return found.kind, found.tiles, order, found.subgroups, elements
+    canonical = sharding.canonical()
+    order = canonical.order.devices() if canonical.order is not None else ()
+    elements = tuple(map(_comparable, canonical.elements))
+    return canonical.kind, canonical.tiles, order, canonical.subgroups, elements
 
 
 def name_axes(sharding: Sharding, mesh: Mesh, rank: int) -> Placement:
@@ -615,8 +615,8 @@ def name_axes(sharding: Sharding, mesh: Mesh, rank: int) -> Placement:
     Example:
         >>> from xla_call_module.shardings.sharding_text import sharding_from_text
         >>> mesh = Mesh((MeshAxis("data", 4), MeshAxis("model", 2)))
-        >>> found = sharding_from_text("{devices=[1,2,4]<=[4,2]T(1,0) last_tile_dim_replicate}")
-        >>> [dim.names for dim in name_axes(found, mesh, rank=2).dims]
+        >>> placement = sharding_from_text("{devices=[1,2,4]<=[4,2]T(1,0) last_tile_dim_replicate}")
+        >>> [dim.names for dim in name_axes(placement, mesh, rank=2).dims]
         [(), ('model',)]
     """
     if sharding.kind == REPLICATED:
@@ -630,9 +630,9 @@ def name_axes(sharding: Sharding, mesh: Mesh, rank: int) -> Placement:
         on_mesh = tiles.reshape([axis.size for axis in mesh.axes])
         coordinates = np.unravel_index(on_mesh, parts) if parts else ()
         dims = tuple(_axes_of(coordinate, mesh) for coordinate in coordinates)
-        found = Placement(mesh, dims)
-        if place(found, rank).is_equivalent_to(sharding):
-            return found
+        placement = Placement(mesh, dims)
+        if place(placement, rank).is_equivalent_to(sharding):
+            return placement
     raise ShardingError(
         f"The sharding {sharding} is none by the axes of the mesh {mesh}. To do: take the mesh "
         "that it was made for."

@@ -66,12 +66,12 @@ def exported_shardings(
         FormatError, ShardingError: one is of a form that is not known.
     """
     named_in, named_out = named_shardings(exported)
-    found = (
+    sides = (
         (named_in, exported.in_shardings_hlo, ranks),
         (named_out, exported.out_shardings_hlo, result_ranks),
     )
     of_arguments, of_results = (
-        tuple(_of_exported(*of_one) for of_one in zip(*of_all, strict=True)) for of_all in found
+        tuple(_of_exported(*of_one) for of_one in zip(*of_all, strict=True)) for of_all in sides
     )
     return of_arguments, of_results
 
@@ -232,7 +232,7 @@ def _from_indices(indices: Sequence[Sequence[Any]], shape: Sequence[int]) -> Sha
     """The tiles of an array of which the part of each device is known, as by `jax.pmap`."""
     starts = [tuple(map(_start, index)) for index in indices]
     known = [sorted({start[axis] for start in starts}) for axis in range(len(shape))]
-    parts = [len(found) for found in known]
+    parts = [len(offsets) for offsets in known]
     copies = len(starts) // math.prod(parts)
     tiles = [tuple(map(list.index, known, start)) for start in starts]
     order = sorted(range(len(starts)), key=lambda device: tiles[device])

@@ -23,8 +23,8 @@ def encode_shardings(lists: Mapping[str, Sequence[Sharding | None]]) -> dict[str
 
     Empty where there is no sharding at all.
     """
-    found = (sharding for members in lists.values() for sharding in members)
-    unique = list(dict.fromkeys(sharding for sharding in found if sharding is not None))
+    given = (sharding for members in lists.values() for sharding in members)
+    unique = list(dict.fromkeys(sharding for sharding in given if sharding is not None))
     if not unique:
         return {}
     numbers = {sharding: number for number, sharding in enumerate(unique)}
@@ -68,9 +68,9 @@ def _to_json(sharding: Sharding) -> dict[str, Any]:
 
 
 def _from_json(fields: Mapping[str, Any]) -> Sharding:
-    found = replace(sharding_from_text(str(fields["hlo"])), memory=str(fields.get("memory", "")))
+    sharding = replace(sharding_from_text(str(fields["hlo"])), memory=str(fields.get("memory", "")))
     if "mesh" not in fields:
-        return found
+        return sharding
     axes = tuple(
         MeshAxis(str(name), operator.index(size), str(kind)) for name, size, kind in fields["mesh"]
     )
@@ -80,4 +80,4 @@ def _from_json(fields: Mapping[str, Any]) -> Sharding:
         for dim in fields["dims"]
     )
     sets = {key: tuple(map(str, fields.get(key, ()))) for key in _SETS}
-    return replace(found, placement=Placement(mesh, dims, **sets))
+    return replace(sharding, placement=Placement(mesh, dims, **sets))

@@ -85,30 +85,30 @@ def sharding_from_text(text: str) -> Sharding:
         return Sharding(TUPLE, elements=tuple(map(sharding_from_text, _elements(plain))))
     if plain[1:-1] in _WORDS and plain == f"{{{plain[1:-1]}}}":
         return Sharding(plain[1:-1])
-    if (found := _MAXIMAL.fullmatch(plain)) is not None:
-        return maximal(int(found[1]))
-    if (found := _TILED.fullmatch(plain)) is None:
+    if (match := _MAXIMAL.fullmatch(plain)) is not None:
+        return maximal(int(match[1]))
+    if (match := _TILED.fullmatch(plain)) is None:
         raise FormatError(
             f"The sharding {text[:200]} has another form than XLA's tiles of devices. To do: "
             "export the function again."
         )
-    if found[4]:
-        order = listed_order(_numbers(found[4]))
+    if match[4]:
+        order = listed_order(_numbers(match[4]))
     else:
-        order = iota_order(_numbers(found[2]), _numbers(found[3] or ""))
-    subgroups = tuple(re.split(", ?", found[5])) if found[5] else ()
-    return Sharding(TILED, _numbers(found[1]), order, (REPLICATED,) if found[6] else subgroups)
+        order = iota_order(_numbers(match[2]), _numbers(match[3] or ""))
+    subgroups = tuple(re.split(", ?", match[5])) if match[5] else ()
+    return Sharding(TILED, _numbers(match[1]), order, (REPLICATED,) if match[6] else subgroups)
 
 
 def _elements(text: str) -> list[str]:
-    found, position = [], 1
+    elements, position = [], 1
     while position < len(text) - 1:
         element = _ELEMENT.match(text, position, len(text) - 1)
         if element is None or element[1].startswith("{{"):
             raise FormatError(f"The sharding {text[:200]} is no tuple of shardings.")
-        found.append(element[1])
+        elements.append(element[1])
         position = element.end()
-    return found
+    return elements
 
 
 def _order_to_text(order: DeviceOrder) -> str:

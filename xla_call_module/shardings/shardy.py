@@ -97,21 +97,21 @@ def placement_from_shardy(text: str, meshes: Mapping[str, Mesh]) -> Placement:
         >>> placement_from_shardy('#sdy.sharding<@mesh, [{"b", ?}, {}]>', {"mesh": mesh}).dims[0]
         DimAxes(names=('b',), is_open=True)
     """
-    found = _SHARDING.fullmatch(text)
-    if found is None:
+    match = _SHARDING.fullmatch(text)
+    if match is None:
         raise FormatError(
             f"{text[:200]} is no sharding of whole axes of a mesh. To do: export the function "
             "again."
         )
-    if found[1].startswith("@"):
-        name = found[1][1:].strip('"')
+    if match[1].startswith("@"):
+        name = match[1][1:].strip('"')
         if name not in meshes:
             raise FormatError(f"{text[:200]} is on the mesh {name}; known are {sorted(meshes)}.")
         mesh = meshes[name]
     else:
-        mesh = mesh_from_shardy(found[1])
-    dims = tuple(DimAxes(_names(d[1]), bool(d[2])) for d in _DIM.finditer(found[2]))
-    return Placement(mesh, dims, _names(found[3]), _names(found[4]))
+        mesh = mesh_from_shardy(match[1])
+    dims = tuple(DimAxes(_names(d[1]), bool(d[2])) for d in _DIM.finditer(match[2]))
+    return Placement(mesh, dims, _names(match[3]), _names(match[4]))
 
 
 def _mesh(mesh: Mesh) -> str:
@@ -138,7 +138,7 @@ def _unquote(text: str) -> str:
     escapes = {b"n": b"\n", b"t": b"\t"}
     data = re.sub(
         rb"\\(?:([0-9a-fA-F]{2})|(.))",
-        lambda found: bytes([int(found[1], 16)]) if found[1] else escapes.get(found[2], found[2]),
+        lambda match: bytes([int(match[1], 16)]) if match[1] else escapes.get(match[2], match[2]),
         text[1:-1].encode(),
     )
     return data.decode(errors="replace")
