@@ -14,7 +14,7 @@ __all__ = ["is_size", "parse_buckets", "parse_sizes"]
 
 
 def parse_sizes(value: Any) -> tuple[int, ...] | None:
-    """Batch sizes, of a whole number or a sequence of them; None for anything else.
+    """Return the batch sizes of a whole number or a sequence of them; None for anything else.
 
     Raises:
         StructureError: a size is not positive.

@@ -54,7 +54,7 @@ class BatchedSignature:
         buckets: Sequence[int] | None = None,
         largest: int | None = None,
     ) -> None:
-        """Take over what was loaded.
+        """Take a loaded signature.
 
         Args:
             signature: whose inputs and results have the batch as their first dimension.
@@ -147,7 +147,7 @@ class BatchedSignature:
         return batch[0]
 
     def _check_rows(self, batch: Any, shared: frozenset[str]) -> None:
-        """Once, see that the operations of the module treat each row for itself.
+        """Refuse a function whose operations do not treat each row for itself; looked at once.
 
         Raises:
             StructureError: they do not, or that is not known.
@@ -279,7 +279,7 @@ class BatchedSignature:
         arrays: Sequence[Any],
         shared: Mapping[str, Any],
     ) -> None:
-        """Once, see whether the results of a batch stay what they are beside other elements.
+        """Refuse a function whose results change beside other elements; tried once.
 
         Raises:
             StructureError: they do not.

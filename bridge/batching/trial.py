@@ -51,7 +51,7 @@ def try_padding(
     buckets: BatchBuckets,
     params: Any,
 ) -> str:
-    """Why it could not be tried, or nothing when it was and the results are the same.
+    """Return the reason why padding could not be tried; empty if the results are the same.
 
     Args:
         signature: what is to be padded.
@@ -107,7 +107,7 @@ def _check_sizes(
 def _choose_others(
     exported: export.Exported, names: Sequence[str], batch: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Sizes of the other dimension variables with which a batch is taken, or None."""
+    """Return sizes of the other dimension variables with which a batch is taken, or None."""
 
     def accepts(sizes: Mapping[str, int]) -> bool:
         return _accepts(exported, {**sizes, **batch})
@@ -193,7 +193,7 @@ class _Trial:
         return repeated
 
     def _fewer(self, sizes: Mapping[str, int]) -> list[int]:
-        """Numbers of rows, an odd and an even one of about half of the bucket.
+        """Return an odd and an even number of rows, of about half of the bucket.
 
         They are some that the function takes, if there are any.
         """

@@ -141,7 +141,7 @@ class Size:
     __rmul__ = __mul__
 
     def __str__(self) -> str:
-        """In the way of `jax.export`, such as `2*b + floordiv(t, 3)`."""
+        """Return a text as `jax.export` has it, such as `2*b + floordiv(t, 3)`."""
         return " + ".join(
             "*".join([*([str(n)] if n != 1 or not atoms else []), *map(_atom_text, atoms)])
             for atoms, n in self.terms
@@ -390,7 +390,7 @@ def _vagueness(dim: Dim) -> int:
 
 
 def atoms_of(dim: Dim) -> Iterable[Atom]:
-    """All atoms of a size, those inside functions included."""
+    """Yield all atoms of a size, those inside functions included."""
     if isinstance(dim, Size):
         for monomial, _ in dim.terms:
             for atom in monomial:

@@ -95,7 +95,7 @@ class _Walker:
     def _block(
         self, block: Any, arguments: Sequence[BatchValue], around: _Values
     ) -> tuple[_Values, list[BatchValue]]:
-        """All values in a block, and those that it returns."""
+        """Return all values in a block, and those that it returns."""
         known = {**around, **dict(zip(block.arguments, arguments, strict=True))}
         for operation in block.operations:
             raw = operation.operation

@@ -35,14 +35,14 @@ def elementwise(op: RowOperation) -> BatchValue:
 
 
 def several(op: RowOperation) -> list[BatchValue]:
-    """`elementwise` of an operation with several results."""
+    """Return the results of an elementwise operation that has several."""
     op.data()
     shape, rows = op.shape_of(op.operands), op.joined()
     return [op.value(shape, rows, index=i) for i in range(len(op.types))]
 
 
 def each(op: RowOperation) -> list[BatchValue]:
-    """Results that are the operands."""
+    """Return the operands as results."""
     return list(op.operands)
 
 

@@ -44,7 +44,7 @@ class _Places:
         return [axis for axis in range(indices.rank) if axis != self.vector]
 
     def window_axes(self, rank: int) -> list[int]:
-        """For each dimension of the slices which one of the array it is."""
+        """The dimension of the array that each dimension of the slices is."""
         return [axis for axis in range(rank) if axis not in (*self.dropped, *self.batching)]
 
 
@@ -100,7 +100,7 @@ def _gathered(op: RowOperation, sizes: Sequence[Dim]) -> BatchValue:
 
 
 def _known_element(op: RowOperation, places: _Places) -> BatchValue | None:
-    """One size of a vector of sizes, at an index that is known."""
+    """Return one size of a vector of sizes, at an index that is known."""
     value, indices = op.operands[:2]
     if value.rank != 1 or value.dims is None or indices.dims is None or len(indices.dims) != 1:
         return None
@@ -169,7 +169,7 @@ def _refuse_batch(op: RowOperation, indices: BatchValue) -> None:
 
 
 def _own_axis(op: RowOperation, indices: BatchValue, places: _Places, axis: int) -> int | None:
-    """Along which dimension of the indices the component for another one counts the rows.
+    """Return the dimension of the indices along which a component counts the rows.
 
     It is the number of each row then; None where it may be another one.
     """

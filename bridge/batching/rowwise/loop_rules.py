@@ -165,7 +165,7 @@ def _operation_of(value: Any, functions: Mapping[str, Any]) -> tuple[str, list[A
 
 
 def _taken_for(value: Any, block: Any) -> set[Any]:
-    """Everything in a block of which a value is computed, itself included."""
+    """Return all values in a block that a value is computed from, itself included."""
     taken = {
         result: [*op.operation.operands, *captured(op.operation)]
         for op in block.operations

@@ -186,7 +186,7 @@ def _batched(op: RowOperation, count: int, shapes: Sequence[Sequence[Dim]]) -> l
 
 
 def linear_algebra(op: RowOperation) -> list[BatchValue]:
-    """Results of matrices, whose rows and columns are the last two dimensions.
+    """Return results of matrices, whose rows and columns are the last two dimensions.
 
     Operands that are no arrays of the same leading dimensions say the shapes of the results.
     """
@@ -215,7 +215,7 @@ def _triangular_solve(op: RowOperation) -> list[BatchValue]:
 
 
 def along_last(op: RowOperation) -> list[BatchValue]:
-    """Results that have another length along the last dimension: the largest elements."""
+    """Return the largest elements, which are fewer along the last dimension."""
     (value, *others) = op.data()
     if others:
         op.plain(*range(1, len(op.operands)))

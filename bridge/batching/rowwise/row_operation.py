@@ -36,7 +36,7 @@ class RowsMixedError(Exception):
     """
 
     def __init__(self, mixing: Mixing) -> None:
-        """Take the reason."""
+        """Take the reason of the refusal."""
         super().__init__(mixing.text)
         self.mixing = mixing
 
@@ -71,7 +71,7 @@ class RowOperation(Attributes):
         return RowsMixedError(Mixing(is_size, f"{describe(self.raw, self.calls)} {reason}"))
 
     def data(self, *indices: int) -> tuple[BatchValue, ...]:
-        """Operands whose elements are taken for themselves, not to say the shape of something.
+        """Return operands that are not sizes: their elements are used as numbers.
 
         Args:
             indices: of the operands; all of them by default.
@@ -85,7 +85,7 @@ class RowOperation(Attributes):
         return tuple(chosen)
 
     def plain(self, *indices: int) -> tuple[BatchValue, ...]:
-        """Operands that are the same for all rows.
+        """Return operands that are the same for all rows.
 
         Raises:
             RowsMixedError: they are not.

@@ -32,7 +32,7 @@ _MAX_ELEMENTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """Why a value may be another one in a batch of other rows.
+    """The reason why a value may be another one in a batch of other rows.
 
     Attributes:
         is_size: whether it depends on the number of rows, not on what is in them.
@@ -126,7 +126,7 @@ class BatchValue:
 
     @property
     def dims(self) -> tuple[Dim | None, ...] | None:
-        """All elements in the order of rows, as many as there are; None where some are unknown."""
+        """The elements in row-major order; None where some are unknown."""
         if self.elements is None:
             return None
         if not all(isinstance(dim, int) for dim in self.shape):

@@ -23,7 +23,7 @@ def _nothing(op: RowOperation) -> Sequence[BatchValue]:
 
 
 def _permutation(op: RowOperation) -> Sequence[BatchValue]:
-    """Permutations of pivots, of which other operands say the shape."""
+    """Return permutations of pivots, of which other operands say the shape."""
     return reducing.along_last(dataclasses.replace(op, operands=op.operands[:1]))
 
 

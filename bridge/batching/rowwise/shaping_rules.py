@@ -57,7 +57,7 @@ def _dynamic_iota(op: RowOperation) -> BatchValue:
 
 
 def _counting(op: RowOperation, shape: Sequence[Dim]) -> BatchValue:
-    """0, 1, 2, … along one dimension."""
+    """Return 0, 1, 2, … along one dimension."""
     axis, rows = op.integer("iota_dimension"), _batch_rows(op, shape)
     is_index = op.element in ("i32", "i64", "ui32", "ui64")
     if rows is None or rows.axis != axis:
@@ -308,7 +308,7 @@ def _size(op: RowOperation) -> BatchValue:
 
 
 def _bitcast(op: RowOperation) -> BatchValue:
-    """Elements of other bits; where they have fewer or more, the last dimension counts them."""
+    """Return elements of other bits; the last dimension counts them where their number changes."""
     (value,) = op.data()
     rank = len(op.types[0])
     shape: list[Dim] = list(value.shape[:rank])

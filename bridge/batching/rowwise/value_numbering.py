@@ -16,7 +16,7 @@ class Numbering:
     """
 
     def __init__(self, functions: Mapping[str, Any]) -> None:
-        """Begin with nothing.
+        """Begin without any numbers.
 
         Args:
             functions: those of the module, by name.

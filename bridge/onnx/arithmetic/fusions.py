@@ -134,7 +134,7 @@ def _mean(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
 
 
 def _is_power(graph: Graph, name: str) -> bool:
-    """Whether a value is a power, around whose mean ONNX Runtime sees normalizations.
+    """Return whether a value is a power, around whose mean ONNX Runtime sees normalizations.
 
     It does not look at the exponent, and takes another epsilon than the graph has.
     """
