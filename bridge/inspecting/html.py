@@ -11,9 +11,8 @@ from xml.etree.ElementTree import Element
 from bridge.inspecting.markup import PAGE_STYLE, element, to_markup
 from bridge.inspecting.pictures import (
     areas_of,
-    draw_array,
     draw_flow,
-    draw_mesh,
+    draw_parts,
     draw_releases,
     draw_sizes,
 )
@@ -193,23 +192,10 @@ def _sharding(sharding: ShardingReport) -> Element:
 
 
 def _array(array: ArraySharding, sharding: ShardingReport) -> Element:
-    shape = ",".join(map(str, array.shape))
-    title = element("p", f"{array.role} ", element("code", f"{array.path} [{shape}]"))
-    if not array.tiles:
-        return element("div", title, element("p", array.text, class_="quiet"))
-    if max(array.parts, default=1) == 1:
-        split = "whole on every device"
-    else:
-        split = f"split by ({', '.join('+'.join(axes) or 'whole' for axes in array.axes)})"
-    label = f"Which part of {array.path} each device has"
-    return element(
-        "div",
-        title,
-        element("p", split, class_="quiet"),
-        element(
-            "div", draw_array(array), draw_mesh(sharding.mesh, array.tiles, label), class_="arrays"
-        ),
-    )
+    name = array.label.removeprefix(f"{array.role} ")
+    title = element("p", f"{array.role} ", element("code", name))
+    drawn = [element("div", *draw_parts(array, sharding), class_="arrays")] if array.tiles else []
+    return element("div", title, element("p", array.partition, class_="quiet"), *drawn)
 
 
 def _sizes(report: FileReport) -> Element:

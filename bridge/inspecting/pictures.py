@@ -18,9 +18,8 @@ from xla_call_module.versions import RELEASES
 __all__ = [
     "Area",
     "areas_of",
-    "draw_array",
     "draw_flow",
-    "draw_mesh",
+    "draw_parts",
     "draw_releases",
     "draw_sharding_picture",
     "draw_sizes",
@@ -280,7 +279,7 @@ def _color(tile: int) -> str:
     return f"hsl({(205 + tile * _HUE_STEP) % 360:.0f} 52% {74 - 7 * (tile % 3)}%)"
 
 
-def draw_mesh(mesh: Sequence[MeshAxis], tiles: Sequence[int], label: str) -> Element:
+def _draw_mesh(mesh: Sequence[MeshAxis], tiles: Sequence[int], label: str) -> Element:
     """Draw the devices in a grid, each with the number and the colour of its part.
 
     The last axis goes from left to right, the others downwards; of a large mesh the first devices
@@ -311,7 +310,7 @@ def _tile(x: float, y: float, tile: int, width: float = _CELL, height: float = _
     return element("g", *parts)
 
 
-def draw_array(array: ArraySharding) -> Element:
+def _draw_array(array: ArraySharding) -> Element:
     """Draw an array cut into its parts: the last split dimension across, the one before down."""
     down, across = _directions(array.parts)
     strides = [math.prod(array.parts[index + 1 :]) for index in range(len(array.parts))]
@@ -333,6 +332,12 @@ def draw_array(array: ArraySharding) -> Element:
     return _svg(170, 136, *drawn, label=f"{array.path} in its parts")
 
 
+def draw_parts(array: ArraySharding, sharding: ShardingReport) -> tuple[Element, Element]:
+    """Draw an array in its parts, and the devices that have them."""
+    label = f"Which part of {array.path} each device has"
+    return _draw_array(array), _draw_mesh(sharding.mesh, array.tiles, label)
+
+
 def _directions(parts: Sequence[int]) -> tuple[int | None, int | None]:
     """Return the dimensions drawn downwards and across: that of columns across, if it is split."""
     split = [index for index, count in enumerate(parts) if count > 1]
@@ -352,11 +357,11 @@ def draw_sharding_picture(sharding: ShardingReport) -> Element:
     drawn = [_line(title, _MARGIN + 12)]
     width, top = _MARGIN + _LETTER * len(title), float(_MARGIN + _LINE + 8)
     for array in sharding.arrays[:_MAX_ARRAYS]:
-        caption = _caption(array)
+        caption = f"{array.label}: {array.partition}"
         drawn.append(_line(caption, top + 12))
         width, top, left = max(width, _MARGIN + _LETTER * len(caption)), top + _LINE, _MARGIN
         bottom = top
-        for picture in _pictures(array, sharding):
+        for picture in draw_parts(array, sharding) if array.is_split else ():
             drawn.append(element("g", picture, transform=f"translate({left:g} {top:g})"))
             left += int(float(picture.get("width", 0))) + 24
             bottom = max(bottom, top + float(picture.get("height", 0)))
@@ -376,22 +381,6 @@ def draw_sharding_picture(sharding: ShardingReport) -> Element:
         height=f"{top:g}",
         xmlns="http://www.w3.org/2000/svg",
     )
-
-
-def _pictures(array: ArraySharding, sharding: ShardingReport) -> list[Element]:
-    if not array.tiles or max(array.parts, default=1) == 1:
-        return []
-    label = f"Which part of {array.path} each device has"
-    return [draw_array(array), draw_mesh(sharding.mesh, array.tiles, label)]
-
-
-def _caption(array: ArraySharding) -> str:
-    what = f"{array.role} {array.path} [{','.join(map(str, array.shape))}]: "
-    if not array.tiles:
-        return what + array.text
-    if max(array.parts, default=1) == 1:
-        return what + "whole on every device"
-    return what + f"split by ({', '.join('+'.join(axes) or 'whole' for axes in array.axes)})"
 
 
 def _line(text: str, y: float) -> Element:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from bridge.core.mesh_text import axes_text, draw_grid
 from bridge.inspecting.report import FileReport, OrderReport, SignatureReport, TensorReport
-from bridge.inspecting.sharding import ArraySharding, ShardingReport
+from bridge.inspecting.sharding import ShardingReport
 from savedmodel.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -158,23 +158,13 @@ def draw_sharding(sharding: ShardingReport) -> list[str]:
     lines = [f"mesh of {devices} devices: {axes_text(axes)} ({sharding.partitioner})"]
     lines += draw_grid(axes, range(devices)) if drawn else []
     for array in sharding.arrays[:_MAX_ARRAYS]:
-        lines.append(_array(array))
-        if drawn and array.tiles and max(array.parts, default=1) > 1:
+        parts = f", {' x '.join(map(str, array.parts))} parts; on each device:"
+        lines.append(f"{array.label}: {array.partition}{parts if array.is_split else ''}")
+        if drawn and array.is_split:
             lines += draw_grid(axes, array.tiles)
     if (rest := len(sharding.arrays) - _MAX_ARRAYS) > 0:
         lines.append(f"and {rest} other arrays")
     return lines
-
-
-def _array(array: ArraySharding) -> str:
-    shape = ",".join(map(str, array.shape))
-    if not array.tiles:
-        return f"{array.role} {array.path} [{shape}]: {array.text}"
-    if max(array.parts, default=1) == 1:
-        return f"{array.role} {array.path} [{shape}]: whole on every device"
-    dims = ", ".join("+".join(axes) or "whole" for axes in array.axes)
-    parts = " x ".join(map(str, array.parts))
-    return f"{array.role} {array.path} [{shape}]: split by ({dims}), {parts} parts; on each device:"
 
 
 def _operations(operations: Mapping[str, int]) -> str:

@@ -53,6 +53,24 @@ class ArraySharding:
     tiles: tuple[int, ...]
     text: str
 
+    @property
+    def label(self) -> str:
+        """The role, the path and the shape, such as `in args[0] [8,16]`."""
+        return f"{self.role} {self.path} [{','.join(map(str, self.shape))}]"
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the array is an even split into several parts."""
+        return bool(self.tiles) and max(self.parts, default=1) > 1
+
+    @property
+    def partition(self) -> str:
+        """The partition in words; a sharding that is no even split as the module writes it."""
+        if not self.tiles:
+            return self.text
+        dims = ", ".join("+".join(axes) or "whole" for axes in self.axes)
+        return f"split by ({dims})" if self.is_split else "whole on every device"
+
 
 @dataclass(frozen=True, slots=True)
 class ShardingReport:
