@@ -23,7 +23,6 @@ from xla_call_module.call import CallModule
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.constants import hoist_constants
 from xla_call_module.passes.gspmd import to_gspmd
-from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.locations import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import (
     ModulePass,
@@ -34,7 +33,6 @@ from xla_call_module.passes.module_pass import (
     run_on_module,
 )
 from xla_call_module.passes.older_forms import call_composites, expand_mhlo_calls
-from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.passes.residuals import split_parsed
 from xla_call_module.passes.retargeting import label_for, serialize_for
 from xla_call_module.versions import Release, parse_release
@@ -94,9 +92,14 @@ def passes_for(target: Target, *, known: Container[str] = ()) -> tuple[ModulePas
     """
     steps: list[ModulePass] = []
     if target.platforms is not None:
+        # It imports JAX, which looking at a file does without, and so does the next.
+        from xla_call_module.passes.platform_selection import select_platforms
+
         # First, since what only another platform runs needs no other pass.
         steps.append(select_platforms(target.platforms))
     if target.portable_linalg:
+        from xla_call_module.passes.linear_algebra import lower_linalg
+
         # Before constants are taken out, as the replacements bring some, and functions.
         steps.append(lower_linalg())
     if target.hoist_from is not None:
