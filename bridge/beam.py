@@ -80,7 +80,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
         model_copies: int | None = None,
         env_vars: Mapping[str, str] | None = None,
     ) -> None:
-        """Say which model, and how to batch; nothing is read yet.
+        """Take the options; nothing is read yet.
 
         Args:
             path: the folder of a SavedModel, its `saved_model.pb`, or a folder with numbered
@@ -128,7 +128,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
         self._batching = {name: value for name, value in options.items() if value is not None}
 
     def load_model(self) -> BatchedModel:
-        """The model, read from its folder.
+        """Return the model, read from its folder.
 
         Raises:
             FormatError: there is none, or it is damaged.
@@ -143,12 +143,12 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
         model: BatchedModel,
         inference_args: Mapping[str, Any] | None = None,
     ) -> Iterable[Any]:
-        """A `PredictionResult` for each element.
+        """Return a `PredictionResult` for each element.
 
         Args:
             batch: the elements.
-            model: what `load_model` gave.
-            inference_args: inputs that all elements share.
+            model: the model that `load_model` returned.
+            inference_args: the inputs that all elements share.
 
         Raises:
             StructureError, DtypeError: they are not what the function takes.
@@ -160,25 +160,25 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
         ]
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
-        """The bytes of the arrays in a batch."""
+        """Return the number of bytes of the arrays in a batch."""
         import jax
         import numpy as np
 
         return sum(int(np.asarray(leaf).nbytes) for leaf in jax.tree.leaves(list(batch)))
 
     def get_metrics_namespace(self) -> str:
-        """The namespace of the metrics that `RunInference` collects."""
+        """Return the namespace of the metrics that `RunInference` collects."""
         return "BeamML_JAX"
 
     def batch_elements_kwargs(self) -> Mapping[str, Any]:
-        """The options of `apache_beam.BatchElements`."""
+        """Return the options of `apache_beam.BatchElements`."""
         return self._batching
 
     def validate_inference_args(self, inference_args: Any) -> None:
-        """Refuse what are no inputs by name.
+        """Refuse inference_args that are no inputs by name.
 
         Raises:
-            StructureError: they are not.
+            StructureError: they are none.
         """
         if inference_args is None:
             return
@@ -200,7 +200,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
         return self._is_shared
 
     def model_copies(self) -> int:
-        """How many models the processes of a machine share."""
+        """Return the number of models that the processes of a machine share."""
         return self._copies or 1
 
 
@@ -218,7 +218,7 @@ class BatchedModel:
         buckets: Sequence[int] | None,
         largest: int | None,
     ) -> None:
-        """Read it; see `ModelHandler`."""
+        """Read the model; see `ModelHandler`."""
         self._folder = folder
         # It is kept, since the values of variables are read from its files.
         self._local = _Copy(folder) if is_remote(folder) else None
@@ -233,7 +233,7 @@ class BatchedModel:
     def run(
         self, batch: Sequence[Any], inference_args: Mapping[str, Any] | None = None
     ) -> tuple[str, list[Any]]:
-        """The folder of the model, and the result for each element."""
+        """Return the folder of the model, and the result for each element."""
         return self._folder, self._call(batch, inference_args)
 
 
@@ -262,16 +262,16 @@ class _Copy:
 
 
 def _remote_identity(address: str) -> list[tuple[str, int, float]]:
-    """The files below an address, with what tells that one was written again."""
+    """Return the files below an address, each with its size and the time of its last write."""
     (matched,) = FileSystems.match([f"{address}/**"])
     return sorted(
-        (found.path, found.size_in_bytes, found.last_updated_in_seconds)
-        for found in matched.metadata_list
+        (file.path, file.size_in_bytes, file.last_updated_in_seconds)
+        for file in matched.metadata_list
     )
 
 
 def _find_model(path: str) -> str:
-    """The folder of a SavedModel: of its file, or of the newest version in a folder of versions."""
+    """Return the folder of a SavedModel: of its file, or the newest in a folder of versions."""
     folder = path.rstrip("/") or path
     if folder.endswith(f"/{PROTO_FILE}") or folder == PROTO_FILE:
         return os.path.dirname(folder) or "."
@@ -292,10 +292,10 @@ def _find_model(path: str) -> str:
 
 
 def _local_files(folder: str) -> set[str]:
-    found = (*Path(folder).glob(PROTO_FILE), *Path(folder).glob(f"*/{PROTO_FILE}"))
-    return {os.path.join(folder, file.relative_to(folder)) for file in found}
+    files = (*Path(folder).glob(PROTO_FILE), *Path(folder).glob(f"*/{PROTO_FILE}"))
+    return {os.path.join(folder, file.relative_to(folder)) for file in files}
 
 
 def _remote_files(folder: str) -> set[str]:
     matched = FileSystems.match([f"{folder}/{PROTO_FILE}", f"{folder}/*/{PROTO_FILE}"])
-    return {found.path for result in matched for found in result.metadata_list}
+    return {file.path for result in matched for file in result.metadata_list}

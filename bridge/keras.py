@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from bridge.layers.artifact import LayerWeight, StaticShape
-from bridge.layers.base import PACKAGE, InitialValues, LayerBase
-from bridge.layers.computation import Runs
+from bridge.layers.computation import MakeRun
+from bridge.layers.layer_base import PACKAGE, InitialValues, LayerBase
 from xla_call_module.errors import DtypeError, MissingDependencyError, PlatformError
 
 try:
@@ -109,7 +109,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
             )
         self.supports_masking = True
         self._seeds = _to_generator(rng)
-        self._begin(
+        self._set_up(
             exported,
             params=params,
             state=state,
@@ -132,45 +132,45 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         self._export_for((keras.tree.map_shape_structure(make, input_shape),), {})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The outputs for inputs, as of any layer."""
+        """Return the outputs for inputs, as any layer does."""
         self._export_for(args, kwargs)
         self._remember_constants()
         return super().__call__(*args, **kwargs)
 
     def call(self, inputs: Any, *more: Any, training: Any = None, **named: Any) -> Any:
-        """The outputs for inputs that are tensors."""
+        """Return the outputs for inputs that are tensors."""
         return self._compute((inputs, *more), named, training)
 
     def compute_output_spec(
         self, inputs: Any, *more: Any, training: Any = None, **named: Any
     ) -> Any:
-        """What is known of the outputs, from the symbolic shapes alone."""
+        """Return the specs of the outputs, from the symbolic shapes alone."""
         function = self._computation.artifact.function(training=bool(training))
         leaves = self._inputs(function, (inputs, *more), named)
-        return self._computation.result_specs(
-            function, leaves, lambda shape, dtype: keras.KerasTensor(shape, dtype.name)
+        return function.output_specs(
+            leaves, lambda shape, dtype: keras.KerasTensor(shape, dtype.name)
         )
 
     def compute_output_shape(self, input_shape: Any, *more: Any) -> Any:
-        """The shapes of the outputs, from the symbolic shapes alone."""
+        """Return the shapes of the outputs, from the symbolic shapes alone."""
         self.build(input_shape)
         function = self._computation.artifact.inference
-        return self._computation.output_shapes(self.name, function, (input_shape, *more))
+        return function.output_shapes(self.name, (input_shape, *more))
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
-        """The mask of the first masked input, for those outputs whose leading axes are its own."""
+        """Return the mask of the first masked input for the outputs that have its leading axes."""
         leaves, masks = keras.tree.flatten(inputs), keras.tree.flatten(previous_mask)
         return self._masks(inputs, leaves, masks)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` makes the layer of: names, flags, and the artifact as text."""
+        """Return the config for `from_config`: names, flags, and the artifact as text."""
         seed = None if self._seeds is None else self._seeds.get_config()["seed"]
         own = self._own_config(InitialValues(self._computation))
         return {**super().get_config(), **own, "seed": seed}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ExportedLayer:
-        """The layer that `get_config` described.
+        """Return the layer that `get_config` described.
 
         Its weights begin as those of the described layer did. A config that has been text, as in
         `to_json` or a file, has no values: its weights are zeros until they are loaded or set.
@@ -183,7 +183,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         generator = keras.random.SeedGenerator(seed) if computation.artifact.takes_keys else None
         return cls(computation, rng=generator, **rest)
 
-    def _describe(self, leaf: Any) -> tuple[StaticShape | None, str]:
+    def _shape_and_dtype(self, leaf: Any) -> tuple[StaticShape | None, str]:
         dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
         shape = leaf.shape if hasattr(leaf, "shape") else np.shape(leaf)
         known = getattr(shape, "rank", 0) is not None  # TensorFlow's may be unknown
@@ -200,11 +200,11 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         return variable
 
     def _make_variable(self, kind: Any, weight: LayerWeight, value: Any, aggregation: str) -> Any:
-        """A variable whose path is that of the layer, and then its own path in the pytree."""
+        """Return a variable whose path is that of the layer, and then its own in the pytree."""
 
         def initial(shape: Any, dtype: Any = None) -> Any:
-            found = np.zeros(shape, weight.dtype.numpy) if value is None else value
-            return keras.ops.convert_to_tensor(found, dtype)
+            initial_value = np.zeros(shape, weight.dtype.numpy) if value is None else value
+            return keras.ops.convert_to_tensor(initial_value, dtype)
 
         *scopes, name = weight.name.split("/")
         with contextlib.ExitStack() as stack:
@@ -229,24 +229,24 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
 
     def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         if keras.backend.backend() == "tensorflow":
-            from bridge.layers.tensorflow import read_variables
+            from bridge.layers.run_in_tensorflow import read_variables
 
             return read_variables([variable.value for variable in variables])
         # A scope of its own has the values themselves, and not what JAX traces.
         with keras.StatelessScope():
             return [keras.ops.convert_to_numpy(variable) for variable in variables]
 
-    def _runs(self) -> Runs:
+    def _make_run(self) -> MakeRun:
         if keras.backend.backend() == "tensorflow":
-            from bridge.layers.tensorflow import to_tensorflow
+            from bridge.layers.run_in_tensorflow import to_tensorflow
 
             return to_tensorflow
-        from bridge.layers.jax import to_jax
+        from bridge.layers.run_in_jax import to_jax
 
         return to_jax
 
     def _draw(self, shape: Sequence[int]) -> Any:
-        """The generator's seed and its counter, as often as there are words for."""
+        """Return the generator's seed and its counter, as often as there are words for."""
         size = int(np.prod(shape))
         pairs = [keras.ops.cast(self._seeds.next(), "uint32") for _ in range((size + 1) // 2)]
         return keras.ops.reshape(keras.ops.concatenate(pairs)[:size], shape)
@@ -264,7 +264,7 @@ class _Constant(keras.Variable):  # type: ignore[misc]  # Keras is untyped
     listener: Callable[[Any], Any] | None = None
 
     def assign(self, value: Any) -> Any:
-        """The value, as any variable's; a loader brings an array."""
+        """Assign a value, as to any variable; a loader brings an array."""
         assigned = super().assign(value)
         if self.listener is not None and isinstance(value, np.ndarray):
             self.listener(value)
@@ -272,7 +272,7 @@ class _Constant(keras.Variable):  # type: ignore[misc]  # Keras is untyped
 
 
 def _to_generator(rng: Any) -> keras.random.SeedGenerator | None:
-    """What keys are drawn from; None where there are none."""
+    """Return the generator that keys are drawn from; None where there are no keys."""
     if rng is None or rng is False or isinstance(rng, keras.random.SeedGenerator):
         return rng or None
     from bridge.layers.layer_state import seed_of

@@ -74,16 +74,16 @@ def mesh_of(saved: Sharded, devices: Sequence[jax.Device] | None = None) -> Mesh
             "device runs on any mesh."
         )
     count = math.prod(mesh.axis_sizes)
-    found = list(jax.devices() if devices is None else devices)
-    if len(found) < count:
+    given = list(jax.devices() if devices is None else devices)
+    if len(given) < count:
         raise ShardingError(
-            f"{exported.fun_name} was exported for {count} devices, and {len(found)} are at hand. "
+            f"{exported.fun_name} was exported for {count} devices, and {len(given)} are at hand. "
             "It is a " + "\n".join(draw_mesh_lines(mesh)) + "\nTo do: make a "
             "mesh with the same names and smaller sizes, on which bridge.load puts it as well; or, "
             f"to try it out, jax.config.update('jax_num_cpu_devices', {count}) before JAX is used."
         )
     return jax.make_mesh(
-        mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types, devices=found[:count]
+        mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types, devices=given[:count]
     )
 
 
@@ -176,13 +176,13 @@ def _exported(saved: Sharded) -> export.Exported:
         saved = load(saved)
     if isinstance(saved, LoadedModel):
         saved = saved.default
-    found: Any = saved.exported if isinstance(saved, LoadedSignature) else saved
-    if not isinstance(found, export.Exported):
+    exported: Any = saved.exported if isinstance(saved, LoadedSignature) else saved
+    if not isinstance(exported, export.Exported):
         raise StructureError(
             f"Expected the folder of a SavedModel, what bridge.load returns, or a "
-            f"jax.export.Exported; got {type(found).__name__}."
+            f"jax.export.Exported; got {type(exported).__name__}."
         )
-    return found
+    return exported
 
 
 def _report(exported: export.Exported) -> ShardingReport | None:
@@ -200,13 +200,13 @@ def _shards(array: ArraySharding) -> tuple[tuple[slice, ...], ...]:
 
 
 def _part(array: ArraySharding, tile: int) -> tuple[slice, ...]:
-    found: list[slice] = []
+    slices: list[slice] = []
     for size, parts in zip(reversed(array.shape), reversed(array.parts), strict=True):
         tile, position = divmod(tile, parts)
         extent = int(size) // parts
         part = slice(None) if parts == 1 else slice(position * extent, (position + 1) * extent)
-        found.insert(0, part)
-    return tuple(found)
+        slices.insert(0, part)
+    return tuple(slices)
 
 
 def _lines(lines: Sequence[str]) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from bridge.layers.artifact import LayerWeight, StaticShape
-from bridge.layers.base import PACKAGE, InitialValues, LayerBase
-from bridge.layers.computation import Runs
+from bridge.layers.computation import MakeRun
+from bridge.layers.layer_base import PACKAGE, InitialValues, LayerBase
 from xla_call_module.errors import MissingDependencyError
 
 try:
@@ -24,12 +24,12 @@ try:
 except ImportError as error:
     raise MissingDependencyError.of("bridge.tf_keras", "tf-keras", extra="tf-keras") from error
 
-from bridge.layers.tensorflow import read_variables, to_tensorflow
+from bridge.layers.run_in_tensorflow import read_variables, to_tensorflow
 from xla_call_module._autograph import exempt_from_autograph
 
 __all__ = ["ExportedLayer"]
 
-_LARGEST_SEED = 1 << 31
+_MAX_SEED = 1 << 31
 
 tf_keras.saving.register_keras_serializable(package=PACKAGE)(InitialValues)
 
@@ -101,7 +101,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         super().__init__(trainable=as_a_whole, autocast=False, **kwargs)
         self.supports_masking = True
         self._seeds = None
-        self._begin(
+        self._set_up(
             exported,
             params=params,
             state=state,
@@ -123,54 +123,52 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         self._export_for((_specs(input_shape, self.compute_dtype),), {})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The outputs for inputs, as of any layer."""
+        """Return the outputs for inputs, as any layer does."""
         self._export_for(args, kwargs)
         self._remember_constants()
         return super().__call__(*args, **kwargs)
 
     @exempt_from_autograph
     def call(self, inputs: Any, *more: Any, training: Any = None, **named: Any) -> Any:
-        """The outputs for inputs that are tensors."""
+        """Return the outputs for inputs that are tensors."""
         if not self._computation.constants_are_known and _is_being_built():
             function = self._computation.artifact.inference
             leaves = self._inputs(function, (inputs, *more), named)
-            return self._computation.result_specs(
-                function, leaves, lambda shape, dtype: tf.compat.v1.placeholder(dtype.name, shape)
+            return function.output_specs(
+                leaves, lambda shape, dtype: tf.compat.v1.placeholder(dtype.name, shape)
             )
         return self._compute((inputs, *more), named, training)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """The shapes of the outputs, from the symbolic shapes alone."""
+        """Return the shapes of the outputs, from the symbolic shapes alone."""
         shapes = _plain(input_shape)
         self.build(shapes)
         function = self._computation.artifact.inference
-        found = self._computation.output_shapes(self.name, function, (shapes,))
-        return _map_shapes(tf.TensorShape, found)
+        shapes_of_outputs = function.output_shapes(self.name, (shapes,))
+        return _map_shapes(tf.TensorShape, shapes_of_outputs)
 
     def compute_output_signature(self, input_signature: Any) -> Any:
-        """What is known of the outputs, from the symbolic shapes alone."""
+        """Return the specs of the outputs, from the symbolic shapes alone."""
         self._export_for((input_signature,), {})
         function = self._computation.artifact.inference
         leaves = self._inputs(function, (input_signature,), {})
-        return self._computation.result_specs(
-            function, leaves, lambda shape, dtype: tf.TensorSpec(shape, dtype.name)
-        )
+        return function.output_specs(leaves, lambda shape, dtype: tf.TensorSpec(shape, dtype.name))
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """The mask of the first masked input, for those outputs whose leading axes are its own."""
+        """Return the mask of the first masked input for the outputs that have its leading axes."""
         if mask is None:
             return None
         return self._masks(inputs, tf.nest.flatten(inputs), tf.nest.flatten(mask))
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` makes the layer of: names, flags, and the artifact as text."""
+        """Return the config for `from_config`: names, flags, and the artifact as text."""
         seed = None if self._seeds is None else self._seed
         own = self._own_config(InitialValues(self._computation))
         return {**super().get_config(), **own, "seed": seed}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ExportedLayer:
-        """The layer that `get_config` described.
+        """Return the layer that `get_config` described.
 
         Its weights begin as those of the described layer did. A config that has been text, as in
         `to_json` or a file, has no values: its weights are zeros until they are loaded or set.
@@ -181,17 +179,17 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         computation, rest = cls._read_config(config)
         return cls(computation, rng=computation.artifact.takes_keys, **rest)
 
-    def _describe(self, leaf: Any) -> tuple[StaticShape | None, str]:
+    def _shape_and_dtype(self, leaf: Any) -> tuple[StaticShape | None, str]:
         dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
         shape = tf.TensorShape(leaf.shape if hasattr(leaf, "shape") else np.shape(leaf))
         return None if shape.rank is None else tuple(shape), tf.as_dtype(dtype).name
 
     def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
-        """A variable whose name is that of the layer, and then its path in the pytree."""
+        """Return a variable whose name is that of the layer, and then its path in the pytree."""
 
         def initial(shape: Any, dtype: Any = None, **_: Any) -> Any:
-            found = np.zeros(shape, weight.dtype.numpy) if value is None else value
-            return tf.convert_to_tensor(found, dtype)
+            initial_value = np.zeros(shape, weight.dtype.numpy) if value is None else value
+            return tf.convert_to_tensor(initial_value, dtype)
 
         first, mean = tf.VariableAggregation.ONLY_FIRST_REPLICA, tf.VariableAggregation.MEAN
         average = mean if weight.dtype.differentiable else first
@@ -210,7 +208,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         return self._make_weight(constant, value, is_state=False)
 
     def _make_seeds(self, seed: int) -> Any:
-        """A variable that has the seed and a counter."""
+        """Return a variable that has the seed and a counter."""
         with tf.name_scope(self.name):
             return self.add_weight(
                 name="seed_generator_state",
@@ -230,11 +228,11 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
     def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         return read_variables(variables)
 
-    def _runs(self) -> Runs:
+    def _make_run(self) -> MakeRun:
         return to_tensorflow
 
     def _draw(self, shape: Sequence[int]) -> Any:
-        """The seed and the counter, as often as there are words for."""
+        """Return the seed and the counter, as often as there are words for."""
         size, pairs = int(np.prod(shape)), []
         for _ in range((size + 1) // 2):
             pairs.append(tf.cast(tf.identity(self._seeds), tf.uint32))
@@ -257,14 +255,14 @@ def _is_being_built() -> bool:
 
 def _first_seed(rng: Any) -> int:
     if rng is True:
-        return random.randrange(_LARGEST_SEED)
+        return random.randrange(_MAX_SEED)
     from bridge.layers.layer_state import seed_of
 
     return seed_of(rng) or 0
 
 
 def _plain(shape: Any) -> Any:
-    """A nested structure of shapes as tuples."""
+    """Return a nested structure of shapes as tuples."""
     return _map_shapes(lambda one: tuple(tf.TensorShape(one).as_list()), shape)
 
 

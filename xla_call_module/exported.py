@@ -55,6 +55,7 @@ __all__ = [
     "strip_exported",
     "to_exported",
     "to_jax_checks",
+    "with_flat_trees",
 ]
 
 # How a user may name a safety check.
@@ -211,10 +212,16 @@ def strip_exported(exported: export.Exported, *, allow_flat_trees: bool) -> Carr
         except (TypeError, ValueError):  # not all of its classes are registered
             if not allow_flat_trees:
                 raise error from None
-    flat_in = tree_util.tree_structure((tuple(exported.in_avals), {}))
-    flat_out = tree_util.tree_structure(tuple(exported.out_avals))
-    flat = dataclasses.replace(bare, in_tree=flat_in, out_tree=flat_out)
-    return Carried(bytes(flat.serialize()), trees)
+    return Carried(bytes(with_flat_trees(bare).serialize()), trees)
+
+
+def with_flat_trees(exported: export.Exported) -> export.Exported:
+    """Return the same `Exported` as a function of flat arguments that returns a tuple."""
+    return dataclasses.replace(
+        exported,
+        in_tree=tree_util.tree_structure((tuple(exported.in_avals), {})),
+        out_tree=tree_util.tree_structure(tuple(exported.out_avals)),
+    )
 
 
 def to_exported(call: CallModule) -> export.Exported:

@@ -18,7 +18,7 @@ from jax import experimental
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from bridge.calling_tf.concrete_functions import Traced
+from bridge.calling_tf.concrete_functions import TracedFunction
 from bridge.calling_tf.variables import path_of, read, to_array, to_numpy, to_tensor
 from bridge.core._jax import is_for_export, is_staging
 from xla_call_module.errors import StructureError, UnsupportedError
@@ -30,7 +30,7 @@ Arrays = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """How TensorFlow is called back.
+    """A call of TensorFlow from the program that JAX runs.
 
     Attributes:
         ordered: whether the calls keep their order, and happen even if no result is used.
@@ -42,9 +42,12 @@ class Callback:
     keeps_arguments: bool
 
     def run(
-        self, traced: Traced, results: Sequence[jax.ShapeDtypeStruct], arguments: Sequence[Any]
+        self,
+        traced: TracedFunction,
+        results: Sequence[jax.ShapeDtypeStruct],
+        arguments: Sequence[Any],
     ) -> list[Any]:
-        """The results of a call now, or in the program that is being traced.
+        """Return the results of a call now, or in the program that is being traced.
 
         Raises:
             StructureError: a result has another shape than was declared.
@@ -69,45 +72,45 @@ class Callback:
 
 
 def runs_now(arguments: Sequence[Any]) -> bool:
-    """Whether these are values, and not what JAX traces a program with."""
+    """Whether arguments are values, and not tracers."""
     return not is_staging() and not any(isinstance(x, jax.core.Tracer) for x in arguments)
 
 
 def call_now(
-    traced: Traced, results: Sequence[jax.ShapeDtypeStruct], arguments: Sequence[Any]
+    traced: TracedFunction, results: Sequence[jax.ShapeDtypeStruct], arguments: Sequence[Any]
 ) -> list[Any]:
-    """The results of TensorFlow as JAX arrays; on the CPU nothing is copied.
+    """Return the results of TensorFlow as JAX arrays; on the CPU nothing is copied.
 
     Raises:
         StructureError: a result has another shape than was declared.
     """
-    found = _call(traced, results, [to_tensor(x) for x in arguments])
-    return [to_array(tensor) for tensor in found]
+    tensors = _call(traced, results, [to_tensor(x) for x in arguments])
+    return [to_array(tensor) for tensor in tensors]
 
 
 def _call(
-    traced: Traced, results: Sequence[jax.ShapeDtypeStruct], tensors: Sequence[tf.Tensor]
+    traced: TracedFunction, results: Sequence[jax.ShapeDtypeStruct], tensors: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     with tf.init_scope():
-        found: list[tf.Tensor] = list(traced.concrete(*tensors))
-    for index, (tensor, spec) in enumerate(zip(found, results, strict=True)):
+        returned: list[tf.Tensor] = list(traced.concrete(*tensors))
+    for index, (tensor, spec) in enumerate(zip(returned, results, strict=True)):
         if tuple(tensor.shape) != spec.shape:
             raise StructureError(
                 f"Result {index} of {traced.name} has the shape {tuple(tensor.shape)}; declared "
                 f"was {spec.shape}. To do: pass the right one as shapes=."
             )
-    return found
+    return returned
 
 
 def read_at_run_time(
     captures: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct], *, name: str
 ) -> Sequence[jax.Array]:
-    """The values as they are whenever the program that is being traced runs.
+    """Return the values of variables at the time when the program that is being traced runs.
 
     Args:
         captures: the variables.
-        specs: as `to_spec` has them.
-        name: of the function that reads them, for messages.
+        specs: their shapes and dtypes, as `to_spec` returns them.
+        name: the name of the function that reads them, for messages.
 
     Raises:
         UnsupportedError: when the program is exported.
@@ -116,8 +119,8 @@ def read_at_run_time(
         return ()
 
     def call_back() -> Sequence[Any]:
-        found: Sequence[jax.Array] = jax.pure_callback(lambda: read(captures), list(specs))
-        return [jnp.asarray(value) for value in found]
+        values: Sequence[jax.Array] = jax.pure_callback(lambda: read(captures), list(specs))
+        return [jnp.asarray(value) for value in values]
 
     def refuse() -> Sequence[Any]:
         raise UnsupportedError(
@@ -135,13 +138,13 @@ def read_at_run_time(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeferredCall:
-    """The forms of one call.
+    """A call that is one thing in an export, and another one in a program that JAX runs.
 
     Attributes:
-        name: of the function, for messages.
-        exported: what it is in a program that is exported.
-        compiled: what it is in one that JAX runs; None where it must be exported.
-        now: what computes it of values.
+        name: the name of the function, for messages.
+        exported: the function in a program that is exported.
+        compiled: the function in a program that JAX runs; None where it must be exported.
+        now: the function of values.
     """
 
     name: str
@@ -151,18 +154,18 @@ class DeferredCall:
 
 
 def defer(call: DeferredCall, like: Callable[..., Arrays], operands: Arrays) -> list[Any]:
-    """The results of a call in the program that is being traced.
+    """Return the results of a deferred call in the program that is being traced.
 
     Args:
-        call: its forms.
+        call: the call.
         like: a function of the operands with the same results and effects.
-        operands: what it is called with.
+        operands: the operands.
     """
     traced = jax.make_jaxpr(like)(*operands)
-    found: list[Any] = _DEFERRED.bind(
+    results: list[Any] = _DEFERRED.bind(
         *operands, call=call, results=tuple(traced.out_avals), outside=frozenset(traced.effects)
     )
-    return found
+    return results
 
 
 def _run_now(*operands: Any, call: DeferredCall, **_: Any) -> Arrays:
@@ -192,7 +195,7 @@ def _compiled(call: DeferredCall) -> Callable[..., Arrays]:
 
 
 def _define() -> Primitive:
-    """The primitive, with what JAX asks of one; others are around it for derivatives and maps."""
+    """Return the primitive; `custom_jvp` and `custom_vmap` are around it."""
     primitive = Primitive("deferred_call_of_tensorflow")
     primitive.multiple_results = True
     primitive.def_impl(_run_now)

@@ -14,7 +14,7 @@ from jax import tree_util
 
 from bridge.calling_tf.callbacks import Callback, read_at_run_time
 from bridge.calling_tf.concrete_functions import (
-    Traced,
+    TracedFunction,
     call_with_tensors,
     flatten_results,
     name_of,
@@ -22,7 +22,7 @@ from bridge.calling_tf.concrete_functions import (
     to_callable,
     trace,
 )
-from bridge.calling_tf.derivatives import Spliced
+from bridge.calling_tf.derivatives import CompiledFunction
 from bridge.calling_tf.embedding import Embedding
 from bridge.calling_tf.graph_nodes import is_stateful, stateful_operations
 from bridge.calling_tf.results import declared_results, infer_results
@@ -53,7 +53,7 @@ __all__ = ["CallOptions", "CalledFunction"]
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """What was asked of `bridge.call_tf`.
+    """The options of `bridge.call_tf`.
 
     Attributes:
         variables: `live`, `argument` or `constant`.
@@ -74,14 +74,14 @@ class CallOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
+class _BoundCall:
     """A call made ready for arguments of one structure, shape and dtype.
 
     Attributes:
-        run: the leaves of the arguments, then the values of the variables -> the results.
+        run: a function of the leaves of the arguments, then of the values of the variables.
         out_tree: the structure of the results.
-        variables: those that the function reads.
-        specs: what `run` takes for them.
+        variables: the variables that the function reads.
+        specs: the shape and dtype in which `run` takes the value of each variable.
     """
 
     run: Callable[..., Sequence[jax.Array]]
@@ -90,7 +90,7 @@ class _Bound:
     specs: tuple[jax.ShapeDtypeStruct, ...]
 
 
-_is_free = transformation_query()
+_is_outside_transformations = transformation_query()
 
 
 @exempt_from_autograph
@@ -98,23 +98,23 @@ class CalledFunction:
     """A TensorFlow function as a JAX function; `bridge.call_tf` makes it."""
 
     def __init__(self, fun_tf: Any, options: CallOptions) -> None:
-        """Nothing is traced before the first call."""
+        """Take a function; nothing is traced before the first call."""
         self._options = options
         self.__name__ = name_of(fun_tf)
         self.__doc__ = getattr(fun_tf, "__doc__", None)
         self._source = fun_tf
         self._function = to_callable(fun_tf)
         self._mode = options.variables
-        self._bound: dict[Hashable, _Bound] = {}
+        self._bound: dict[Hashable, _BoundCall] = {}
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
-        """Which function is called."""
+        """Return the name of the function."""
         return f"<bridge.call_tf of {self.__name__}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The results of the TensorFlow function as JAX arrays."""
-        if _is_free():
+        """Return the results of the TensorFlow function as JAX arrays."""
+        if _is_outside_transformations():
             require_own_runtime(f"what {self.__name__} returns")
         given: Mapping[str, Any] = {}
         if self._mode == "argument":
@@ -129,7 +129,7 @@ class CalledFunction:
         return tree_util.tree_unflatten(bound.out_tree, bound.run(*leaves))
 
     def variables(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
-        """The values of the variables, as `variables="argument"` takes them.
+        """Return the values of the variables, as `variables="argument"` takes them.
 
         Those are what JAX can differentiate with respect to; variables of other dtypes stay live.
 
@@ -151,7 +151,7 @@ class CalledFunction:
         return {name: jax.device_put(value) for (_, name), value in zip(names, values, strict=True)}
 
     def _names(self) -> list[tuple[tf.Variable, str]]:
-        """The variables that are arguments, with the names that they have there."""
+        """Return the variables that are arguments, with the names that they have there."""
         with self._lock:
             known = {id(variable): variable for variable in variables_of(self._source) or ()}
             for bound in self._bound.values():
@@ -162,15 +162,15 @@ class CalledFunction:
 
     def _split_variables(self, args: tuple[Any, ...]) -> tuple[Mapping[str, Any], tuple[Any, ...]]:
         if not args or not isinstance(args[0], Mapping):
-            found = type(args[0]).__name__ if args else "no argument"
+            kind = type(args[0]).__name__ if args else "no argument"
             raise StructureError(
                 f"{self.__name__} was made with variables='argument', so its first argument is the "
-                f"dict of variables that its attribute `variables` returns; got {found}."
+                f"dict of variables that its attribute `variables` returns; got {kind}."
             )
         return args[0], args[1:]
 
-    def _values(self, bound: _Bound, given: Mapping[str, Any]) -> Sequence[Any]:
-        """The values of the variables, for a run now or in a program that is being traced."""
+    def _values(self, bound: _BoundCall, given: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the values of the variables, now or in a program that is being traced."""
         if self._mode != "argument":
             return self._own_values(bound.variables, bound.specs)
         names = {id(variable): name for variable, name in self._names()}
@@ -194,7 +194,7 @@ class CalledFunction:
             return read(variables)
         return read_at_run_time(variables, specs, name=self.__name__)
 
-    def _bind(self, tree: tree_util.PyTreeDef, leaves: Sequence[Any]) -> _Bound:
+    def _bind(self, tree: tree_util.PyTreeDef, leaves: Sequence[Any]) -> _BoundCall:
         config: Any = jax.config  # its values are attributes that JAX adds when it is imported
         key = (tree, config.jax_enable_x64, *((_key_of(leaf.shape), leaf.dtype) for leaf in leaves))
         bound = self._bound.get(key)
@@ -203,7 +203,7 @@ class CalledFunction:
                 bound = self._bound[key] = self._bound.get(key) or self._trace(tree, leaves)
         return bound
 
-    def _trace(self, tree: tree_util.PyTreeDef, leaves: Sequence[Any]) -> _Bound:
+    def _trace(self, tree: tree_util.PyTreeDef, leaves: Sequence[Any]) -> _BoundCall:
         function, name = self._function, self.__name__
         out_tree = tree
         survive_forks()
@@ -220,56 +220,57 @@ class CalledFunction:
         specs = [_to_spec(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
         if not self._options.compiled:
             _refuse_symbols(specs, tree)
-        traced = trace(flat, specs, name=name, compiled=self._spliced)
+        traced = trace(flat, specs, name=name, compiled=self._is_compiled)
         declared = declared_results(traced, out_tree, self._options.shapes)
         if declared is None and not all(map(is_static, specs)):
             declared = infer_results(flat, specs, name=name)
-        spliced = self._to_function(traced, declared)
+        compiled = self._to_function(traced, declared)
         variables = traced.variables if self._takes_variables else ()
 
         def run(*inputs: Any) -> list[Any]:
             arguments = map(to_physical, inputs[: len(specs)])
-            return spliced(*arguments, *inputs[len(specs) :])
+            return compiled(*arguments, *inputs[len(specs) :])
 
         run.__name__ = run.__qualname__ = name
-        return _Bound(
-            run=jax.jit(run, inline=True) if self._spliced else run,
+        return _BoundCall(
+            run=jax.jit(run, inline=True) if self._is_compiled else run,
             out_tree=out_tree,
             variables=variables,
             specs=tuple(to_spec(variable, traced) for variable in variables),
         )
 
     def _to_function(
-        self, traced: Traced, declared: tuple[jax.ShapeDtypeStruct, ...] | None
-    ) -> Spliced:
-        if self._spliced:
-            return Spliced(traced, traced.variables, results=declared)
+        self, traced: TracedFunction, declared: tuple[jax.ShapeDtypeStruct, ...] | None
+    ) -> CompiledFunction:
+        if self._is_compiled:
+            return CompiledFunction(traced, traced.variables, results=declared)
         effects = self._options.has_side_effects
         effects = is_stateful(traced.concrete) if effects is None else effects
         # TensorFlow itself reads the variables.
         if self._options.graph:
             variables = traced.variables if self._takes_variables else ()
-            return Spliced(
+            return CompiledFunction(
                 traced,
                 variables,
                 results=declared,
                 runner=Embedding(effects, self._options.only_exported),
             )
         keeps = bool(stateful_operations(traced.concrete))
-        return Spliced(traced, (), results=declared, runner=Callback(effects, keeps))
+        return CompiledFunction(traced, (), results=declared, runner=Callback(effects, keeps))
 
     @property
     def _takes_variables(self) -> bool:
         """Whether JAX hands over the values; else TensorFlow itself reads its variables."""
-        return self._spliced or (self._options.graph and self._mode != "live")
+        return self._is_compiled or (self._options.graph and self._mode != "live")
 
     @property
-    def _spliced(self) -> bool:
+    def _is_compiled(self) -> bool:
+        """Whether JAX's program has the function as StableHLO."""
         return self._options.compiled and not self._options.graph
 
 
 def _to_array(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> Any:
-    """What JAX takes for a leaf of the arguments; of a tensor on the CPU the same memory."""
+    """Return a leaf of the arguments as JAX takes it; a tensor on the CPU is not copied."""
     if isinstance(leaf, jax.Array):
         return leaf
     if isinstance(leaf, tf.Variable):
@@ -294,7 +295,7 @@ def _to_array(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> Any:
 
 
 def _to_spec(leaf: Any, path: str) -> jax.ShapeDtypeStruct:
-    """The shape and dtype of the tensor that the TensorFlow function gets."""
+    """Return the shape and dtype of the tensor that the TensorFlow function gets."""
     if is_key(leaf):
         data = key_data_aval(leaf)
         return jax.ShapeDtypeStruct(data.shape, data.dtype)
@@ -314,6 +315,6 @@ def _refuse_symbols(specs: Sequence[jax.ShapeDtypeStruct], tree: tree_util.PyTre
 
 
 def _key_of(shape: tuple[Any, ...]) -> Hashable:
-    """Symbolic dimensions of different scopes cannot be compared."""
+    """Return a key for a shape, since symbolic dimensions of other scopes cannot be compared."""
     scopes = [id(dim.scope) for dim in shape if not isinstance(dim, int)]
     return (str(shape), *scopes) if scopes else shape

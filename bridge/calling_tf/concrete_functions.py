@@ -1,4 +1,4 @@
-"""What stands for a TensorFlow function -> its concrete function for some shapes and dtypes."""
+"""A TensorFlow function of any kind -> its concrete function for some shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xla_call_module.exported import result_paths
 __all__ = [
     "FlatFunction",
     "ResultDtypeError",
-    "Traced",
+    "TracedFunction",
     "call_with_tensors",
     "flatten_results",
     "name_of",
@@ -42,11 +42,11 @@ class ResultDtypeError(DtypeError, ValueError):
 
 
 def to_callable(fun_tf: Any) -> Callable[..., Any]:
-    """A callable of tensors.
+    """Return a callable of tensors.
 
     Args:
-        fun_tf: anything that can be called, what
-            `tf.saved_model.load` returns, or the path of a SavedModel.
+        fun_tf: a callable, the object that `tf.saved_model.load` returns, or the path of a
+            SavedModel.
 
     Raises:
         ArgumentError: there is nothing to call.
@@ -84,7 +84,7 @@ def _load(folder: str) -> Any:
 
 
 def _keeping_alive(signature: Callable[..., Any], loaded: Any) -> Callable[..., Any]:
-    """The signature, which by itself does not own the variables of what was loaded."""
+    """Return a signature that keeps the variables of its SavedModel alive, as it alone does not."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         assert loaded is not None
@@ -95,19 +95,19 @@ def _keeping_alive(signature: Callable[..., Any], loaded: Any) -> Callable[..., 
 
 
 def name_of(fun_tf: Any) -> str:
-    """What messages and the compiled program call a function."""
+    """Return the name of a function for messages and for the compiled program."""
     if isinstance(fun_tf, (str, os.PathLike)):
         return os.path.basename(os.fspath(fun_tf).rstrip(os.sep)) or "saved_model"
     if isinstance(fun_tf, functools.partial):
         return name_of(fun_tf.func)
     for attribute in ("__name__", "name"):
-        if isinstance(found := getattr(fun_tf, attribute, None), str) and found:
-            return found
+        if isinstance(name := getattr(fun_tf, attribute, None), str) and name:
+            return name
     return type(fun_tf).__name__
 
 
 def flatten_results(results: Any, name: str) -> tuple[list[tf.Tensor], tree_util.PyTreeDef]:
-    """The tensors that a function returned, and the structure around them.
+    """Return the tensors that a function returned, and the structure around them.
 
     Raises:
         StructureError: one of them is no tensor, such as a sparse one.
@@ -141,7 +141,7 @@ def flatten_results(results: Any, name: str) -> tuple[list[tf.Tensor], tree_util
 
 
 def symbolic_tensor(tensor: tf.Tensor, path: str) -> ArgumentError:
-    """The error for an argument without a value, as those of a `tf.function` are."""
+    """Return the error for an argument without a value, as those of a `tf.function` are."""
     return ArgumentError(
         f"{path} is {tensor!r:.80}, a tensor of a graph that TensorFlow is tracing; JAX needs its "
         "value. To do: convert the JAX program, and call that in the graph, as in "
@@ -152,7 +152,7 @@ def symbolic_tensor(tensor: tf.Tensor, path: str) -> ArgumentError:
 def call_with_tensors(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], name: str
 ) -> Any:
-    """What a function returns for tensors.
+    """Call a function with tensors.
 
     Raises:
         ArgumentError: it is a `tf.function` with a signature that they do not fit; or it takes one
@@ -187,17 +187,17 @@ def call_with_tensors(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Traced:
+class TracedFunction:
     """A function that TensorFlow has traced.
 
     Attributes:
-        name: for messages and for the compiled program.
+        name: the name for messages and for the compiled program.
         function: the `tf.function`, which can tell its compiled form.
-        concrete: its concrete function.
-        arguments: what it takes.
-        results: for each result its shape, with None for a dimension or a rank that is not known,
-            and its dtype.
-        captures: what it takes besides the arguments, in TensorFlow's order: variables, constant
+        concrete: the concrete function.
+        arguments: the shapes and dtypes of the arguments.
+        results: the shape, with None for a dimension or a rank that is not known, and the dtype of
+            each result.
+        captures: the inputs besides the arguments, in TensorFlow's order: variables, constant
             tensors, and handles of other resources.
     """
 
@@ -210,8 +210,8 @@ class Traced:
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
-        """Those that the function reads, each once."""
-        return tuple(found for found in self.captures if isinstance(found, tf.Variable))
+        """The variables that the function reads, each once."""
+        return tuple(captured for captured in self.captures if isinstance(captured, tf.Variable))
 
     @property
     def tensor_specs(self) -> list[tf.TensorSpec]:
@@ -220,7 +220,7 @@ class Traced:
 
 
 def to_tensor_specs(specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.TensorSpec]:
-    """The same shapes and dtypes for TensorFlow, with None for a symbolic dimension."""
+    """Return shapes and dtypes for TensorFlow, with None for a symbolic dimension."""
     return [
         tf.TensorSpec(
             [dim if isinstance(dim, int) else None for dim in spec.shape],
@@ -231,7 +231,7 @@ def to_tensor_specs(specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.TensorSpec
 
 
 def to_tensorflow_dtype(dtype: Any, *, where: str) -> tf.DType:
-    """TensorFlow's name of a dtype.
+    """Return the TensorFlow dtype of a dtype.
 
     Raises:
         DtypeError: it has none.
@@ -241,15 +241,15 @@ def to_tensorflow_dtype(dtype: Any, *, where: str) -> tf.DType:
 
 def trace(
     flat: FlatFunction, specs: Sequence[jax.ShapeDtypeStruct], *, name: str, compiled: bool = True
-) -> Traced:
-    """The concrete function, traced outside of every graph.
+) -> TracedFunction:
+    """Return the concrete function, traced outside of every graph.
 
     Results with 64 bits are cast to what JAX has while `jax_enable_x64` is off.
 
     Args:
-        flat: what is traced.
-        specs: its arguments.
-        name: for messages.
+        flat: the function.
+        specs: the shapes and dtypes of its arguments.
+        name: the name for messages.
         compiled: whether XLA will compile it.
 
     Raises:
@@ -264,7 +264,7 @@ def trace(
     with eager_mode(), gradients_for_xla():
         function = tf.function(run, autograph=False, jit_compile=compiled or None)
         concrete = function.get_concrete_function(*to_tensor_specs(specs))
-    return Traced(
+    return TracedFunction(
         name=name,
         function=function,
         concrete=concrete,
@@ -280,6 +280,6 @@ def _narrow(result: tf.Tensor, where: str) -> tf.Tensor:
 
 
 def _captures(concrete: Any) -> tuple[Any, ...]:
-    """Variables in the place of their handles; everything else as it is."""
+    """Return the captured inputs, with variables in the place of their handles."""
     variables = {id(variable.handle): variable for variable in concrete.graph.variables}
     return tuple(variables.get(id(captured), captured) for captured in concrete.captured_inputs)

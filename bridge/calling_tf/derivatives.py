@@ -1,6 +1,6 @@
 """A traced TensorFlow function as a JAX function, with derivatives and under `vmap`.
 
-Each derivative is TensorFlow's: a function of its own, which a tape writes and which is spliced
+Each derivative is TensorFlow's: a function of its own, which a tape writes and which is compiled
 into JAX's program like the first one. So it can be differentiated, too.
 """
 
@@ -30,7 +30,7 @@ from bridge.calling_tf.callbacks import (
     read_at_run_time,
     runs_now,
 )
-from bridge.calling_tf.concrete_functions import FlatFunction, Traced, trace
+from bridge.calling_tf.concrete_functions import FlatFunction, TracedFunction, trace
 from bridge.calling_tf.differentiability import (
     conjugate,
     is_differentiable,
@@ -61,28 +61,28 @@ from xla_call_module.analyses.dependence import dependencies
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
 
-__all__ = ["Spliced"]
+__all__ = ["CompiledFunction"]
 
 Arrays = Sequence[Any]
 
 
-class Spliced:
+class CompiledFunction:
     """A JAX function of a traced function's arguments, then of its variables' values."""
 
     def __init__(
         self,
-        traced: Traced,
+        traced: TracedFunction,
         variables: Sequence[tf.Variable],
         derivation: _Derivation | None = None,
         results: tuple[jax.ShapeDtypeStruct, ...] | None = None,
         runner: Callback | Embedding | None = None,
     ) -> None:
-        """Nothing is compiled before it is asked for.
+        """Take a function; it is compiled when it is first needed.
 
         Args:
             traced: the function.
-            variables: those of which it takes the values: its own, and maybe others.
-            derivation: what it is the derivative of, if it is one.
+            variables: the variables of which it takes the values: its own, and maybe others.
+            derivation: the function that it is the derivative of, if it is one.
             results: shapes and dtypes of the results, where TensorFlow does not know them.
             runner: how TensorFlow runs it, if JAX does not compile it.
         """
@@ -95,7 +95,7 @@ class Spliced:
         self._lock = threading.RLock()
 
     def __call__(self, *inputs: Any) -> list[Any]:
-        """The results."""
+        """Return the results."""
         config: Any = jax.config  # its values are attributes that JAX adds when it is imported
         # With its checks JAX refuses effects inside of `jax.custom_jvp`.
         plain = config.jax_enable_checks and is_staging() and _has_effects(self._runner)
@@ -190,7 +190,7 @@ class Spliced:
         return list(exported.call(*inputs[:count], *map(value, captures)))
 
     def _defer(self, runner: Embedding, inputs: Sequence[Any]) -> list[Any]:
-        """A function of TensorFlow's in what is exported, else the function compiled."""
+        """Call a function that stays TensorFlow's in an export, and is compiled elsewhere."""
         count = len(self._traced.arguments)
 
         def embed(*inputs: Any) -> list[Any]:
@@ -212,7 +212,7 @@ class Spliced:
             for index, tangent in enumerate(tangents)
             if not isinstance(tangent, SymbolicZero) and self._is_trainable(index)
         )
-        moving = self._moving
+        moving = self._differentiable_results
         if active and moving:
             refuse_effects(self._traced)
         results = self(*primals)
@@ -223,8 +223,8 @@ class Spliced:
                 transpose=lambda fixed, given: self._pullback_of(active)(*self._join(fixed, given)),
                 results=tuple(jax.typeof(results[index]) for index in moving),
             )
-            found = apply_linear(linear, primals, [tangents[index] for index in active])
-            pushed = dict(zip(moving, found, strict=True))
+            linear_results = apply_linear(linear, primals, [tangents[index] for index in active])
+            pushed = dict(zip(moving, linear_results, strict=True))
         return results, [pushed.get(i, _zero_tangent(r)) for i, r in enumerate(results)]
 
     def _transpose(self, inputs: Arrays, active: tuple[int, ...], cotangents: Arrays) -> Arrays:
@@ -235,7 +235,7 @@ class Spliced:
                 "depends on the arguments, so it is not linear in them. To do: transpose a linear "
                 "function, or take jax.vjp, which transposes the derivative at a point."
             )
-        given = [cotangents[index] for index in self._moving]
+        given = [cotangents[index] for index in self._differentiable_results]
         return self._pullback_of(active)(*self._join(inputs, given))
 
     def _is_linear_in(self, active: tuple[int, ...]) -> bool:
@@ -247,11 +247,11 @@ class Spliced:
         places += [
             given + n for n, c in enumerate(captures) if isinstance(c, int) and count + c in active
         ]
-        found = dependencies(from_exported(exported, allow_flat_trees=True))
-        return not any(one & set(places) for one in found)
+        arguments_of_results = dependencies(from_exported(exported, allow_flat_trees=True))
+        return not any(one & set(places) for one in arguments_of_results)
 
     def _join(self, inputs: Arrays, given: Arrays) -> list[Any]:
-        """The inputs of a derivative: arguments, tangents or cotangents, variables."""
+        """Return the inputs of a derivative: arguments, tangents or cotangents, variables."""
         count = len(self._traced.arguments)
         return [*inputs[:count], *given, *inputs[count:]]
 
@@ -264,7 +264,7 @@ class Spliced:
 
     @cached_property
     def _in_graph(self) -> Callable[..., list[tf.Tensor]] | None:
-        """What puts its operations into a graph, of which the gradient is taken; None for a call.
+        """A function that puts the operations into a graph for their gradient; None for a call.
 
         A gradient that TensorFlow was told knows the graph in which it was told, so that the Python
         function must run again.
@@ -277,27 +277,27 @@ class Spliced:
         return lambda *arguments: inline(self._traced.concrete, arguments)
 
     @cached_property
-    def _moving(self) -> tuple[int, ...]:
-        """The results that have tangents."""
+    def _differentiable_results(self) -> tuple[int, ...]:
+        """The indices of the results that have tangents."""
         specs = enumerate(self._results)
         return tuple(index for index, spec in specs if _is_trainable(spec))
 
-    def _tangent_of(self, active: tuple[int, ...]) -> Spliced:
-        """Arguments, tangents of the active inputs -> tangents of the results that have any."""
+    def _tangent_of(self, active: tuple[int, ...]) -> CompiledFunction:
+        """Return the function of arguments and of tangents of the active inputs."""
         given, results = self._specs_of(active)
         return self._derive("tangent", active, self._tangents(active), given, results)
 
-    def _pullback_of(self, active: tuple[int, ...]) -> Spliced:
-        """Arguments, cotangents of the moving results -> cotangents of the active inputs."""
+    def _pullback_of(self, active: tuple[int, ...]) -> CompiledFunction:
+        """Return the function of arguments and of cotangents of the differentiable results."""
         results, given = self._specs_of(active)
         return self._derive("pullback", active, self._cotangents(active), given, results)
 
     def _specs_of(
         self, active: tuple[int, ...]
     ) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct]]:
-        """Those of the active inputs, and of the moving results."""
+        """Return the specs of the active inputs, and of the differentiable results."""
         inputs = [self._spec_of(index) for index in active]
-        return inputs, [self._results[index] for index in self._moving]
+        return inputs, [self._results[index] for index in self._differentiable_results]
 
     def _spec_of(self, index: int) -> jax.ShapeDtypeStruct:
         count = len(self._traced.arguments)
@@ -313,7 +313,7 @@ class Spliced:
         flat: FlatFunction,
         specs: Sequence[jax.ShapeDtypeStruct],
         results: Sequence[jax.ShapeDtypeStruct],
-    ) -> Spliced:
+    ) -> CompiledFunction:
         with self._lock:
             if (kind, active) not in self._derived:
                 given = [*self._traced.arguments, *specs]
@@ -324,14 +324,14 @@ class Spliced:
                 except (LookupError, NotImplementedError) as error:
                     raise without_derivative(self._traced.name, kind, error) from error
                 derivation = _Derivation(self, kind, active)
-                self._derived[kind, active] = Spliced(
+                self._derived[kind, active] = CompiledFunction(
                     traced,
                     self._variables,
                     derivation,
                     results=tuple(results),
                     runner=_without_effects(self._runner),
                 )
-            derived: Spliced = self._derived[kind, active]
+            derived: CompiledFunction = self._derived[kind, active]
             return derived
 
     def _refuse_lost_gradients(self, kind: str, active: tuple[int, ...]) -> None:
@@ -353,26 +353,28 @@ class Spliced:
             raise lost_gradients(self._traced.name, kind, lost)
 
     def _cotangents(self, active: tuple[int, ...]) -> FlatFunction:
-        """The gradient of TensorFlow, with complex cotangents as JAX has them: conjugated."""
+        """Return TensorFlow's gradient, with complex cotangents conjugated, as JAX has them."""
         count = len(self._traced.arguments)
 
         def pull_back(*tensors: tf.Tensor) -> list[tf.Tensor]:
             given = [conjugate(cotangent) for cotangent in tensors[count:]]
-            return [conjugate(found) for found in self._gradient(active, tensors[:count], given)]
+            return [
+                conjugate(cotangent) for cotangent in self._gradient(active, tensors[:count], given)
+            ]
 
         return pull_back
 
     def _tangents(self, active: tuple[int, ...]) -> FlatFunction:
-        """The gradient is linear in the cotangents; the gradient of that is its transpose.
+        """Return the tangents: the gradient, by the cotangents, of the gradient, which is linear.
 
         It is the same at all cotangents, but some gradients take the logarithm of them.
         """
         count = len(self._traced.arguments)
 
         def push_forward(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            specs = [self._results[index] for index in self._moving]
-            found = self._traced.concrete(*tensors[:count])  # for the shapes only
-            ones = [tf.ones_like(found[index]) for index in self._moving]
+            specs = [self._results[index] for index in self._differentiable_results]
+            results = self._traced.concrete(*tensors[:count])  # for the shapes only
+            ones = [tf.ones_like(results[index]) for index in self._differentiable_results]
             if self._in_graph is not None:
                 pulled = self._gradient(active, tensors[:count], ones)
                 return _to_tensors(gradient_in_graph(pulled, ones, tensors[count:]), specs)
@@ -406,12 +408,12 @@ class Spliced:
             results = self._in_graph(
                 *(given.get(index, argument) for index, argument in enumerate(arguments))
             )
-            targets = [results[index] for index in self._moving]
+            targets = [results[index] for index in self._differentiable_results]
             return _to_tensors(gradient_in_graph(targets, sources, cotangents), specs)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
             results = self._traced.concrete(*arguments)
-            targets = [results[index] for index in self._moving]
+            targets = [results[index] for index in self._differentiable_results]
         return _to_tensors(
             tape.gradient(
                 targets,
@@ -443,11 +445,11 @@ class Spliced:
             return self(*(next(rest) if batched else value for value, batched in pairs))
 
         mapped = [value for value, batched in zip(inputs, in_batched, strict=True) if batched]
-        found: list[Any] = lax.map(one, mapped)
-        return found, [True] * len(found)
+        one_by_one: list[Any] = lax.map(one, mapped)
+        return one_by_one, [True] * len(one_by_one)
 
     def _batched_for_all(self, batched: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Which inputs the vectorized function takes for each element: these, and maybe more.
+        """Return which inputs the vectorized function takes for each element: at least these.
 
         A derivative has one value for each element of everything that it is taken of.
         """
@@ -462,8 +464,8 @@ class Spliced:
         outer = list(parent._batched_for_all(tuple(outer)))
         return (*outer[:count], *(True,) * (given - count), *outer[count:])
 
-    def _vectorized(self, size: int, batched: tuple[bool, ...]) -> Spliced | None:
-        """The function of all elements at once; None where TensorFlow has none.
+    def _vectorized(self, size: int, batched: tuple[bool, ...]) -> CompiledFunction | None:
+        """Return the function of all elements at once; None where TensorFlow has none.
 
         That of a derivative is the derivative of the vectorized function, but where this has lost
         gradients of its own, which a derivative has in it.
@@ -473,15 +475,15 @@ class Spliced:
         key = ("map", size, batched)
         with self._lock:
             if key not in self._derived:
-                if self._derivation is None or self._derivation.has_own_gradients:
+                if self._derivation is None or self._derivation.has_custom_gradients_below:
                     self._derived[key] = self._vectorize(size, batched)
                 else:
-                    found = self._derivation.of_vectorized(size, batched)
-                    self._derived[key] = found if found and found._compiles else None
-            vectorized: Spliced | None = self._derived[key]
+                    derived = self._derivation.of_vectorized(size, batched)
+                    self._derived[key] = derived if derived and derived._compiles else None
+            vectorized: CompiledFunction | None = self._derived[key]
             return vectorized
 
-    def _vectorize(self, size: int, batched: tuple[bool, ...]) -> Spliced | None:
+    def _vectorize(self, size: int, batched: tuple[bool, ...]) -> CompiledFunction | None:
         if operations_of(self._traced.concrete) & WITHOUT_VECTORIZATION:
             return None
         if not all(map(is_static, (*self._traced.arguments, *self._results))):
@@ -496,10 +498,10 @@ class Spliced:
                 )
 
             mapped = [value for value, b in zip(tensors, batched, strict=False) if b]
-            found = tf.vectorized_map(one, mapped, fallback_to_while_loop=False)
+            mapped_results = tf.vectorized_map(one, mapped, fallback_to_while_loop=False)
             return [
                 tf.reshape(result, (size, *spec.shape))
-                for result, spec in zip(found, self._results, strict=True)
+                for result, spec in zip(mapped_results, self._results, strict=True)
             ]
 
         specs = [
@@ -508,8 +510,10 @@ class Spliced:
         ]
         try:
             with _without_logging():
-                found = Spliced(trace(flat, specs, name=self._traced.name), self._variables)
-            return found if found._compiles else None
+                vectorized = CompiledFunction(
+                    trace(flat, specs, name=self._traced.name), self._variables
+                )
+            return vectorized if vectorized._compiles else None
         except (ValueError, TypeError, LookupError, NotImplementedError):
             return None
 
@@ -524,28 +528,28 @@ class Spliced:
 
 @dataclass(frozen=True, slots=True)
 class _Derivation:
-    """What a derivative is the derivative of.
+    """The function that a derivative is of, and by which of its inputs.
 
     Attributes:
         parent: the function.
         kind: `tangent` or `pullback`.
-        active: the inputs with respect to which.
+        active: the indices of the inputs with respect to which it is the derivative.
     """
 
-    parent: Spliced
+    parent: CompiledFunction
     kind: str
     active: tuple[int, ...]
 
     @property
-    def has_own_gradients(self) -> bool:
-        """Whether what this is a derivative of has gradients that TensorFlow was told."""
+    def has_custom_gradients_below(self) -> bool:
+        """Whether the function, or one that it is a derivative of, has a custom gradient."""
         above = self.parent._derivation
         return has_custom_gradients(self.parent._traced.concrete) or (
-            above is not None and above.has_own_gradients
+            above is not None and above.has_custom_gradients_below
         )
 
-    def of_vectorized(self, size: int, batched: tuple[bool, ...]) -> Spliced | None:
-        """The same derivative of the vectorized function; None where there is none."""
+    def of_vectorized(self, size: int, batched: tuple[bool, ...]) -> CompiledFunction | None:
+        """Return the same derivative of the vectorized function; None where there is none."""
         count = len(self.parent._traced.arguments)
         beyond = len(batched) - len(self.parent._variables)
         if any(index >= count for index in self.active):
@@ -560,7 +564,7 @@ class _Derivation:
 
 @contextmanager
 def _without_logging() -> Iterator[None]:
-    """A context in which TensorFlow logs nothing in this thread.
+    """Return a context in which TensorFlow logs nothing in this thread.
 
     `tf.vectorized_map` logs pages about an operation that it has no rule for before it raises.
     """
@@ -587,7 +591,7 @@ def _zero_tangent(result: Any) -> Any:
 
 
 def _to_tensors(values: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.Tensor]:
-    """Tensors of known shapes, where TensorFlow has lost one, or has slices of a tensor."""
+    """Return tensors of known shapes, where TensorFlow has lost one, or has slices of a tensor."""
     tensors = map(tf.convert_to_tensor, values)
     return [
         tf.reshape(tensor, spec.shape) if is_static(spec) else tensor
@@ -596,7 +600,7 @@ def _to_tensors(values: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct]) ->
 
 
 def _alone(source: Any) -> Any:
-    """The tensor under a name of its own, so that one that is given twice has two gradients."""
+    """Return the tensor under a new name, so that one that is given twice has two gradients."""
     return source if isinstance(source, tf.Variable) else tf.identity(source)
 
 
@@ -607,7 +611,7 @@ def _has_effects(runner: Callback | Embedding | None) -> bool:
 
 
 def _without_effects(runner: Callback | Embedding | None) -> Callback | Embedding | None:
-    """How the derivative of what has no effects that matter is run."""
+    """Return the runner of the derivative of a function whose effects do not matter."""
     if isinstance(runner, Callback):
         return replace(runner, ordered=False)
     return runner and replace(runner, has_side_effect=False)

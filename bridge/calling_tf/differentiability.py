@@ -1,4 +1,4 @@
-"""Which derivatives TensorFlow has of a function, and the errors for those that it has not.
+"""The derivatives that TensorFlow has of a function, and the errors for those that it lacks.
 
 A tape takes the gradient of an operation that has none for zero and says nothing. That is right
 for what is piecewise constant. A derivative is linear in its tangents or cotangents, so each
@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bridge.calling_tf.concrete_functions import Traced
+from bridge.calling_tf.concrete_functions import TracedFunction
 from bridge.calling_tf.graph_nodes import in_topological_order, stateful_operations
 from bridge.core._tf import gradient_query
 from xla_call_module.dtypes import dtype_from_name
@@ -56,11 +56,11 @@ def is_differentiable(dtype: str) -> bool:
 
 
 def conjugate(tensor: tf.Tensor) -> tf.Tensor:
-    """A cotangent of TensorFlow as one of JAX, and back."""
+    """Return a cotangent of TensorFlow as one of JAX, and back."""
     return tf.math.conj(tensor) if tensor.dtype.is_complex else tensor
 
 
-def refuse_effects(traced: Traced) -> None:
+def refuse_effects(traced: TracedFunction) -> None:
     """Refuse to differentiate what would run once more for its derivative.
 
     Raises:
@@ -75,10 +75,10 @@ def refuse_effects(traced: Traced) -> None:
 
 
 def lost_gradients(name: str, kind: str, lost: Sequence[str]) -> StructureError:
-    """The error for a derivative that TensorFlow would compute as zero without a word.
+    """Return the error for a derivative that TensorFlow would silently compute as zero.
 
     Args:
-        name: of the function.
+        name: the name of the function.
         kind: the derivative, `tangent` or `pullback`.
         lost: the operations that have no gradient.
     """
@@ -90,12 +90,12 @@ def lost_gradients(name: str, kind: str, lost: Sequence[str]) -> StructureError:
 
 
 def without_derivative(name: str, kind: str, error: Exception) -> StructureError:
-    """The error for what TensorFlow cannot differentiate, with what it says itself.
+    """Return the error for a function that TensorFlow cannot differentiate, with its own words.
 
     Args:
-        name: of the function.
+        name: the name of the function.
         kind: the derivative, `tangent` or `pullback`.
-        error: of TensorFlow.
+        error: the error of TensorFlow.
     """
     text = str(error).partition("\n")[0]
     if "recompute_grad" in text:
@@ -113,7 +113,7 @@ def without_derivative(name: str, kind: str, error: Exception) -> StructureError
 def operations_without_gradient(
     concrete: Any, *, linear: Iterable[int], others: Iterable[int] = ()
 ) -> tuple[str, ...]:
-    """The types of the operations through which a tape would lose a gradient.
+    """Return the types of the operations through which a tape would lose a gradient.
 
     Args:
         concrete: the concrete function of a derivative.
@@ -123,12 +123,12 @@ def operations_without_gradient(
     """
     library = concrete.graph.as_graph_def().library.function
     functions = {function.signature.name: function for function in library}
-    found: set[str] = set()
+    lost: set[str] = set()
     for arguments, of_gradients_only in ((linear, False), (others, True)):
         search = _Search(functions, of_gradients_only=of_gradients_only)
         results = search.results_of(concrete.function_def, dict.fromkeys(arguments, frozenset()))
-        found.update(*results.values())
-    return tuple(sorted(found))
+        lost.update(*results.values())
+    return tuple(sorted(lost))
 
 
 class _Search:
@@ -141,7 +141,7 @@ class _Search:
         self._known: dict[Any, _Lost] = {}
 
     def results_of(self, function: Any, given: _Lost) -> _Lost:
-        """What is lost on the way to those results that depend on the arguments."""
+        """Return what is lost on the way to those results that depend on the arguments."""
         key = (function.signature.name, frozenset(given.items()))
         if not given or key in self._known:
             return self._known.get(key, {})
@@ -173,7 +173,7 @@ class _Search:
         return not looked_at or self._has_gradient(op_type)
 
     def _called(self, node: Any, given: _Lost) -> _Lost | None:
-        """The outputs of a node that calls functions; None of any other."""
+        """Return the outputs of a node that calls functions; None of any other."""
         names = {key: value.func.name for key, value in node.attr.items() if value.HasField("func")}
         after_first = {index - 1: lost for index, lost in given.items() if index}
         if "body" in names:
@@ -198,18 +198,18 @@ class _Search:
 
 
 def _select(names: Sequence[str], reached: Mapping[str, frozenset[str]]) -> _Lost:
-    """By index those of the inputs, such as `node:output:0`, that are reached."""
-    found = {}
+    """Return the inputs, such as `node:output:0`, that are reached, by their index."""
+    selected = {}
     for index, name in enumerate(names):
         lost = reached.get(name, reached.get(name.partition(":")[0]))
         if lost is not None:
-            found[index] = lost
-    return found
+            selected[index] = lost
+    return selected
 
 
-def _unite(found: Iterable[_Lost]) -> _Lost:
+def _unite(losses: Iterable[_Lost]) -> _Lost:
     together: dict[int, frozenset[str]] = {}
-    for one in found:
+    for one in losses:
         for index, lost in one.items():
             together[index] = together.get(index, frozenset()) | lost
     return together

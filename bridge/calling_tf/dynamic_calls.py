@@ -38,7 +38,7 @@ _NOTES = frozenset({"xla_shape", "result_layout", "minor_to_major"})
 def write_window(
     results: Sequence[Any], operands: Sequence[Any], lists: Sequence[Any], reducer: str
 ) -> list[Any]:
-    """The results of a `reduce_window`.
+    """Return the results of a `reduce_window`.
 
     Args:
         results: their types.
@@ -56,7 +56,7 @@ def write_window(
 
 
 def write_random_bits(results: Sequence[Any], state: Any, shape: Any, algorithm: Any) -> list[Any]:
-    """The results of an `rng_bit_generator`: the next state and the bits.
+    """Return the results of an `rng_bit_generator`: the next state and the bits.
 
     Args:
         results: their types.
@@ -78,7 +78,7 @@ def write_custom_call(
     shapes: Sequence[Any],
     attributes: Mapping[str, Any],
 ) -> list[Any]:
-    """The results of a custom call that takes the shapes of its results as operands, too."""
+    """Return the results of a custom call that takes the shapes of its results as operands, too."""
     places = np.arange(len(operands), len(operands) + len(shapes), dtype=np.int64)
     indices = dense_elements(places, ir.IntegerType.get_signless(64))
     target = ir.StringAttr(attributes["call_target_name"]).value
@@ -109,7 +109,7 @@ def _call(
 
 def split_tuples(module: Any) -> None:
     """Give custom calls in place several results where they have one tuple."""
-    for operation in [found.operation for found in walk(module)]:
+    for operation in [view.operation for view in walk(module)]:
         if operation.name != "stablehlo.custom_call" or len(operation.results) != 1:
             continue
         if not isinstance(operation.results[0].type, ir.TupleType):
@@ -133,17 +133,17 @@ def split_tuples(module: Any) -> None:
 
 
 def attributes_of(operation: Any) -> dict[str, Any]:
-    """The attributes by their names, but for what XLA notes beside the operation."""
-    found = {}
+    """Return the attributes by their names, but for what XLA notes beside the operation."""
+    attributes = {}
     for item in list(operation.attributes):
         name = item if isinstance(item, str) else item.name  # as in JAX 0.9 and older
         if name not in _NOTES:
-            found[name] = _attribute_of(operation, name)
-    return found
+            attributes[name] = _attribute_of(operation, name)
+    return attributes
 
 
 def _attribute_of(operation: Any, name: str) -> Any:
-    """An attribute; the elements of a constant, too, for whose type jaxlib has no class."""
+    """Return an attribute; the elements of a constant may be of a type that jaxlib lacks."""
     try:
         return operation.attributes[name]
     except TypeError:
@@ -154,7 +154,7 @@ def _attribute_of(operation: Any, name: str) -> Any:
 
 
 def reducer_of(operation: Any, module: Any) -> str | None:
-    """The name of a new function in the module that does what the region of an operation does.
+    """Return the name of a new function in the module that does what an operation's region does.
 
     None where the region calls functions, or takes values from around it.
     """

@@ -30,7 +30,7 @@ __all__ = ["call_eagerly", "with_eager_gradient"]
 
 
 def call_eagerly(fun_tf: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The results for values as JAX arrays, each in memory of its own.
+    """Return the results for values as JAX arrays, each in memory of its own.
 
     Raises:
         ArgumentError: an argument is no array.
@@ -43,7 +43,7 @@ def call_eagerly(fun_tf: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def with_eager_gradient(fun_tf: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """The function of `(args, kwargs)`, whose gradient TensorFlow takes of the values at hand."""
+    """Return the function of `(args, kwargs)`, whose gradient TensorFlow takes eagerly."""
 
     @jax.custom_vjp
     def call(args: Any, kwargs: Any) -> Any:
@@ -69,7 +69,7 @@ def _pull_back(fun_tf: Callable[..., Any], given: Any, cotangents: Sequence[Any]
     moving = [
         (result, cotangent) for result, cotangent in pairs if is_differentiable(result.dtype.name)
     ]
-    found = iter(
+    gradients = iter(
         tape.gradient(
             [result for result, _ in moving],
             sources,
@@ -78,7 +78,7 @@ def _pull_back(fun_tf: Callable[..., Any], given: Any, cotangents: Sequence[Any]
         )
     )
     pulled = [
-        jnp.array(conjugate(tf.convert_to_tensor(next(found))).numpy())
+        jnp.array(conjugate(tf.convert_to_tensor(next(gradients))).numpy())
         if is_differentiable(tensor.dtype.name)
         else np.zeros(tensor.shape, jax.dtypes.float0)
         for tensor in tensors
@@ -92,7 +92,7 @@ def _to_tensors(args: Any, kwargs: Any) -> tuple[list[tf.Tensor], tree_util.PyTr
 
 
 def _to_tensor(leaf: Any, tree: tree_util.PyTreeDef, index: int) -> tf.Tensor:
-    """A tensor of its own memory; of a typed PRNG key its data."""
+    """Return a tensor in memory of its own; of a typed PRNG key its data."""
     if isinstance(leaf, tf.Tensor) and not hasattr(leaf, "numpy"):
         raise symbolic_tensor(leaf, argument_paths(tree)[index])
     if isinstance(leaf, np.ndarray) and leaf.dtype == jax.dtypes.float0:

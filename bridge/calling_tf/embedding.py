@@ -1,4 +1,4 @@
-"""A traced TensorFlow function as a custom call that holds it, for a program that is exported.
+"""A traced TensorFlow function as a custom call that carries it, in a program that is exported.
 
 What `bridge.convert` and `bridge.save` make of the program has it as a function of TensorFlow's.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import tensorflow as tf
 
-from bridge.calling_tf.concrete_functions import Traced
+from bridge.calling_tf.concrete_functions import TracedFunction
 from bridge.calling_tf.graph_nodes import in_topological_order
 from bridge.calling_tf.variables import is_split, read
 from xla_call_module.analyses.tensorflow_functions import TARGET, pack_functions
@@ -28,7 +28,7 @@ _BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """How a TensorFlow function is held in a program.
+    """A call of a TensorFlow function in a program that is exported.
 
     Attributes:
         has_side_effect: whether it is called even if no result is used.
@@ -39,23 +39,23 @@ class Embedding:
     only_exported: bool
 
     def like(self, results: Sequence[jax.ShapeDtypeStruct], arguments: Sequence[Any]) -> list[Any]:
-        """A call with the same results and effects that holds nothing."""
+        """Return a call with the same results and effects that carries no function."""
         return list(self._call(results, "")(*arguments))
 
     def run(
         self,
-        traced: Traced,
+        traced: TracedFunction,
         results: Sequence[jax.ShapeDtypeStruct],
         arguments: Sequence[Any],
         values: Mapping[int, Any],
     ) -> list[Any]:
-        """The custom call in the program that is being traced.
+        """Return the results of the custom call in the program that is being traced.
 
         Args:
             traced: the function.
             results: shapes and dtypes of the results.
-            arguments: what it is called with.
-            values: those of variables, by the ids of the variables.
+            arguments: the arguments.
+            values: the values of variables, by the ids of the variables.
 
         Raises:
             StructureError: the function has captured what cannot be an operand of the call.
@@ -76,8 +76,8 @@ class Embedding:
         )
 
 
-def _operand(captured: Any, traced: Traced, values: Mapping[int, Any]) -> Any:
-    """What the call takes for a captured variable or constant."""
+def _operand(captured: Any, traced: TracedFunction, values: Mapping[int, Any]) -> Any:
+    """Return the operand of the call for a captured variable or constant."""
     if captured.dtype != tf.resource and is_split(captured):
         raise StructureError(
             f"{traced.name} has captured {captured.dtype.name}, which JAX does not have while "
@@ -97,8 +97,8 @@ def _operand(captured: Any, traced: Traced, values: Mapping[int, Any]) -> Any:
     return read([captured])[0]
 
 
-def _definitions(traced: Traced) -> tuple[str, list[bytes]]:
-    """The name of the function, and the definitions of it and of those that it calls."""
+def _definitions(traced: TracedFunction) -> tuple[str, list[bytes]]:
+    """Return the name of the function, and the definitions of it and of those that it calls."""
     definition = traced.concrete.function_def
     library = traced.concrete.graph.as_graph_def().library.function
     count = len(traced.arguments)
@@ -108,14 +108,14 @@ def _definitions(traced: Traced) -> tuple[str, list[bytes]]:
         if isinstance(captured, tf.Variable)
     }
     name, known = _take_values([*library, definition], definition.signature.name, dtypes)
-    found = {f.signature.name: f for f in known}
-    return name, [f.SerializeToString(deterministic=True) for _, f in sorted(found.items())]
+    by_name = {f.signature.name: f for f in known}
+    return name, [f.SerializeToString(deterministic=True) for _, f in sorted(by_name.items())]
 
 
 def _take_values(
     definitions: Sequence[Any], main: str, dtypes: Mapping[int, int]
 ) -> tuple[str, list[Any]]:
-    """The definitions with those of the function of values, and its name.
+    """Return the name of a function of values in the place of variables, and all definitions.
 
     Args:
         definitions: FunctionDefs, that of the function and those of what it calls.
@@ -139,7 +139,7 @@ class _Rewriter:
         self.written: dict[str, Any] = {}
 
     def rewrite(self, name: str, dtypes: Mapping[int, int]) -> str:
-        """The name of the function that takes values for these arguments."""
+        """Return the name of the function that takes values for these arguments."""
         places = "_".join(map(str, sorted(dtypes)))
         new = f"{name}{_SUFFIX}_{places}"
         if new in self.written:
@@ -211,6 +211,6 @@ class _Rewriter:
 
 
 def _of_values(text: str, read: set[str]) -> str:
-    """What an output is called, if it is now one of an `Identity`."""
+    """Return the name of an output, which may now be one of an `Identity`."""
     name, _, rest = text.partition(":")
     return f"{name}:output:0" if rest and name in read else text

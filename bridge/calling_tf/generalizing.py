@@ -34,8 +34,8 @@ __all__ = ["NumberError", "generalize"]
 
 # Its results have shapes that do not follow from those of their operands.
 _SHAPED = frozenset({"rng"})
-# As many numbers are computed one by one where they depend on sizes.
-_FEW = 16
+# The number of elements of a constant that are computed one by one where they depend on sizes.
+_MAX_COMPUTED = 16
 
 
 class NumberError(StructureError):
@@ -43,7 +43,7 @@ class NumberError(StructureError):
 
 
 def generalize(modules: Sequence[Any], samples: SizeSamples, *, name: str) -> tuple[Any, list[str]]:
-    """The module for symbolic sizes, and the expressions that each of its functions takes first.
+    """Return the module for symbolic sizes, and the expressions that its functions take first.
 
     Args:
         modules: parsed in one context, one for each of `samples.sizes`.
@@ -75,18 +75,18 @@ class _Generalizer:
     def run(self, modules: Sequence[Any]) -> tuple[Any, list[str]]:
         self._numbers = [{} for _ in modules]
         self._functions = [list(functions_of(module)) for module in modules]
-        found = ir.Module.create(modules[0].operation.location)
-        self._module = found
-        with ir.InsertionPoint(found.body), modules[0].operation.location:
+        general = ir.Module.create(modules[0].operation.location)
+        self._module = general
+        with ir.InsertionPoint(general.body), modules[0].operation.location:
             for functions in self._together(module.body.operations for module in modules):
                 self._function(functions)
         try:
-            found.operation.verify()
+            general.operation.verify()
         except ir.MLIRError as error:
             raise self.refusal(
                 f"what is written for all sizes is wrong: {str(error)[:400]}"
             ) from error
-        return found, self._terms
+        return general, self._terms
 
     def _function(self, functions: Sequence[Any]) -> None:
         if functions[0].operation.name != "func.func":
@@ -107,7 +107,7 @@ class _Generalizer:
 
     def _block(self, blocks: Sequence[Any], new: Any, skipped: int = 0) -> None:
         self._bind([list(block.arguments) for block in blocks], list(new.arguments)[skipped:])
-        versions = [[found.operation for found in block.operations] for block in blocks]
+        versions = [[view.operation for view in block.operations] for block in blocks]
         self._at = next((os[0] for os in zip(*versions, strict=False) if _differ(os)), self._at)
         with ir.InsertionPoint(new):
             for operations in self._together(versions):
@@ -115,7 +115,7 @@ class _Generalizer:
                 self._operation(operations)
 
     def _bind(self, values: Sequence[Sequence[Any]], new: Sequence[Any]) -> None:
-        """Note what a value is called in each module, and what it is now."""
+        """Note the numbers of values in each module, and their new values."""
         for versions, value in zip(zip(*values, strict=True), new, strict=True):
             for numbers, version in zip(self._numbers, versions, strict=True):
                 numbers[version] = len(numbers)
@@ -151,7 +151,7 @@ class _Generalizer:
         return self._copy(operations, operands, types)
 
     def _differing(self, operations: Sequence[Any]) -> list[str]:
-        """The attributes that depend on the size; what functions are called does not matter."""
+        """Return the attributes that depend on the size; the names of functions do not matter."""
         versions = [attributes_of(operation) for operation in operations]
         if operations[0].name == "func.call":
             names = [ir.FlatSymbolRefAttr(version.pop("callee")).value for version in versions]
@@ -195,23 +195,23 @@ class _Generalizer:
         return ir.RankedTensorType.get(shape, ir.RankedTensorType(types[0]).element_type)
 
     def shape(self, types: Sequence[Any]) -> list[Size]:
-        """The sizes of a tensor."""
+        """Return the sizes of a tensor."""
         tensors = [ir.RankedTensorType(type_) for type_ in types]
         return [self.size(dims) for dims in self._together(tensor.shape for tensor in tensors)]
 
     def size(self, values: Sequence[int]) -> Size:
-        """What has these values at the sizes."""
-        if (found := self._samples.fit(values)) is None:
+        """Return the size that has these values at the sampled sizes."""
+        if (size := self._samples.fit(values)) is None:
             sizes = "; ".join(map(sizes_text, self._samples.sizes))
             raise NumberError(
                 self._explain(
                     f"a size is {', '.join(map(str, values))} with {sizes}, which is not linear"
                 )
             )
-        return found
+        return size
 
     def scalar(self, size: Size) -> Any:
-        """A size as a value in the program."""
+        """Return a size as a value in the program."""
         total = self.constant(size.constant)
         for term, factor in size.terms:
             value = self._scalars[self._terms.index(term)]
@@ -227,7 +227,7 @@ class _Generalizer:
         return stablehlo.constant(dense_elements(array, self._i32))
 
     def vector(self, sizes: Sequence[Size]) -> Any:
-        """Several sizes as a vector in the program."""
+        """Return several sizes as a vector in the program."""
         one = ir.RankedTensorType.get([1], self._i32)
         parts = [stablehlo.reshape(one, self.scalar(size)) for size in sizes]
         if not parts:
@@ -236,13 +236,13 @@ class _Generalizer:
         return stablehlo.concatenate(parts, _int64(0))
 
     def shape_of_result(self, operations: Sequence[Any]) -> Any:
-        """The shape of the first result as a vector."""
+        """Return the shape of the first result as a vector."""
         return self.vector(self.shape([operation.results[0].type for operation in operations]))
 
     def attribute(
         self, operations: Sequence[Any], name: str, default: Sequence[int] = ()
     ) -> list[Size]:
-        """The sizes in an attribute, in the order in which they lie there."""
+        """Return the sizes in an attribute, in the order in which they lie there."""
         arrays = [
             np.array(operation.attributes[name]).ravel().tolist()
             if name in operation.attributes
@@ -252,17 +252,17 @@ class _Generalizer:
         return [self.size(values) for values in self._together(arrays)]
 
     def reducer(self, operation: Any) -> str:
-        """The name of a function of the module that does what a region does."""
+        """Return the name of a function of the module that does what a region does."""
         if (name := reducer_of(operation, self._module)) is None:
             raise self.refusal(f"the region of {operation.name} calls functions")
         return name
 
     def numbers(self, arrays: Sequence[Any], element: Any) -> Any:
-        """A constant of a fixed shape, with few numbers that depend on the size."""
+        """Return a constant of a fixed shape, with few numbers that depend on the size."""
         first = arrays[0]
         if all(_is_same(array, first) for array in arrays):
             return stablehlo.constant(dense_elements(first, element))
-        if first.size > _FEW:
+        if first.size > _MAX_COMPUTED:
             raise self.refusal("a constant depends on the size")
         one = ir.RankedTensorType.get([1], element)
         flat = [
@@ -273,7 +273,7 @@ class _Generalizer:
         return stablehlo.reshape(ir.RankedTensorType.get(first.shape, element), whole)
 
     def _number(self, values: Sequence[Any], element: Any) -> Any:
-        """One number of a constant: the same for every size, or an integer that depends on it."""
+        """Return one number of a constant: the same for every size, or an integer of the size."""
         if all(_is_same(value, values[0]) for value in values):
             return stablehlo.constant(dense_elements(np.asarray(values[0]), element))
         scalar = ir.RankedTensorType.get([], element)
@@ -283,22 +283,22 @@ class _Generalizer:
         return stablehlo.convert(scalar, self.scalar(self.size(whole)))
 
     def range(self, arrays: Sequence[Any], size: Size, element: Any) -> Any:
-        """Numbers that rise by the same step."""
+        """Return numbers that rise by the same step."""
         start, step = _steps(max(arrays, key=len))
         if any((array != start + step * np.arange(array.size)).any() for array in arrays):
             raise self.refusal("a constant depends on the size")
         type_ = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], element)
-        found = stablehlo.dynamic_iota(type_, self.vector([size]), _int64(0))
+        numbers = stablehlo.dynamic_iota(type_, self.vector([size]), _int64(0))
         none = ir.DenseI64ArrayAttr.get([])
         for combine, number in ((stablehlo.multiply, step), (stablehlo.add, start)):
             scalar = stablehlo.constant(dense_elements(np.asarray(number), element))
             shape = self.vector([size])
             whole = stablehlo.dynamic_broadcast_in_dim(type_, scalar, shape, none)
-            found = combine(found, whole)
-        return found
+            numbers = combine(numbers, whole)
+        return numbers
 
     def refusal(self, what: str) -> StructureError:
-        """The error for what depends on the size in another way."""
+        """Return the error for what depends on the size in another way."""
         return StructureError(self._explain(what))
 
     def _explain(self, what: str) -> str:
@@ -320,7 +320,7 @@ def _differ(operations: Sequence[Any]) -> bool:
 
 
 def _to_integer(value: Any) -> int | None:
-    """The integer that a number of any dtype is; None of others."""
+    """Return the integer that a number of any dtype is; None of others."""
     if np.imag(value) or not np.isfinite(np.real(value).astype(np.float64)):
         return None
     whole = int(np.real(value))
@@ -328,7 +328,7 @@ def _to_integer(value: Any) -> int | None:
 
 
 def _steps(array: Any) -> tuple[Any, Any]:
-    """The first number, and what to add for the next; without a step where there is none.
+    """Return the first number and the step to the next one, which is 0 where there is none.
 
     Of booleans there is none: they are added otherwise.
     """
@@ -338,11 +338,11 @@ def _steps(array: Any) -> tuple[Any, Any]:
 
 
 def _node_of(operation: Any) -> str:
-    """Which node of TensorFlow's graph an operation comes from, if it says so."""
-    found = re.search(
+    """Return the node of TensorFlow's graph that an operation comes from, if it says so."""
+    node = re.search(
         r'^loc\((?:fused\[)?"([^"]*/[^"/]*|[A-Z]\w*)"', str(operation and operation.location)
     )
-    return f"in {found[1]} " if found else ""
+    return f"in {node[1]} " if node else ""
 
 
 def _is_dynamic(type_: Any) -> bool:
@@ -387,7 +387,7 @@ def _write_pad(
 def _write_dynamic_slice(
     self: _Generalizer, operations: Sequence[Any], operands: list[Any], type_: Any
 ) -> Any:
-    """The indices are moved so that the slice lies inside, as the operation says."""
+    """Write a slice whose indices are moved so that it lies inside, as the operation says."""
     operand, *indices = operands
     sizes = self.attribute(operations, "slice_sizes")
     whole = self.shape([operation.operands[0].type for operation in operations])
@@ -419,7 +419,7 @@ def _write_gather(
 
 
 def _write_constant(self: _Generalizer, operations: Sequence[Any], _: list[Any], type_: Any) -> Any:
-    """Along dimensions that depend on the size, it must be the same or rise by a step."""
+    """Write a constant; along dimensions of symbolic size it is the same or rises by a step."""
     arrays = [read_elements(operation) for operation in operations]
     if not all(array.size for array in arrays):
         raise self.refusal("a constant depends on the size")
@@ -478,10 +478,10 @@ def _call_custom_call(
 
 
 class _Call(NamedTuple):
-    """How an operation is written as a call.
+    """The form of an operation as a call.
 
     Attributes:
-        write: makes the results.
+        write: the function that makes the results.
         sizes: the attributes that may depend on the size.
     """
 

@@ -28,7 +28,7 @@ def has_loops(concrete: Any) -> bool:
 
 
 def inline(concrete: Any, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The results for tensors of the graph that is being built; no operation calls a function."""
+    """Return the results for tensors of the graph that is being built; nothing calls a function."""
     inline = function_inliner()
     assert inline is not None
     own = concrete.function_def
@@ -73,7 +73,7 @@ class _Inliner:
         self._flat: dict[str, Any] = {}
 
     def function(self, name: str) -> Any:
-        """The definition without calls."""
+        """Return the definition without calls."""
         if name not in self._flat:
             self._flat[name] = self._inline(self._functions[name])
         return self._flat[name]
@@ -93,14 +93,14 @@ class _Inliner:
         _rename_functions(graph.node, needed, suffix)
 
     def _needed(self, nodes: Iterable[Any]) -> dict[str, None]:
-        found: dict[str, None] = {}
+        needed: dict[str, None] = {}
         pending = list(nodes)
         while pending:
             for function in functions_called_by(pending.pop()):
-                if function.name in self._functions and function.name not in found:
-                    found[function.name] = None
+                if function.name in self._functions and function.name not in needed:
+                    needed[function.name] = None
                     pending += self.function(function.name).node_def
-        return found
+        return needed
 
     def _inline(self, function: Any) -> Any:
         flat = type(function)()
@@ -129,7 +129,7 @@ def _rename_functions(nodes: Iterable[Any], known: Container[str], suffix: str) 
 
 
 def _names_in_call(node: Any, body: Any) -> dict[str, str]:
-    """What the body calls its arguments -> what they are outside."""
+    """Return the names outside of a call by the names of the arguments in its body."""
     arguments = (argument.name for argument in body.signature.input_arg)
     given = (name for name in node.input if not name.startswith("^"))
     return dict(zip(arguments, given, strict=True))
@@ -165,7 +165,7 @@ def _rename_inputs(node: Any, renamed: Mapping[str, str]) -> None:
 
 
 def _follow(name: str, renamed: Mapping[str, str]) -> str:
-    """The name, where what is returned may be what was given to another call."""
+    """Return the name of a value that may be returned by several calls."""
     while name in renamed:
         name = renamed[name]
     return name
@@ -176,11 +176,11 @@ def gradient_in_graph(
     sources: Sequence[Any],
     output_gradients: Sequence[tf.Tensor],
 ) -> list[Any]:
-    """The gradients with respect to tensors or variables, zeros where there is no way to them."""
-    found: list[Any] = tf.gradients(
+    """Return the gradients by tensors or variables, zeros where nothing depends on them."""
+    gradients: list[Any] = tf.gradients(
         list(targets),
         list(sources),
         grad_ys=list(output_gradients),
         unconnected_gradients=tf.UnconnectedGradients.ZERO,
     )
-    return found
+    return gradients

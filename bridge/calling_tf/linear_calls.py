@@ -32,7 +32,7 @@ class LinearMap:
         forward: the function, which JAX can differentiate and map.
         transpose: the same residuals, and one cotangent for each result -> one for each linear
             argument.
-        results: the avals of what `forward` returns.
+        results: the avals of the results of `forward`.
     """
 
     forward: Linear
@@ -43,7 +43,7 @@ class LinearMap:
 def apply_linear(
     linear: LinearMap, residuals: Sequence[Any], arguments: Sequence[Any]
 ) -> list[Any]:
-    """The results; reverse mode takes the transpose, and does not run the function."""
+    """Return the results; reverse mode takes the transpose, and does not run the function."""
     bound: list[Any] = _LINEAR.bind(*residuals, *arguments, linear=linear, count=len(residuals))
     return bound
 
@@ -93,8 +93,8 @@ def _transpose_linear(
     turned = LinearMap(linear.transpose, linear.forward, tuple(map(_replicated, arguments)))
     given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     pulled = apply_linear(turned, operands[:count], given)
-    found = [None] * count + list(map(_lay_out, pulled, arguments))
-    return [value if want else None for value, want in zip(found, wanted, strict=True)]
+    cotangents_of_all = [None] * count + list(map(_lay_out, pulled, arguments))
+    return [value if want else None for value, want in zip(cotangents_of_all, wanted, strict=True)]
 
 
 def _batch_linear(
@@ -123,18 +123,18 @@ def _batch_linear(
 
     results = tuple(aval.update(shape=(size, *aval.shape)) for aval in linear.results)
     batched = LinearMap(mapped(linear.forward), mapped(linear.transpose), results)
-    found = apply_linear(batched, moved[:count], arguments)
-    return found, [0] * len(found)
+    mapped_results = apply_linear(batched, moved[:count], arguments)
+    return mapped_results, [0] * len(mapped_results)
 
 
 def _spec_of(aval: Any) -> tuple[Any, ...]:
-    """Over which axes of a mesh the dimensions are split, where JAX has that in types."""
+    """Return the axes of a mesh that each dimension is split over, where JAX's types have them."""
     sharding = getattr(aval, "sharding", None)
     return tuple(getattr(sharding, "spec", ()))
 
 
 def _replicated(aval: Any) -> Any:
-    """The aval of the same value whole on every device, as it comes from TensorFlow's program."""
+    """Return the aval of a value that is whole on every device, as TensorFlow's program has it."""
     if not any(_spec_of(aval)):
         return aval
     whole = jax.sharding.PartitionSpec(*(None,) * aval.ndim)
@@ -142,14 +142,14 @@ def _replicated(aval: Any) -> Any:
 
 
 def _lay_out(value: Any, aval: Any) -> Any:
-    """The value as it lies on the devices in an aval."""
+    """Return the value with the sharding of an aval."""
     if _spec_of(jax.typeof(value)) == _spec_of(aval):
         return value
     return jax.sharding.reshard(value, aval.sharding)
 
 
 def _mapped_alike(values: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:
-    """The values with the same split of their first dimensions, as `jax.vmap` asks for."""
+    """Return the values with the same split of their first dimensions, as `jax.vmap` asks for."""
     specs = [_spec_of(jax.typeof(value)) for value in values]
     mapped = [spec for spec, axis in zip(specs, axes, strict=True) if axis is not None and spec]
     split = next((spec[0] for spec in mapped if spec[0]), None)
@@ -166,19 +166,19 @@ def _mapped_alike(values: Sequence[Any], axes: Sequence[int | None]) -> list[Any
 def transposable(
     function: Callable[..., Sequence[Any]], transpose: Transpose
 ) -> Callable[..., list[Any]]:
-    """The same function, for `jax.linear_transpose` too.
+    """Return a function that `jax.linear_transpose` can transpose, too.
 
     Args:
-        function: of arrays, which JAX can map; what differentiates it is around the result.
-        transpose: called where JAX asks for it.
+        function: a function of arrays, which JAX can map; `custom_jvp` is around the result.
+        transpose: the rule of its transpose.
     """
 
     def call(*operands: Any) -> list[Any]:
         avals = jax.make_jaxpr(function)(*operands).out_avals
-        found: list[Any] = _TRANSPOSABLE.bind(
+        bound: list[Any] = _TRANSPOSABLE.bind(
             *operands, function=function, transpose=transpose, results=tuple(avals)
         )
-        return found
+        return bound
 
     return call
 
@@ -206,8 +206,8 @@ def _transpose_transposable(
         jnp.ones(operand.aval.shape, operand.aval.dtype) if missing else operand
         for operand, missing in zip(operands, unknown, strict=True)
     ]
-    found = iter(transpose(given, active, [ad.instantiate_zeros(ct) for ct in cotangents]))
-    return [next(found) if missing else None for missing in unknown]
+    pulled = iter(transpose(given, active, [ad.instantiate_zeros(ct) for ct in cotangents]))
+    return [next(pulled) if missing else None for missing in unknown]
 
 
 def _batch_transposable(
@@ -217,8 +217,8 @@ def _batch_transposable(
     function: Callable[..., Sequence[Any]],
     **_: Any,
 ) -> tuple[Sequence[Any], Sequence[int]]:
-    found = jax.vmap(function, in_axes=tuple(axes))(*operands)
-    return found, [0] * len(found)
+    mapped = jax.vmap(function, in_axes=tuple(axes))(*operands)
+    return mapped, [0] * len(mapped)
 
 
 def _define(

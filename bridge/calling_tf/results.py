@@ -10,7 +10,12 @@ import numpy as np
 import tensorflow as tf
 from jax import export, tree_util
 
-from bridge.calling_tf.concrete_functions import FlatFunction, Traced, flatten_results, name_of
+from bridge.calling_tf.concrete_functions import (
+    FlatFunction,
+    TracedFunction,
+    flatten_results,
+    name_of,
+)
 from bridge.calling_tf.sampled_sizes import SizeSamples, scope_of, sizes_text, trace_at_sizes
 from bridge.core.narrowing import narrow_dtype
 from xla_call_module.errors import StructureError, quote
@@ -29,8 +34,8 @@ class DynamicShapeError(StructureError):
     """The shape of a result depends on values."""
 
 
-def result_specs(traced: Traced) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """The shapes and dtypes of the results.
+def result_specs(traced: TracedFunction) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Return the shapes and dtypes of the results.
 
     Raises:
         DynamicShapeError: a shape depends on values; the message names the operation.
@@ -50,7 +55,7 @@ def result_specs(traced: Traced) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 
 def _first_dynamic(tensor: tf.Tensor) -> str:
-    """The operation that has made the shape of a tensor unknown."""
+    """Return the operation that has made the shape of a tensor unknown."""
     operation = tensor.op
     while True:
         unknown = [x for x in operation.inputs if x.dtype != tf.resource and not _is_known(x)]
@@ -64,9 +69,9 @@ def _is_known(tensor: tf.Tensor) -> bool:
 
 
 def declared_results(
-    traced: Traced, out_tree: tree_util.PyTreeDef, shapes: Any
+    traced: TracedFunction, out_tree: tree_util.PyTreeDef, shapes: Any
 ) -> tuple[jax.ShapeDtypeStruct, ...] | None:
-    """The declared shapes and dtypes, one for each result; None where nothing is declared.
+    """Return the declared shape and dtype of each result; None where nothing is declared.
 
     Raises:
         StructureError: the declaration has another structure, or contradicts what TensorFlow knows.
@@ -84,7 +89,7 @@ def declared_results(
 
 
 def returning(function: Callable[..., Any], shapes: Any) -> Callable[..., Any]:
-    """The function, which raises where it returns anything but what is declared.
+    """Return the function, which raises where it returns anything but what is declared.
 
     Args:
         function: a function of tensors.
@@ -95,10 +100,10 @@ def returning(function: Callable[..., Any], shapes: Any) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         results = function(*args, **kwargs)
-        tensors, found = flatten_results(results, name)
-        if found != tree:
-            raise _wrong_structure(tree, found, name)
-        for path, leaf, tensor in zip(result_paths(found), leaves, tensors, strict=True):
+        tensors, returned = flatten_results(results, name)
+        if returned != tree:
+            raise _wrong_structure(tree, returned, name)
+        for path, leaf, tensor in zip(result_paths(returned), leaves, tensors, strict=True):
             dtype = narrow_dtype(np.dtype(tensor.dtype.as_numpy_dtype))
             _declared(path, leaf, tf.TensorSpec(tensor.shape, dtype), name)
         return results
@@ -108,10 +113,10 @@ def returning(function: Callable[..., Any], shapes: Any) -> Callable[..., Any]:
 
 
 def _wrong_structure(
-    declared: tree_util.PyTreeDef, found: tree_util.PyTreeDef, name: str
+    declared: tree_util.PyTreeDef, returned: tree_util.PyTreeDef, name: str
 ) -> StructureError:
     return StructureError(
-        f"shapes= has the structure {declared}; {name} returns {found}. To do: pass a "
+        f"shapes= has the structure {declared}; {name} returns {returned}. To do: pass a "
         "jax.ShapeDtypeStruct, or a text such as 'b, 3', for each result, in their structure."
     )
 
@@ -133,7 +138,7 @@ def _declared(path: str, leaf: Any, known: tf.TensorSpec, name: str) -> jax.Shap
 
 
 def _parse(leaf: Any, known: tf.TensorSpec, scope: Any) -> Any:
-    """A shape in the language of `jax.export.symbolic_shape`, with the dtype that is known."""
+    """Return a shape in the language of `jax.export.symbolic_shape`, with the known dtype."""
     if not isinstance(leaf, str):
         return leaf
     try:
@@ -149,7 +154,7 @@ def _parse(leaf: Any, known: tf.TensorSpec, scope: Any) -> Any:
 def infer_results(
     flat: FlatFunction, specs: Sequence[jax.ShapeDtypeStruct], *, name: str
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """The symbolic shapes of the results, linear in the symbols of the arguments.
+    """Return the symbolic shapes of the results, linear in the symbols of the arguments.
 
     Raises:
         StructureError: the shapes are not linear; or they depend on values.
@@ -166,12 +171,12 @@ def _fit_shape(index: int, at: Sequence[Any], samples: SizeSamples, name: str) -
     shape = []
     for axis, values in enumerate(zip(*(spec.shape for spec in at), strict=True)):
         if (size := samples.fit(values)) is None:
-            found = ", ".join(
+            known = ", ".join(
                 f"{value} with {sizes_text(sizes)}"
                 for value, sizes in zip(values, samples.sizes, strict=True)
             )
             raise StructureError(
-                f"Dimension {axis} of result {index} of {name} is {found}, which is not linear in "
+                f"Dimension {axis} of result {index} of {name} is {known}, which is not linear in "
                 f"{', '.join(samples.names)}. To do: pass shapes= of the results."
             )
         shape.append(samples.to_dimension(size))

@@ -15,7 +15,7 @@ import jax
 import tensorflow as tf
 from jax import export
 
-from bridge.calling_tf.concrete_functions import FlatFunction, Traced, trace
+from bridge.calling_tf.concrete_functions import FlatFunction, TracedFunction, trace
 from bridge.calling_tf.graph_nodes import nodes_of
 from bridge.core._jax import is_certain
 from xla_call_module.dimensions import evaluate, evaluate_shape, symbols
@@ -52,8 +52,8 @@ class Size:
     """A sum of terms with whole coefficients.
 
     Attributes:
-        constant: what does not depend on symbols.
-        terms: texts of expressions of the symbols, with their coefficients.
+        constant: the term that does not depend on symbols.
+        terms: the texts of expressions of the symbols, with their coefficients.
     """
 
     constant: int
@@ -65,7 +65,7 @@ class SizeSamples:
     """Several numbers for each symbol in the shapes of arguments.
 
     Attributes:
-        specs: the arguments.
+        specs: the shapes and dtypes of the arguments.
         declared: expressions that sizes are known to be, besides those that are linear.
         checks: sets of numbers at which what was found is checked.
     """
@@ -88,7 +88,7 @@ class SizeSamples:
         return (base, *moved, *self.checks)
 
     def small(self, taken: Container[int]) -> list[Mapping[str, int]]:
-        """Sets of small numbers, or of the least that the symbols may have.
+        """Return sets of small numbers, or of the least that the symbols may have.
 
         Those come last in which a number is a size that there is besides, since TensorFlow compiles
         otherwise where sizes happen to be the same.
@@ -104,14 +104,14 @@ class SizeSamples:
         return dict.fromkeys(self.names, 1)
 
     def large(self, greatest: int) -> list[Mapping[str, int]]:
-        """Sets of numbers above a number, or of the greatest that the symbols may have."""
+        """Return sets of numbers above a number, or of the greatest that the symbols may have."""
         return self._distinct([self._near(max(greatest + 2, _LARGE)), self._near(_LARGE)])
 
     def _distinct(self, sets: Sequence[Mapping[str, int]]) -> list[Mapping[str, int]]:
         return [sizes for index, sizes in enumerate(sets) if sizes not in sets[:index]]
 
     def _near(self, size: int) -> Mapping[str, int]:
-        """A number for each symbol that its constraints allow, each another where they do."""
+        """Return a number for each symbol that its constraints allow, all different if they can."""
         wanted = ((name, size + 2 * index) for index, name in enumerate(self.names))
         return {
             name: min(max(number, self._bounds[name][0]), self._bounds[name][1])
@@ -124,14 +124,14 @@ class SizeSamples:
         return {name: _bounds(self.dimension(name)) for name in self.names}
 
     def specs_at(self, sizes: Mapping[str, int]) -> list[jax.ShapeDtypeStruct]:
-        """The arguments, with numbers for the symbols."""
+        """Return the specs of the arguments, with numbers for the symbols."""
         return [
             jax.ShapeDtypeStruct(evaluate_shape(_texts(spec), sizes), spec.dtype)
             for spec in self.specs
         ]
 
     def fit(self, values: Sequence[int]) -> Size | None:
-        """What has these values at the sizes: a linear one or a multiple of a product; or None."""
+        """Return the size that has these values, linear or a multiple of a product; or None."""
         if len(set(values)) == 1:
             return Size(values[0])
         return self._fit_linear(values) or self._fit_multiple(values)
@@ -169,17 +169,17 @@ class SizeSamples:
         )
 
     def dimension(self, term: str) -> Any:
-        """A term as a dimension of JAX."""
-        (found,) = export.symbolic_shape(term, scope=scope_of(self.specs))
-        return found
+        """Return a term as a dimension of JAX."""
+        (dimension,) = export.symbolic_shape(term, scope=scope_of(self.specs))
+        return dimension
 
     def to_dimension(self, size: Size) -> Any:
-        """A size as a dimension of JAX."""
+        """Return a size as a dimension of JAX."""
         return sum((n * self.dimension(term) for term, n in size.terms), size.constant)
 
 
 def _bounds(dimension: Any) -> tuple[int, int]:
-    """The least and the greatest number that a dimension may be, by bisection."""
+    """Return the least and the greatest number that a dimension may be, by bisection."""
     least = bisect.bisect_left(
         range(1, _MAX_BOUND), True, key=lambda size: not is_certain(lambda: dimension >= size + 1)
     )
@@ -199,15 +199,15 @@ def is_static(spec: jax.ShapeDtypeStruct) -> bool:
 
 
 def scope_of(specs: Sequence[jax.ShapeDtypeStruct]) -> Any:
-    """Where the symbols of the shapes are from; None where there are none."""
+    """Return the scope of the symbols in shapes; None where there are none."""
     dims = (dim for spec in specs for dim in spec.shape if not isinstance(dim, int))
     return next((dim.scope for dim in dims), None)
 
 
 def trace_at_sizes(
     flat: FlatFunction, samples: SizeSamples, *, name: str, compiled: bool = True
-) -> tuple[SizeSamples, list[Traced]]:
-    """The function, traced with numbers for the symbols, and those numbers.
+) -> tuple[SizeSamples, list[TracedFunction]]:
+    """Return the function, traced with numbers for the symbols, and those numbers.
 
     These are one set, each of them changed by itself, and two at which what was found is checked: a
     small set, and one with larger numbers than the function has constants, with which it may
@@ -235,8 +235,8 @@ def trace_at_sizes(
     return dataclasses.replace(samples, checks=tuple(checks)), traces
 
 
-def _greatest_constant(traced: Traced) -> int:
-    """The greatest integer in a function that a size may be compared with."""
+def _greatest_constant(traced: TracedFunction) -> int:
+    """Return the greatest integer in a function that a size may be compared with."""
     constants = [
         tf.make_ndarray(node.attr["value"].tensor).ravel().tolist()
         for node in nodes_of(traced.concrete)
@@ -248,13 +248,13 @@ def _greatest_constant(traced: Traced) -> int:
     return max((number for number in numbers if number <= _MAX_COMPARED), default=0)
 
 
-def _fixed_sizes(traced: Traced) -> frozenset[int]:
-    """Sizes of what is computed, some of which are the same whatever the symbols are."""
+def _fixed_sizes(traced: TracedFunction) -> frozenset[int]:
+    """Return the sizes in a function, some of which are the same whatever the symbols are."""
     outputs = (out for op in traced.concrete.graph.get_operations() for out in op.outputs)
-    shapes = [*(out.shape for out in outputs), *(found.shape for found in traced.captures)]
-    found = {size for shape in shapes if shape.rank is not None for size in shape if size}
+    shapes = [*(out.shape for out in outputs), *(captured.shape for captured in traced.captures)]
+    sizes = {size for shape in shapes if shape.rank is not None for size in shape if size}
     constants = (node for node in nodes_of(traced.concrete) if node.op == "Const")
-    return frozenset(found.union(*map(_shape_of_constant, constants)))
+    return frozenset(sizes.union(*map(_shape_of_constant, constants)))
 
 
 def _shape_of_constant(node: Any) -> list[int]:
@@ -268,8 +268,8 @@ def trace_at(
     *,
     name: str,
     compiled: bool = True,
-) -> Traced:
-    """The function, traced with numbers for the symbols.
+) -> TracedFunction:
+    """Return the function, traced with numbers for the symbols.
 
     Raises:
         StructureError: TensorFlow refuses these sizes.

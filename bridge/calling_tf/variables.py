@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import tensorflow as tf
 
-from bridge.calling_tf.concrete_functions import Traced
+from bridge.calling_tf.concrete_functions import TracedFunction
 from bridge.core.narrowing import is_narrowed, narrow_array
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
@@ -31,7 +31,7 @@ _NOT_SHARED = frozenset({"float8_e4m3fn", "float8_e5m2"})
 
 
 def to_numpy(tensor: tf.Tensor) -> np.ndarray[Any, Any]:
-    """A view of an eager tensor on the CPU; a copy from elsewhere."""
+    """Return a view of an eager tensor on the CPU; a copy from elsewhere."""
     try:
         return np.asarray(tensor)
     except ValueError:  # of one number of a dtype that numpy itself does not have
@@ -39,13 +39,13 @@ def to_numpy(tensor: tf.Tensor) -> np.ndarray[Any, Any]:
 
 
 def to_array(tensor: tf.Tensor) -> jax.Array:
-    """The JAX array with the same memory, where the tensor is on the CPU."""
+    """Return the JAX array with the same memory, where the tensor is on the CPU."""
     array: jax.Array = jax.device_put(_physical(to_numpy(tensor)))
     return array
 
 
 def to_tensor(value: Any) -> tf.Tensor:
-    """The eager tensor with the same memory, where JAX has it on the CPU.
+    """Return the eager tensor with the same memory, where JAX has it on the CPU.
 
     TensorFlow takes memory that is not its own for what must not be written to.
     """
@@ -70,8 +70,8 @@ def is_split(captured: Any) -> bool:
     return is_narrowed(dtype)
 
 
-def to_spec(captured: Any, traced: Traced) -> jax.ShapeDtypeStruct:
-    """The shape and dtype in which a compiled function takes a captured value.
+def to_spec(captured: Any, traced: TracedFunction) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype in which a compiled function takes a captured value.
 
     While `jax_enable_x64` is off, one of 64 bits is taken as its bits: uint32, with a last
     dimension of 2, or of 4 for complex128.
@@ -97,15 +97,15 @@ def to_spec(captured: Any, traced: Traced) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((*shape, dtype.itemsize // 4), np.uint32)
 
 
-def _users(captured: Any, traced: Traced) -> str:
-    index = next(i for i, found in enumerate(traced.captures) if found is captured)
+def _users(captured: Any, traced: TracedFunction) -> str:
+    index = next(i for i, one in enumerate(traced.captures) if one is captured)
     tensor = traced.concrete.inputs[len(traced.arguments) + index]
     users = [f"{operation.type} ({operation.name})" for operation in tensor.consumers()]
     return ", ".join(users) or "an operation"
 
 
 def read(captures: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    """The values now, as `to_spec` has them; on the CPU without a copy.
+    """Return the values now, as `to_spec` has them; on the CPU without a copy.
 
     TensorFlow copies on the next write what somebody still holds, so they stay as they are.
     """
@@ -133,14 +133,14 @@ def is_trainable(variable: tf.Variable) -> bool:
 
 
 def variables_of(fun_tf: Any) -> tuple[tf.Variable, ...] | None:
-    """The variables that a module, a layer or a concrete function says that it has, or None."""
-    found = getattr(fun_tf, "variables", None)
-    if found is None or callable(found):
+    """Return the variables that a module, a layer or a concrete function has; None if unknown."""
+    variables = getattr(fun_tf, "variables", None)
+    if variables is None or callable(variables):
         return None
     # A variable of Keras 3 is an object of its own around TensorFlow's.
-    return tuple(v if isinstance(v, tf.Variable) else v.value for v in found)
+    return tuple(v if isinstance(v, tf.Variable) else v.value for v in variables)
 
 
 def path_of(variable: tf.Variable) -> str:
-    """The name of a variable, as a layer of Keras or a module gave it."""
+    """Return the name of a variable, as a layer of Keras or a module gave it."""
     return str(variable.name).partition(":")[0]

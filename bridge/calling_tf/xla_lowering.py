@@ -1,4 +1,4 @@
-"""A traced TensorFlow function -> an `Exported`, which JAX splices into its programs.
+"""A traced TensorFlow function -> an `Exported`, which JAX inlines into its programs.
 
 TensorFlow compiles a function for fixed sizes. For symbolic ones it compiles it at several sizes,
 and what is the same in all of them but for numbers that follow from the sizes is the function for
@@ -22,7 +22,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters.mlir import make_ir_context
 
-from bridge.calling_tf.concrete_functions import Traced
+from bridge.calling_tf.concrete_functions import TracedFunction
 from bridge.calling_tf.dynamic_calls import split_tuples
 from bridge.calling_tf.generalizing import NumberError, generalize
 from bridge.calling_tf.graph_nodes import stateful_operations
@@ -58,8 +58,8 @@ __all__ = ["compile_function", "compiled_results", "lower", "lower_symbolic"]
 _PREFIX = "tensorflow_"
 
 
-def compile_function(traced: Traced) -> bytes:
-    """The function as a StableHLO module, not optimized.
+def compile_function(traced: TracedFunction) -> bytes:
+    """Return the function as a StableHLO module, not optimized.
 
     TensorFlow gives the same one for every platform that it was built for, and a wheel without
     kernels for a GPU knows the CPU only.
@@ -86,8 +86,8 @@ def compile_function(traced: Traced) -> bytes:
     return bytes(mlir.hlo_to_stablehlo(hlo))
 
 
-def compiled_results(traced: Traced, module: bytes) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """The results of a compiled function, where TensorFlow alone does not know their shapes.
+def compiled_results(traced: TracedFunction, module: bytes) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Return the results of a compiled function, where TensorFlow does not know their shapes.
 
     Raises:
         StructureError: XLA does not know them either; the message names the operation.
@@ -103,7 +103,7 @@ def compiled_results(traced: Traced, module: bytes) -> tuple[jax.ShapeDtypeStruc
 
 
 def lower(
-    traced: Traced, compiled: bytes, results: Sequence[jax.ShapeDtypeStruct]
+    traced: TracedFunction, compiled: bytes, results: Sequence[jax.ShapeDtypeStruct]
 ) -> export.Exported:
     """Return an `Exported` of the arguments and captures as a flat tuple; without a VJP.
 
@@ -127,7 +127,9 @@ def lower(
         return _splice(module, traced, results, ())
 
 
-def lower_symbolic(traced: Traced, results: Sequence[jax.ShapeDtypeStruct]) -> export.Exported:
+def lower_symbolic(
+    traced: TracedFunction, results: Sequence[jax.ShapeDtypeStruct]
+) -> export.Exported:
     """Return an `Exported` as `lower` does, for symbolic sizes.
 
     Args:
@@ -164,8 +166,8 @@ def _parse(compiled: bytes) -> Any:
     return module
 
 
-def _compile_at_ones(traced: Traced, samples: SizeSamples) -> bytes | None:
-    """The function with 1 for each symbol; None where TensorFlow refuses that."""
+def _compile_at_ones(traced: TracedFunction, samples: SizeSamples) -> bytes | None:
+    """Return the function with 1 for each symbol; None where TensorFlow refuses that."""
     if samples.ones is None:
         return None
     function = traced.function.python_function
@@ -191,14 +193,14 @@ def _check_ones(modules: Sequence[Any], samples: SizeSamples, name: str) -> None
 
 
 def _expressions(specs: Sequence[jax.ShapeDtypeStruct]) -> tuple[str, ...]:
-    """The dimensions that are more than a symbol."""
+    """Return the dimensions that are more than a symbol."""
     texts = {str(dim) for spec in specs for dim in spec.shape if not isinstance(dim, int)}
     return tuple(sorted(text for text in texts if not text.isidentifier()))
 
 
-def _check_captures(traced: Traced, traces: Sequence[Traced]) -> None:
+def _check_captures(traced: TracedFunction, traces: Sequence[TracedFunction]) -> None:
     expected = [*map(id, traced.captures)]
-    if any([*map(id, found.captures)] != expected for found in traces):
+    if any([*map(id, other.captures)] != expected for other in traces):
         raise StructureError(
             f"{traced.name} captures other variables or constants with other sizes. To do: have it "
             "capture the same ones always; or export it once for each size."
@@ -209,18 +211,18 @@ def _check_results(
     module: Any, results: Sequence[jax.ShapeDtypeStruct], sizes: Any, name: str
 ) -> None:
     """Refuse what was declared, where it is not what TensorFlow compiles."""
-    for index, (found, spec) in enumerate(zip(read_main(module).results, results, strict=True)):
+    for index, (type_, spec) in enumerate(zip(read_main(module).results, results, strict=True)):
         texts = tuple(dim if isinstance(dim, int) else str(dim) for dim in spec.shape)
-        if found.shape != (expected := evaluate_shape(texts, sizes)):
+        if type_.shape != (expected := evaluate_shape(texts, sizes)):
             raise StructureError(
-                f"Result {index} of {name} has the shape {found.shape}; declared was {spec.shape}, "
+                f"Result {index} of {name} has the shape {type_.shape}; declared was {spec.shape}, "
                 f"which is {expected} with {dict(sizes)}. To do: pass the right one as shapes=."
             )
 
 
 def _splice(
     inner: Any,
-    traced: Traced,
+    traced: TracedFunction,
     results: Sequence[jax.ShapeDtypeStruct],
     dimensions: Sequence[Any],
 ) -> export.Exported:
@@ -242,7 +244,7 @@ def _splice(
 
 
 def _export(
-    traced: Traced,
+    traced: TracedFunction,
     results: Sequence[jax.ShapeDtypeStruct],
     dimensions: Sequence[Any],
     platforms: Sequence[str],
@@ -264,14 +266,14 @@ def _export(
     return export.export(jax.jit(like, keep_unused=True), platforms=platforms)(*specs)
 
 
-def _replace_call(module: Any, inner: Any, traced: Traced, dimensions: int) -> None:
+def _replace_call(module: Any, inner: Any, traced: TracedFunction, dimensions: int) -> None:
     """Put a call of TensorFlow's `main` in the place of the custom call, in place.
 
     Raises:
         StructureError: it takes or returns something else than the custom call.
     """
     main = splice_functions(inner, module, prefix=_PREFIX, taken=symbols_of(module))
-    calls = [found for found in walk(module) if custom_call_target(found) == TARGET]
+    calls = [operation for operation in walk(module) if custom_call_target(operation) == TARGET]
     if not calls:
         return  # JAX drops the call of a function without results
     call = calls[0].operation
@@ -301,7 +303,7 @@ def _replace_call(module: Any, inner: Any, traced: Traced, dimensions: int) -> N
 
 
 def _refusal(name: str, error: Exception) -> StructureError:
-    """The operation that cannot be compiled, in TensorFlow's message."""
+    """Return the error that names the operation in TensorFlow's message."""
     text = str(error)
     if "fixed tensor list size" in text:
         return StructureError(
@@ -335,8 +337,8 @@ def _refusal(name: str, error: Exception) -> StructureError:
     )
 
 
-def _platforms_for(traced: Traced, module: Any) -> tuple[str, ...]:
-    """Where JAX's XLA can run a module: everywhere, but for what it calls."""
+def _platforms_for(traced: TracedFunction, module: Any) -> tuple[str, ...]:
+    """Return the platforms for which JAX has all custom calls of a module."""
     allowed = tuple(PLATFORMS)
     for target in sorted(set(custom_call_targets(walk(module)))):
         known = classify(target)
@@ -351,7 +353,9 @@ def _platforms_for(traced: Traced, module: Any) -> tuple[str, ...]:
 
 def _remove_copies(module: Any) -> None:
     """Put its operand in the place of each `mhlo.copy`, of which StableHLO has no form."""
-    for operation in [found for found in walk(module) if _name_of(found) == "mhlo.copy"]:
+    for operation in [
+        operation for operation in walk(module) if _name_of(operation) == "mhlo.copy"
+    ]:
         operation.operation.results[0].replace_all_uses_with(operation.operation.operands[0])
         operation.operation.erase()
 

@@ -28,6 +28,7 @@ from bridge.core.narrowing import is_narrowed
 from xla_call_module._tf import device_query, flags_in_force, recording_query
 from xla_call_module.call import CallModule
 from xla_call_module.checks import SHAPE_ASSERTIONS
+from xla_call_module.exported import with_flat_trees
 
 __all__ = ["EagerCalls", "Runner", "Views", "to_runner"]
 
@@ -136,11 +137,7 @@ class _Computation:
             return lambda *args: call(*(args[index] for index in kept))
         exported = self._exported
         flat = dataclasses.replace(
-            exported,
-            mlir_module_serialized=module,
-            module_kept_var_idx=kept,
-            in_tree=tree_util.tree_structure((tuple(exported.in_avals), {})),
-            out_tree=tree_util.tree_structure(tuple(exported.out_avals)),
+            with_flat_trees(exported), mlir_module_serialized=module, module_kept_var_idx=kept
         )
         return flat.call
 

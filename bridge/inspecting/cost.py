@@ -16,7 +16,7 @@ import jax
 
 from bridge.core._jax import enable_x64
 from bridge.core.backend import platform_of, require_own_runtime
-from bridge.loading.exported_from_call import adopt
+from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.signature_calls import call_of_order, calls_of
 from savedmodel.model import SavedModel
 from xla_call_module.call import CallModule
@@ -213,7 +213,7 @@ def _lower(
         for spec in call.operands
     ]
     with jax.default_device(devices[0] if devices else None):
-        traced = jax.jit(adopt(call).call).trace(*arguments)
+        traced = jax.jit(exported_from_call(call).call).trace(*arguments)
         return traced.lower(lowering_platforms=(platform,))
 
 

@@ -1,10 +1,12 @@
-"""`LayerArtifact`: what a Keras layer computes, as a value that needs neither JAX nor Keras."""
+"""`LayerArtifact`: the functions and weights of a Keras layer, without JAX and without Keras."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from bridge.layers.layer_structures import fill, match_first, match_inputs, match_shapes
 from savedmodel.protos.structures import NONE, Structure
 from xla_call_module.call import CallModule, TensorSpec, bind_symbols
 from xla_call_module.dimensions import evaluate_shape
@@ -41,12 +43,12 @@ class LayerFunction:
 
     Attributes:
         chain: the function, its VJP, the VJP of that, …; constants are hoisted.
-        parameters: how many leaves the parameters have.
-        state: how many leaves of the state it takes: all or none.
-        keys: how many arrays of PRNG keys it takes.
+        parameters: the number of leaves of the parameters.
+        state: the number of leaves of the state that it takes: all or none.
+        keys: the number of arrays of PRNG keys that it takes.
         inputs: the other arguments, as a pair of positional and keyword arguments; the leaves are
             indices into `chain[0].args`.
-        outputs: what it returns, without the new state; the leaves are indices into
+        outputs: the results without the new state; the leaves are indices into
             `chain[0].results`.
         new_state: for each leaf of the state the index of the result that replaces it; empty where
             it returns none.
@@ -72,7 +74,7 @@ class LayerFunction:
 
     @property
     def key_specs(self) -> tuple[TensorSpec, ...]:
-        """Those that are PRNG keys."""
+        """The flat arguments that are PRNG keys."""
         first = self.parameters + self.state
         return self.specs[first : first + self.keys]
 
@@ -82,10 +84,10 @@ class LayerFunction:
         return self.parameters + self.state + self.keys
 
     def bind(self, sizes: Sequence[StaticShape | None]) -> dict[str, int]:
-        """The dimension variables that follow from what is known of the inputs' shapes.
+        """Return the dimension variables that follow from what is known of the inputs' shapes.
 
         Args:
-            sizes: for each input, in the order of `specs`, what is known of its shape.
+            sizes: the shape of each input, as far as it is known, in the order of `specs`.
 
         Raises:
             StructureError: the shapes contradict what the function was exported for.
@@ -94,14 +96,86 @@ class LayerFunction:
         checks = self.chain[0].disabled_checks
         return bind_symbols(self.name, self.specs, [*own, *sizes], disabled_checks=checks)
 
-    def result_shapes(self, sizes: Sequence[StaticShape | None]) -> list[StaticShape]:
-        """The shapes of the results, with None for what does not follow from those of the inputs.
+    def flatten_inputs(
+        self, layer: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[Any]:
+        """Return the leaves of the inputs, in the order of `specs`.
 
         Args:
-            sizes: as of `bind`.
+            layer: the name of the layer, for messages.
+            args: what the layer was called with.
+            kwargs: the same by keyword.
 
         Raises:
-            StructureError: as of `bind`.
+            StructureError: they have another structure.
+        """
+        return match_inputs(layer, self.inputs, args, kwargs)
+
+    def unflatten_outputs(self, results: Sequence[Any]) -> Any:
+        """Return the outputs in their structure."""
+        return fill(self.outputs, results.__getitem__)
+
+    def output_specs(self, inputs: Sequence[Any], make: Callable[[StaticShape, DType], Any]) -> Any:
+        """Return what `make` makes of the shape and dtype of each output, in their structure.
+
+        Args:
+            inputs: the leaves of the inputs; they have a `shape`.
+            make: called with a shape and a dtype.
+
+        Raises:
+            StructureError: the shapes contradict what the function was exported for.
+        """
+        shapes = self.result_shapes([tuple(leaf.shape) for leaf in inputs])
+        results = self.chain[0].own_results
+        return fill(self.outputs, lambda index: make(shapes[index], results[index].dtype))
+
+    def output_shapes(self, layer: str, shapes: Sequence[Any]) -> Any:
+        """Return the shapes of the outputs for shapes of the inputs.
+
+        Args:
+            layer: the name of the layer, for messages.
+            shapes: the shapes in the structure of the inputs.
+
+        Raises:
+            StructureError: they do not fit.
+        """
+        results = self.result_shapes(match_shapes(layer, self.inputs, shapes))
+        return fill(self.outputs, results.__getitem__)
+
+    def output_masks(
+        self,
+        layer: str,
+        first: Any,
+        mask_of: Callable[[Any], Any],
+    ) -> Any:
+        """Return the mask of the first masked input for each output that has its leading axes.
+
+        Args:
+            layer: the name of the layer, for messages.
+            first: the first input, which may be nested.
+            mask_of: the mask of a leaf, or None.
+        """
+        indexed = match_first(layer, self.inputs, first)
+        masked = [(i, mask) for i, leaf in indexed if (mask := mask_of(leaf)) is not None]
+        if not masked:
+            return None
+        index, mask = masked[0]
+        axes = (self.specs[index].shape or ())[: len(mask.shape)]
+        results = self.chain[0].own_results
+
+        def of_output(index: int) -> Any:
+            return mask if (results[index].shape or ())[: len(axes)] == axes else None
+
+        return fill(self.outputs, of_output)
+
+    def result_shapes(self, sizes: Sequence[StaticShape | None]) -> list[StaticShape]:
+        """Return the shapes of the results, with None for what does not follow from the inputs.
+
+        Args:
+            sizes: the shapes of the inputs, as `bind` takes them.
+
+        Raises:
+            StructureError: the shapes contradict what the function was exported for.
         """
         symbols = self.bind(sizes)
         results = self.chain[0].own_results
@@ -110,15 +184,16 @@ class LayerFunction:
 
 @dataclass(frozen=True, slots=True)
 class LayerArtifact:
-    """All that a layer computes and holds, but for the values of its variables.
+    """The functions of a layer, and its variables without their values.
 
     Attributes:
-        weights: of the parameters, in the order of their pytree, then of the state.
+        weights: the variables of the parameters, in the order of their pytree, then of the state.
         params: the pytree of the parameters; the leaves are indices into `weights`.
         state: the pytree of the state; the leaves are indices into `weights`.
         inference: the function that is called unless the layer is training.
         training: the one that is called when it is; None where that is the same.
-        constants: what was taken out of the modules; the names are the hashes of the values.
+        constants: the constants of the modules that are variables; their names are the hashes of
+            the values.
     """
 
     weights: tuple[LayerWeight, ...]
@@ -130,7 +205,7 @@ class LayerArtifact:
 
     @property
     def parameters(self) -> int:
-        """How many of the weights are parameters; the others are state."""
+        """The number of weights that are parameters; the others are state."""
         return self.inference.parameters
 
     @property
@@ -139,5 +214,5 @@ class LayerArtifact:
         return bool(self.inference.keys or (self.training is not None and self.training.keys))
 
     def function(self, *, training: bool) -> LayerFunction:
-        """The function that is called."""
+        """Return the function for training or for inference."""
         return self.training if training and self.training is not None else self.inference

@@ -1,8 +1,4 @@
-"""`LayerComputation`: what both Keras layers do alike, whichever framework runs it.
-
-It knows no Keras: a layer tells it what its variables and tensors are like, and gets back what to
-make of them.
-"""
+"""`LayerComputation`: the functions of a Keras layer, ready to run in TensorFlow or in JAX."""
 
 from __future__ import annotations
 
@@ -11,29 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from bridge.layers.artifact import LayerArtifact, LayerFunction, LayerWeight, StaticShape
-from bridge.layers.layer_structures import fill, match_first, match_inputs, match_shapes
+from bridge.layers.artifact import LayerArtifact, LayerFunction, LayerWeight
+from bridge.layers.layer_structures import fill
 from savedmodel.protos.structures import NONE, Structure, leaves
 from xla_call_module.call import TensorSpec
-from xla_call_module.dtypes import DType
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 from xla_call_module.passes.constants import key_of
 
-__all__ = ["LayerComputation", "Run", "Runs", "check_cast"]
+__all__ = ["LayerComputation", "MakeRun", "Run", "check_cast"]
 
-# Runs a function on flat tensors.
+# MakeRun a function on flat tensors.
 Run = Callable[[Sequence[Any]], list[Any]]
-Runs = Callable[[LayerFunction, Mapping[str, np.ndarray[Any, Any]]], Run]
+# Makes a function of a layer one that runs, with the values of its constants.
+MakeRun = Callable[[LayerFunction, Mapping[str, np.ndarray[Any, Any]]], Run]
 
 
 class LayerComputation:
-    """The functions of a layer, and what it begins with.
+    """The functions of a layer, and the initial values of its variables.
 
     Attributes:
         weights: the variables that the layer has from the beginning.
-        values: for each of them what it begins with; None in a layer that was read, whose values
-            come afterwards.
-        shared: those that are variables already, by their index.
+        values: the initial value of each of them; None in a layer that was read, whose values come
+            afterwards.
+        shared: the weights that are variables of another layer, by their index.
     """
 
     weights: tuple[LayerWeight, ...]
@@ -51,17 +47,17 @@ class LayerComputation:
         shared: Mapping[int, Any] | None = None,
         trees: tuple[Structure, Structure] = (NONE, NONE),
     ) -> None:
-        """Take over what was made.
+        """Take over functions and initial values.
 
         Args:
             weights: see above.
             values: see above.
-            artifact: what it computes; None where that waits for the inputs.
+            artifact: the functions; None where these wait for the inputs.
             constants: the values of the artifact's constants, as far as they are known.
-            export: makes the artifact and its constants for inputs, whose leaves are
+            export: a function that makes artifact and constants for inputs, whose leaves are
                 `ArgumentSpec`s.
             shared: see above.
-            trees: where the artifact is not there, the pytrees of parameters and state.
+            trees: the pytrees of parameters and state, where there is no artifact yet.
         """
         self.weights = weights
         self.shared = dict(shared or {})
@@ -79,10 +75,10 @@ class LayerComputation:
 
     @property
     def artifact(self) -> LayerArtifact:
-        """What the layer computes.
+        """The functions and variables of the layer.
 
         Raises:
-            StructureError: that waits for the first inputs.
+            StructureError: the functions are not exported before the layer is called.
         """
         if self._artifact is None:
             raise StructureError(
@@ -93,15 +89,15 @@ class LayerComputation:
 
     @property
     def parameters(self) -> int:
-        """How many of the weights are parameters; the others are state."""
+        """The number of weights that are parameters; the others are state."""
         return sum(1 for _ in leaves(self._trees[0]))
 
     def params(self, variables: Sequence[Any]) -> Any:
-        """The pytree of the parameters, of the variables for `weights`."""
+        """Return the pytree of the parameters, of the variables for `weights`."""
         return fill(self._trees[0], variables.__getitem__)
 
     def state(self, variables: Sequence[Any]) -> Any:
-        """The pytree of the state, of the variables for `weights`."""
+        """Return the pytree of the state, of the variables for `weights`."""
         return fill(self._trees[1], variables.__getitem__)
 
     @property
@@ -137,12 +133,12 @@ class LayerComputation:
             self._constants[constant.name] = value
         return True
 
-    def runner(self, to_run: Runs, *, training: bool) -> tuple[LayerFunction, Run]:
-        """The function to call, and what runs it.
+    def runner(self, make_run: MakeRun, *, training: bool) -> tuple[LayerFunction, Run]:
+        """Return the function for training or inference, and the `Run` of it.
 
         Args:
-            to_run: makes what runs a function.
-            training: which function.
+            make_run: makes a `Run` of a function.
+            training: whether it is the function for training.
 
         Raises:
             FormatError: constants have not the values that they were written with.
@@ -158,93 +154,17 @@ class LayerComputation:
                     f"constants/{missing[0][:12]}…, and its value is not the one that was written. "
                     "To do: load the weights from the file that the layer comes from."
                 )
-            self._runs[key] = to_run(function, self._constants)
+            self._runs[key] = make_run(function, self._constants)
         return function, self._runs[key]
-
-    def result_specs(
-        self,
-        function: LayerFunction,
-        inputs: Sequence[Any],
-        make: Callable[[StaticShape, DType], Any],
-    ) -> Any:
-        """The outputs, as `make` makes them of what is known of the inputs.
-
-        Args:
-            function: that would be called.
-            inputs: the leaves; they have a `shape`.
-            make: makes a leaf of its shape and dtype.
-        """
-        shapes = function.result_shapes([tuple(leaf.shape) for leaf in inputs])
-        specs = function.chain[0].own_results
-        return fill(function.outputs, lambda index: make(shapes[index], specs[index].dtype))
-
-    def output_shapes(self, name: str, function: LayerFunction, shapes: Sequence[Any]) -> Any:
-        """The shapes of the outputs for shapes of the inputs.
-
-        Raises:
-            StructureError: they do not fit.
-        """
-        found = function.result_shapes(match_shapes(name, function.inputs, shapes))
-        return fill(function.outputs, found.__getitem__)
-
-    def outputs(self, function: LayerFunction, results: Sequence[Any]) -> Any:
-        """The outputs in their structure."""
-        return fill(function.outputs, results.__getitem__)
-
-    def masks(
-        self,
-        name: str,
-        function: LayerFunction,
-        first: Any,
-        mask_of: Callable[[Any], Any],
-        rank_of: Callable[[Any], int],
-    ) -> Any:
-        """The masks of the outputs, which is that of the first input that has one.
-
-        An output has it whose leading axes are those of that input.
-
-        Args:
-            name: of the layer.
-            function: which is called.
-            first: the first input, which may be nested.
-            mask_of: the mask of a leaf, or None.
-            rank_of: the rank of a mask.
-        """
-        indexed = match_first(name, function.inputs, first)
-        masked = [(i, mask) for i, leaf in indexed if (mask := mask_of(leaf)) is not None]
-        if not masked:
-            return None
-        index, mask = masked[0]
-        axes = (function.specs[index].shape or ())[: rank_of(mask)]
-        results = function.chain[0].own_results
-
-        def of_output(index: int) -> Any:
-            return mask if (results[index].shape or ())[: len(axes)] == axes else None
-
-        return fill(function.outputs, of_output)
-
-    def inputs(
-        self,
-        name: str,
-        function: LayerFunction,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> list[Any]:
-        """The leaves of the inputs.
-
-        Raises:
-            StructureError: they have another structure.
-        """
-        return match_inputs(name, function.inputs, args, kwargs)
 
 
 def check_cast(spec: TensorSpec, dtype: str, name: str) -> None:
-    """Refuse an input that is of another kind than what the function takes.
+    """Refuse an input of another kind than the function takes.
 
     Args:
-        spec: what it takes.
-        dtype: what arrived, which is cast where only the size differs.
-        name: of the layer.
+        spec: the argument of the function.
+        dtype: the dtype of the input, which is cast where only the size differs.
+        name: the name of the layer.
 
     Raises:
         DtypeError: it is of another kind, and how to cast it is for the user to say.

@@ -36,7 +36,7 @@ _KINDS = ("dict", "list", "tuple", "namedtuple", "none")
 
 
 def encode_artifact(artifact: LayerArtifact) -> str:
-    """The text that `decode_artifact` reads.
+    """Return the text that `decode_artifact` reads.
 
     Raises:
         UnsupportedError: a function calls TensorFlow functions.
@@ -58,7 +58,7 @@ def encode_artifact(artifact: LayerArtifact) -> str:
 
 
 def decode_artifact(text: object) -> LayerArtifact:
-    """The artifact that `encode_artifact` wrote.
+    """Return the artifact that `encode_artifact` wrote.
 
     Raises:
         FormatError: the text is damaged, or no such text.
@@ -69,9 +69,9 @@ def decode_artifact(text: object) -> LayerArtifact:
     with refusing_damage(_WHERE):
         first = int.from_bytes(data[:_LENGTH_BYTES], "little") + _LENGTH_BYTES
         header = json.loads(data[_LENGTH_BYTES:first])
-        if (found := header["format"]) != _FORMAT:
+        if (version := header["format"]) != _FORMAT:
             raise VersionError(
-                f"{_WHERE} has the format {found!r}; understood is {_FORMAT}. To do: take the "
+                f"{_WHERE} has the format {version!r}; understood is {_FORMAT}. To do: take the "
                 "version of this package that wrote it, or a newer one."
             )
         nodes = _Nodes(data, first, header["nodes"])
@@ -126,8 +126,8 @@ def _decode_structure(fields: Any) -> Structure:
     kind, children, name = fields
     if kind not in _KINDS:
         raise FormatError(f"{_WHERE} has a container of the kind {str(kind)[:80]!r}.")
-    found = tuple((str(key), _decode_structure(child)) for key, child in children)
-    return Branch(cast("Kind", kind), found, str(name))
+    branches = tuple((str(key), _decode_structure(child)) for key, child in children)
+    return Branch(cast("Kind", kind), branches, str(name))
 
 
 def _encode_function(function: LayerFunction, nodes: list[bytes]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class _Nodes:
             raise FormatError(f"{_WHERE} has {len(data)} bytes, which are not those of its nodes.")
 
     def take(self) -> CallModule:
-        """The next one."""
+        """Return the call of the next node."""
         size = self._sizes.pop(0)
         node = NodeDef()
         try:
@@ -213,8 +213,8 @@ def _check_function(artifact: LayerArtifact, function: LayerFunction) -> None:
         and function.state in (0, states)
         and len(function.new_state) in (0, states)
     )
-    held = [weight.shape for weight in artifact.weights[: function.parameters + function.state]]
-    if not fits or held != [spec.shape for spec in function.specs[: len(held)]]:
+    shapes = [weight.shape for weight in artifact.weights[: function.parameters + function.state]]
+    if not fits or shapes != [spec.shape for spec in function.specs[: len(shapes)]]:
         raise FormatError(f"{_WHERE}: {function.name} does not take the weights that it has.")
     call = function.chain[0]
     _check_leaves(_indices(function.inputs), range(function.first_input, len(function.specs)))
@@ -230,7 +230,7 @@ def _check_function(artifact: LayerArtifact, function: LayerFunction) -> None:
 
 
 def _is_vjp(vjp: CallModule, call: CallModule) -> bool:
-    """Whether it takes the arguments and cotangents of a call, and returns those it has.
+    """Whether a call takes the arguments and cotangents of another one, and returns cotangents.
 
     What has no derivative has a float0 in its place, of the shape that it has in JAX.
     """
@@ -239,13 +239,13 @@ def _is_vjp(vjp: CallModule, call: CallModule) -> bool:
         (call.own_args, vjp.results),
     ]
     return all(
-        len(wanted) == len(found)
+        len(wanted) == len(actual)
         and all(
             (w.shape, w.dtype) == (f.shape, f.dtype)
-            for w, f in zip(wanted, found, strict=True)
+            for w, f in zip(wanted, actual, strict=True)
             if w.dtype.differentiable
         )
-        for wanted, found in pairs
+        for wanted, actual in pairs
     )
 
 
@@ -255,6 +255,8 @@ def _indices(structure: Structure) -> list[int]:
     return [index for _, child in structure.children for index in _indices(child)]
 
 
-def _check_leaves(found: Sequence[int], expected: range) -> None:
-    if sorted(found) != list(expected):
-        raise FormatError(f"{_WHERE}: {str(sorted(found))[:200]} are not the leaves of {expected}.")
+def _check_leaves(indices: Sequence[int], expected: range) -> None:
+    if sorted(indices) != list(expected):
+        raise FormatError(
+            f"{_WHERE}: {str(sorted(indices))[:200]} are not the leaves of {expected}."
+        )

@@ -1,4 +1,4 @@
-"""What a Keras layer holds besides its functions."""
+"""The pytrees that a Keras layer holds: its parameters, its state and its PRNG keys."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from savedmodel.protos.structures import NONE, Structure
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
 
-__all__ = ["Held", "hold", "seed_of", "shape_of"]
+__all__ = ["LayerState", "seed_of", "shape_of", "to_layer_state"]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What a layer holds besides its functions.
+class LayerState:
+    """The pytrees that a layer holds, and the dtypes of its variables.
 
     Attributes:
         params: the pytree of the parameters; None if there are none.
-        state: the pytree of the state; None if there is none.
+        state: the pytree that training replaces; None if there is none.
         keys: a pytree of PRNG keys; None if the functions take none.
         trainable: a prefix of `params` with bools.
-        variable_dtype: of the variables of floating-point parameters; empty for their own.
-        compute_dtype: that a function takes these in, and its inputs; empty for their own.
+        variable_dtype: the dtype of the variables of floating-point parameters; empty for their
+            own.
+        compute_dtype: the dtype in which a function takes these and its inputs; empty for their
+            own.
     """
 
     params: Any = None
@@ -42,27 +44,35 @@ class Held:
     compute_dtype: str = ""
 
     @property
+    def leading(self) -> dict[str, Any]:
+        """The arguments of a function before its inputs, by the names that the layer has."""
+        values = {"params": self.params, "state": self.state, "rng": self.keys}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
     def params_tree(self) -> tree_util.PyTreeDef | None:
-        """The structure of the parameters."""
+        """The structure of the parameters, or None."""
         return None if self.params is None else tree_util.tree_structure(self.params)
 
     def variables(self) -> tuple[Variable, ...]:
-        """The parameters and then the state, with their values."""
-        found = []
+        """Return the parameters and then the state, with their values."""
+        variables: list[Variable] = []
         for values, trainable, root in (
             (_cast(self.params, self.variable_dtype), self.trainable, "params"),
             (self.state, False, "state"),
         ):
             if values is not None:
-                made = to_variables(values, trainable, list(map(_spec_of, _leaves(values))))
+                made = to_variables(
+                    values, trainable, list(map(_spec_of, tree_util.tree_leaves(values)))
+                )
                 alone = tree_util.treedef_is_leaf(tree_util.tree_structure(values))
-                found += [dataclasses.replace(v, name=root) if alone else v for v in made]
-        names = unique_names(variable.name for variable in found)
-        pairs = zip(found, names, strict=True)
+                variables += [dataclasses.replace(v, name=root) if alone else v for v in made]
+        names = unique_names(variable.name for variable in variables)
+        pairs = zip(variables, names, strict=True)
         return tuple(dataclasses.replace(variable, name=name) for variable, name in pairs)
 
     def structures(self) -> tuple[Structure, Structure]:
-        """The pytrees of parameters and state, whose leaves are indices into both together."""
+        """Return the pytrees of parameters and state; the leaves are indices into both together."""
         if self.params_tree is None:
             return NONE, NONE if self.state is None else to_structure(
                 tree_util.tree_structure(self.state)
@@ -75,7 +85,7 @@ class Held:
 
 
 def _cast(params: Any, dtype: str) -> Any:
-    """The parameters, with those that are floating-point numbers as others."""
+    """Return the parameters, those of floating-point numbers in another dtype."""
     if not dtype or params is None:
         return params
     return tree_util.tree_map(lambda leaf: _cast_leaf(leaf, dtype), params)
@@ -88,8 +98,8 @@ def _cast_leaf(leaf: Any, dtype: str) -> Any:
     )
 
 
-def hold(params: Any, state: Any, rng: Any, trainable: Any) -> Held:
-    """What the arguments of a layer say that it holds.
+def to_layer_state(params: Any, state: Any, rng: Any, trainable: Any) -> LayerState:
+    """Return the pytrees that a layer holds.
 
     Args:
         params: a pytree of arrays.
@@ -101,7 +111,7 @@ def hold(params: Any, state: Any, rng: Any, trainable: Any) -> Held:
     keys = None
     if rng is not None and rng is not False:
         keys = tree_util.tree_map(_to_key, rng)
-    return Held(params, state, keys, trainable)
+    return LayerState(params, state, keys, trainable)
 
 
 def _to_key(leaf: Any) -> Any:
@@ -113,10 +123,10 @@ def _to_key(leaf: Any) -> Any:
 
 
 def seed_of(rng: Any) -> int | None:
-    """The seed that a generator begins with; None for one that is chosen at random.
+    """Return the seed that a generator begins with; None for one that is chosen at random.
 
     Args:
-        rng: as for `hold`, but no generator.
+        rng: the seeds or keys that `to_layer_state` takes, but no generator.
     """
     first = tree_util.tree_leaves(rng)[0]
     if isinstance(first, bool):
@@ -129,7 +139,7 @@ def seed_of(rng: Any) -> int | None:
 
 
 def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    """The shape of a leaf, and the dtype that JAX gives it."""
+    """Return the shape of a leaf, and the dtype that JAX gives it."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     dtype = leaf.dtype if isinstance(leaf, jax.Array) else np.asarray(leaf).dtype
@@ -139,13 +149,9 @@ def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _spec_of(leaf: Any) -> TensorSpec:
-    """What JAX makes of a leaf that is not exported yet."""
+    """Return the shape and dtype in which JAX takes a leaf that is not exported yet."""
     known = isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
     array = to_physical(leaf) if known else np.zeros(())
     shape = shape_of(array)
     dtype = dtype_from_name(str(shape.dtype), where="a parameter")
     return TensorSpec(shape.shape, dtype, "")
-
-
-def _leaves(values: Any) -> list[Any]:
-    return tree_util.tree_leaves(values)

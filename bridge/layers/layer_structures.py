@@ -17,31 +17,31 @@ _Children = tuple[tuple[str, Structure], ...]
 def match_inputs(
     name: str, inputs: Structure, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """The leaves of a layer's arguments, in the order of the function's own.
+    """Return the leaves of a layer's arguments, in the order of the function's own.
 
     The inputs of a function of several may come as one list or tuple, as Keras passes what several
     layers return.
 
     Args:
-        name: of the layer, for messages.
-        inputs: what the function takes, as a pair of positional and keyword arguments.
-        args: what the layer was called with.
+        name: the name of the layer, for messages.
+        inputs: the inputs of the function, as a pair of positional and keyword arguments.
+        args: the positional arguments of the layer.
         kwargs: the same by keyword.
 
     Raises:
         StructureError: another structure arrived; the message says where it differs.
     """
     positional, keyword = _pair(inputs)
-    spread = _spread(args, len(positional))
-    if len(spread) != len(positional):
+    separate = _separate_inputs(args, len(positional))
+    if len(separate) != len(positional):
         wanted = ", ".join(describe(child) for _, child in positional) or "none"
         raise StructureError(
             f"{name} was called with {len(args)} positional input(s); expected "
             f"{len(positional)}: {wanted}. To do: pass each input by itself, or all in one list."
         )
-    found: dict[int, Any] = {}
-    for position, (value, (_, child)) in enumerate(zip(spread, positional, strict=True)):
-        found.update(_match(name, child, value, f"inputs[{position}]", _is_leaf))
+    leaves: dict[int, Any] = {}
+    for position, (value, (_, child)) in enumerate(zip(separate, positional, strict=True)):
+        leaves.update(_match(name, child, value, f"inputs[{position}]", _is_leaf))
     wanted_keys = {key for key, _ in keyword}
     # A mask is handed on beside the function, unless it takes one itself.
     kwargs = {key: value for key, value in kwargs.items() if key in wanted_keys or key != _MASK}
@@ -51,45 +51,45 @@ def match_inputs(
             f"{sorted(wanted_keys)}."
         )
     for key, child in keyword:
-        found.update(_match(name, child, kwargs[key], key, _is_leaf))
-    return [found[index] for index in sorted(found)]
+        leaves.update(_match(name, child, kwargs[key], key, _is_leaf))
+    return [leaves[index] for index in sorted(leaves)]
 
 
 def match_shapes(name: str, inputs: Structure, shapes: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """The same for shapes in the place of the inputs, as `compute_output_shape` takes them.
+    """Return the shapes of the inputs, of shapes as `compute_output_shape` takes them.
 
     Raises:
         StructureError: another structure arrived.
     """
     positional, _ = _pair(inputs)
     if len(shapes) == 1 and len(positional) > 1 and not _is_shape(shapes[0]):
-        shapes = _spread(shapes, len(positional))
+        shapes = _separate_inputs(shapes, len(positional))
     if len(shapes) != len(positional):
         raise StructureError(
             f"{name} has {len(positional)} inputs; {len(shapes)} shapes were passed."
         )
-    found: dict[int, Any] = {}
+    leaves: dict[int, Any] = {}
     for position, (shape, (_, child)) in enumerate(zip(shapes, positional, strict=True)):
-        found.update(_match(name, child, shape, f"input_shape[{position}]", _is_shape))
-    return [tuple(found[index]) for index in sorted(found)]
+        leaves.update(_match(name, child, shape, f"input_shape[{position}]", _is_shape))
+    return [tuple(leaves[index]) for index in sorted(leaves)]
 
 
 def match_first(name: str, inputs: Structure, value: Any) -> list[tuple[int, Any]]:
-    """The leaves of the first argument, which may be a list of all, with their indices.
+    """Return the leaves of the first argument, which may be a list of all, with their indices.
 
     Raises:
         StructureError: it has another structure.
     """
     positional, _ = _pair(inputs)
-    values = _spread((value,), len(positional))
-    found: list[tuple[int, Any]] = []
+    values = _separate_inputs((value,), len(positional))
+    leaves: list[tuple[int, Any]] = []
     for one, (_, child) in zip(values, positional, strict=False):
-        found += _match(name, child, one, "inputs", _is_leaf)
-    return sorted(found, key=lambda pair: pair[0])
+        leaves += _match(name, child, one, "inputs", _is_leaf)
+    return sorted(leaves, key=lambda pair: pair[0])
 
 
 def fill(structure: Structure, leaf: Callable[[int], Any]) -> Any:
-    """The structure with what `leaf` gives for the index of each leaf.
+    """Return the structure with a value for the index of each leaf, which `leaf` makes.
 
     Named tuples are tuples, as their classes may not be there.
     """
@@ -104,7 +104,7 @@ def fill(structure: Structure, leaf: Callable[[int], Any]) -> Any:
 
 
 def describe(structure: Structure) -> str:
-    """A structure in one line, with `*` for each leaf."""
+    """Return a structure in one line, with `*` for each leaf."""
     return str(fill(structure, lambda _: _STAR))
 
 
@@ -124,7 +124,7 @@ def _pair(inputs: Structure) -> tuple[_Children, _Children]:
     return args.children, kwargs.children
 
 
-def _spread(args: Sequence[Any], count: int) -> Sequence[Any]:
+def _separate_inputs(args: Sequence[Any], count: int) -> Sequence[Any]:
     one_list = len(args) == 1 and count > 1 and isinstance(args[0], (list, tuple))
     return args[0] if one_list else args
 
@@ -134,18 +134,18 @@ def _match(
 ) -> Iterator[tuple[int, Any]]:
     if isinstance(structure, Leaf):
         if not is_leaf(value):
-            raise _unlike(name, structure, value, where)
+            raise _wrong_structure(name, structure, value, where)
         yield structure.index, value
         return
     if structure.kind == "none":
         if value is not None:
-            raise _unlike(name, structure, value, where)
+            raise _wrong_structure(name, structure, value, where)
         return
     children = dict(structure.children)
     if isinstance(value, Mapping):
         items = {str(key): part for key, part in value.items()}  # structures have text for keys
         if structure.kind not in ("dict", "namedtuple") or items.keys() != children.keys():
-            raise _unlike(name, structure, value, where)
+            raise _wrong_structure(name, structure, value, where)
     elif (
         structure.kind != "dict"
         and isinstance(value, (list, tuple))
@@ -153,7 +153,7 @@ def _match(
     ):
         items = dict(zip(children, value, strict=True))
     else:
-        raise _unlike(name, structure, value, where)
+        raise _wrong_structure(name, structure, value, where)
     for key, child in children.items():
         yield from _match(name, child, items[key], f"{where}[{key!r}]", is_leaf)
 
@@ -168,12 +168,12 @@ def _is_shape(value: Any) -> bool:
     )
 
 
-def _unlike(name: str, structure: Structure, value: Any, where: str) -> StructureError:
-    found: Any = type(value).__name__
+def _wrong_structure(name: str, structure: Structure, value: Any, where: str) -> StructureError:
+    kind: Any = type(value).__name__
     if isinstance(value, Mapping):
-        found = f"a dict with the keys {sorted(map(str, value))}"
+        kind = f"a dict with the keys {sorted(map(str, value))}"
     elif isinstance(value, (list, tuple)):
-        found = f"a {found} of {len(value)}"
+        kind = f"a {kind} of {len(value)}"
     return StructureError(
-        f"{where} of {name} is {found}; the function was exported for {describe(structure)} there."
+        f"{where} of {name} is {kind}; the function was exported for {describe(structure)} there."
     )

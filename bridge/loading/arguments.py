@@ -14,7 +14,7 @@ from jax import export, tree_util
 from bridge.core.backend import platform_of
 from bridge.core.narrowing import check_narrowing, narrow_dtype
 from bridge.core.tree_matching import Match, match_trees
-from bridge.loading.binding import Binding
+from bridge.loading.binding import BoundExported
 from xla_call_module.analyses.constraints import SizeConstraint, constraints_in
 from xla_call_module.call import bind_symbols
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
@@ -25,49 +25,49 @@ from xla_call_module.exported import argument_specs, result_specs
 __all__ = ["Arguments"]
 
 _KINDS = "biufc"
-# How many kinds of arguments are remembered as checked.
-_REMEMBERED = 1024
+# The number of kinds of arguments that are remembered as checked.
+_MAX_REMEMBERED = 1024
 
 # The shape of each flat argument.
 Sizes = tuple[tuple[int | None, ...], ...]
 
 
 class Arguments:
-    """What a loaded function takes besides its parameters."""
+    """The arguments that a loaded function takes besides its parameters."""
 
     def __init__(
         self,
         key: str,
-        binding: Binding,
+        bound: BoundExported,
         disabled_checks: tuple[DisabledCheck, ...],
         device: Any = None,
         buckets: Sequence[int] = (),
     ) -> None:
-        """Find out once what every call needs.
+        """Compute once what every call needs.
 
         Args:
-            key: of the signature.
-            binding: the function.
+            key: the key of the signature.
+            bound: the function.
             disabled_checks: the safety checks that are not in force.
-            device: one of those that it runs on; by default JAX's own choice.
+            device: one of the devices that it runs on; by default JAX's own choice.
             buckets: the sizes that TensorFlow pads batches to; JAX does not.
         """
         sizes = ", ".join(map(str, buckets))
         self._padded = f" TensorFlow pads batches to {sizes}." if sizes else ""
         self._device = device
-        exported = binding.exported
+        exported = bound.exported
         self._key = key
         self._exported = exported
         self._checks = disabled_checks
-        names = {index: name for name, index in binding.inputs.items()}
+        names = {index: name for name, index in bound.inputs.items()}
         self._specs = tuple(
             dataclasses.replace(spec, path=names.get(index, spec.path))
             for index, spec in enumerate(argument_specs(exported))
         )
-        self._first = len(binding.variables)
-        self._tree = _without_params(exported, has_params=binding.params is not None)
-        self._names = binding.inputs
-        self._taken = binding.taken
+        self._first = len(bound.variables)
+        self._tree = _without_params(exported, has_params=bound.params is not None)
+        self._names = bound.inputs
+        self._taken = bound.taken
         self._wide = [
             spec
             for spec in (*self._specs, *result_specs(exported))
@@ -78,7 +78,7 @@ class Arguments:
         self._last: tuple[Any, Match | None] = self._tree, Match()
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Match]:
-        """The leaves of the arguments, and how these are what the function takes.
+        """Return the leaves of the arguments, and how their structure matches the function's.
 
         Args:
             args: as the function takes them, or none.
@@ -101,7 +101,7 @@ class Arguments:
         self._check_width()
         if kinds not in self._accepted:
             self._check(kinds)
-            if len(self._accepted) >= _REMEMBERED:
+            if len(self._accepted) >= _MAX_REMEMBERED:
                 self._accepted.clear()
             self._accepted.add(kinds)
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
@@ -109,7 +109,7 @@ class Arguments:
         return leaves, match or Match()
 
     def _match(self, tree: Any) -> Match | None:
-        """How arguments of a structure are what the function takes; None if they are not."""
+        """Return how arguments match the structure that the function takes; None if they do not."""
         known, match = self._last
         if known != tree:
             match = match_trees(tree, self._tree)
@@ -128,7 +128,7 @@ class Arguments:
             ) from error
 
     def _kind_of(self, leaf: Any, index: int) -> tuple[tuple[Any, ...], Any]:
-        """The shape and the dtype that JAX takes a value for."""
+        """Return the shape and the dtype that JAX takes a value for."""
         if isinstance(leaf, jax.Array):
             return leaf.shape, leaf.dtype
         if isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.ma.MaskedArray):
@@ -143,13 +143,13 @@ class Arguments:
             f"or numpy array, {self._specs[index]}."
         )
 
-    def unlike(self, leaves: list[Any]) -> Sizes | None:
-        """The shapes of all arguments where they are not those that the function was exported for.
+    def other_shapes(self, leaves: list[Any]) -> Sizes | None:
+        """Return the shapes of all arguments if the function was not exported for them, else None.
 
         That is possible where shape assertions are disabled, as it is in TensorFlow.
 
         Args:
-            leaves: what `flatten` gave.
+            leaves: the leaves that `flatten` returned.
         """
         if SHAPE_ASSERTIONS not in self._checks:
             return None
@@ -189,7 +189,7 @@ class Arguments:
         }
 
     def _from_python(self, number: complex, index: int) -> Any:
-        """A Python number in the dtype of the argument, if JAX would promote it to that."""
+        """Return a Python number in the dtype of the argument, if JAX would promote it to that."""
         dtype = self._exported.in_avals[index].dtype
         if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
             return number
@@ -199,12 +199,12 @@ class Arguments:
         where = f"{self._specs[index].path} of {self._key}"
         try:
             with np.errstate(over="ignore"):
-                found = np.asarray(number, dtype)
+                array = np.asarray(number, dtype)
         except OverflowError as error:
             raise DtypeError(f"{where} is {number}, which is no {dtype}.") from error
-        if np.isfinite(number) and not np.isfinite(found.astype(np.complex128)):
+        if np.isfinite(number) and not np.isfinite(array.astype(np.complex128)):
             raise DtypeError(f"{where} is {number}, which is infinite as {dtype}.")
-        return found
+        return array
 
     def _check(self, kinds: tuple[Any, ...]) -> None:
         for index, (_, dtype) in enumerate(kinds, self._first):
@@ -219,26 +219,26 @@ class Arguments:
             raise self._breaks(constraint, values)
 
     def _broken(self, values: Mapping[str, int]) -> SizeConstraint | None:
-        """A constraint that the dimension variables break."""
+        """Return a constraint that the dimension variables break, or None."""
         broken = (c for c in self._constraints if c.holds(values) is False) if values else ()
         return next(iter(broken), None)
 
     @cached_property
     def _constraints(self) -> tuple[SizeConstraint, ...]:
-        """Those of the dimension variables; JAX's own message does not say which one is broken."""
+        """The constraints of the dimension variables; JAX does not say which one is broken."""
         return constraints_in(self._exported.mlir_module_serialized)
 
     def _breaks(self, constraint: SizeConstraint, values: Mapping[str, int]) -> StructureError:
-        found = ", ".join(f"{name} = {values[name]}" for name in sorted(values))
+        sizes = ", ".join(f"{name} = {values[name]}" for name in sorted(values))
         taken = ", ".join(f"{s.path} {s}" for s in self._specs[self._first :] if s.shape)
         return StructureError(
-            f"The arguments of {self._key} have {found}; it was exported with the constraint "
+            f"The arguments of {self._key} have {sizes}; it was exported with the constraint "
             f"{constraint}, and takes {taken}. To do: pass sizes that meet it, or export without "
             f"it.{self._padded}"
         )
 
     def _sizes(self, shapes: Sequence[Sequence[Any]]) -> list[tuple[int | None, ...]]:
-        """The sizes of all arguments, of which `shapes` are those that are no parameters."""
+        """Return the shapes of all arguments; `shapes` are those of what is no parameter."""
         sizes = [spec.static_shape or () for spec in self._specs]
         for index, shape in enumerate(shapes, self._first):
             # The key data of a typed PRNG key has dimensions that the key has not.
@@ -266,7 +266,7 @@ class Arguments:
 
 
 def _without_params(exported: export.Exported, *, has_params: bool) -> tree_util.PyTreeDef:
-    """The structure of (args, kwargs), without the first of the args if that is the parameters."""
+    """Return the structure of (args, kwargs), without the parameters, the first of args."""
     in_tree: Any = exported.in_tree  # the stub of its class lacks `children`
     args, kwargs = in_tree.children()
     rest = tree_util.treedef_tuple(args.children()[int(has_params) :])

@@ -1,4 +1,4 @@
-"""Which `Exported` a signature of a file is, and which variables are its parameters."""
+"""A signature of a file -> its `Exported`, bound to the variables that are its parameters."""
 
 from __future__ import annotations
 
@@ -8,26 +8,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax import export, tree_util
-from jax.sharding import AbstractMesh
+from jax.sharding import Mesh
 
 from bridge.core.names import input_names, output_names
 from bridge.core.trees import key_names, unique_names
-from bridge.loading.exported_from_call import export_wiring, input_order, to_results
-from bridge.loading.hoisted_constants import find_constants
-from bridge.loading.restore import restore
+from bridge.loading.calling import MappableExported
+from bridge.loading.exported_from_call import export_signature, input_order, to_results
+from bridge.loading.exported_on_mesh import remesh
+from bridge.loading.restore import find_constants, restore
 from savedmodel.model import Input, Parameter, SavedModel, Signature
 from savedmodel.protos.structures import NONE, Leaf, Structure
 from xla_call_module.checks import DisabledCheck
 
-__all__ = ["Binding", "bind"]
+__all__ = ["BoundExported", "bind"]
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
-    """A function of parameters and inputs.
+class BoundExported:
+    """An `Exported`, and which of its arguments are variables of a file.
+
+    It is to JAX what `savedmodel.Function` is to TensorFlow.
 
     Attributes:
-        exported: the function; its first positional argument is the parameters, if it has any.
+        exported: the function, on the mesh that it was loaded for; its first positional argument is
+            the parameters, if it has any.
         params: the structure of the parameters; None if there are none.
         variables: for each leaf of the parameters the index of its variable; None for one whose
             value nothing depends on, and that is not in the file.
@@ -48,37 +52,48 @@ def bind(
     signature: Signature,
     model: SavedModel,
     disabled_checks: tuple[DisabledCheck, ...],
-    mesh: AbstractMesh | None = None,
-) -> Binding:
-    """The function behind a signature.
+    mesh: Mesh | None = None,
+) -> BoundExported:
+    """Return the function behind a signature, bound to the variables of its file.
 
     Args:
         signature: one of `model`.
         model: the file.
         disabled_checks: safety checks that are not in force besides those of the calls.
-        mesh: what it is to run on, for a function that TensorFlow has made around calls.
+        mesh: the devices that it is to run on; None for JAX's default device.
 
     Raises:
-        InteropError: see `restore`.
+        InteropError: see `restore` and `remesh`.
     """
+    bound = _bind_chain(signature, model, disabled_checks)
+    if bound is None:
+        bound = _bind_values(signature, model, disabled_checks, mesh)
+    on_mesh = MappableExported.of(remesh(bound.exported, mesh))
+    return dataclasses.replace(bound, exported=on_mesh)
+
+
+def _bind_chain(
+    signature: Signature, model: SavedModel, disabled_checks: tuple[DisabledCheck, ...]
+) -> BoundExported | None:
+    """Return the function of a signature that is one call and describes itself, or None."""
     if not _describes_itself(signature, model):
-        return _bind_wiring(signature, model, disabled_checks, mesh)
+        return None
     function = signature.function
     known = {key: model.variables[index].shared for key, index in function.constants.items()}
     constant = find_constants(function.chain, known, model)
     exported = restore(function.chain, constant, disabled_checks)
     params = _params_tree(exported, signature, model)
     if params is None and function.bound:
-        return _bind_wiring(signature, model, disabled_checks, mesh)
+        return None
     variables = () if params is None else _variables_of(params, signature, model)
     taken = frozenset(index for call in function.chain for index in call.kept)
-    return Binding(exported, params, variables, signature.inputs, signature.outputs, taken)
+    return BoundExported(exported, params, variables, signature.inputs, signature.outputs, taken)
 
 
 def _variables_of(
     params: tree_util.PyTreeDef, signature: Signature, model: SavedModel
 ) -> tuple[int | None, ...]:
-    """For each leaf of the parameters the index of its variable.
+    """Return for each leaf of the parameters the index of its variable.
 
     What the module takes is bound to it. For what it does not take the object graph tells, which
     names the variables by the same paths.
@@ -86,12 +101,12 @@ def _variables_of(
     bound, by_path = signature.function.bound, dict(_paths(model.params))
     variables: list[int | None] = []
     for index, path in enumerate(key_names(params)):
-        found = bound.get(index, by_path.get(path))
-        if index not in bound and found is not None:
-            variable, spec = model.variables[found], signature.function.call.args[index]
+        known = bound.get(index, by_path.get(path))
+        if index not in bound and known is not None:
+            variable, spec = model.variables[known], signature.function.call.args[index]
             fits = (variable.shape, variable.dtype) == (spec.shape, spec.dtype)
-            found = found if fits and found not in bound.values() else None
-        variables.append(found)
+            known = known if fits and known not in bound.values() else None
+        variables.append(known)
     return tuple(variables)
 
 
@@ -131,61 +146,61 @@ def _names_fit(signature: Signature) -> bool:
     )
 
 
-def _bind_wiring(
+def _bind_values(
     signature: Signature,
     model: SavedModel,
     disabled_checks: tuple[DisabledCheck, ...],
-    mesh: AbstractMesh | None,
-) -> Binding:
-    """The function behind a signature that TensorFlow made: the inputs are its arguments."""
+    mesh: Mesh | None,
+) -> BoundExported:
+    """Return the function of a signature that TensorFlow made: the inputs are its arguments."""
     chosen = _parameters(signature, model)
     texts = unique_names(model.variables[v].key or model.variables[v].name for v in chosen)
-    names = dict(zip(chosen, texts, strict=True))
-    exported = export_wiring(signature, names, model, disabled_checks, mesh)
-    by_name = sorted(names, key=names.__getitem__)
-    places = range(len(names), len(exported.in_avals))
-    # What JAX has just exported has structures of a registry that `jit` has to itself.
-    exported = dataclasses.replace(
-        exported,
-        in_tree=_of_default_registry(exported.in_tree),
-        out_tree=_of_default_registry(exported.out_tree),
-    )
-    outputs = to_results({name: name for name in signature.output_values})
-    return Binding(
-        exported=exported,
+    # JAX has the leaves of a dict in the order of its keys.
+    names = dict(sorted(zip(chosen, texts, strict=True), key=lambda pair: pair[1]))
+    axes = None if mesh is None else mesh.abstract_mesh
+    exported = export_signature(signature, names, model, disabled_checks, axes)
+    first = len(names)
+    outputs = tree_util.tree_leaves(to_results({name: name for name in signature.output_values}))
+    return BoundExported(
+        # What JAX has just exported has structures of a registry that `jit` has to itself.
+        exported=dataclasses.replace(
+            exported,
+            in_tree=_of_default_registry(exported.in_tree),
+            out_tree=_of_default_registry(exported.out_tree),
+        ),
         params=tree_util.tree_structure(dict.fromkeys(texts, 0)) if names else None,
-        variables=tuple(by_name),
-        inputs=dict(zip(input_order(signature), places, strict=True)),
-        outputs={name: index for index, name in enumerate(tree_util.tree_leaves(outputs))},
+        variables=tuple(names),
+        inputs={name: index for index, name in enumerate(input_order(signature), first)},
+        outputs={name: index for index, name in enumerate(outputs)},
         taken=range(len(exported.in_avals)),
     )
 
 
 def _of_default_registry(tree: tree_util.PyTreeDef) -> tree_util.PyTreeDef:
-    """The same structure, of containers that everybody has, as one that goes with others."""
+    """Return the same structure of JAX's own containers, in the registry that others are in."""
     return tree_util.tree_structure(tree_util.tree_unflatten(tree, range(tree.num_leaves)))
 
 
 def _parameters(signature: Signature, model: SavedModel) -> list[int]:
-    """The variables that are passed to calls and are no constants."""
+    """Return the indices of the variables that are passed to calls and are no constants."""
     hoisted = {
         id(operand)
         for function in signature.functions
         for index, operand in function.passed.items()
         if index in function.call.constants
     }
-    found = (
+    passed = (
         value.variable
         for value in signature.values()
         if isinstance(value, Parameter) and id(value) not in hoisted
     )
-    return [v for v in dict.fromkeys(found) if not model.variables[v].constant]
+    return [v for v in dict.fromkeys(passed) if not model.variables[v].constant]
 
 
 def _params_tree(
     exported: export.Exported, signature: Signature, model: SavedModel
 ) -> tree_util.PyTreeDef | None:
-    """The structure of the first positional argument, if variables of the file are bound to it."""
+    """Return the structure of the first argument, if variables of the file are bound to it."""
     bound = signature.function.bound
     in_tree: Any = exported.in_tree  # the stub of its class lacks `children`
     first = in_tree.children()[0].children()[:1]
@@ -198,7 +213,7 @@ def _params_tree(
 
 
 def _paths(structure: Structure, path: tuple[str, ...] = ()) -> Any:
-    """For each leaf the keys that lead to it, and the index of its variable."""
+    """Yield for each leaf the keys that lead to it, and the index of its variable."""
     if isinstance(structure, Leaf):
         yield path, structure.index
         return

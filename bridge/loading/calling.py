@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -14,12 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import custom_batching, export, lax, tree_util
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
-from bridge.core._jax import vary_together
+from bridge.core._jax import devices_of_lowering, vary_together
 from bridge.core.explaining import flatten
 from bridge.core.tree_matching import match_trees
-from bridge.loading.needed_devices import needed_devices, require_devices
-from xla_call_module.errors import StructureError
+from bridge.loading.exported_on_mesh import mesh_at_export
+from xla_call_module.errors import ShardingError, StructureError
 
 __all__ = ["Flat", "MappableExported", "call_flat", "is_float0"]
 
@@ -28,7 +31,7 @@ Flat = Callable[..., tuple[Any, ...]]
 
 
 def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> Flat:
-    """The function of an `Exported`: leaves in, leaves out.
+    """Return the function of an `Exported`: leaves in, leaves out.
 
     It is differentiable in reverse mode as often as there are VJPs, and `jax.vmap` of it calls it
     for one element after another. A cotangent of an integer (float0) is None in what it returns,
@@ -36,8 +39,8 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
     is no VJP, and the gradients are zeros.
 
     Args:
-        exported: what to call.
-        name: of the function in messages; by default its own.
+        exported: the function.
+        name: the name of the function in messages; by default its own.
         order: how often the function was differentiated to get this one.
     """
     name = name or exported.fun_name
@@ -92,11 +95,11 @@ class MappableExported(export.Exported):
 
     @classmethod
     def of(cls, exported: export.Exported) -> MappableExported:
-        """The same in every field."""
+        """Return the same `Exported` as one of this class."""
         return cls(**_fields(exported))
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """What the exported function returns; see `jax.export.Exported.call`."""
+        """Return the results of the function; see `jax.export.Exported.call`."""
         where = f"An argument of {self.fun_name}"
         leaves, structure = flatten((args, kwargs), where=where)
         match = match_trees(structure, self.in_tree)
@@ -126,14 +129,15 @@ def _fields(exported: export.Exported) -> dict[str, Any]:
 
 
 def _mapped(exported: export.Exported, name: str) -> Flat:
-    """The call of an `Exported`, with a rule for `vmap`: one element after another."""
+    """Return the call of an `Exported`, with a rule for `vmap`: one element after another."""
     plain = _with_bools(exported)
-    needed = needed_devices(name, exported) if exported.nr_devices > 1 else None
+    needed = _needed_devices(name, exported) if exported.nr_devices > 1 else None
 
     @custom_batching.custom_vmap
     def call(*arguments: Any) -> tuple[Any, ...]:
         if needed is not None:
-            arguments = tuple(require_devices(arguments, needed))
+            arguments = tuple(_require_devices(arguments, needed))
+        # In their structure, by the paths of which JAX calls the arguments in its messages.
         args, kwargs = tree_util.tree_unflatten(plain.in_tree, arguments)
         return tuple(tree_util.tree_leaves(plain.call(*args, **kwargs)))
 
@@ -169,12 +173,12 @@ def _mapped(exported: export.Exported, name: str) -> Flat:
 
 
 def _with_bools(exported: export.Exported) -> export.Exported:
-    """The same, with bool where it has float0, as its module has."""
+    """Return the same with JAX's own `call`, and with bool where it has float0, as its module."""
     changes = {
         "in_avals": tuple(map(_with_bool, exported.in_avals)),
         "out_avals": tuple(map(_with_bool, exported.out_avals)),
     }
-    return export.Exported(**(_fields(exported) | changes))  # with JAX's own `call`
+    return export.Exported(**(_fields(exported) | changes))
 
 
 def _with_bool(aval: Any) -> Any:
@@ -190,5 +194,76 @@ def _is_differentiable(exported: export.Exported) -> bool:
 
 
 def is_float0(aval: Any) -> bool:
-    """Whether it is the tangent of something that has none."""
+    """Whether it is the aval of a tangent of what has none."""
     return bool(aval.dtype == jax.dtypes.float0)
+
+
+# How many devices there are is known when a program is lowered, and not before: under `jax.jit` the
+# arguments of a call do not tell. So something that does nothing goes along with an argument, and
+# looks where it is.
+@dataclass(frozen=True, slots=True)
+class _NeededDevices:
+    """The number of devices that a function needs.
+
+    Attributes:
+        name: the name of the function, for messages.
+        count: the number of devices.
+        mesh: the axes of the mesh that it was exported for, as text; empty where unknown.
+    """
+
+    name: str
+    count: int
+    mesh: str
+
+    def refusal(self) -> ShardingError:
+        """Return the error for another number of devices."""
+        return ShardingError(
+            f"{self.name} was exported for {self.count} devices{self.mesh}, and was loaded for "
+            "one. To do: load it with mesh=, for example that of bridge.meshes.mesh_of; a mesh "
+            "whose axes have the size 1 runs it on one device."
+        )
+
+
+def _needed_devices(name: str, exported: export.Exported) -> _NeededDevices:
+    """Return how many devices an `Exported` needs.
+
+    Raises:
+        FormatError: its module is damaged.
+    """
+    mesh = mesh_at_export(exported)
+    axes = "" if mesh is None else f", on a mesh with the axes {dict(mesh.shape)}"
+    return _NeededDevices(name, exported.nr_devices, axes)
+
+
+def _require_devices(arguments: Sequence[Any], needed: _NeededDevices) -> list[Any]:
+    """Return the arguments such that a program cannot be lowered for other devices.
+
+    Raises:
+        ShardingError: when it is lowered.
+    """
+    if not arguments:
+        return []
+    return [_REQUIRED.bind(arguments[0], needed=needed), *arguments[1:]]
+
+
+def _lower(context: Any, value: Any, *, needed: _NeededDevices) -> list[Any]:
+    if devices_of_lowering(context) not in (None, needed.count):
+        raise needed.refusal()
+    return [value]
+
+
+def _same(value: Any, *, needed: _NeededDevices) -> Any:
+    del needed
+    return value
+
+
+def _define() -> Primitive:
+    """Return the primitive, which is neither differentiated nor mapped where it is used."""
+    primitive = Primitive("devices_of_exported")
+    primitive.def_impl(_same)
+    primitive.def_abstract_eval(_same)
+    mlir.register_lowering(primitive, _lower)
+    return primitive
+
+
+_REQUIRED = _define()

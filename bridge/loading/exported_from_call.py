@@ -24,10 +24,9 @@ from jax.sharding import AbstractMesh
 from bridge.core._jax import cut_vjp, enable_x64, replace_vjp
 from bridge.core.keys import to_logical, to_physical
 from bridge.loading.calling import call_flat, is_float0
-from bridge.loading.hoisted_constants import find_constants
-from bridge.loading.restore import restore
+from bridge.loading.exported_on_mesh import with_shardings_of_calls, without_shardings
+from bridge.loading.restore import find_constants, restore
 from bridge.loading.signature_calls import result_shapes
-from bridge.loading.spreading import on_one_device, spread
 from savedmodel.model import (
     Cast,
     Constant,
@@ -60,11 +59,13 @@ from xla_call_module.stablehlo.modules import (
 )
 from xla_call_module.symbolic_shapes import limited_steps, parse_shape
 
-__all__ = ["adopt", "export_wiring", "input_order", "is_real", "to_results"]
+__all__ = ["export_signature", "exported_from_call", "input_order", "is_real", "to_results"]
 
 
-def adopt(call: CallModule) -> export.Exported:
-    """An `Exported` with the module of a call, of its operands as a flat tuple; without a VJP.
+def exported_from_call(call: CallModule) -> export.Exported:
+    """Return an `Exported` with the module of a call, of its operands as a flat tuple.
+
+    It has no VJP.
 
     Args:
         call: any call.
@@ -85,9 +86,9 @@ def adopt(call: CallModule) -> export.Exported:
     def like(*_: Any) -> tuple[Any, ...]:
         return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in results)
 
-    with _wide((*call.args, *call.results)):
+    with _x64_for((*call.args, *call.results)):
         made = export.export(jax.jit(like), platforms=call.platforms)(*args)
-    adopted = dataclasses.replace(
+    exported = dataclasses.replace(
         made,
         fun_name=call.name,
         mlir_module_serialized=call.module,
@@ -97,19 +98,19 @@ def adopt(call: CallModule) -> export.Exported:
         uses_global_constants=call.has_platform_index or bool(call.symbols),
         nr_devices=call.nr_devices,
     )
-    return cut_vjp(adopted, 0)  # that of the zeros
+    return cut_vjp(exported, 0)  # its VJP is that of the zeros
 
 
 def _to_spec(spec: TensorSpec, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(parse_shape(spec.shape or (), scope=scope), spec.dtype.numpy)
 
 
-def _wide(specs: Sequence[TensorSpec]) -> contextlib.AbstractContextManager[Any]:
-    return _wide_if(spec.dtype.name for spec in specs)
+def _x64_for(specs: Sequence[TensorSpec]) -> contextlib.AbstractContextManager[Any]:
+    return _x64_if(spec.dtype.name for spec in specs)
 
 
-def _wide_if(dtypes: Iterable[str]) -> contextlib.AbstractContextManager[Any]:
-    """A context with 64-bit dtypes, if any is among the names."""
+def _x64_if(dtypes: Iterable[str]) -> contextlib.AbstractContextManager[Any]:
+    """Return a context with 64-bit dtypes, if any is among the names."""
     return enable_x64() if any(name in WIDE for name in dtypes) else contextlib.nullcontext()
 
 
@@ -118,10 +119,10 @@ class _Function:
     """A call as a JAX function of its operands.
 
     Attributes:
-        exported: what is called.
-        run: the function.
-        specs: its operands.
-        order: how often it can be differentiated.
+        exported: the `Exported` that is called.
+        run: the function of the operands of the node.
+        specs: the shapes and dtypes of the operands.
+        order: the number of times that it can be differentiated.
     """
 
     exported: export.Exported
@@ -130,21 +131,21 @@ class _Function:
     order: int
 
 
-def export_wiring(
+def export_signature(
     signature: Signature,
     names: Mapping[int, str],
     model: SavedModel,
     disabled_checks: Sequence[DisabledCheck],
     mesh: AbstractMesh | None = None,
 ) -> export.Exported:
-    """A signature as an `Exported` of a dict of parameters, if there are any, and of its inputs.
+    """Return a signature as an `Exported` of a dict of parameters, if any, and of its inputs.
 
     Args:
         signature: one of `model`.
-        names: for each variable that is a parameter its name.
+        names: the name of each variable that is a parameter, by its index, sorted by the names.
         model: the file.
         disabled_checks: safety checks that are not in force besides those of the calls.
-        mesh: what it is to run on; None for one device.
+        mesh: the mesh that it is to run on; None for one device.
 
     Raises:
         InteropError: a module is damaged, or cannot be called from JAX.
@@ -168,7 +169,7 @@ def export_wiring(
             evaluation.call(called, run)
         return to_results({n: evaluation.value(v) for n, v in signature.output_values.items()})
 
-    exporteds = [*{id(found.exported): found.exported for found in functions}.values()]
+    exporteds = [*{id(function.exported): function.exported for function in functions}.values()]
     first = exporteds[0]
     function.__name__ = first.fun_name
     scope = export.SymbolicScope()
@@ -176,7 +177,7 @@ def export_wiring(
         given: list[Any] = [_to_spec(spec, scope) for spec in specs.values()]
     if names:
         given = [{name: _spec_of(variables[v]) for v, name in names.items()}, *given]
-    with _wide_if(_dtypes_of(signature, functions, [variables[v] for v in names])):
+    with _x64_if(_dtypes_of(signature, functions, [variables[v] for v in names])):
         made = _export(
             function,
             given,
@@ -185,22 +186,22 @@ def export_wiring(
         )
     if mesh is not None:
         arguments: list[Value] = [
-            *map(Parameter, sorted(names, key=names.__getitem__)),
+            *map(Parameter, names),
             *map(Input, specs),
         ]
-        made = spread(made, arguments, _flat_results(signature), signature, mesh)
-    return cut_vjp(made, min(found.order for found in functions))
+        made = with_shardings_of_calls(made, arguments, _flat_results(signature), signature, mesh)
+    return cut_vjp(made, min(function.order for function in functions))
 
 
 def to_results(outputs: Mapping[str, Any]) -> Any:
-    """The results of a signature: one value, a tuple, or a dict by names that somebody chose."""
+    """Return the results of a signature: one value, a tuple, or a dict by chosen names."""
     if list(outputs) == [f"output_{index}" for index in range(len(outputs))]:
         return next(iter(outputs.values())) if len(outputs) == 1 else tuple(outputs.values())
     return dict(outputs)
 
 
 def _flat_results(signature: Signature) -> list[Value]:
-    """The outputs in the order in which they are the flat results."""
+    """Return the outputs in the order of the flat results."""
     leaves: list[Value] = jax.tree.leaves(
         to_results(signature.output_values), is_leaf=lambda leaf: isinstance(leaf, Value)
     )
@@ -214,7 +215,7 @@ def _export(
     platforms: Sequence[str],
     disabled_checks: Sequence[export.DisabledSafetyCheck],
 ) -> export.Exported:
-    """What `jax.export` makes of a function around calls.
+    """Return the `Exported` of a function around calls.
 
     Raises:
         StructureError: the shapes of one call do not follow from those of the others.
@@ -233,7 +234,7 @@ def _export(
 
 
 def _with_own_symbols(functions: Sequence[_Function]) -> list[_Function]:
-    """The functions, the dimension variables of each under names that no other has.
+    """Return the functions, the dimension variables of each under names that no other has.
 
     Where two of them take the same input, JAX finds out that the sizes are the same.
     """
@@ -241,13 +242,13 @@ def _with_own_symbols(functions: Sequence[_Function]) -> list[_Function]:
     numbers = defaultdict[str, Iterator[int]](lambda: itertools.count(1))
     renamed = []
     for function in functions:
-        found = {s for spec in function.specs for dim in spec.shape or () for s in symbols(dim)}
-        names = {name: name for name in found}
-        for name in sorted(found & taken):
+        own = {s for spec in function.specs for dim in spec.shape or () for s in symbols(dim)}
+        names = {name: name for name in own}
+        for name in sorted(own & taken):
             names[name] = next(
                 new
                 for count in numbers[name]
-                if (new := f"{name}_{count}") not in taken and new not in found
+                if (new := f"{name}_{count}") not in taken and new not in own
             )
         taken.update(names.values())
         specs = tuple(
@@ -263,14 +264,14 @@ def _with_own_symbols(functions: Sequence[_Function]) -> list[_Function]:
 def _rename(dim: Dim, names: Mapping[str, str]) -> Dim:
     if isinstance(dim, int):
         return dim
-    return re.sub(r"[^\W\d]\w*", lambda found: names.get(found[0], found[0]), dim)
+    return re.sub(r"[^\W\d]\w*", lambda match: names.get(match[0], match[0]), dim)
 
 
 def _dtypes_of(
     signature: Signature, functions: Sequence[_Function], variables: Sequence[Variable]
 ) -> Iterator[str]:
-    """The names of all dtypes in a signature."""
-    yield from (spec.dtype.name for found in functions for spec in found.specs)
+    """Yield the names of all dtypes in a signature."""
+    yield from (spec.dtype.name for function in functions for spec in function.specs)
     yield from (
         spec.dtype.name for function in signature.functions for spec in function.call.own_results
     )
@@ -284,7 +285,7 @@ def _dtypes_of(
 
 
 def _checks_for(exporteds: Sequence[export.Exported]) -> list[export.DisabledSafetyCheck]:
-    """The checks of what is exported once more; the custom calls in it were checked before."""
+    """Return the checks to disable in a second export: its custom calls were checked before."""
     checks = [check for exported in exporteds for check in exported.disabled_safety_checks]
     for exported in exporteds:
         with open_module(exported.mlir_module_serialized) as module:
@@ -312,13 +313,13 @@ def _common_platforms(exporteds: Sequence[export.Exported]) -> tuple[str, ...]:
 
 
 def input_order(signature: Signature) -> tuple[str, ...]:
-    """The names of the inputs in the order in which they are first used, then the others."""
+    """Return the names of the inputs in the order of their first use, then the others."""
     used = (value.name for value in signature.values() if isinstance(value, Input))
     return tuple(dict.fromkeys([*used, *signature.input_specs]))
 
 
 def _input_specs(signature: Signature, functions: Sequence[_Function]) -> dict[str, TensorSpec]:
-    """For each input what it must be: the shape that a module takes, or the declared one."""
+    """Return the spec of each input: the shape that a module takes, or the declared one."""
     declared = signature.input_specs
     shapes: dict[str, Shape | None] = {name: spec.shape for name, spec in declared.items()}
     for called, run in reversed([*zip(signature.functions, functions, strict=True)]):
@@ -345,7 +346,7 @@ def _to_functions(
     model: SavedModel,
     disabled_checks: Sequence[DisabledCheck],
 ) -> list[_Function]:
-    """The function of each call; it is the same one for equal calls, and is lowered once."""
+    """Return the function of each call, the same one for equal calls, which is lowered once."""
     made: dict[Hashable, _Function] = {}
     functions = []
     for function in signature.functions:
@@ -368,14 +369,14 @@ def _to_function(
     gradient = function.gradient
     call = _on_one_device(describe(call, result_shapes(gradient)))
     checks = unite(call.disabled_checks, disabled_checks)
-    primal = adopt(dataclasses.replace(call, disabled_checks=checks))
+    primal = exported_from_call(dataclasses.replace(call, disabled_checks=checks))
     if gradient is not None:
         primal = replace_vjp(primal, functools.cache(lambda: _export_gradient(primal, gradient)))
     return _Function(primal, call_flat(primal), call.operands, int(gradient is not None))
 
 
 def _on_one_device(call: CallModule) -> CallModule:
-    """What another program wrote, for one device: JAX is not told how its values are to lie.
+    """Return a call of another program for one device, without the shardings of its values.
 
     Raises:
         ShardingError: it does not run on one.
@@ -389,7 +390,7 @@ def _restored(
     model: SavedModel,
     disabled_checks: Sequence[DisabledCheck],
 ) -> _Function:
-    """A call that describes itself, as a function of the node's operands."""
+    """Return a call that describes itself as a function of the node's operands."""
     call = function.call
     places = {index: position for position, index in enumerate(call.kept)}
 
@@ -407,7 +408,7 @@ def _restored(
     known = {key: functools.partial(passed, index) for index, key in call.constants.items()}
     constant = find_constants(function.chain, known, model)
     check_one_device(call, is_alone=False)
-    exported = on_one_device(restore(function.chain, constant, disabled_checks))
+    exported = without_shardings(restore(function.chain, constant, disabled_checks))
     flat = call_flat(exported)
 
     def run(*operands: Any) -> tuple[Any, ...]:
@@ -424,9 +425,9 @@ def _restored(
 
 
 def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Exported:
-    """The VJP of a call, of a module that takes and returns some of its values only."""
-    adopted = adopt(_on_one_device(describe(gradient.call)))
-    pull_back = call_flat(adopted)
+    """Return the VJP of a call, whose module takes and returns some of its values only."""
+    exported = exported_from_call(_on_one_device(describe(gradient.call)))
+    pull_back = call_flat(exported)
     count = len(primal.in_avals)
 
     def vjp(*arguments: Any) -> tuple[Any, ...]:
@@ -452,8 +453,8 @@ def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Expo
     for aval in primal.out_avals:
         dtype = aval.dtype if is_real(aval) else jax.dtypes.float0
         specs.append(jax.ShapeDtypeStruct(aval.shape, dtype))
-    checks = _checks_for([primal, adopted])
-    with _wide((*gradient.call.args, *gradient.call.results)):
+    checks = _checks_for([primal, exported])
+    with _x64_for((*gradient.call.args, *gradient.call.results)):
         made = _export(vjp, specs, platforms=primal.platforms, disabled_checks=checks)
     return cut_vjp(made, 0)
 
@@ -464,7 +465,7 @@ def is_real(value: Any) -> bool:
 
 
 def _zero_cotangent(operand: Any) -> Any:
-    """Zeros, of float0 for what has no tangents; JAX makes these also where sizes are symbols."""
+    """Return zeros, of float0 for what has no tangents; JAX makes these for symbolic sizes, too."""
     return jax.vjp(lambda _: 0.0, operand)[1](0.0)[0]
 
 

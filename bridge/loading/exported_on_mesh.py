@@ -1,4 +1,8 @@
-"""An `Exported` on the mesh at hand, which may be another than it was exported for."""
+"""An `Exported` on the mesh at hand, which may be another than it was exported for.
+
+What TensorFlow made around calls for several devices is exported for one device. Where an argument
+or result of it is one of a call, it lies as that call's module has it.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +19,36 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from bridge.core._jax import Shardings, map_orders, replace_shardings
 from bridge.core.mesh_text import axes_text, draw_grid
+from savedmodel.model import Cast, Output, Signature, Value
 from xla_call_module._jax import named_shardings
+from xla_call_module.analyses.module_shardings import read_module_shardings
+from xla_call_module.call import CallModule
 from xla_call_module.errors import ShardingError
 from xla_call_module.exported import argument_paths, result_paths
 from xla_call_module.passes.remeshing import read_meshes, remesh_module
 from xla_call_module.shardings import array_sharding
+from xla_call_module.shardings.array_sharding import REPLICATED, TILED, Sharding, name_axes, place
+from xla_call_module.shardings.sharding_jax import mesh_from_jax, sharding_to_jax
+from xla_call_module.stablehlo.modules import open_module
 from xla_call_module.stablehlo.serialized_shardings import import_shardings
 
-__all__ = ["check_divides", "draw_mesh_lines", "mesh_at_export", "remesh", "to_one_device"]
+__all__ = [
+    "check_divides",
+    "draw_mesh_lines",
+    "mesh_at_export",
+    "remesh",
+    "to_one_device",
+    "with_shardings_of_calls",
+    "without_shardings",
+]
 
-_MOST_DEVICES_DRAWN = 64
+_MAX_DEVICES_DRAWN = 64
+
+_Shardings = tuple[Sharding | None, ...]
 
 
 def mesh_at_export(exported: export.Exported) -> AbstractMesh | None:
-    """The mesh that an `Exported` was exported for; None where it has no names of axes.
+    """Return the mesh that an `Exported` was exported for; None where it has no names of axes.
 
     Its shardings, its avals and its module are asked, in this order; the module does not tell the
     types of the axes, which are then taken to be `Auto`.
@@ -36,9 +56,9 @@ def mesh_at_export(exported: export.Exported) -> AbstractMesh | None:
     Raises:
         FormatError: the module is damaged.
     """
-    for found in (*_meshes_of(named_shardings(exported)), *_meshes_of_avals(exported)):
-        if found is not None and found.axis_names:
-            return found
+    for known in (*_meshes_of(named_shardings(exported)), *_meshes_of_avals(exported)):
+        if known is not None and known.axis_names:
+            return known
     for mesh in read_meshes(exported.mlir_module_serialized):
         names, sizes = zip(*mesh.shape.items(), strict=True)
         return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
@@ -46,15 +66,15 @@ def mesh_at_export(exported: export.Exported) -> AbstractMesh | None:
 
 
 def remesh(exported: export.Exported, mesh: Mesh | None) -> export.Exported:
-    """The same function, and its VJPs of every order, on a mesh.
+    """Return the same function, and its VJPs of every order, on a mesh.
 
     Where the mesh is the one that it was exported for, nothing is changed. Otherwise each array is
     split along the axes of the same names, whatever their sizes now are, and lies whole along axes
     that are new. What was exported for one device runs on any mesh, on each device the same.
 
     Args:
-        exported: any.
-        mesh: of the devices that it shall run on; None to leave that to its arguments.
+        exported: the function.
+        mesh: the devices that it shall run on; None to leave that to its arguments.
 
     Raises:
         FormatError: its module is damaged.
@@ -74,8 +94,8 @@ def _remesh_order(exported: export.Exported, *, mesh: Mesh) -> export.Exported:
     if _is_same(saved, mesh.abstract_mesh):
         return _imported(exported)
     if not set(saved.axis_names) <= set(mesh.axis_names):
-        raise _unlike(exported, saved, mesh, "whose axes have other names")
-    changed = _on(exported, saved, mesh.abstract_mesh)
+        raise _missing_axes(exported, saved, mesh, "whose axes have other names")
+    changed = _to_mesh(exported, saved, mesh.abstract_mesh)
     for avals, paths, shardings in zip(
         (exported.in_avals, exported.out_avals),
         (argument_paths(exported.in_tree), result_paths(exported.out_tree)),
@@ -88,7 +108,7 @@ def _remesh_order(exported: export.Exported, *, mesh: Mesh) -> export.Exported:
 
 
 def to_one_device(exported: export.Exported) -> export.Exported:
-    """The same function on a mesh of JAX's first device; as it is where its mesh has no names.
+    """Return the same function on a mesh of JAX's first device; as it is if its mesh has no names.
 
     Raises:
         FormatError: its module is damaged.
@@ -102,13 +122,13 @@ def to_one_device(exported: export.Exported) -> export.Exported:
 
 
 def shardings_on(exported: export.Exported, mesh: AbstractMesh) -> tuple[Shardings, Shardings]:
-    """The shardings of the arguments and of the results on the mesh of the export, by names.
+    """Return the shardings of the arguments and of the results on the mesh of the export.
 
-    Older versions of JAX keep no names, and find them when they are given the mesh.
+    They are by names. Older versions of JAX keep none, and find them when they are given the mesh.
 
     Args:
-        exported: any.
-        mesh: that of `mesh_at_export`.
+        exported: the function.
+        mesh: the mesh that `mesh_at_export` returned.
     """
     named = named_shardings(exported)
     if any(sharding is not None for side in named for sharding in side):
@@ -123,8 +143,8 @@ def check_divides(
     """Refuse a shape that a sharding cannot split evenly, as JAX does.
 
     Args:
-        name: of the function in messages.
-        path: of the array.
+        name: the name of the function in messages.
+        path: the path of the array.
         shape: its shape; symbolic dimensions are any multiple.
         sharding: None for one that nobody split.
 
@@ -149,12 +169,12 @@ def check_divides(
 
 
 def draw_mesh_lines(mesh: AbstractMesh | Mesh) -> list[str]:
-    """A mesh as lines of text: its axes, then the devices by their place in it."""
+    """Return a mesh as lines of text: its axes, then the devices by their place in it."""
     axes = _axes(mesh)
     count = math.prod(size for _, size in axes)
     devices = f"{count} device{'s' if count > 1 else ''}"
     lines = [f"mesh of {devices}: {axes_text(axes) or 'no axes'}"]
-    return lines if count > _MOST_DEVICES_DRAWN else [*lines, *draw_grid(axes, range(count))]
+    return lines if count > _MAX_DEVICES_DRAWN else [*lines, *draw_grid(axes, range(count))]
 
 
 def _imported(exported: export.Exported) -> export.Exported:
@@ -164,7 +184,7 @@ def _imported(exported: export.Exported) -> export.Exported:
     return dataclasses.replace(exported, mlir_module_serialized=module)
 
 
-def _on(exported: export.Exported, saved: AbstractMesh, mesh: AbstractMesh) -> export.Exported:
+def _to_mesh(exported: export.Exported, saved: AbstractMesh, mesh: AbstractMesh) -> export.Exported:
     arguments, results = (
         tuple(_moved(sharding, mesh) for sharding in shardings)
         for shardings in shardings_on(exported, saved)
@@ -201,7 +221,7 @@ def _moved(sharding: NamedSharding | None, mesh: AbstractMesh) -> NamedSharding 
 
 
 def _with_mesh(aval: Any, mesh: AbstractMesh) -> Any:
-    """An aval of which JAX's explicit types say where it lies, on another mesh."""
+    """Return an aval with its sharding, if JAX's explicit types have one, on another mesh."""
     sharding = getattr(aval, "sharding", None)
     if sharding is None or not sharding.mesh.axis_names:
         return aval
@@ -228,7 +248,7 @@ def _check_count(exported: export.Exported, mesh: Mesh) -> None:
         )
 
 
-def _unlike(
+def _missing_axes(
     exported: export.Exported, saved: AbstractMesh, mesh: Mesh, reason: str
 ) -> ShardingError:
     missing = [str(name) for name in saved.axis_names if name not in mesh.axis_names]
@@ -245,10 +265,121 @@ def _both(saved: AbstractMesh, mesh: AbstractMesh | Mesh) -> str:
 
 
 def _meshes_of(shardings: tuple[Shardings, Shardings]) -> list[AbstractMesh]:
-    found = [sharding for side in shardings for sharding in side if sharding is not None]
-    return [sharding.mesh.abstract_mesh for sharding in found]
+    known = [sharding for side in shardings for sharding in side if sharding is not None]
+    return [sharding.mesh.abstract_mesh for sharding in known]
 
 
 def _meshes_of_avals(exported: export.Exported) -> list[AbstractMesh | None]:
     avals: tuple[Any, ...] = (*exported.in_avals, *exported.out_avals)
     return [getattr(getattr(aval, "sharding", None), "mesh", None) for aval in avals]
+
+
+def without_shardings(exported: export.Exported) -> export.Exported:
+    """Return the same function for one device, where its module's shardings have no meaning."""
+    return exported if exported.nr_devices == 1 else map_orders(exported, _without_shardings)
+
+
+def _without_shardings(exported: export.Exported) -> export.Exported:
+    nothing = ((None,) * len(exported.in_avals), (None,) * len(exported.out_avals))
+    return dataclasses.replace(replace_shardings(exported, *nothing), nr_devices=1)
+
+
+def with_shardings_of_calls(
+    exported: export.Exported,
+    arguments: Sequence[Value],
+    results: Sequence[Value],
+    signature: Signature,
+    mesh: AbstractMesh,
+) -> export.Exported:
+    """Return the same function for the devices that the calls in it are for.
+
+    Args:
+        exported: the function, made for one device.
+        arguments: the value of each flat argument in the signature.
+        results: the value of each flat result.
+        signature: the signature.
+        mesh: the mesh that it is loaded for. Shardings without names are by its axes.
+
+    Raises:
+        ShardingError: shardings without names are none by the axes of this mesh; the calls are for
+            several meshes.
+    """
+    shardings = [_shardings_of(function.call) for function in signature.functions]
+    count = max(number for number, _, _ in shardings)
+    if count == 1:
+        return exported
+    known: dict[Value, Sharding | None] = {}
+    called = zip(signature.functions, shardings, strict=True)
+    for number, (function, (_, of_operands, of_results)) in enumerate(called):
+        for value, sharding in zip(function.operands, of_operands, strict=True):
+            known.setdefault(_source(value), sharding)
+        known |= {Output(number, index): sharding for index, sharding in enumerate(of_results)}
+    arguments_on, results_on = (
+        tuple(_to_named(known.get(_source(v)), exported.fun_name, count, mesh) for v in values)
+        for values in (arguments, results)
+    )
+    _check_one_mesh(exported.fun_name, (*arguments_on, *results_on))
+    changed = replace_shardings(exported, arguments_on, results_on)
+    return dataclasses.replace(changed, nr_devices=count)
+
+
+def _shardings_of(call: CallModule) -> tuple[int, _Shardings, _Shardings]:
+    """Return the number of devices of a call, and the shardings of its operands and results."""
+    if call.exported:
+        operands = tuple(spec.sharding for spec in call.operands)
+        return call.nr_devices, operands, tuple(spec.sharding for spec in call.results)
+    with open_module(call.module) as module:
+        shardings = read_module_shardings(module)
+    return shardings.nr_devices, shardings.arguments, shardings.results
+
+
+def _source(value: Value) -> Value:
+    """Return the value that was cast, or the value itself."""
+    while isinstance(value, Cast):
+        value = value.source
+    return value
+
+
+def _to_named(
+    sharding: Sharding | None, where: str, count: int, mesh: AbstractMesh
+) -> NamedSharding | None:
+    if sharding is None or sharding.kind not in (REPLICATED, TILED):
+        return None
+    placement = sharding.placement
+    if placement is None or not placement.mesh.axes:
+        placement = _placement_on(mesh, sharding, where, count)
+    # JAX has no word for what is split and may be split further.
+    dims = tuple(array_sharding.DimAxes(dim.names) for dim in placement.dims)
+    named = sharding_to_jax(place(dataclasses.replace(placement, dims=dims), len(dims)))
+    return named if isinstance(named, NamedSharding) else None
+
+
+def _placement_on(
+    mesh: AbstractMesh, sharding: Sharding, where: str, count: int
+) -> array_sharding.Placement:
+    try:
+        if mesh.size == count:
+            return name_axes(sharding, mesh_from_jax(mesh), sharding.rank or 0)
+    except ShardingError as error:
+        raise _other_mesh(where, count, mesh) from error
+    raise _other_mesh(where, count, mesh)
+
+
+def _other_mesh(where: str, count: int, mesh: AbstractMesh) -> ShardingError:
+    axes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+    return ShardingError(
+        f"{where} was exported for {count} devices, without names for the axes of their mesh, and "
+        f"its shardings are none by the axes of the mesh {axes}. To do: take a mesh of "
+        f"{count} devices with axes of the sizes that it was exported for, in their order; or load "
+        "it without a mesh, for one device."
+    )
+
+
+def _check_one_mesh(where: str, shardings: Shardings) -> None:
+    meshes = {sharding.mesh for sharding in shardings if sharding is not None}
+    if len(meshes) > 1:
+        texts = " and ".join(str(dict(mesh.shape)) for mesh in meshes)
+        raise ShardingError(
+            f"The calls in {where} are for the meshes {texts}. To do: load it without a mesh, for "
+            "one device."
+        )

@@ -1,8 +1,7 @@
-"""What `load` returns: a SavedModel as JAX functions, without TensorFlow."""
+"""`LoadedModel`: a SavedModel as JAX functions, without TensorFlow."""
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -20,10 +19,9 @@ from bridge.core.backend import require_own_runtime
 from bridge.core.keys import to_logical
 from bridge.core.progress import progress_bar
 from bridge.loading.arguments import Arguments, Sizes
-from bridge.loading.binding import Binding, bind
-from bridge.loading.calling import MappableExported, call_flat
-from bridge.loading.exported_from_call import adopt
-from bridge.loading.exported_on_mesh import remesh
+from bridge.loading.binding import BoundExported, bind
+from bridge.loading.calling import call_flat
+from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.placing import OnMesh, place_variable
 from savedmodel.model import DEFAULT_SIGNATURE, SavedModel, Signature, Variable
 from xla_call_module.checks import DisabledCheck, unite
@@ -35,16 +33,16 @@ from xla_call_module.stablehlo.refining import refine
 
 __all__ = ["LoadedModel", "LoadedSignature"]
 
-# For how many kinds of shapes that it was not exported for a function is kept.
-_REFINED = 16
-_is_free = transformation_query()
+# The number of shapes that a function was not exported for, and for which it is kept.
+_MAX_REFINED = 16
+_is_outside_transformations = transformation_query()
 
 
 class LoadedModel:
     """A SavedModel as JAX functions. Calling it calls its default signature.
 
     Attributes:
-        signatures: for each key the function. Those of a file that compute something besides calls
+        signatures: the function of each key. Those of a file that compute something besides calls
             of JAX functions, such as `bridge.serving.compose` makes, are not among them.
         others: those signatures, and what they compute.
     """
@@ -53,20 +51,20 @@ class LoadedModel:
     others: Mapping[str, str]
 
     def __init__(self, model: SavedModel, mesh: Mesh | None = None) -> None:
-        """Take over what was read; nothing of it is parsed further.
+        """Take over the value of a file; nothing of it is parsed further.
 
         Args:
             model: the file.
-            mesh: what its functions run on; None for JAX's default device.
+            mesh: the devices that its functions run on; None for JAX's default device.
 
         Raises:
             ShardingError: it is no mesh of devices.
         """
         _check_mesh(mesh)
         values = _Values(model.variables)
-        found = {s.key: LoadedSignature(s, model, values, mesh) for s in model.signatures}
+        signatures = {s.key: LoadedSignature(s, model, values, mesh) for s in model.signatures}
         self.others = MappingProxyType(dict(model.others))
-        self.signatures = _Signatures(found, self.others)
+        self.signatures = _Signatures(signatures, self.others)
         self._default_key = DEFAULT_SIGNATURE
         if DEFAULT_SIGNATURE not in model.others:
             self._default_key = model.default.key
@@ -86,7 +84,7 @@ class LoadedModel:
         return self.default.params
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the default signature returns."""
+        """Call the default signature."""
         return self.default(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -111,7 +109,7 @@ class LoadedSignature:
     these; to differentiate with respect to them call `exported.call(params, ...)`.
 
     Attributes:
-        key: of the signature.
+        key: the key of the signature.
     """
 
     key: str
@@ -123,7 +121,7 @@ class LoadedSignature:
         values: _Values,
         mesh: Mesh | None = None,
     ) -> None:
-        """Take over what was read."""
+        """Take over the value of a signature."""
         self.key = signature.key
         self._mesh = mesh
         self._signature = signature
@@ -131,7 +129,7 @@ class LoadedSignature:
         self._values = values
         self._refined: dict[Sizes, Any] = {}
 
-    @cached_property
+    @property
     def exported(self) -> export.Exported:
         """The `Exported` that was saved; its first argument is the parameters, if it has any.
 
@@ -150,11 +148,11 @@ class LoadedSignature:
         Warns:
             UserWarning: a class of its arguments or results is not imported; it has a stand-in.
         """
-        return MappableExported.of(self._binding.exported)
+        return self.binding.exported
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What saving did to the module, in words; nothing where its bytes are those exported."""
+        """The changes that saving made to the module, in words; none if it is as exported."""
         return self._signature.function.call.changes
 
     @property
@@ -166,11 +164,11 @@ class LoadedSignature:
         Raises:
             FormatError: a value is damaged.
         """
-        if self._binding.params is None:
+        if self.binding.params is None:
             return None
         if _is_any_deleted(self._leaves):
             del self._leaves
-        return tree_util.tree_unflatten(self._binding.params, self._leaves)
+        return tree_util.tree_unflatten(self.binding.params, self._leaves)
 
     @cached_property
     def _leaves(self) -> list[Any]:
@@ -180,22 +178,24 @@ class LoadedSignature:
 
     @cached_property
     def inputs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """For each input name of the signature its spec, in the order of the arguments."""
-        return _specs(self._binding.inputs, self.exported.in_avals)
+        """The spec of each input by its name in the signature, in the order of the arguments."""
+        return _specs(self.binding.inputs, self.exported.in_avals)
 
     @cached_property
     def outputs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """For each output name of the signature its spec, in the order of the results."""
-        return _specs(self._binding.outputs, self.exported.out_avals)
+        """The spec of each output by its name in the signature, in the order of the results."""
+        return _specs(self.binding.outputs, self.exported.out_avals)
 
-    @property
-    def binding(self) -> Binding:
-        """Which leaves of the exported function are parameters, inputs and outputs."""
-        return self._binding
+    @cached_property
+    def binding(self) -> BoundExported:
+        """The exported function, and which of its leaves are parameters, inputs and outputs."""
+        bound = bind(self._signature, self._model, self._flags, self._mesh)
+        self._values.warn_of_missing(bound.exported)
+        return bound
 
     @property
     def variable_names(self) -> tuple[str, ...]:
-        """For each leaf of the parameters a name that only its variable has; empty if it has none.
+        """A name for each leaf of the parameters that only its variable has; empty if it has none.
 
         Where several have one name, as jax2tf leaves them, it is followed by dtype and shape, such
         as `Variable float32[3,2]`.
@@ -212,10 +212,10 @@ class LoadedSignature:
                 return plain[index]
             return full[index] if full_times[full[index]] == 1 else ""
 
-        return tuple("" if i is None else name(i) for i in self._binding.variables)
+        return tuple("" if i is None else name(i) for i in self.binding.variables)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns, as a pytree.
+        """Call the function, and return its results as a pytree.
 
         Args:
             args: the arguments of the exported function but for the parameters; or none.
@@ -228,14 +228,14 @@ class LoadedSignature:
             ShardingError: it was exported for several devices and loaded without a mesh; the mesh
                 does not divide a dimension that is split along it.
         """
-        if _is_free():
+        if _is_outside_transformations():
             require_own_runtime(f"what {self.key} returns")
         if not args and self._signature.defaults and kwargs.keys() <= self._signature.inputs.keys():
             kwargs = {**self._signature.defaults, **kwargs}
         leaves, match = self._arguments.flatten(args, kwargs)
         if self._on_mesh is not None:
-            leaves = self._on_mesh.inputs(leaves, len(self._binding.variables))
-        sizes = self._arguments.unlike(leaves)
+            leaves = self._on_mesh.inputs(leaves, len(self.binding.variables))
+        sizes = self._arguments.other_shapes(leaves)
         run = self._run if sizes is None else self._run_for(sizes)
         if self._mesh is not None and _is_any_deleted(self._device_parameters):
             del self._device_parameters
@@ -258,13 +258,6 @@ class LoadedSignature:
         return f"{self.key}({inputs})"
 
     @cached_property
-    def _binding(self) -> Binding:
-        mesh = None if self._mesh is None else self._mesh.abstract_mesh
-        binding = bind(self._signature, self._model, self._flags, mesh)
-        self._values.warn_of_missing(binding.exported)
-        return dataclasses.replace(binding, exported=remesh(binding.exported, self._mesh))
-
-    @cached_property
     def _on_mesh(self) -> OnMesh | None:
         return None if self._mesh is None else OnMesh(self.key, self.exported, self._mesh)
 
@@ -279,7 +272,7 @@ class LoadedSignature:
         device = None if self._mesh is None else self._mesh.devices.flat[0]
         padded = self._signature.function.batch_buckets
         sizes = () if padded is None else padded.sizes
-        return Arguments(self.key, self._binding, checks, device, sizes)
+        return Arguments(self.key, self.binding, checks, device, sizes)
 
     @cached_property
     def _run(self) -> Any:
@@ -288,17 +281,17 @@ class LoadedSignature:
     def _jit(self, flat: Callable[..., Any]) -> Any:
         if self._on_mesh is None:
             return jax.jit(flat)
-        on_mesh, count = self._on_mesh, len(self._binding.variables)
+        on_mesh, count = self._on_mesh, len(self.binding.variables)
         parameters = tuple(on_mesh.of_parameter(position) for position in range(count))
         return jax.jit(flat, in_shardings=(*parameters, *on_mesh.shardings[count:]))
 
     def _run_for(self, sizes: Sizes) -> Any:
-        """The function for arguments of other shapes than it was exported for."""
+        """Return the function for arguments of other shapes than it was exported for."""
         if sizes not in self._refined:
             call = from_exported(self.exported, allow_flat_trees=True)
             shapes = [tuple(size or 0 for size in sizes[index]) for index in call.kept]
-            flat = call_flat(adopt(refine(call, shapes)), name=self.key)
-            if len(self._refined) >= _REFINED:
+            flat = call_flat(exported_from_call(refine(call, shapes)), name=self.key)
+            if len(self._refined) >= _MAX_REFINED:
                 self._refined.pop(next(iter(self._refined)))
             self._refined[sizes] = self._jit(lambda *leaves: flat(*(leaves[i] for i in call.kept)))
         return self._refined[sizes]
@@ -307,19 +300,19 @@ class LoadedSignature:
     def _device_parameters(self) -> list[Any]:
         # A tracer must not be remembered.
         with jax.ensure_compile_time_eval():
-            return self._parameters(self._values.device, self._binding.taken)
+            return self._parameters(self._values.device, self.binding.taken)
 
     def _parameters(
         self, value_of: Callable[[int], Any], needed: Container[int] | None = None
     ) -> list[Any]:
-        """The leaves of the parameters, with zeros for those that are not needed."""
+        """Return the leaves of the parameters, with zeros for those that are not needed."""
         leaves = []
         avals = self.exported.in_avals
-        found = self._model.variables
-        sizes = [0 if i is None else found[i].size for i in self._binding.variables]
+        variables = self._model.variables
+        sizes = [0 if i is None else variables[i].size for i in self.binding.variables]
         done = 0
         with progress_bar("Loading") as progress:
-            for position, variable in enumerate(self._binding.variables):
+            for position, variable in enumerate(self.binding.variables):
                 if variable is None or (needed is not None and position not in needed):
                     leaves.append(self._zeros(position, avals[position]))
                 elif self._on_mesh is None:
@@ -338,7 +331,7 @@ class LoadedSignature:
 
 
 class _Values:
-    """What the signatures of a file share: its variables' values, each of them read once."""
+    """The values of a file's variables, which its signatures share, each of them read once."""
 
     def __init__(self, variables: Sequence[Variable]) -> None:
         self._variables = variables
@@ -347,36 +340,36 @@ class _Values:
         self._missing: set[str] = set()
 
     def warn_of_missing(self, exported: export.Exported) -> None:
-        """Say once which classes are not here."""
+        """Warn once of each class that this process has not imported."""
         trees = (exported.in_tree, exported.out_tree)
-        found = {path for tree in trees for path in missing_classes(tree)} - self._missing
-        if not found:
+        missing = {path for tree in trees for path in missing_classes(tree)} - self._missing
+        if not missing:
             return
-        self._missing |= found
+        self._missing |= missing
         warnings.warn(
             f"The pytrees of {exported.fun_name} have classes that this process has not imported, "
-            f"or has with other fields: {', '.join(sorted(found))}. What stands for them has their "
+            f"or has with other fields: {', '.join(sorted(missing))}. Stand-ins have their "
             "fields. To do: import them before bridge.load.",
             UserWarning,
             stacklevel=2,
         )
 
     def host(self, index: int) -> np.ndarray[Any, Any]:
-        """A read-only array."""
+        """Return the value of a variable as a read-only array."""
         return self._variables[index].shared()
 
     def device(self, index: int) -> jax.Array:
-        """The same on JAX's default device; on a CPU it is the same memory."""
+        """Return the value on JAX's default device; on a CPU it is the same memory."""
         if index not in self._device:
             self._device[index] = jax.device_put(self.host(index))
         return self._device[index]
 
     def placed(self, index: int, sharding: NamedSharding) -> jax.Array:
-        """The same on a mesh, of which each device has read its part."""
-        found = self._placed.get((index, sharding))
-        if found is None or found.is_deleted():
-            found = self._placed[index, sharding] = place_variable(self._variables[index], sharding)
-        return found
+        """Return the value on a mesh, of which each device has read its part."""
+        array = self._placed.get((index, sharding))
+        if array is None or array.is_deleted():
+            array = self._placed[index, sharding] = place_variable(self._variables[index], sharding)
+        return array
 
 
 def _is_any_deleted(leaves: Sequence[Any]) -> bool:
@@ -400,23 +393,25 @@ def _specs(indices: Mapping[str, int], avals: Sequence[Any]) -> Mapping[str, jax
 class _Signatures(Mapping[str, LoadedSignature]):
     """The signatures that are JAX functions; asked for another one, it says why that is none."""
 
-    def __init__(self, found: Mapping[str, LoadedSignature], others: Mapping[str, str]) -> None:
-        self._found, self._others = found, others
+    def __init__(
+        self, signatures: Mapping[str, LoadedSignature], others: Mapping[str, str]
+    ) -> None:
+        self._signatures, self._others = signatures, others
 
     def __getitem__(self, key: str) -> LoadedSignature:
         if key in self._others:
-            keys = ", ".join(map(repr, self._found))
+            keys = ", ".join(map(repr, self._signatures))
             raise StructureError(f"{self._others[key]} Those that are JAX functions are {keys}.")
-        return self._found[key]
+        return self._signatures[key]
 
     def __contains__(self, key: object) -> bool:
-        return key in self._found
+        return key in self._signatures
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._signatures)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._signatures)
 
     def __repr__(self) -> str:
-        return repr(self._found)
+        return repr(self._signatures)

@@ -23,11 +23,11 @@ _Part = tuple[tuple[int | None, int | None], ...]
 
 
 def place_variable(variable: Variable, sharding: NamedSharding) -> jax.Array:
-    """The value of a variable on a mesh: of the file only the parts of these devices are read.
+    """Return a variable on a mesh; of the file only the parts of these devices are read.
 
     Args:
-        variable: of a file.
-        sharding: where it is to lie. Devices of other processes take their parts there.
+        variable: a variable of a file.
+        sharding: how it is to lie. Devices of other processes take their parts there.
 
     Raises:
         FormatError: a part is damaged.
@@ -42,7 +42,7 @@ def _make(
     sharding: NamedSharding,
     part: Callable[[tuple[slice, ...]], np.ndarray[Any, Any]],
 ) -> jax.Array:
-    """An array of the parts of this process's devices; a part that several have is made once."""
+    """Return an array of the parts of this process's devices; equal parts are made once."""
     made: dict[_Part, np.ndarray[Any, Any]] = {}
 
     def get(index: tuple[slice, ...] | None) -> np.ndarray[Any, Any]:
@@ -62,12 +62,12 @@ class OnMesh:
     __slots__ = ("_name", "_paths", "mesh", "shardings")
 
     def __init__(self, name: str, exported: export.Exported, mesh: Mesh) -> None:
-        """Find out where each argument lies.
+        """Take the sharding of each argument.
 
         Args:
-            name: of the function in messages.
-            exported: what `remesh` gave for this mesh.
-            mesh: of the devices that it runs on.
+            name: the name of the function in messages.
+            exported: the function, as `remesh` returned it for this mesh.
+            mesh: the devices that it runs on.
 
         Raises:
             ShardingError: the arguments are for several meshes.
@@ -85,12 +85,12 @@ class OnMesh:
             ) from error
 
     def of_parameter(self, position: int) -> NamedSharding:
-        """Where a parameter lies; one of which nobody said it is whole on each device."""
-        found: Any = self.shardings[position]
-        return NamedSharding(self.mesh, PartitionSpec()) if found is None else found
+        """Return the sharding of a parameter; one that has none is whole on each device."""
+        sharding: Any = self.shardings[position]
+        return NamedSharding(self.mesh, PartitionSpec()) if sharding is None else sharding
 
     def zeros(self, position: int, aval: Any) -> Any:
-        """A parameter whose value nothing depends on."""
+        """Return zeros for a parameter whose value nothing depends on."""
         sharding = self.of_parameter(position)
         if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
             return jax.device_put(jax.numpy.zeros(aval.shape, aval.dtype), sharding)
@@ -102,11 +102,11 @@ class OnMesh:
         return _make(aval.shape, sharding, part)
 
     def inputs(self, leaves: Sequence[Any], first: int) -> list[Any]:
-        """Arguments on the mesh, or such that JAX puts them there.
+        """Return arguments on the mesh, or such that JAX puts them there.
 
         Args:
             leaves: the arguments besides the parameters, in their order. With several processes
-                an array that is not spread over them is the same one in each.
+                an array that is not split between them is the same one in each.
             first: how many leaves the parameters have.
 
         Raises:

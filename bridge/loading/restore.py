@@ -1,9 +1,9 @@
-"""A chain of calls that came from a file becomes an `Exported` with its VJPs again."""
+"""A chain of calls of a file -> an `Exported` with its VJPs, and the constants that it takes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,13 +11,17 @@ import numpy as np
 from jax import export
 
 from bridge.core._jax import replace_vjp
-from xla_call_module.call import CallModule
+from savedmodel.model import SavedModel
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, unite
+from xla_call_module.errors import StructureError
 from xla_call_module.exported import carried_kept, to_exported
-from xla_call_module.passes.constants import restore_constants
+from xla_call_module.passes.constants import key_of, restore_constants
 from xla_call_module.passes.residuals import drop_residuals, join_residuals
 
-__all__ = ["restore"]
+__all__ = ["find_constants", "restore"]
+
+_Array = np.ndarray[Any, Any]
 
 
 def restore(
@@ -25,7 +29,7 @@ def restore(
     constant: Callable[[str], np.ndarray[Any, Any]],
     disabled_checks: Sequence[DisabledCheck] = (),
 ) -> export.Exported:
-    """The `Exported` of a chain; its VJPs are made when they are asked for.
+    """Return the `Exported` of a chain; its VJPs are made when they are asked for.
 
     Args:
         chain: a function, its VJP, the VJP of that, ….
@@ -42,8 +46,12 @@ def restore(
     def call(order: int) -> CallModule:
         if order < 2 and are_taken:
             return joined()[order]
-        found = restore_constants(chain[order], constant)
-        return drop_residuals(found, carried_kept(found)) if found.residual_results else found
+        restored = restore_constants(chain[order], constant)
+        return (
+            drop_residuals(restored, carried_kept(restored))
+            if restored.residual_results
+            else restored
+        )
 
     @lru_cache
     def joined() -> tuple[CallModule, CallModule]:
@@ -53,13 +61,56 @@ def restore(
 
     @lru_cache
     def exported(order: int) -> export.Exported:
-        found = call(order)
-        found = dataclasses.replace(
-            found, disabled_checks=unite(found.disabled_checks, disabled_checks)
-        )
-        made = to_exported(found)
+        own = call(order)
+        own = dataclasses.replace(own, disabled_checks=unite(own.disabled_checks, disabled_checks))
+        made = to_exported(own)
         if order + 1 == len(chain):
             return made
         return replace_vjp(made, lambda: exported(order + 1))
 
     return exported(0)
+
+
+def find_constants(
+    chain: Sequence[CallModule], known: Mapping[str, Callable[[], _Array]], model: SavedModel
+) -> Callable[[str], _Array]:
+    """Return a function of a key that returns the value of a chain's constant.
+
+    The call itself takes what is passed to its node. A constant of a gradient alone is captured by
+    the gradient function, through the functions around it, and has the name that TensorFlow gave
+    it; but its key is the hash of its value, which tells it from everything else in the file.
+
+    Args:
+        chain: a function, its VJP, the VJP of that, ….
+        known: the constants whose place in the file is known, by their keys.
+        model: the file.
+
+    Returns:
+        The function, which raises StructureError where the file has no such value.
+    """
+    specs = {key: call.args[index] for call in chain for index, key in call.constants.items()}
+
+    def find(key: str) -> _Array:
+        if key in known:
+            return known[key]()
+        for value in _values_like(specs[key], model):
+            if key_of(value) == key:
+                return value
+        raise StructureError(
+            f"A gradient of {chain[0].name} takes the constant {specs[key]}, which the file lacks. "
+            "To do: write the file again."
+        )
+
+    return find
+
+
+def _values_like(spec: TensorSpec, model: SavedModel) -> Iterator[_Array]:
+    """Yield the values of the file that have a dtype and a shape."""
+    for variable in model.variables:
+        if (variable.dtype, variable.shape) == (spec.dtype, spec.shape):
+            yield variable.shared()
+    yield from (
+        value
+        for value in model.graph_constants
+        if (value.dtype, value.shape) == (spec.dtype.numpy, spec.shape)
+    )

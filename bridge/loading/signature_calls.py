@@ -32,18 +32,18 @@ from xla_call_module.passes.infer_signature import argument_shapes, describe
 __all__ = [
     "call_of_order",
     "calls_of",
-    "described",
     "inputs_of",
     "names_of",
     "outputs_of",
     "result_shapes",
+    "with_inferred_signature",
 ]
 
 Chain = tuple[CallModule, ...]
 
 
-def described(call: CallModule, gradient: Gradient | None = None) -> CallModule:
-    """The call with the shapes that another program's node does not have, as far as they are known.
+def with_inferred_signature(call: CallModule, gradient: Gradient | None = None) -> CallModule:
+    """Return the call with the shapes that another program's node lacks, as far as they are known.
 
     Args:
         call: any call.
@@ -58,7 +58,7 @@ def described(call: CallModule, gradient: Gradient | None = None) -> CallModule:
 
 
 def result_shapes(gradient: Gradient | None) -> dict[int, Shape]:
-    """The shapes of a call's results, as far as the module of its gradient takes their cotangents.
+    """Return the shapes of a call's results that its gradient's module takes the cotangents of.
 
     Raises:
         FormatError: the module is damaged.
@@ -71,12 +71,12 @@ def result_shapes(gradient: Gradient | None) -> dict[int, Shape]:
 
 
 def calls_of(signature: Signature) -> tuple[Chain, ...]:
-    """Each call with its gradients, those first whose results others take.
+    """Return each call with its gradients, those first whose results others take.
 
     Raises:
         FormatError: a module is damaged.
     """
-    once = functools.cache(described)
+    once = functools.cache(with_inferred_signature)
     chains: list[Chain] = []
     for function in signature.functions:
         first, *others = function.chain
@@ -87,7 +87,7 @@ def calls_of(signature: Signature) -> tuple[Chain, ...]:
 
 
 def call_of_order(signature: Signature, chain: Chain, order: int) -> CallModule:
-    """The call of one order.
+    """Return the call of one order.
 
     Raises:
         StructureError: the file does not have that order.
@@ -101,57 +101,57 @@ def call_of_order(signature: Signature, chain: Chain, order: int) -> CallModule:
 
 
 def names_of(variables: Sequence[Variable]) -> tuple[str, ...]:
-    """A name for each variable; where other programs give several the same, its path instead."""
+    """Return a name for each variable; its path where other programs give several the same."""
     times = Counter(variable.name for variable in variables)
     paths = (v.key if times[v.name] > 1 and v.key else v.name for v in variables)
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for path in paths:
         number, name = 1, path
-        while name in found:
+        while name in names:
             number += 1
             name = f"{path}#{number}"
-        found[name] = None
-    return tuple(found)
+        names[name] = None
+    return tuple(names)
 
 
 def inputs_of(signature: Signature, call: CallModule) -> list[tuple[str, TensorSpec, bool]]:
-    """Name and spec of each input, and whether a module takes it, in the order of the arguments.
+    """Return name and spec of each input, in order, and whether a module takes it.
 
     Args:
         signature: the signature.
-        call: its first call, described.
+        call: its first call, as `calls_of` returns it.
     """
     ordered = sorted(signature.inputs.items(), key=lambda item: item[1])
     used = set(call.kept)
-    found = [(name, call.args[index], index in used) for name, index in ordered]
+    inputs = [(name, call.args[index], index in used) for name, index in ordered]
     taken = {value.name for value in signature.values() if isinstance(value, Input)}
     others = [
         (name, spec, name in taken)
         for name, spec in signature.input_specs.items()
         if name not in signature.inputs
     ]
-    return [*found, *others]
+    return [*inputs, *others]
 
 
 def outputs_of(
     signature: Signature, calls: Sequence[Chain], variables: Sequence[Variable]
 ) -> list[tuple[str, TensorSpec]]:
-    """Name and spec of each output, in the order of the results.
+    """Return name and spec of each output, in the order of the results.
 
     Args:
         signature: the signature.
-        calls: what `calls_of` gave.
-        variables: those of the file.
+        calls: the calls, as `calls_of` returns them.
+        variables: the variables of the file.
     """
     ordered = sorted(signature.outputs.items(), key=lambda item: item[1])
-    found = [(name, calls[0][0].results[index]) for name, index in ordered]
+    outputs = [(name, calls[0][0].results[index]) for name, index in ordered]
     results = [chain[0].results for chain in calls]
     others = [
         (name, _spec(value, signature.input_specs, variables, results))
         for name, value in signature.output_values.items()
         if name not in signature.outputs
     ]
-    return [*found, *others]
+    return [*outputs, *others]
 
 
 def _spec(
@@ -160,7 +160,7 @@ def _spec(
     variables: Sequence[Variable],
     results: Sequence[Sequence[TensorSpec]],
 ) -> TensorSpec:
-    """What is known of a value."""
+    """Return the spec of a value, as far as it is known."""
     if isinstance(value, Cast):
         source = _spec(value.source, inputs, variables, results)
         return dataclasses.replace(source, dtype=value.dtype, element="")

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import bridge
 import savedmodel
-from bridge.loading.hoisted_constants import find_constants
+from bridge.loading.restore import find_constants
 from xla_call_module import decode_node
 from xla_call_module.errors import StructureError
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import bridge
 from bridge.core._jax import enable_x64
-from bridge.loading.exported_from_call import adopt
+from bridge.loading.exported_from_call import exported_from_call
 from tests.onnx.checking import assert_same, evaluate, run
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.call import CallModule, TensorSpec
@@ -31,7 +31,7 @@ def exported_of(text):
         for root, types in (("args", main.args), ("result", main.results))
     ]
     call = CallModule("main", artifact, 9, ("cpu",), *specs, tuple(range(len(specs[0]))))
-    return adopt(call)
+    return exported_from_call(call)
 
 
 def _dtype(element):

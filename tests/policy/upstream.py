@@ -34,7 +34,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.checking_gradients.gradient_check",
         "bridge.jax2tf",
         "bridge.keras",
-        "bridge.layers.tensorflow",
+        "bridge.layers.run_in_tensorflow",
         "bridge.checking_gradients.modes",
         "bridge.checking_gradients.pullbacks",
         "bridge.serving",

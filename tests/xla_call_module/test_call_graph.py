@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax import export
 
 import bridge
-from bridge.loading.exported_from_call import adopt
+from bridge.loading.exported_from_call import exported_from_call
 from xla_call_module import from_exported
 from xla_call_module._jax import ir, make_ir_context
 from xla_call_module.analyses.dependence import dependencies
@@ -109,7 +109,9 @@ _USES = {
     "from_exported": from_exported,
     "inline_calls": _inline,
     "to_onnx": bridge.to_onnx,
-    "adopt": lambda exported: adopt(dataclasses.replace(_carried(exported), exported=b"")),
+    "exported_from_call": lambda exported: exported_from_call(
+        dataclasses.replace(_carried(exported), exported=b"")
+    ),
     "to_exported": lambda exported: to_exported(_carried(exported)),
     "dependencies": lambda exported: dependencies(_carried(exported)),
     "retarget": lambda exported: bridge.retarget(exported, tensorflow="2.18"),

@@ -1,7 +1,7 @@
-"""`LayerBase`: what the layers of Keras 3 and of tf-keras have in common.
+"""`LayerBase`: the part of an `ExportedLayer` that Keras 3 and tf-keras have in common.
 
-A layer is this class and a framework's own; what differs between the frameworks are a few methods
-that each of them has. Nothing here imports one.
+A layer is this class and a framework's own. The abstract methods are those in which the frameworks
+differ; nothing here imports one.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from urllib.parse import quote
 import numpy as np
 
 from bridge.layers.artifact import LayerFunction, LayerWeight, StaticShape
-from bridge.layers.computation import LayerComputation, Runs, check_cast
+from bridge.layers.computation import LayerComputation, MakeRun, check_cast
 from bridge.layers.config_text import decode_artifact, encode_artifact
 from xla_call_module.errors import FormatError
 
 __all__ = ["PACKAGE", "InitialValues", "LayerBase"]
 
-# What classes are registered under, so that files name them alike wherever they are written.
+# The name that classes are registered under, which is in files.
 PACKAGE = "bridge"
 _SEED = "seed_generator_state"
 _OWN_KEYWORDS = frozenset({"mask", "training"})
 
 
 class InitialValues:
-    """What a layer's weights begin with. It is handed on to clones, and not to files."""
+    """The initial values of a layer's weights, which clones of it get, and files do not."""
 
     def __init__(self, computation: LayerComputation | None = None) -> None:
-        """Take over values; none in what was read from a file."""
+        """Take over values; a layer from a file has none."""
         self.computation = computation
 
     def get_config(self) -> dict[str, Any]:
-        """Nothing: a file has the values of the weights."""
+        """Return an empty config: a file has the values of the weights."""
         return {}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> InitialValues:
-        """What a file has of it: nothing."""
+        """Return an object without values."""
         del config
         return cls()
 
@@ -53,45 +53,45 @@ class LayerBase:
     compute_dtype: str
     variable_dtype: str
     _computation: LayerComputation
-    _held: list[Any]
+    _held: list[Any]  # the checkpoints of TensorFlow have this name
     _constants: list[Any]
     _seeds: Any
 
     @abstractmethod
-    def _describe(self, leaf: Any) -> tuple[StaticShape | None, str]:
-        """The shape of an input, None where its rank is not known, and its dtype."""
+    def _shape_and_dtype(self, leaf: Any) -> tuple[StaticShape | None, str]:
+        """Return the shape of an input, None where its rank is not known, and its dtype."""
 
     @abstractmethod
     def _make_weight(self, weight: LayerWeight, value: Any, *, is_state: bool) -> Any:
-        """A variable that begins with a value, or with zeros where that is None."""
+        """Return a variable with an initial value, or with zeros where that is None."""
 
     @abstractmethod
     def _make_constant(self, constant: LayerWeight, value: Any) -> Any:
-        """The same for a constant, whose value is remembered."""
+        """Return a variable for a constant, whose value is remembered."""
 
     @abstractmethod
     def _value(self, variable: Any) -> Any:
-        """What a function takes of a variable."""
+        """Return the value of a variable, as a function takes it."""
 
     @abstractmethod
     def _stop_gradient(self, value: Any) -> Any:
-        """The value, which is not differentiated."""
+        """Return the value without its gradient."""
 
     @abstractmethod
     def _read(self, variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """The values of variables, also where a graph is built."""
+        """Return the values of variables, also where a graph is built."""
 
     @abstractmethod
-    def _runs(self) -> Runs:
-        """What makes what runs a function."""
+    def _make_run(self) -> MakeRun:
+        """Return the function that makes a `Run` for the backend."""
 
     @abstractmethod
     def _draw(self, shape: Sequence[int]) -> Any:
-        """The data of PRNG keys, uint32 of a shape."""
+        """Return new data of PRNG keys, uint32 of a shape."""
 
     @abstractmethod
     def _seed_state(self) -> Any:
-        """The variable that the keys are drawn from."""
+        """Return the variable that the keys are drawn from."""
 
     @property
     def params(self) -> Any:
@@ -106,15 +106,15 @@ class LayerBase:
         """The pytree of the state as variables."""
         return self._computation.state(self._held)
 
-    def _begin(self, exported: Any, **given: Any) -> None:
-        """Make the weights of what was passed to the layer.
+    def _set_up(self, exported: Any, **given: Any) -> None:
+        """Make the weights of the layer.
 
         Args:
-            exported: a computation, or what `to_computation` makes one of.
-            given: the arguments of `to_computation`.
+            exported: a computation, or the first argument of `to_computation`.
+            given: the other arguments of `to_computation`.
         """
         if not isinstance(exported, LayerComputation):
-            from bridge.layers.export import to_computation
+            from bridge.layers.layer_export import to_computation
 
             dtypes = (self.compute_dtype, self.variable_dtype)
             exported = to_computation(exported, dtypes=dtypes, **given)
@@ -138,7 +138,7 @@ class LayerBase:
         ]
 
     def _export_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Export the function for what the layer is called with, unless it is exported."""
+        """Export the function for the arguments of the layer, unless it is exported."""
         if self._computation.is_ready:
             return
         from jax import tree_util
@@ -146,7 +146,7 @@ class LayerBase:
         from bridge.exporting.specifications import ArgumentSpec
 
         def describe(leaf: Any) -> ArgumentSpec:
-            shape, dtype = self._describe(leaf)
+            shape, dtype = self._shape_and_dtype(leaf)
             is_float = dtype in ("bfloat16", "float16", "float32", "float64")
             return ArgumentSpec("an input", shape, self.compute_dtype if is_float else dtype, None)
 
@@ -157,9 +157,9 @@ class LayerBase:
     def _inputs(
         self, function: LayerFunction, args: Sequence[Any], named: Mapping[str, Any]
     ) -> list[Any]:
-        """The leaves of the inputs, of dtypes that can be cast to what the function takes."""
-        leaves = self._computation.inputs(self.name, function, args, named)
-        described = list(map(self._describe, leaves))
+        """Return the leaves of the inputs, whose dtypes can be cast to those of the function."""
+        leaves = function.flatten_inputs(self.name, args, named)
+        described = list(map(self._shape_and_dtype, leaves))
         specs = function.specs[function.first_input :]
         for (_, dtype), spec in zip(described, specs, strict=True):
             check_cast(spec, dtype, self.name)
@@ -167,9 +167,9 @@ class LayerBase:
         return leaves
 
     def _compute(self, args: Sequence[Any], named: Mapping[str, Any], training: Any) -> Any:
-        """The outputs for inputs that are tensors; the state is updated in training."""
+        """Return the outputs for inputs that are tensors; the state is updated in training."""
         training = bool(training)
-        function, run = self._computation.runner(self._runs(), training=training)
+        function, run = self._computation.runner(self._make_run(), training=training)
         leaves = self._inputs(function, args, named)
         held = self._held[: function.parameters + function.state]
         keys = [self._draw(spec.static_shape or ()) for spec in function.key_specs]  # type: ignore[arg-type]  # keys have static shapes
@@ -178,10 +178,10 @@ class LayerBase:
             states = self._held[function.parameters :]
             for variable, index in zip(states, function.new_state, strict=False):
                 variable.assign(results[index])
-        return self._computation.outputs(function, results)
+        return function.unflatten_outputs(results)
 
     def _operand(self, function: LayerFunction, variable: Any) -> Any:
-        """What a function takes of a variable.
+        """Return the value of a variable as a function takes it, without a gradient if need be.
 
         TensorFlow goes back through all that its tape has watched, frozen variables too, and would
         meet the refusal of a function without a gradient.
@@ -199,21 +199,16 @@ class LayerBase:
             self._computation.remember(constant, value)
 
     def _masks(self, inputs: Any, leaves: Sequence[Any], masks: Sequence[Any]) -> Any:
-        """The mask of the first masked input, for those outputs whose leading axes are its own.
+        """Return the mask of the first masked input for the outputs that have its leading axes.
 
         Args:
             inputs: the first argument of the layer.
             leaves: its leaves, in any order.
-            masks: for each of them the mask, or None.
+            masks: the mask of each of them, or None.
         """
         pairs = {id(leaf): mask for leaf, mask in zip(leaves, masks, strict=False)}
-        return self._computation.masks(
-            self.name,
-            self._computation.artifact.inference,
-            inputs,
-            lambda leaf: pairs.get(id(leaf)),
-            lambda mask: len(mask.shape),
-        )
+        function = self._computation.artifact.inference
+        return function.output_masks(self.name, inputs, lambda leaf: pairs.get(id(leaf)))
 
     def save_own_variables(self, store: Any) -> None:
         """Put the weights under their pytree paths, the constants under their hashes."""
@@ -228,10 +223,10 @@ class LayerBase:
         Raises:
             FormatError: one is missing, or of another shape.
         """
-        found = set(store.keys())
+        keys = set(store.keys())
         for weight, variable in self._named_weights():
             key = quote(weight.name, safe="")
-            if key not in found:
+            if key not in keys:
                 raise FormatError(
                     f"The file has no weight {weight.name} for the layer {self.name}. To do: load "
                     "it into the model that it was saved from."
@@ -244,7 +239,7 @@ class LayerBase:
                 )
             variable.assign(value)
         self._remember_constants()
-        if self._seeds is not None and _SEED in found:
+        if self._seeds is not None and _SEED in keys:
             self._seed_state().assign(np.asarray(store[_SEED]))
 
     def _named_weights(self) -> list[tuple[LayerWeight, Any]]:
@@ -253,12 +248,12 @@ class LayerBase:
         return list(zip(weights, [*self._held, *self._constants], strict=True))
 
     def _own_config(self, values: InitialValues) -> dict[str, Any]:
-        """What `_read_config` reads."""
+        """Return the part of the config that `_read_config` reads."""
         return {"artifact": encode_artifact(self._computation.artifact), "values": values}
 
     @staticmethod
     def _read_config(config: Mapping[str, Any]) -> tuple[LayerComputation, dict[str, Any]]:
-        """The computation of a config, and what else is in it.
+        """Return the computation of a config, and its other entries.
 
         The weights are those that the layer began with if it is a clone in the same process. A
         layer from a file gets the file's; until then they are zeros.

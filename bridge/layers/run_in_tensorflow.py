@@ -1,4 +1,4 @@
-"""A layer's function as TensorFlow runs it, without JAX."""
+"""A function of a layer, run by TensorFlow without JAX."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["read_variables", "to_tensorflow"]
 
 
 def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[Any, Any]]) -> Run:
-    """What runs a function on flat tensors and variables, eagerly and in graphs.
+    """Return a function of flat tensors and variables, which runs eagerly and in graphs.
 
     Args:
-        function: its chain is what runs.
-        constants: the values of what its modules have hoisted.
+        function: the function.
+        constants: the values of the constants that its modules take.
 
     Raises:
         VersionError: the imported TensorFlow does not read the computation.
@@ -47,6 +47,6 @@ def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[An
 
 
 def read_variables(variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    """The values of variables, also where a graph is built."""
+    """Return the values of variables, also where a graph is built."""
     with tf.init_scope():
         return [np.asarray(tf.convert_to_tensor(variable)) for variable in variables]

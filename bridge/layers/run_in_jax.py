@@ -1,4 +1,4 @@
-"""A layer's function as JAX runs it."""
+"""A function of a layer, run by JAX."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["to_jax"]
 
 
 def to_jax(function: LayerFunction, constants: Mapping[str, np.ndarray[Any, Any]]) -> Run:
-    """What runs a function on flat arrays; it can be traced and differentiated.
+    """Return a function of flat arrays, which can be traced and differentiated.
 
     Args:
-        function: its chain is what runs.
-        constants: the values of what its modules have hoisted.
+        function: the function.
+        constants: the values of the constants that its modules take.
 
     Raises:
         InteropError: the chain is damaged, or a newer JAX wrote it.

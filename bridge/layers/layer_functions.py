@@ -1,4 +1,4 @@
-"""`jax.export.Exported` -> a function of a Keras layer."""
+"""`jax.export.Exported`s -> the functions of a Keras layer, as a `LayerArtifact`."""
 
 from __future__ import annotations
 
@@ -15,34 +15,85 @@ from bridge.chains.vjp_chain import build_chain
 from bridge.core._jax import replace_vjp
 from bridge.core.keys import is_key
 from bridge.core.trees import to_structure
-from bridge.layers.artifact import LayerFunction
-from bridge.layers.layer_state import Held, shape_of
+from bridge.layers.artifact import LayerArtifact, LayerFunction, LayerWeight
+from bridge.layers.layer_state import LayerState, shape_of
 from bridge.saving.parameters import check_parameters
 from savedmodel.model import Variable
 from savedmodel.protos.structures import Branch, Structure, as_tuple
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
-from xla_call_module.exported import argument_paths, result_paths
+from xla_call_module.exported import argument_paths, result_paths, with_flat_trees
 
-__all__ = ["check_same_inputs", "check_weights", "described", "to_function"]
+__all__ = ["to_artifact"]
 
 _FLOATS = frozenset({"bfloat16", "float16", "float32", "float64"})
 
 
-def to_function(
+def to_artifact(
     exported: export.Exported,
-    held: Held,
+    train: export.Exported | None,
+    layer: LayerState,
+    gradient_order: int,
+) -> tuple[LayerArtifact, dict[str, np.ndarray[Any, Any]]]:
+    """Return what a layer computes, and the values of its constants.
+
+    Args:
+        exported: the function for inference.
+        train: the function for training; None where that is the same.
+        layer: the pytrees that the layer holds.
+        gradient_order: the number of times that it can be differentiated.
+
+    Raises:
+        InteropError: the functions do not fit what the layer holds, or cannot cross.
+    """
+    constants: dict[str, np.ndarray[Any, Any]] = {}
+    variables = layer.variables()
+
+    def function(one: export.Exported, *, updates: bool) -> LayerFunction:
+        made = _to_function(one, layer, gradient_order, constants, updates=updates)
+        _check_weights(made, variables, layer.compute_dtype)
+        return made
+
+    training = None
+    if train is not None:
+        training = function(train, updates=True)
+    inference = function(exported, updates=training is None)
+    _check_same_inputs(inference, training)
+    functions = [inference, *([training] if training else [])]
+    if layer.keys is not None and not any(function.keys for function in functions):
+        raise StructureError(
+            f"rng is given, and {inference.name} takes no PRNG key after "
+            f"{_leading(layer)}. To do: leave rng out, or export a function that takes a key there."
+        )
+    params, state = layer.structures()
+    artifact = LayerArtifact(
+        weights=tuple(LayerWeight(v.name, v.dtype, v.shape, v.trainable) for v in variables),
+        params=params,
+        state=state,
+        inference=inference,
+        training=training,
+        constants=tuple(
+            LayerWeight(key, dtype_from_name(str(value.dtype), where=key), value.shape)
+            for key, value in constants.items()
+        ),
+    )
+    return artifact, constants
+
+
+def _to_function(
+    exported: export.Exported,
+    layer: LayerState,
     gradient_order: int,
     constants: dict[str, np.ndarray[Any, Any]],
     *,
     updates: bool,
 ) -> LayerFunction:
-    """A function of a layer; its arguments are told apart by what the layer holds.
+    """Return a function of a layer; the pytrees that the layer holds tell its arguments apart.
 
     Args:
         exported: the function.
-        held: what the layer holds.
-        gradient_order: how many times it can be differentiated.
+        layer: the pytrees that the layer holds.
+        gradient_order: the number of times that it can be differentiated.
         constants: the values of what is taken out of its modules are added to these.
         updates: whether it has to return the new state, if there is one.
 
@@ -52,7 +103,7 @@ def to_function(
     in_tree: Any = exported.in_tree
     positional = in_tree.children()[0].children()
     parameters, state, keys, taken = 0, 0, 0, 0
-    tree: Any = held.params_tree
+    tree: Any = layer.params_tree
     if tree is not None:
         if positional[:1] != [tree]:
             raise StructureError(
@@ -61,14 +112,14 @@ def to_function(
                 "a function whose first argument is the parameters, or leave params out."
             )
         parameters, taken = tree.num_leaves, 1
-    if held.state is not None and _is_state(exported, positional[taken:], parameters, held):
-        state, taken = len(tree_util.tree_leaves(held.state)), taken + 1
-    if held.keys is not None and positional[taken:]:
+    if layer.state is not None and _is_state(exported, positional[taken:], parameters, layer):
+        state, taken = len(tree_util.tree_leaves(layer.state)), taken + 1
+    if layer.keys is not None and positional[taken:]:
         count = positional[taken].num_leaves
         avals = exported.in_avals[parameters + state : parameters + state + count]
         if count and all(map(_is_key, avals)):
             keys, taken = count, taken + 1
-    outputs, new_state = _results(exported, held, state, updates=updates)
+    outputs, new_state = _results(exported, layer, state, updates=updates)
     chain = _chain(exported, gradient_order, constants)
     arguments: Any = to_structure(exported.in_tree)
     (_, args), (_, kwargs) = arguments.children
@@ -83,13 +134,13 @@ def to_function(
     )
 
 
-def _is_state(exported: export.Exported, positional: Any, first: int, held: Held) -> bool:
+def _is_state(exported: export.Exported, positional: Any, first: int, layer: LayerState) -> bool:
     """Whether the next argument is the state: it has its structure, shapes and dtypes."""
-    tree: Any = tree_util.tree_structure(held.state)
+    tree: Any = tree_util.tree_structure(layer.state)
     if positional[:1] != [tree]:
         return False
     avals = exported.in_avals[first : first + tree.num_leaves]
-    return all(map(_is_alike, avals, tree_util.tree_leaves(held.state)))
+    return all(map(_is_alike, avals, tree_util.tree_leaves(layer.state)))
 
 
 def _is_alike(aval: Any, leaf: Any) -> bool:
@@ -104,13 +155,13 @@ def _is_key(aval: Any) -> bool:
 
 
 def _results(
-    exported: export.Exported, held: Held, state: int, *, updates: bool
+    exported: export.Exported, layer: LayerState, state: int, *, updates: bool
 ) -> tuple[Structure, tuple[int, ...]]:
-    """The outputs, and which results are the new state."""
+    """Return the outputs, and the indices of the results that are the new state."""
     structure = to_structure(exported.out_tree)
-    if held.state is None:
+    if layer.state is None:
         return structure, ()
-    tree: Any = tree_util.tree_structure(held.state)
+    tree: Any = tree_util.tree_structure(layer.state)
     out_tree: Any = exported.out_tree
     children = out_tree.children()
     is_pair = isinstance(structure, Branch) and structure.kind == "tuple" and len(children) == 2
@@ -121,7 +172,7 @@ def _results(
             map(
                 _is_alike,
                 (exported.out_avals[i] for i in indices),
-                tree_util.tree_leaves(held.state),
+                tree_util.tree_leaves(layer.state),
             )
         ):
             assert isinstance(structure, Branch)
@@ -130,7 +181,7 @@ def _results(
         raise StructureError(
             f"state is given, and {exported.fun_name} "
             + ("does not take it as its next argument" if not state else f"returns {out_tree}")
-            + f"; expected a function of {described(held)} and the inputs that returns (outputs, "
+            + f"; expected a function of {_leading(layer)} and the inputs that returns (outputs, "
             f"new_state), where new_state has the structure, shapes and dtypes of state: {tree}. "
             "To do: export such a function, or pass what never changes in params, with False in "
             "trainable."
@@ -138,10 +189,9 @@ def _results(
     return structure, ()
 
 
-def described(held: Held) -> str:
-    """What a function takes in front of its inputs, for messages."""
-    names = {"params": held.params, "state": held.state, "rng": held.keys}
-    return ", ".join(name for name, value in names.items() if value is not None) or "nothing"
+def _leading(layer: LayerState) -> str:
+    """Return the names of what a function takes before its inputs, for messages."""
+    return ", ".join(layer.leading) or "nothing"
 
 
 def _chain(
@@ -166,16 +216,12 @@ def _chain(
 
 
 def _flat(exported: export.Exported) -> export.Exported:
-    """The same in no structure, whose classes a process that loads the layer may not have."""
-    flat = dataclasses.replace(
-        exported,
-        in_tree=tree_util.tree_structure((tuple(exported.in_avals), {})),
-        out_tree=tree_util.tree_structure(tuple(exported.out_avals)),
-    )
+    """Return the same without its pytrees: a process may lack their classes."""
+    flat = with_flat_trees(exported)
     return replace_vjp(flat, lambda: vjp_of(exported)) if exported.has_vjp() else flat
 
 
-def check_weights(
+def _check_weights(
     function: LayerFunction, variables: Sequence[Variable], compute_dtype: str
 ) -> None:
     """Refuse parameters that the function was not exported for."""
@@ -191,7 +237,7 @@ def check_weights(
     check_parameters(function.name, function.specs[:count], variables[:count])
 
 
-def check_same_inputs(inference: LayerFunction, training: LayerFunction | None) -> None:
+def _check_same_inputs(inference: LayerFunction, training: LayerFunction | None) -> None:
     """Refuse functions that are not called in the same way."""
     if training is None:
         return
@@ -202,7 +248,7 @@ def check_same_inputs(inference: LayerFunction, training: LayerFunction | None) 
         ]
         for function in (inference, training)
     ]
-    if [len(found) for found in shapes] != [len(shapes[0])] * 2:
+    if [len(inputs) for inputs in shapes] != [len(shapes[0])] * 2:
         raise StructureError(
             f"{inference.name} takes {len(shapes[0])} input(s), and the function for training, "
             f"{training.name}, takes {len(shapes[1])}. To do: export both for the same inputs, "
