@@ -294,9 +294,27 @@ def _compare(graph: Graph, op: Operation) -> Value:
         left, right = keys[0], keys[1]
     if left.dtype == bool and direction not in ("EQ", "NE"):
         left, right = (nodes.cast(graph, value, "uint8") for value in (left, right))
+    are_computed = left.array is None and right.array is None
+    if left.dtype == np.float16 and (are_computed or direction in ("EQ", "NE")):
+        left, right = (_rounded(graph, value) for value in (left, right))
     if direction == "NE":
         return _not(graph, nodes.elementwise(graph, "Equal", left, right, dtype=bool))
     return nodes.elementwise(graph, _COMPARISONS[direction], left, right, dtype=bool)
+
+
+def _rounded(graph: Graph, value: Value) -> Value:
+    """A value of float16 as such, which the runtime may still have as a float32.
+
+    Of equal numbers one could be rounded, and the other not, as where a gradient asks which element
+    was the greatest. The runtime drops casts between floats, and has two operations in a row in
+    float16 where there are kernels for it, but not one alone.
+    """
+    if graph.producer(value) is None:
+        return value
+    for op_type, number in (("Max", -np.inf), ("Min", np.inf)):
+        bound, shape = nodes.constant_like(value, number), value.unbroadcast_shape
+        value = graph.node(op_type, [value, bound], shape=shape).broadcast_to(value.shape)
+    return value
 
 
 def _not(graph: Graph, value: Value) -> Value:
