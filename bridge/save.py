@@ -23,7 +23,7 @@ from bridge.exporting.export_model import export_model
 from bridge.saving.parameters import check_parameters, to_constants, to_variables
 from bridge.saving.processes import JaxProcesses, is_spread
 from bridge.saving.signature_defaults import with_defaults
-from savedmodel.files.staging import staged_folder
+from savedmodel.files.folder import staged_folder
 from savedmodel.manifest import write_manifest
 from savedmodel.model import (
     DEFAULT_SIGNATURE,

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from savedmodel.files.assets import SERVING_FILES
 from savedmodel.files.folder import VARIABLES, write_text
 from savedmodel.files.model_folder import ModelFolder, read_one_version
-from savedmodel.files.serving_files import SERVING_FILES
 from savedmodel.variables.tensor_bundle import read_index
 from xla_call_module.errors import FormatError, StructureError
 

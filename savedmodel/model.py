@@ -72,9 +72,9 @@ class Variable:
         chunks: a function that yields its bytes in C order, in contiguous buffers of any size.
         source: a function that gives its bytes, read-only and shared by all who hold them; None
             for a variable that was not read from a file.
-        spread: of a value that is spread over devices the parts, which make up the whole; it is
+        shards: of a value that is sharded over devices the parts, which make up the whole; it is
             written in slices. Empty for any other.
-        holder: the process that writes the value where it is not spread.
+        holder: the process that writes the value where it is not sharded.
         parts: a function that gives the bytes of a part, of which it is told the start and stop in
             each dimension; None for a variable that was not read from a file.
     """
@@ -87,7 +87,7 @@ class Variable:
     key: str = field(default="", compare=False)
     chunks: Callable[[], Iterator[Any]] | None = field(default=None, compare=False)
     source: Callable[[], np.ndarray[Any, Any]] | None = field(default=None, compare=False)
-    spread: tuple[VariablePart, ...] = field(default=(), compare=False)
+    shards: tuple[VariablePart, ...] = field(default=(), compare=False)
     holder: int = field(default=0, compare=False)
     parts: Callable[[tuple[tuple[int, int], ...]], np.ndarray[Any, Any]] | None = field(
         default=None, compare=False

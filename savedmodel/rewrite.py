@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from savedmodel.files.assets import asset_files
-from savedmodel.files.folder import PROTO_FILE
+from savedmodel.files.folder import PROTO_FILE, new_place
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.remote import is_remote
-from savedmodel.files.staging import new_place
 from savedmodel.manifest import MANIFEST_FILE, check_sizes, written_extents
 from savedmodel.model import METADATA_COLLECTION
 from savedmodel.protos.schema import Proto

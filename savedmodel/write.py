@@ -22,9 +22,8 @@ from savedmodel.encode.functions import write_functions
 from savedmodel.encode.graph import INIT_OP, write_graph
 from savedmodel.encode.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objects
 from savedmodel.files import checksum
-from savedmodel.files.folder import PROTO_FILE, VARIABLES, new_folder
+from savedmodel.files.folder import PROTO_FILE, VARIABLES, new_folder, new_place
 from savedmodel.files.remote import is_remote
-from savedmodel.files.staging import new_place
 from savedmodel.model import METADATA_COLLECTION, SavedModel, Signature, VariablePart
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.schema import SavedModel as SavedModelProto
@@ -87,7 +86,7 @@ def write(
     del proto
     layout = _layout_of(model, objects, num_shards)
     for variable in model.variables:
-        if variable.chunks is None and not variable.spread:
+        if variable.chunks is None and not variable.shards:
             raise StructureError(f"The variable {variable.name} has no value to write.")
     with new_place(path, overwrite=overwrite) as folder:
         _fill(folder, data, layout, progress)
@@ -199,7 +198,7 @@ def _layout_of(model: SavedModel, objects: ObjectGraph, num_shards: int | None) 
                 variable.dtype.enum,
                 variable.shape,
                 variable.chunks,
-                slices=tuple(_slice_of(part, variable.shape) for part in variable.spread),
+                slices=tuple(_slice_of(part, variable.shape) for part in variable.shards),
                 holder=variable.holder,
             )
         )

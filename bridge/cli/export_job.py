@@ -28,7 +28,7 @@ from bridge.inspect import inspect
 from bridge.inspecting.report import FileReport
 from bridge.save import save
 from bridge.serving.warmup import add_warmup
-from savedmodel.files.staging import staged_folder
+from savedmodel.files.folder import staged_folder
 from savedmodel.manifest import Manifest, hash_file, write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.checks import parse_checks

@@ -12,11 +12,11 @@ from typing import Any
 
 from bridge.inspecting.sharding import ShardingReport, read_shardings
 from bridge.loading.signature_calls import calls_of, inputs_of, names_of, outputs_of
+from savedmodel.files.assets import WARMUP_FILE
 from savedmodel.files.folder import PROTO_FILE
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.files.provenance import tensorflow_writer
 from savedmodel.files.records import record_sizes
-from savedmodel.files.serving_files import WARMUP_FILE
 from savedmodel.manifest import Manifest, read_manifest
 from savedmodel.model import Parameter, SavedModel, Signature, Variable
 from xla_call_module.analyses.several_devices import operation_of_several_devices

@@ -62,7 +62,7 @@ def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tu
                 shape=tuple(array.shape),
                 trainable=flag and dtype.differentiable,
                 chunks=_chunks(array, dtype, spread),
-                spread=tuple(_to_part(part, dtype) for part in spread) if len(spread) > 1 else (),
+                shards=tuple(_to_part(part, dtype) for part in spread) if len(spread) > 1 else (),
                 holder=holder,
             )
         )

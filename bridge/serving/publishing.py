@@ -31,11 +31,11 @@ from bridge.serving.configuration import (
 )
 from bridge.serving.signatures import read_signatures
 from bridge.serving.warmup import write_warmup
+from savedmodel.files.assets import OWN_BATCHING_FILE, PUBLICATION_FILE, WARMUP_FILE
 from savedmodel.files.folder import write_text
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.records import record_sizes
 from savedmodel.files.remote import is_remote
-from savedmodel.files.serving_files import OWN_BATCHING_FILE, PUBLICATION_FILE, WARMUP_FILE
 from savedmodel.manifest import (
     MANIFEST_FILE,
     compare_manifest,

@@ -26,9 +26,9 @@ from bridge.core.probes import RANDOM, draw
 from bridge.serving.example_features import ExampleFeature, serialize_example
 from bridge.serving.messages import PredictionLog
 from bridge.serving.signatures import STRING, ServedSignature, ServedTensor, read_signatures
+from savedmodel.files.assets import WARMUP_FILE
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.records import write_records
-from savedmodel.files.serving_files import WARMUP_FILE
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.protos.schema import Proto
 from xla_call_module.call import TensorSpec

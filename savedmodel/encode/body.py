@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from savedmodel.model import Variable
 from savedmodel.protos.schema import FunctionDef, Proto
 from savedmodel.protos.structures import fill_shape
+from savedmodel.protos.tensor_values import value_field
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import StructureError
@@ -162,6 +163,18 @@ class Body:
             self._made[tensor.in_graph] = Tensor(argument.name)
         return self._made[tensor.in_graph]
 
+    def add_constant(self, name: str, value: int | Sequence[int], dtype: DType) -> Tensor:
+        """Add a Const: a scalar, or a vector of several numbers."""
+        node = self.add_node("Const", name)
+        tensor = node.attr["value"].tensor
+        node.attr["dtype"].type = tensor.dtype = dtype.enum
+        tensor.tensor_shape.SetInParent()
+        values = [value] if isinstance(value, int) else value
+        if not isinstance(value, int):
+            tensor.tensor_shape.dim.add(size=len(values))
+        getattr(tensor, value_field(dtype)).extend(values)
+        return Tensor(node.name, "output")
+
     def add_zeros(self, name: str, source: Tensor, spec: TensorSpec, dtype: DType) -> Tensor:
         """A tensor of the shape of `source`, all zeros or false.
 
@@ -176,14 +189,9 @@ class Body:
         shape.attr["T"].type = spec.dtype.enum
         shape.attr["out_type"].type = _INT32.enum
         filled = _BOOL if dtype == _BOOL else _FLOAT32  # of float8 TensorFlow casts these alone
-        value = self.add_node("Const", f"{name}_value")
-        value.attr["dtype"].type = filled.enum
-        value.attr["value"].tensor.dtype = filled.enum
-        value.attr["value"].tensor.tensor_shape.SetInParent()
-        content = value.attr["value"].tensor
-        (content.bool_val if filled == _BOOL else content.float_val).append(0)
+        value = self.add_constant(f"{name}_value", 0, filled)
         fill = self.add_node("Fill", name)
-        fill.input.extend([f"{shape.name}:output:0", f"{value.name}:output:0"])
+        fill.input.extend([f"{shape.name}:output:0", value.in_function])
         fill.attr["T"].type = filled.enum
         fill.attr["index_type"].type = _INT32.enum
         if filled == dtype:

@@ -16,7 +16,8 @@ from xla_call_module.dtypes import dtype_from_name
 
 __all__ = ["Padding"]
 
-_INT32 = dtype_from_name("int32", where="int32").enum
+_INT32_DTYPE = dtype_from_name("int32", where="int32")
+_INT32 = _INT32_DTYPE.enum
 _BOOL = dtype_from_name("bool", where="bool").enum
 
 
@@ -81,16 +82,7 @@ class Padding:
         return self._node("ConcatV2", name, inputs, {"T": enum, "Tidx": _INT32})
 
     def _constant(self, value: int | Sequence[int]) -> Tensor:
-        node = self._body.add_node("Const", "batch_constant")
-        node.attr["dtype"].type = _INT32
-        tensor = node.attr["value"].tensor
-        tensor.dtype = _INT32
-        tensor.tensor_shape.SetInParent()
-        values = [value] if isinstance(value, int) else value
-        if not isinstance(value, int):
-            tensor.tensor_shape.dim.add(size=len(values))
-        tensor.int_val.extend(values)
-        return Tensor(node.name, "output")
+        return self._body.add_constant("batch_constant", value, _INT32_DTYPE)
 
     def _node(
         self, op: str, name: str, inputs: Sequence[Tensor], types: Mapping[str, int]

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from savedmodel.encode.body import Body, Tensor
-from savedmodel.protos.schema import Proto
 from xla_call_module.call import TensorSpec
-from xla_call_module.dtypes import DType, dtype_from_name
+from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.node import OP, encode_node
 from xla_call_module.shape_checks.shape_assertions import Number, Operation, ShapeCheck, Size, Step
 
@@ -78,7 +77,7 @@ class _Writer:
         self._specs = specs
         self._operands = operands
         self._shapes: dict[int, Tensor] = {}
-        self._constants: dict[tuple[int, ...], Tensor] = {}
+        self._vectors: dict[int, Tensor] = {}
         self._steps: list[Tensor] = []
 
     def add(self, step: Step) -> Tensor:
@@ -86,7 +85,7 @@ class _Writer:
             case Size(operand, axis):
                 made = self._size(operand, axis)
             case Number(value, dtype):
-                made = self._number(value, dtype)
+                made = self._body.add_constant("number", value, dtype)
             case Operation():
                 made = self._operation(step)
         self._steps.append(made)
@@ -112,24 +111,9 @@ class _Writer:
         return self._shapes[operand]
 
     def _vector(self, value: int) -> Tensor:
-        if (value,) not in self._constants:
-            node = self._constant(value, _INT32)
-            node.attr["value"].tensor.tensor_shape.dim.add(size=1)
-            self._constants[value,] = Tensor(node.name, "output")
-        return self._constants[value,]
-
-    def _number(self, value: int, dtype: DType) -> Tensor:
-        node = self._constant(value, dtype)
-        node.attr["value"].tensor.tensor_shape.SetInParent()
-        return Tensor(node.name, "output")
-
-    def _constant(self, value: int, dtype: DType) -> Proto:
-        node = self._body.add_node("Const", "number")
-        tensor = node.attr["value"].tensor
-        node.attr["dtype"].type = tensor.dtype = dtype.enum
-        values = {"bool": tensor.bool_val, "int32": tensor.int_val, "int64": tensor.int64_val}
-        values[dtype.name].append(value)
-        return node
+        if value not in self._vectors:
+            self._vectors[value] = self._body.add_constant("number", [value], _INT32)
+        return self._vectors[value]
 
     def _operation(self, step: Operation) -> Tensor:
         node = self._body.add_node(step.op, step.op)

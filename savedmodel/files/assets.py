@@ -1,7 +1,9 @@
-"""The asset files of a SavedModel: vocabularies and the like, which its operations open by name.
+"""The files of a SavedModel beside its graph: assets, and files for a server.
 
-They lie in `assets/` and are listed in the meta graph (`AssetFileDef`), or lie in `assets.extra/`
-and are listed nowhere (tensorflow/cc/saved_model/constants.h).
+Assets are vocabularies and the like, which operations open by name. They lie in `assets/` and are
+listed in the meta graph (`AssetFileDef`), or lie in `assets.extra/` and are listed nowhere
+(tensorflow/cc/saved_model/constants.h). TensorFlow Serving, and who publishes for it, have files of
+fixed names.
 """
 
 from __future__ import annotations
@@ -14,10 +16,25 @@ from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.protos.schema import Proto
 from xla_call_module.errors import FormatError
 
-__all__ = ["asset_files"]
+__all__ = [
+    "OWN_BATCHING_FILE",
+    "PUBLICATION_FILE",
+    "SERVING_FILES",
+    "WARMUP_FILE",
+    "asset_files",
+]
 
 _ASSETS = "assets"
 _EXTRA = "assets.extra"
+# tensorflow_serving/servables/tensorflow/saved_model_warmup_util.h
+WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
+# Read with --enable_per_model_batching_parameters, instead of the server's own file
+# (tensorflow_serving/servables/tensorflow/bundle_factory_util.cc).
+OWN_BATCHING_FILE = "batching_params.pbtxt"
+# Of which version another one is a copy; `bridge.serving.rollback` writes it.
+PUBLICATION_FILE = "assets.extra/jax_tf_bridge_publication.json"
+# None of them changes what the model computes.
+SERVING_FILES = frozenset({OWN_BATCHING_FILE, PUBLICATION_FILE, WARMUP_FILE})
 
 
 def asset_files(folder: str | os.PathLike[str] | ModelFolder, meta_graph: Proto) -> tuple[str, ...]:

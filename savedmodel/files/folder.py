@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all.
+"""A folder that appears whole or not at all, on a disk or in an object store.
 
 Everything is written into a hidden sibling, which then takes the place of the target in one step
 of the file system. A writer that is killed leaves its sibling behind, unlocked; the next writer to
@@ -16,12 +16,14 @@ import hashlib
 import os
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from savedmodel.files.serving_files import OWN_BATCHING_FILE
+from savedmodel.files.assets import OWN_BATCHING_FILE
+from savedmodel.files.remote import is_remote, upload
 from xla_call_module.errors import FormatError, StructureError
 
 __all__ = [
@@ -31,12 +33,15 @@ __all__ = [
     "hidden_folder",
     "move_new",
     "new_folder",
+    "new_place",
+    "staged_folder",
     "write_text",
 ]
 
 PROTO_FILE = "saved_model.pb"
 VARIABLES = "variables/variables"
 _MARK = ".jax-tf-bridge-"
+_INNER = ".model"
 _STALE_AFTER_SECONDS = 60.0
 # NAME_MAX in linux/limits.h, and what a hidden folder has around the name of what it becomes.
 _MAX_NAME_BYTES = 255
@@ -73,6 +78,47 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         _sync_folders(folder)
         _put(folder, target, overwrite=overwrite)
         _sync_folder(target.parent)
+
+
+@contextmanager
+def new_place(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+    """An empty folder on a disk, whose content is at `path` when the block ends without an error.
+
+    Args:
+        path: the folder to make, or an address as for `savedmodel.write`.
+        overwrite: whether a SavedModel that is there is replaced.
+
+    Raises:
+        StructureError: something is at `path`, and `overwrite` is off.
+        FormatError: what would be replaced is not a SavedModel alone.
+        OSError: it cannot be put there; what is there is untouched.
+    """
+    if is_remote(path):
+        with tempfile.TemporaryDirectory() as temporary:
+            yield Path(temporary)
+            upload(Path(temporary), path, last=PROTO_FILE, overwrite=overwrite)
+        return
+    with new_folder(Path(path), overwrite=overwrite) as folder:
+        yield folder
+
+
+@contextmanager
+def staged_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+    """A path where a SavedModel is written, and given more files; then it appears at `path`.
+
+    Args:
+        path: as for `new_place`.
+        overwrite: as for `new_place`.
+
+    Raises:
+        InteropError, OSError: as `new_place`.
+    """
+    with new_place(path, overwrite=overwrite) as folder:
+        inner = folder / _INNER
+        yield inner
+        for entry in sorted(inner.iterdir()):
+            entry.rename(folder / entry.name)
+        inner.rmdir()
 
 
 @contextmanager

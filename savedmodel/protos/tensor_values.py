@@ -11,7 +11,7 @@ from savedmodel.protos.schema import Proto
 from xla_call_module.dtypes import DType, dtype_from_name, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
 
-__all__ = ["decode_tensor", "fill_tensor"]
+__all__ = ["decode_tensor", "fill_tensor", "value_field"]
 
 # A constant in a graph is small; a splat of the same size in the file is not.
 _MAX_CONSTANT_BYTES = 1 << 26
@@ -33,6 +33,11 @@ def fill_tensor(tensor: Proto, array: np.ndarray[Any, Any]) -> None:
     for size in array.shape:
         tensor.tensor_shape.dim.add(size=size)
     tensor.tensor_content = np.asarray(array, order="C").tobytes()
+
+
+def value_field(dtype: DType) -> str:
+    """Return the field of a TensorProto where TensorFlow looks for elements of a dtype."""
+    return _FIELDS.get(dtype.name, "float8_val" if "float8" in dtype.name else "int_val")
 
 
 def decode_tensor(tensor: Proto) -> np.ndarray[Any, Any]:
@@ -65,8 +70,8 @@ def decode_tensor(tensor: Proto) -> np.ndarray[Any, Any]:
 
 
 def _listed_values(tensor: Proto, dtype: DType) -> np.ndarray[Any, Any]:
-    """The elements in the field of a TensorProto where TensorFlow looks for those of a dtype."""
-    field = _FIELDS.get(dtype.name, "float8_val" if "float8" in dtype.name else "int_val")
+    """Return the elements that a TensorProto lists one by one."""
+    field = value_field(dtype)
     if field == "float8_val":
         return np.frombuffer(tensor.float8_val, np.uint8).view(dtype.numpy)
     values = list(getattr(tensor, field))

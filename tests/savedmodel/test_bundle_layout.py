@@ -94,7 +94,7 @@ def test_files_of_threads_are_those_of_one_thread(tmp_path, monkeypatch):
     tensors = [_tensor(f"k{n}", 5_000_000 - 600_000 * n) for n in range(8)]
     tensors.append(BundleStrings("s", (2,), (b"x", b"yz")))
     write_bundle(tmp_path / "v", tensors, num_shards=4)
-    monkeypatch.setattr(bundle_writer, "_MOST_THREADS", 1)
+    monkeypatch.setattr(bundle_writer, "MAX_THREADS", 1)
     write_bundle(tmp_path / "w", tensors[::-1], num_shards=4)
     names = ["index", *(f"data-{n:05}-of-00004" for n in range(4))]
     assert sorted(os.listdir(tmp_path)) == sorted(f"{p}.{name}" for p in "vw" for name in names)

@@ -22,7 +22,7 @@ from bridge.exporting.parameter_files import read_parameters
 from bridge.retarget import retarget_file
 from bridge.serving.signatures import read_signatures
 from bridge.verifying.trials import read_trials, write_trials
-from savedmodel.files.serving_files import PUBLICATION_FILE, WARMUP_FILE
+from savedmodel.files.assets import PUBLICATION_FILE, WARMUP_FILE
 from savedmodel.manifest import MANIFEST_FILE, compare_manifest
 from tests.bridge.serving.conftest import PARAMS
 from tests.fuzzing.reading import time_limit
