@@ -128,7 +128,7 @@ def retarget(
 
 def _retarget_order(exported: export.Exported, *, tensorflow: str) -> export.Exported:
     call = from_exported(exported, allow_flat_trees=True)
-    (call,) = prepare(call, Target(parse_release(tensorflow))).calls
+    (call,) = prepare(call, Target(parse_release(tensorflow), notes_changes=True)).calls
     call = return_functions(call)
     return dataclasses.replace(
         exported,

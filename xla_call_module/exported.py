@@ -33,6 +33,8 @@ from xla_call_module.pytrees.tree_description import describe_trees, is_plain_tr
 from xla_call_module.pytrees.tree_nodes import TreeNode, Trees
 from xla_call_module.pytrees.tree_restoring import restore_tree
 from xla_call_module.shardings.sharding_jax import exported_shardings
+from xla_call_module.stablehlo.attributes import read_changes
+from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import (
     Main,
     TensorType,
@@ -114,9 +116,9 @@ def from_exported(
     _check_count(where, "results", len(exported.out_avals), len(out_paths), "its pytree has")
     platforms = _platforms(exported)
     checks = parse_checks([*exported.disabled_safety_checks, *disabled_checks])
-    main, shardy = None, False
+    main, shardy, changes = None, False, ()
     if names is None or exported.nr_devices > 1 or not is_plain(exported.mlir_module_serialized):
-        main, shardy = _read_module(exported, platforms, checks)
+        main, shardy, changes = _read_module(exported, platforms, checks)
     kept = tuple(exported.module_kept_var_idx)
     known = dict(zip(kept, main.names, strict=False) if main else enumerate(names or ()))
     args = _specs(exported.in_avals, in_paths, {index: known.get(index, "") for index in kept})
@@ -137,6 +139,7 @@ def from_exported(
         kept=kept,
         disabled_checks=checks,
         uses_shardy=shardy,
+        changes=changes,
         nr_devices=exported.nr_devices,
     )
     if carried:
@@ -149,19 +152,20 @@ def from_exported(
 
 def _read_module(
     exported: export.Exported, platforms: tuple[str, ...], checks: tuple[DisabledCheck, ...]
-) -> tuple[Main, bool]:
-    """The signature of the module, with nothing in it to refuse, and whether it uses Shardy."""
+) -> tuple[Main, bool, tuple[str, ...]]:
+    """The signature of the module, whether it uses Shardy, and its changes; nothing is refused."""
     where = exported.fun_name
     with open_module(exported.mlir_module_serialized) as module:
         main = read_main(module)
-        if b"custom_call" in exported.mlir_module_serialized:  # names are plain text there
+        if mentions(exported.mlir_module_serialized, [b"custom_call"]):
             check_custom_calls(where, module, platforms, checks)
         if exported.nr_devices == 1:
             check_operations(where, module, platforms)
         # On one device every sharding is replication, whichever partitioner wrote it.
         shardy = exported.nr_devices > 1 and uses_shardy(module)
+        changes = read_changes(module)
     _check_count(where, "results", len(exported.out_avals), len(main.results), "its module returns")
-    return main, shardy
+    return main, shardy, changes
 
 
 def _with_shardings(

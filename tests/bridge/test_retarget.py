@@ -75,6 +75,19 @@ def test_it_is_serialized_with_the_orders_that_are_asked_for(exported):
     np.testing.assert_array_equal(read.call(X, Y)["product"], old.call(X, Y)["product"])
 
 
+def test_what_was_done_is_told_by_what_is_made_of_it(exported, tmp_path):
+    version = ".".join(map(str, read_artifact_version(exported.mlir_module_serialized)))
+    old = bridge.retarget(exported, "2.14")
+    again = bridge.retarget(export.deserialize(old.serialize(vjp_order=1)), "2.14")
+    expected = ("composites by their definitions", f"StableHLO {version} to 0.14.8")
+    for order in (old, old.vjp(), again, again.vjp()):
+        changes = from_exported(order).changes
+        assert [change for change in changes if change not in expected] == []
+        assert changes[-1] == expected[-1]
+    bridge.save(again, tmp_path / "model")
+    assert bridge.load(tmp_path / "model").signatures["serving_default"].changes[-1] == expected[-1]
+
+
 def test_one_that_has_no_vjp_stays_so(exported):
     read = export.deserialize(exported.serialize(vjp_order=0))
     assert not bridge.retarget(read, "2.14").has_vjp()

@@ -34,7 +34,13 @@ from xla_call_module.passes.module_pass import (
 )
 from xla_call_module.passes.older_forms import call_composites, expand_mhlo_calls
 from xla_call_module.passes.residuals import split_parsed
-from xla_call_module.passes.retargeting import label_for, serialize_for
+from xla_call_module.passes.retargeting import (
+    describe_version,
+    label_for,
+    serialize_for,
+    version_for,
+)
+from xla_call_module.stablehlo.attributes import read_changes, write_changes
 from xla_call_module.versions import Release, parse_release
 
 __all__ = ["Artifact", "Prepared", "Target", "passes_for", "prepare", "prepare_chain", "retarget"]
@@ -60,6 +66,7 @@ class Target:
         portable_linalg: whether calls of linear algebra libraries are replaced.
         hoist_from: from how many bytes on a constant becomes an argument; None for no constant.
         locations: whether the module keeps its source locations, which errors quote.
+        notes_changes: whether the module itself says what was done to it, as in an `Exported`.
     """
 
     tensorflow: Release | None = None
@@ -68,6 +75,7 @@ class Target:
     portable_linalg: bool = False
     hoist_from: int | None = None
     locations: bool = True
+    notes_changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +117,38 @@ def passes_for(target: Target, *, known: Container[str] = ()) -> tuple[ModulePas
         # come before the calls of MHLO, which may be in their definitions.
         release = target.tensorflow
         steps += [to_gspmd(release), call_composites(release), expand_mhlo_calls(release)]
+    if target.notes_changes:
+        steps.append(_note_changes(target))
     if not target.locations:
         # Last, since the errors of all others quote them.
         steps.append(DROP_LOCATIONS)
     check_order_of(steps)
     return tuple(steps)
+
+
+def _note_changes(target: Target) -> ModulePass:
+    """The pass that writes the changes into the module, that of its version included."""
+
+    def changes(call: CallModule) -> tuple[str, ...]:
+        if target.artifact is Artifact.UNCHANGED or target.tensorflow is None:
+            return call.changes
+        before, after = call.stablehlo_version, version_for(call, target.tensorflow)
+        return (*call.changes, *describe_version(before, after))
+
+    def violation(parsed: ParsedCall) -> str:
+        return ", ".join(set(changes(parsed.call)) - set(read_changes(parsed.module)))
+
+    def rewrite(parsed: ParsedCall) -> ParsedCall:
+        write_changes(parsed.module, changes(parsed.call))
+        return parsed.rewritten()
+
+    return ModulePass(
+        name="changes",
+        ensures="the module says what was done to it",
+        violation=violation,
+        rewrite=rewrite,
+        requires=("platforms", "linear_algebra", "constants", "gspmd", "composites", "mhlo_calls"),
+    )
 
 
 def prepare(call: CallModule, target: Target, *, known: Container[str] = ()) -> Prepared:

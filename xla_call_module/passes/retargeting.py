@@ -34,17 +34,20 @@ from xla_call_module.versions import (
     SHARDY_CONVENTION,
     Feature,
     Release,
+    StablehloVersion,
     oldest_running,
 )
 
 __all__ = [
     "Need",
+    "describe_version",
     "explain_failure",
     "label_for",
     "needs_of",
     "serialize_for",
     "serialize_module_for",
     "unmet_needs",
+    "version_for",
 ]
 
 # https://openxla.org/stablehlo/spec, "Accuracy": part of some operations since StableHLO 1.9.
@@ -148,18 +151,27 @@ def serialize_module_for(call: CallModule, module: Any, release: Release) -> byt
     Raises:
         RuntimeError, ValueError: an operation has no form at that version.
     """
+    return serialize_module(module, version_for(call, release))
+
+
+def version_for(call: CallModule, release: Release) -> StablehloVersion:
+    """Return the StableHLO version at which a call is serialized for a release."""
     version = min(release.stablehlo, call.stablehlo_version)
     if Feature.BATCHING_DIMENSIONS in release.lacks:
         version = min(version, BEFORE_BATCHING_DIMENSIONS)
-    return serialize_module(module, version)
+    return version
+
+
+def describe_version(before: StablehloVersion, after: StablehloVersion) -> tuple[str, ...]:
+    """Return the entry of `CallModule.changes` for another StableHLO version, if it is another."""
+    texts = [".".join(map(str, version)) for version in (before, after)]
+    return () if before == after else (f"StableHLO {' to '.join(texts)}",)
 
 
 def label_for(call: CallModule, release: Release, artifact: bytes) -> CallModule:
     """Return a call with an artifact and the calling convention for a release."""
     shardy = call.uses_shardy and release.shardy
-    before, after = call.stablehlo_version, read_artifact_version(artifact)
-    versions = " to ".join(".".join(map(str, version)) for version in (before, after))
-    changed = () if artifact == call.module else (f"StableHLO {versions}",)
+    changed = describe_version(call.stablehlo_version, read_artifact_version(artifact))
     return dataclasses.replace(
         call,
         module=artifact,

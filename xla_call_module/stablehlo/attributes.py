@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Attributes"]
+from xla_call_module._jax import ir
+
+__all__ = ["Attributes", "read_changes", "write_changes"]
+
+# What was done to a module, in words. MLIR keeps attributes of dialects that it does not know, such
+# as `jax.uses_shape_polymorphism`.
+_CHANGES = "jax_tf_bridge.changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +59,21 @@ class Attributes:
             key: tuple(map(int, re.findall(r"-?\d+", several or one)))
             for key, several, one in found
         }
+
+
+def read_changes(module: Any) -> tuple[str, ...]:
+    """Return what `write_changes` noted down in a parsed module."""
+    attributes = module.operation.attributes
+    if _CHANGES not in attributes:
+        return ()
+    try:
+        return tuple(ir.StringAttr(each).value for each in ir.ArrayAttr(attributes[_CHANGES]))
+    except (TypeError, ValueError):  # another program's attribute of that name
+        return ()
+
+
+def write_changes(module: Any, changes: Sequence[str]) -> None:
+    """Note down, in place, what was done to a module, for an `Exported` that has no other place."""
+    context = module.context
+    texts = [ir.StringAttr.get(change, context) for change in changes]
+    module.operation.attributes[_CHANGES] = ir.ArrayAttr.get(texts, context)
