@@ -1,4 +1,9 @@
-"""What each TensorFlow release reads: the calling convention, StableHLO, Shardy."""
+"""What is known of each TensorFlow release: what it reads, lacks and computes otherwise.
+
+To support a new release, add a record to `RELEASES`: ask its wheel for the two versions, run
+`tests/matrix` with it, and put what it does not run into `lacks`. Then see whether each of
+`DEVIATIONS` ends with it. Nothing else in the project knows a number of a release.
+"""
 
 from __future__ import annotations
 
@@ -144,26 +149,33 @@ def oldest_running(features: Iterable[Feature]) -> Release | None:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """What some TensorFlow releases compute otherwise than JAX, of the same module.
+    """A computation of which some TensorFlow releases return other numbers than JAX.
 
-    Whether a TensorFlow does is asked by the probe of the same name in
-    `bridge/verifying/tensorflow_probes.py`.
+    The probe of the same name in `bridge/verifying/tensorflow_probes.py` asks an imported
+    TensorFlow for it; 2.14, 2.16, 2.18, 2.20 and 2.21 were probed.
 
     Attributes:
-        name: of the probe.
-        description: what differs, for messages.
-        operations: what has it: names of operations, and targets of custom calls.
+        name: the name of the probe.
+        description: the words for it in messages.
+        operations: the names of the operations, and the targets of the custom calls, that have it.
         special: the numbers that differ: `nan`, or empty where all may.
-        releases: those that were found to have it. 2.14, 2.16, 2.18, 2.20 and 2.21 were probed.
-        remedy: what this package does about it.
+        since: the first release that has it.
+        until: the last release that has it; None where the newest known one still does.
+        remedy: the words for what this package does about it.
     """
 
     name: str
     description: str
     operations: frozenset[str]
     special: str
-    releases: tuple[str, ...]
+    since: tuple[int, int]
+    until: tuple[int, int] | None
     remedy: str
+
+    def is_in(self, release: Release) -> bool:
+        """Return whether a release has it."""
+        until = NEWEST.tensorflow if self.until is None else self.until
+        return self.since <= release.tensorflow <= until
 
 
 _NAMED = "`verify` names it, and does not fail where it explains what differs"
@@ -177,7 +189,8 @@ DEVIATIONS = (
         "the maximum or minimum of a number and NaN is the number",
         frozenset({"stablehlo.maximum", "stablehlo.minimum"}),
         "nan",
-        tuple(release.name for release in RELEASES),
+        OLDEST.tensorflow,
+        None,
         f"nothing, since keeping NaN costs time; {_NAMED}",
     ),
     # In 2.21 of a few elements only.
@@ -186,7 +199,8 @@ DEVIATIONS = (
         "NaN that is clamped becomes a number, in erf, too",
         frozenset({"stablehlo.clamp"}),
         "nan",
-        tuple(release.name for release in RELEASES),
+        OLDEST.tensorflow,
+        None,
         f"nothing, since keeping NaN costs time; {_NAMED}",
     ),
     # Its own expansion of erf clamps; where the module has the expansion, the clamp is in it.
@@ -195,7 +209,8 @@ DEVIATIONS = (
         "the error function of NaN is a number",
         frozenset({"chlo.erf", "mhlo.erf"}),
         "nan",
-        ("2.14", "2.15"),
+        OLDEST.tensorflow,
+        (2, 15),
         _NAMED,
     ),
     # XLA took a conversion to float8 and back for one that it may leave out
@@ -205,7 +220,8 @@ DEVIATIONS = (
         "a number that is converted to float8 and back is not rounded",
         frozenset({"stablehlo.convert"}),
         "",
-        ("2.16", "2.17"),
+        (2, 16),
+        (2, 17),
         "nothing",
     ),
     # Its XLA verifies that a program for CPU has no 4-bit integers.
@@ -214,14 +230,15 @@ DEVIATIONS = (
         "a program with integers of 4 bits in it does not run on the CPU",
         frozenset({"stablehlo.convert"}),
         "",
-        ("2.15",),
+        (2, 15),
+        (2, 15),
         "nothing",
     ),
 )
 
 
 def parse_release(text: str) -> Release:
-    """The release for a version such as `2.18` or `2.18.1`.
+    """Return the release for a version such as `2.18` or `2.18.1`.
 
     A release newer than the table is taken to be as able as the newest in it.
 
@@ -251,7 +268,7 @@ def parse_release(text: str) -> Release:
 
 
 def parse_stablehlo_version(text: str) -> StablehloVersion:
-    """Three numbers of a StableHLO version such as `1.13.7`.
+    """Return the three numbers of a StableHLO version such as `1.13.7`.
 
     Raises:
         VersionError: the text has another form.

@@ -30,6 +30,7 @@ from xla_call_module.call import CallModule
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import open_module, walk
 
 __all__ = ["try_padding"]
@@ -137,7 +138,7 @@ def _spec(aval: Any, sizes: Mapping[str, int]) -> jax.ShapeDtypeStruct:
 
 def _may_not_end(call: CallModule) -> bool:
     """Return whether there is a loop that may not end for values that it is not made for."""
-    if b"while" not in call.module:  # names of operations are plain text in MLIR bytecode
+    if not mentions(call.module, [b"while"]):
         return False
     with open_module(call.module) as module:
         loops = (op for op in walk(module) if op.name == "stablehlo.while")

@@ -20,6 +20,7 @@ from jax.interpreters import mlir
 
 from xla_call_module._jax import dense_elements
 from xla_call_module.call import CallModule
+from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import find_main, parse_module
 
 __all__ = ["ModuleCall", "to_module_call"]
@@ -56,7 +57,7 @@ def to_module_call(call: CallModule, platform: str) -> ModuleCall | None:
     shapes = [spec.shape for spec in (*call.args, *call.results)]
     if not all(shape is not None and all(isinstance(d, int) for d in shape) for shape in shapes):
         return None
-    if b"mesh" in call.module:  # symbols are plain text in MLIR bytecode, and meshes are some
+    if mentions(call.module, [b"mesh"]):  # the symbol of one
         return None
     results: Any = ((spec.shape, spec.dtype.numpy) for spec in call.results)
     return ModuleCall(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import stat
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.passes.constants import Constant, constants_of
 from xla_call_module.passes.obstacles import Obstacle, find_obstacles
 from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
-from xla_call_module.versions import NEWEST, OLDEST, RELEASES
+from xla_call_module.versions import NEWEST, RELEASES
 
 __all__ = [
     "CheckReport",
@@ -448,12 +449,12 @@ def _most_frequent(names: Counter[str]) -> dict[str, int]:
 
 
 def _first_after(obstacles: Sequence[ObstacleReport]) -> str:
-    """Return the oldest release without an obstacle."""
-    if not obstacles:
-        return OLDEST.name
-    if obstacles[-1].tensorflow == NEWEST.name:
+    """Return the oldest release from which on none has an obstacle."""
+    names = {obstacle.tensorflow for obstacle in obstacles}
+    if NEWEST.name in names:
         return f"> {NEWEST.name}"
-    return RELEASES[len(obstacles)].name
+    free = itertools.takewhile(lambda release: release.name not in names, reversed(RELEASES))
+    return min(free, key=lambda release: release.tensorflow).name
 
 
 def newest(names: Sequence[str]) -> str:

@@ -129,7 +129,10 @@ class Deviation:
         return cell.case == self.case and cell.tensorflow in self.tensorflow
 
 
-_RELEASES = {known.name: known.releases for known in versions.DEVIATIONS}
+_RELEASES = {
+    known.name: tuple(release.name for release in versions.RELEASES if known.is_in(release))
+    for known in versions.DEVIATIONS
+}
 DEVIATIONS = (
     Deviation("float8_inside", _RELEASES["float8_conversion"], "off by 0.5"),
     Deviation("int4_inside", _RELEASES["int4_inside"], "S4/U4 is currently not support"),

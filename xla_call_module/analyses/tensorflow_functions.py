@@ -17,6 +17,7 @@ from jax.extend.mlir import ir
 
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import open_module, serialize_module, walk
 
 __all__ = ["TARGET", "pack_functions", "refuse_functions", "return_functions", "take_functions"]
@@ -43,7 +44,7 @@ def take_functions(call: CallModule) -> CallModule:
     Raises:
         FormatError: what a custom call holds is damaged.
     """
-    if TARGET.encode() not in call.module:
+    if not mentions(call.module, [TARGET.encode()]):
         return call
     names: list[str] = list(call.function_list)
     definitions = dict.fromkeys(call.functions)
