@@ -116,7 +116,8 @@ def from_exported(
     _check_count(where, "results", len(exported.out_avals), len(out_paths), "its pytree has")
     platforms = _platforms(exported)
     checks = parse_checks([*exported.disabled_safety_checks, *disabled_checks])
-    main, shardy, changes = None, False, ()
+    main, shardy = None, False
+    changes: tuple[str, ...] = ()
     if names is None or exported.nr_devices > 1 or not is_plain(exported.mlir_module_serialized):
         main, shardy, changes = _read_module(exported, platforms, checks)
     kept = tuple(exported.module_kept_var_idx)
