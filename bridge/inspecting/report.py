@@ -132,6 +132,7 @@ class OrderReport:
         sharding: the shardings of its arrays; None for one device.
         needs_devices: the operation, with its source line, that one device, such as that of
             TensorFlow, cannot run; empty where there is none.
+        changes: what was done to the module since it was exported.
     """
 
     call: int
@@ -148,6 +149,7 @@ class OrderReport:
     constant_bytes: int
     sharding: ShardingReport | None
     needs_devices: str
+    changes: tuple[str, ...]
 
     @property
     def title(self) -> str:
@@ -393,6 +395,7 @@ def _report_order(call: CallModule) -> OrderReport:
         constant_bytes=constant_bytes,
         sharding=sharding,
         needs_devices=needs_devices,
+        changes=call.changes,
     )
 
 

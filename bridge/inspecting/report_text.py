@@ -188,8 +188,13 @@ def _print_orders(orders: Sequence[OrderReport], console: Console) -> None:
         )
     console.print(table)
     for order in orders:
-        for line in [*_obstacle(order), *_constants(order)]:
+        for line in [*_changes(order), *_obstacle(order), *_constants(order)]:
             console.print(_text(line), soft_wrap=True)
+
+
+def _changes(order: OrderReport) -> list[str]:
+    """Return what was done to the module since it was exported."""
+    return [f"{order.title}: changed: {'; '.join(order.changes)}"] if order.changes else []
 
 
 def _obstacle(order: OrderReport) -> list[str]:

@@ -41,6 +41,7 @@ from savedmodel.model import (
     Variable,
 )
 from xla_call_module.analyses.custom_calls import classify, refuse_callbacks
+from xla_call_module.analyses.infer_signature import infer_signature
 from xla_call_module.analyses.several_devices import check_one_device
 from xla_call_module.analyses.tensorflow_functions import refuse_functions
 from xla_call_module.call import CallModule, TensorSpec
@@ -49,7 +50,6 @@ from xla_call_module.dimensions import Dim, Shape, symbols
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import InteropError, PlatformError, StructureError, quote
 from xla_call_module.exported import to_jax_checks
-from xla_call_module.passes.infer_signature import describe
 from xla_call_module.stablehlo.call_graph import check_calls
 from xla_call_module.stablehlo.modules import (
     custom_call_targets,
@@ -71,9 +71,9 @@ def exported_from_call(call: CallModule) -> export.Exported:
         call: any call.
 
     Raises:
-        FormatError, StructureError: see `describe`; the module calls back to Python.
+        FormatError, StructureError: see `infer_signature`; the module calls back to Python.
     """
-    call = describe(call)
+    call = infer_signature(call)
     with open_module(call.module) as module:
         refuse_callbacks(call.name, module)
         refuse_functions(call.name, module)
@@ -367,7 +367,7 @@ def _to_function(
     if call.exported:
         return _restored(function, model, disabled_checks)
     gradient = function.gradient
-    call = _on_one_device(describe(call, result_shapes(gradient)))
+    call = _on_one_device(infer_signature(call, result_shapes(gradient)))
     checks = unite(call.disabled_checks, disabled_checks)
     primal = exported_from_call(dataclasses.replace(call, disabled_checks=checks))
     if gradient is not None:
@@ -426,7 +426,7 @@ def _restored(
 
 def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Exported:
     """Return the VJP of a call, whose module takes and returns some of its values only."""
-    exported = exported_from_call(_on_one_device(describe(gradient.call)))
+    exported = exported_from_call(_on_one_device(infer_signature(gradient.call)))
     pull_back = call_flat(exported)
     count = len(primal.in_avals)
 

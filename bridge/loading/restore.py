@@ -17,6 +17,7 @@ from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import carried_kept, to_exported
 from xla_call_module.passes.constants import key_of, restore_constants
+from xla_call_module.passes.module_pass import open_pair, run_on_module, run_passes
 from xla_call_module.passes.residuals import drop_residuals, join_residuals
 
 __all__ = ["find_constants", "restore"]
@@ -46,18 +47,20 @@ def restore(
     def call(order: int) -> CallModule:
         if order < 2 and are_taken:
             return joined()[order]
-        restored = restore_constants(chain[order], constant)
-        return (
-            drop_residuals(restored, carried_kept(restored))
-            if restored.residual_results
-            else restored
-        )
+        wanted = chain[order]
+        passes = [restore_constants(constant)]
+        if wanted.residual_results:
+            passes.append(drop_residuals(carried_kept(wanted)))
+        return run_passes(wanted, passes)
 
     @lru_cache
     def joined() -> tuple[CallModule, CallModule]:
-        forward, backward = (restore_constants(chain[order], constant) for order in (0, 1))
-        # What else the forward pass takes is for the residuals.
-        return join_residuals(forward, backward, carried_kept(forward))
+        with open_pair(chain[0], chain[1]) as pair:
+            passes = [restore_constants(constant)]
+            forward, backward = (run_on_module(parsed, passes) for parsed in pair)
+            # What else the forward pass takes is for the residuals.
+            joined = join_residuals(forward, backward, carried_kept(chain[0]))
+            return joined[0].serialized(), joined[1].serialized()
 
     @lru_cache
     def exported(order: int) -> export.Exported:

@@ -23,11 +23,11 @@ from savedmodel.model import (
     Value,
     Variable,
 )
+from xla_call_module.analyses.infer_signature import argument_shapes, infer_signature
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
-from xla_call_module.passes.infer_signature import argument_shapes, describe
 
 __all__ = [
     "call_of_order",
@@ -53,7 +53,7 @@ def with_inferred_signature(call: CallModule, gradient: Gradient | None = None) 
         FormatError: a module is damaged.
     """
     with contextlib.suppress(StructureError):
-        return describe(call, result_shapes(gradient))
+        return infer_signature(call, result_shapes(gradient))
     return call
 
 

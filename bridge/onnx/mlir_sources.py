@@ -11,10 +11,10 @@ from typing import Any
 from bridge.onnx.boundary_casts import cast_at_boundary
 from bridge.onnx.graph.storage_dtypes import NARROW_TYPES
 from xla_call_module._jax import ir, make_ir_context, refine_module, survive_forks
+from xla_call_module.analyses.infer_signature import infer_argument_signature, infer_signature
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import DtypeError, FormatError, StructureError
-from xla_call_module.passes.infer_signature import describe, describe_arguments
 from xla_call_module.stablehlo.call_graph import check_calls, named_by
 from xla_call_module.stablehlo.chlo import define_chlo
 from xla_call_module.stablehlo.modules import (
@@ -100,9 +100,9 @@ def with_signature(call: CallModule) -> CallModule:
     with open_module(call.module) as module:
         check_calls(functions_of(module))
     try:
-        described = describe(call)
+        described = infer_signature(call)
     except StructureError:
-        described = describe_arguments(call)
+        described = infer_argument_signature(call)
     with limited_steps("to read the shapes of a call"):
         return dataclasses.replace(
             described,

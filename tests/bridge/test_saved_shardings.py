@@ -20,8 +20,8 @@ import savedmodel
 from tests.bridge.pytrees import read_meta_graph
 from tests.jax_versions import GRADIENTS_FOR_GSPMD, KEEPS_NAMES_OF_AXES
 from tests.policy.source import ROOT
+from xla_call_module.analyses.infer_signature import infer_signature
 from xla_call_module.errors import ShardingError
-from xla_call_module.passes.infer_signature import describe
 from xla_call_module.shardings.sharding_protos import sharding_from_proto
 
 TESTS = ROOT / "tests"
@@ -135,7 +135,7 @@ def test_a_file_of_jax2tf(foreign_file, partitioner):
 
 def test_shardings_of_a_file_of_jax2tf(foreign_file, partitioner):
     (signature,) = savedmodel.read(foreign_file / "model").signatures
-    call = describe(signature.function.call)
+    call = infer_signature(signature.function.call)
     assert call.nr_devices == 8
     of_b, of_w, of_x = (spec.sharding for spec in call.args)
     assert of_b.is_fully_replicated

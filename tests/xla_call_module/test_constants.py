@@ -16,6 +16,7 @@ from tests.x64 import enable_x64
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.constants import HOISTED_FROM, largest_constants, restore_constants
+from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.pipeline import Artifact, Target, prepare, retarget
 from xla_call_module.runtime.op import Op
 
@@ -74,7 +75,7 @@ def test_hoisting_keeps_every_bit(name):
     assert hoisted.constants == {1: next(iter(values))}
     assert hoisted.own_args == call.args
     assert len(largest_constants(hoisted.module, 1)) == 0
-    restored = restore_constants(hoisted, values.__getitem__)
+    restored = run_passes(hoisted, [restore_constants(values.__getitem__)])
     assert (restored.args, restored.kept, restored.hoisted) == (call.args, call.kept, ())
     again, others = _hoist(restored, from_bytes=200)
     assert again.hoisted == hoisted.hoisted
@@ -123,4 +124,4 @@ def test_a_constant_of_another_shape_is_not_put_back():
     with pytest.raises(
         StructureError, match=r"float32\[30, 40\]; the module takes float32\[40,30\]"
     ):
-        restore_constants(hoisted, lambda key: values[key].T)
+        run_passes(hoisted, [restore_constants(lambda key: values[key].T)])

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tests.x64 import enable_x64
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.passes.module_pass import open_pair, run_passes
 from xla_call_module.passes.pipeline import retarget
 from xla_call_module.passes.residuals import drop_residuals, join_residuals, split_residuals
 from xla_call_module.runtime.op import Op
@@ -21,6 +22,11 @@ from xla_call_module.stablehlo.modules import open_module, walk
 
 W = np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)
 X = np.linspace(0.1, 1.3, 12).astype(np.float32).reshape(4, 3)
+
+
+def _join(forward, backward, kept):
+    with open_pair(forward, backward) as pair:
+        return tuple(parsed.serialized() for parsed in join_residuals(*pair, kept))
 
 
 def layers(w, x):
@@ -114,7 +120,7 @@ def test_the_two_passes_compute_what_the_two_calls_do(name, dims):
 def test_joined_again_they_are_the_two_calls(name, dims):
     exported = export(FUNCTIONS[name], dims, ("cuda", "cpu"))
     primal, vjp = from_exported(exported), from_exported(exported.vjp())
-    joined, joined_vjp = join_residuals(*split_residuals(primal, vjp), primal.kept)
+    joined, joined_vjp = _join(*split_residuals(primal, vjp), primal.kept)
     assert dataclasses.replace(joined, module=primal.module) == primal
     assert (joined_vjp.args, joined_vjp.results) == (vjp.args, vjp.results)
     assert (
@@ -146,7 +152,7 @@ def test_a_platform_index_of_other_bits_in_the_vjp(wide):
     pulled = [
         run(vjp, [W, X, cotangent]),
         run(backward, [W, X, cotangent, *residuals]),
-        run(join_residuals(forward, backward, primal.kept)[1], [W, X, cotangent]),
+        run(_join(forward, backward, primal.kept)[1], [W, X, cotangent]),
     ]
     for one in pulled[1:]:
         for ours, theirs in zip(one, pulled[0], strict=True):
@@ -156,7 +162,7 @@ def test_a_platform_index_of_other_bits_in_the_vjp(wide):
 def test_residuals_that_nothing_takes_are_dropped():
     primal = from_exported(export(layers, "b", ("cuda", "cpu")))
     forward, _ = split_residuals(primal, from_exported(export(layers, "b", ("cuda", "cpu")).vjp()))
-    alone = drop_residuals(forward, primal.kept)
+    alone = run_passes(forward, [drop_residuals(primal.kept)])
     assert dataclasses.replace(alone, module=primal.module) == primal
     np.testing.assert_allclose(run(alone, [W, X])[0], run(primal, [W, X])[0], rtol=1e-6)
 
@@ -166,14 +172,14 @@ def test_passes_of_different_functions_are_not_joined():
     forward, _ = split_residuals(from_exported(one), from_exported(one.vjp()))
     _, backward = split_residuals(from_exported(other), from_exported(other.vjp()))
     with pytest.raises(StructureError, match="Expected a forward pass and its backward pass"):
-        join_residuals(forward, backward, forward.kept)
+        _join(forward, backward, forward.kept)
 
 
 def test_a_joined_call_needs_its_arguments():
     exported = export(layers, "b")
     passes = split_residuals(from_exported(exported), from_exported(exported.vjp()))
     with pytest.raises(StructureError, match=r"cannot become \[0\], and \[1\] are needed"):
-        join_residuals(*passes, [0])
+        _join(*passes, [0])
 
 
 def test_nothing_is_computed_twice():

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from xla_call_module._jax import dense_elements, ir
-from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall
@@ -27,7 +27,6 @@ from xla_call_module.stablehlo.modules import (
     describe_location,
     find_main,
     open_module,
-    serialize_module,
     splat,
     tensor_type,
     walk,
@@ -162,40 +161,38 @@ def _hoist(parsed: ParsedCall, *, from_bytes: int, known: Container[str]) -> Par
     return dataclasses.replace(hoisted, constants=values)
 
 
-def restore_constants(
-    call: CallModule, value_of: Callable[[str], np.ndarray[Any, Any]]
-) -> CallModule:
-    """The call with its hoisted constants in its module again.
+def restore_constants(value_of: Callable[[str], np.ndarray[Any, Any]]) -> ModulePass:
+    """Return the pass that stores the hoisted constants of a call in its module again.
+
+    Running it raises a `StructureError` where a value has another dtype or shape than the module
+    takes.
 
     Args:
-        call: any call.
-        value_of: the value of a constant by its key.
-
-    Raises:
-        FormatError: the module is damaged.
-        StructureError: a value has another dtype or shape than the module takes.
+        value_of: returns the value of a constant by its key.
     """
-    if not call.hoisted:
-        return call
+    return ModulePass(
+        name="restored_constants",
+        ensures="no constant is an argument",
+        violation=lambda parsed: "its constants are arguments" if parsed.call.hoisted else "",
+        rewrite=functools.partial(_restore, value_of=value_of),
+        may_apply=lambda call: bool(call.hoisted),
+    )
+
+
+def _restore(parsed: ParsedCall, *, value_of: Callable[[str], np.ndarray[Any, Any]]) -> ParsedCall:
+    call, main = parsed.call, find_main(parsed.module)
     first = len(call.args) - len(call.hoisted)
-    with open_module(call.module) as module:
-        main = find_main(module)
-        block = main.regions[0].blocks[0]
-        offset = len(block.arguments) - len(call.kept)
-        for position, index in reversed(list(enumerate(call.kept))):
-            if index in call.constants:
-                argument = block.arguments[offset + position]
-                value = value_of(call.constants[index])
-                argument.replace_all_uses_with(_write(value, argument, call.args[index]))
-                block.erase_argument(offset + position)
-        _declare(main)
-        return dataclasses.replace(
-            call,
-            module=serialize_module(module, call.stablehlo_version),
-            args=call.args[:first],
-            kept=tuple(index for index in call.kept if index < first),
-            hoisted=(),
-        )
+    block = main.regions[0].blocks[0]
+    offset = len(block.arguments) - len(call.kept)
+    for position, index in reversed(list(enumerate(call.kept))):
+        if index in call.constants:
+            argument = block.arguments[offset + position]
+            value = value_of(call.constants[index])
+            argument.replace_all_uses_with(_write(value, argument, call.args[index]))
+            block.erase_argument(offset + position)
+    _declare(main)
+    kept = tuple(index for index in call.kept if index < first)
+    return parsed.rewritten(args=call.args[:first], kept=kept, hoisted=())
 
 
 def _write(value: np.ndarray[Any, Any], argument: Any, spec: TensorSpec) -> Any:

@@ -6,7 +6,6 @@ can be computed together with the results, and handed on.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -17,15 +16,12 @@ from xla_call_module._jax import PassManager, func, ir
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import StructureError
-from xla_call_module.passes.module_pass import ParsedCall, open_pair
+from xla_call_module.passes.module_pass import ModulePass, ParsedCall, open_pair
 from xla_call_module.stablehlo.composites import call_definitions
 from xla_call_module.stablehlo.inlining import inline_calls, rewire
 from xla_call_module.stablehlo.modules import (
     find_main,
     functions_of,
-    open_module,
-    parse_module,
-    serialize_module,
     tensor_type,
 )
 
@@ -106,68 +102,60 @@ def split_parsed(primal: ParsedCall, vjp: ParsedCall) -> tuple[ParsedCall, Parse
 
 
 def join_residuals(
-    forward: CallModule, backward: CallModule, kept: Sequence[int]
-) -> tuple[CallModule, CallModule]:
-    """A call and its VJP that hand nothing on: the inverse of `split_residuals`.
+    forward: ParsedCall, backward: ParsedCall, kept: Sequence[int]
+) -> tuple[ParsedCall, ParsedCall]:
+    """Return a call and its VJP that hand nothing on: the inverse of `split_residuals`.
 
     Args:
         forward: a forward pass, without hoisted constants.
-        backward: the backward pass that takes its residuals, without hoisted constants.
+        backward: the backward pass that takes its residuals, without hoisted constants, in the
+            same context.
         kept: the arguments that the call's module takes; at least those that it needs.
 
     Raises:
         StructureError: the two do not belong together, or the call needs more arguments.
     """
-    count = forward.residual_results
-    if count != backward.residual_args or len(backward.own_args) != len(forward.args) + len(
-        forward.own_results
+    primal, vjp = forward.call, backward.call
+    count = primal.residual_results
+    if count != vjp.residual_args or len(vjp.own_args) != len(primal.args) + len(
+        primal.own_results
     ):
         raise StructureError(
-            f"{forward.name} takes {len(forward.args)} arguments and hands {count} residuals on; "
-            f"{backward.name} takes {len(backward.own_args)} and {backward.residual_args}. "
+            f"{primal.name} takes {len(primal.args)} arguments and hands {count} residuals on; "
+            f"{vjp.name} takes {len(vjp.own_args)} and {vjp.residual_args}. "
             "Expected a forward pass and its backward pass."
         )
-    with open_module(forward.module) as module:
-        vjp_module = parse_module(backward.module)
-        first, second = _Body.of(module, forward), _Body.of(vjp_module, backward)
-        taken = _write_joined(vjp_module, first, second, count)
-        primal = _without_residuals(forward, module, first, kept)
-        vjp = dataclasses.replace(
-            backward,
-            module=serialize_module(vjp_module, backward.stablehlo_version),
-            args=backward.own_args,
-            kept=taken,
-            residual_args=0,
-        )
-        return primal, vjp
+    first, second = _Body.of(forward.module, primal), _Body.of(backward.module, vjp)
+    taken = _write_joined(backward.module, first, second, count)
+    without = _without_residuals(forward, first, kept)
+    return without, backward.rewritten(args=vjp.own_args, kept=taken, residual_args=0)
 
 
-def drop_residuals(forward: CallModule, kept: Sequence[int]) -> CallModule:
-    """A call that hands nothing on, of a forward pass whose residuals nothing takes.
+def drop_residuals(kept: Sequence[int]) -> ModulePass:
+    """Return the pass for a forward pass whose residuals nothing takes: it returns none then.
+
+    Running it raises a `StructureError` where the call needs more arguments.
 
     Args:
-        forward: a forward pass, without hoisted constants.
         kept: the arguments that the call's module takes; at least those that it needs.
-
-    Raises:
-        StructureError: the call needs more arguments.
     """
-    with open_module(forward.module) as module:
-        return _without_residuals(forward, module, _Body.of(module, forward), kept)
-
-
-def _without_residuals(
-    forward: CallModule, module: Any, body: _Body, kept: Sequence[int]
-) -> CallModule:
-    index = [_PLATFORM_INDEX] if forward.has_platform_index else []
-    _write_without(module, body, forward.residual_results, [*index, *kept])
-    return dataclasses.replace(
-        forward,
-        module=serialize_module(module, forward.stablehlo_version),
-        results=forward.own_results,
-        kept=tuple(kept),
-        residual_results=0,
+    return ModulePass(
+        name="dropped_residuals",
+        ensures="no result is a residual",
+        violation=lambda parsed: "it returns residuals" if parsed.call.residual_results else "",
+        rewrite=lambda parsed: _without_residuals(
+            parsed, _Body.of(parsed.module, parsed.call), kept
+        ),
+        requires=("restored_constants",),
+        may_apply=lambda call: call.residual_results > 0,
     )
+
+
+def _without_residuals(forward: ParsedCall, body: _Body, kept: Sequence[int]) -> ParsedCall:
+    call = forward.call
+    index = [_PLATFORM_INDEX] if call.has_platform_index else []
+    _write_without(forward.module, body, call.residual_results, [*index, *kept])
+    return forward.rewritten(results=call.own_results, kept=tuple(kept), residual_results=0)
 
 
 def _write_joined(module: Any, first: _Body, second: _Body, count: int) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ from xla_call_module.stablehlo.modules import (
 )
 from xla_call_module.stablehlo.refining import refine_results
 
-__all__ = ["argument_shapes", "describe", "describe_arguments"]
+__all__ = ["argument_shapes", "infer_argument_signature", "infer_signature"]
 
 # Sizes at which results are looked at: whole numbers of what shapes are usually divided by.
 _BASE, _STEP = 24, 48
@@ -41,7 +41,7 @@ _PREFIX = "jit_"
 _NOTHING: Mapping[int, Shape] = MappingProxyType({})
 
 
-def describe(call: CallModule, results: Mapping[int, Shape] = _NOTHING) -> CallModule:
+def infer_signature(call: CallModule, results: Mapping[int, Shape] = _NOTHING) -> CallModule:
     """The call with shapes, names, paths and shardings for its arguments and results.
 
     Unknown dimensions get the expressions of the module's shape assertions; where it has none, each
@@ -73,8 +73,8 @@ def describe(call: CallModule, results: Mapping[int, Shape] = _NOTHING) -> CallM
     return dataclasses.replace(described, results=specs)
 
 
-def describe_arguments(call: CallModule) -> CallModule:
-    """The call with shapes, names and shardings for its arguments, as `describe` says.
+def infer_argument_signature(call: CallModule) -> CallModule:
+    """The call with shapes, names and shardings for its arguments, as `infer_signature` says.
 
     An unknown dimension of a result is a variable of its own.
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from xla_call_module import from_exported
+from xla_call_module.analyses.infer_signature import argument_shapes, infer_signature
 from xla_call_module.errors import FormatError, StructureError
-from xla_call_module.passes.infer_signature import argument_shapes, describe
 from xla_call_module.stablehlo.divisions import guard_divisions
 from xla_call_module.stablehlo.modules import open_module, serialize_module
 from xla_call_module.stablehlo.refining import refine, refine_results
@@ -63,7 +63,7 @@ FUNCTIONS = {
 def test_what_the_exported_says(name, platforms):
     function, shapes = FUNCTIONS[name]
     call = export(function, *shapes, platforms=platforms)
-    found = describe(undescribed(call))
+    found = infer_signature(undescribed(call))
     assert [str(spec) for spec in found.args] == [str(spec) for spec in call.operands]
     assert [str(spec) for spec in found.results] == [str(spec) for spec in call.results]
     assert [spec.name for spec in found.args] == [spec.name for spec in call.operands]
@@ -72,7 +72,7 @@ def test_what_the_exported_says(name, platforms):
 
 def test_paths_of_results():
     call = export(lambda x: {"y": [x, x + 1]}, "b")
-    assert [spec.path for spec in describe(undescribed(call)).results] == [
+    assert [spec.path for spec in infer_signature(undescribed(call)).results] == [
         "result['y'][0]",
         "result['y'][1]",
     ]
@@ -82,8 +82,14 @@ def test_without_assertions_each_dimension_is_its_own():
     call = export(lambda x, y: (x[:, 0], y), "b, 3", "b, 2")
     bare = undescribed(call)
     refined = dataclasses.replace(bare, module=_without_assertions(bare))
-    assert [str(spec) for spec in describe(refined).args] == ["float32[d0_0,3]", "float32[d1_0,2]"]
-    assert [str(s) for s in describe(refined).results] == ["float32[d0_0]", "float32[d1_0,2]"]
+    assert [str(spec) for spec in infer_signature(refined).args] == [
+        "float32[d0_0,3]",
+        "float32[d1_0,2]",
+    ]
+    assert [str(s) for s in infer_signature(refined).results] == [
+        "float32[d0_0]",
+        "float32[d1_0,2]",
+    ]
 
 
 def _without_assertions(call):
@@ -101,10 +107,10 @@ def _without_assertions(call):
 
 def test_a_shape_that_is_no_polynomial():
     call = export(lambda x: x.reshape((-1, 2)).sum(axis=1), "2*b")
-    assert str(describe(undescribed(call)).results[0]) == "float32[b]"
+    assert str(infer_signature(undescribed(call)).results[0]) == "float32[b]"
     call = export(lambda x: jnp.zeros(x.shape[0] // 5), "b")
     with pytest.raises(StructureError, match=r"at b = 1 is no polynomial.*through TensorFlow"):
-        describe(undescribed(call))
+        infer_signature(undescribed(call))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +118,7 @@ def test_a_shape_that_is_no_polynomial():
 )
 def test_slices_are_no_polynomials(function):
     with pytest.raises(StructureError, match="is no polynomial"):
-        describe(undescribed(export(function, "b")))
+        infer_signature(undescribed(export(function, "b")))
 
 
 ODD = {
@@ -129,7 +135,7 @@ def test_what_the_gradient_says_of_a_result(name):
     vjp = undescribed(export_vjp(function, "b"))
     _, cotangent = argument_shapes(vjp)
     assert cotangent == (dim,)
-    (result,) = describe(call, {0: cotangent}).results
+    (result,) = infer_signature(call, {0: cotangent}).results
     assert result.shape == (dim,)
 
 
@@ -137,25 +143,25 @@ def test_what_the_gradient_says_of_a_result(name):
 def test_what_is_told_must_be_what_the_module_says(told):
     call = undescribed(export(lambda x: x[:10], "b"))
     with pytest.raises(StructureError, match=r"is no polynomial.* no gradient in the file says"):
-        describe(call, {0: (told,)})
+        infer_signature(call, {0: (told,)})
     with pytest.raises(StructureError, match="is no polynomial"):
-        describe(call, {0: ("min(b, 10)", 1)})
+        infer_signature(call, {0: ("min(b, 10)", 1)})
 
 
 def test_a_polynomial_is_what_it_is_whatever_is_told():
     call = undescribed(export(lambda x: x * 2, "b"))
-    assert describe(call, {0: ("min(b, 10)",)}).results[0].shape == ("b",)
+    assert infer_signature(call, {0: ("min(b, 10)",)}).results[0].shape == ("b",)
 
 
 def test_what_is_told_says_more_than_the_sizes_that_are_tried():
     call = undescribed(export(lambda x: x[:4000], "b"))
-    assert describe(call, {0: ("min(b, 4000)",)}).results[0].shape == ("min(b, 4000)",)
+    assert infer_signature(call, {0: ("min(b, 4000)",)}).results[0].shape == ("min(b, 4000)",)
 
 
 def test_a_node_of_another_module():
     call = undescribed(export(lambda x: x, "3"))
     wrong = dataclasses.replace(call, args=call.args * 2, kept=(0, 1))
-    for function in (describe, argument_shapes):
+    for function in (infer_signature, argument_shapes):
         with pytest.raises(FormatError, match="has 2 inputs and 1 results; its module takes 1"):
             function(wrong)
 
@@ -184,7 +190,7 @@ DIVIDING = {
 def test_a_size_that_makes_a_divisor_zero_is_tried(name):
     """Which would end the process, where the folding of constants divides."""
     call = undescribed(export(DIVIDING[name], "b"))
-    assert str(describe(call).results[0]) == "float32[b]"
+    assert str(infer_signature(call).results[0]) == "float32[b]"
 
 
 def test_guarded_divisions_are_those_of_xla():
