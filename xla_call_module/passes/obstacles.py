@@ -10,11 +10,13 @@ from typing import Any
 from xla_call_module.analyses.readable import is_read_as_written
 from xla_call_module.call import CallModule
 from xla_call_module.errors import VersionError
-from xla_call_module.passes.pipeline import retarget
+from xla_call_module.passes.module_pass import open_call, run_on_module
+from xla_call_module.passes.older_forms import forms_for
 from xla_call_module.passes.retargeting import (
     Need,
     explain_failure,
     needs_of,
+    serialize_for,
     serialize_module_for,
     unmet_needs,
 )
@@ -54,7 +56,7 @@ class Obstacle:
         reason: what it does not take: an operation, a version of StableHLO, a calling convention.
         operation: the operation that has no older form or that the release refuses, with its source
             line; empty where only a version is in the way, and where that was not looked for.
-        removable: whether `retarget` finds another form for the release; None where that was not
+        removable: whether the pipeline finds another form for the release; None where that was not
             tried.
     """
 
@@ -85,7 +87,8 @@ def find_obstacles(call: CallModule, module: Any) -> tuple[Obstacle, ...]:
     last = found[-1]
     operation = last.operation or _operation_in_the_way(call, module, last.release)
     try:
-        retarget(call, last.release)
+        with open_call(call) as parsed:
+            serialize_for(run_on_module(parsed, forms_for(last.release)), last.release)
         removable = True
     except VersionError:
         removable = False

@@ -6,16 +6,27 @@ import functools
 from collections.abc import Container
 from typing import Any
 
+from xla_call_module.passes.gspmd import to_gspmd
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.stablehlo.composites import COMPOSITE, call_definitions
 from xla_call_module.stablehlo.mhlo import expand_custom_calls, is_expandable
 from xla_call_module.stablehlo.modules import custom_call_target, walk
 from xla_call_module.versions import KEPT_FOR_ANY, Feature, Release
 
-__all__ = ["call_composites", "expand_mhlo_calls"]
+__all__ = ["call_composites", "expand_mhlo_calls", "forms_for"]
 
 # https://docs.jax.dev/en/latest/export/export.html#calling-convention-versions, version 8
 _POLYMORPHIC = "jax.uses_shape_polymorphism"
+
+
+def forms_for(release: Release | None) -> tuple[ModulePass, ...]:
+    """Return the passes that give a module the forms that a consumer runs, in their order.
+
+    Args:
+        release: the consumer; None for any that can run the module.
+    """
+    # Composites come before the calls of MHLO, which may be in their definitions.
+    return (to_gspmd(release), call_composites(release), expand_mhlo_calls(release))
 
 
 def call_composites(release: Release | None) -> ModulePass:

@@ -22,7 +22,6 @@ from xla_call_module.analyses.readable import is_read_as_written
 from xla_call_module.call import CallModule
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.constants import hoist_constants
-from xla_call_module.passes.gspmd import to_gspmd
 from xla_call_module.passes.locations import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import (
     ModulePass,
@@ -32,7 +31,7 @@ from xla_call_module.passes.module_pass import (
     open_pair,
     run_on_module,
 )
-from xla_call_module.passes.older_forms import call_composites, expand_mhlo_calls
+from xla_call_module.passes.older_forms import forms_for
 from xla_call_module.passes.residuals import split_parsed
 from xla_call_module.passes.retargeting import (
     describe_version,
@@ -113,10 +112,8 @@ def passes_for(target: Target, *, known: Container[str] = ()) -> tuple[ModulePas
     if target.hoist_from is not None:
         steps.append(hoist_constants(target.hoist_from, known=known))
     if target.artifact is not Artifact.UNCHANGED:
-        # A module for GSPMD is parsed again, which costs less without its constants. Composites
-        # come before the calls of MHLO, which may be in their definitions.
-        release = target.tensorflow
-        steps += [to_gspmd(release), call_composites(release), expand_mhlo_calls(release)]
+        # A module for GSPMD is parsed again, which costs less without its constants.
+        steps += forms_for(target.tensorflow)
     if target.notes_changes:
         steps.append(_note_changes(target))
     if not target.locations:
