@@ -85,7 +85,10 @@ def test_what_was_done_is_told_by_what_is_made_of_it(exported, tmp_path):
         assert [change for change in changes if change not in expected] == []
         assert changes[-1] == expected[-1]
     bridge.save(again, tmp_path / "model")
-    assert bridge.load(tmp_path / "model").signatures["serving_default"].changes[-1] == expected[-1]
+    loaded = bridge.load(tmp_path / "model").signatures["serving_default"]
+    (signature,) = bridge.inspect(tmp_path / "model").signatures
+    assert signature.orders[0].changes == loaded.changes
+    assert loaded.changes[-1] == expected[-1]
 
 
 def test_one_that_has_no_vjp_stays_so(exported):
