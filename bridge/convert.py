@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Converted", "Tracer", "convert"]
 
+# What JAX raises where it does not run a call that TensorFlow may run, or refuses in better words:
+# its compiler, runtime and transfer guard, for shapes and devices, for NaNs, and for memory that
+# TensorFlow does not take over.
+_REFUSALS_OF_JAX = (RuntimeError, ValueError, FloatingPointError, BufferError)
 _BIND_STATIC = (
     "To do: bind it first, as in bridge.convert(functools.partial(fun, name=value)), or leave it "
     "to its default."
@@ -353,7 +357,7 @@ class Converted:
             if (run := self._runners.get(key)) is not None:
                 try:
                     return run(arrays)
-                except Exception:  # noqa: BLE001 - JAX's guards and checks are not TensorFlow's
+                except _REFUSALS_OF_JAX:
                     bound, tensors = self._find(args, kwargs, settings)
                     return bound(tensors)
             if key not in self._runners:
@@ -381,7 +385,7 @@ class Converted:
         run = bound.runner()
         try:
             results = None if run is None else run(arrays)
-        except Exception:  # noqa: BLE001 - whatever it is, TensorFlow may run it, or says it better
+        except _REFUSALS_OF_JAX:
             run = None
         self._runners[key] = run
         return bound(tensors) if run is None else results

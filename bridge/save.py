@@ -20,7 +20,7 @@ from bridge.core.progress import progress_bar
 from bridge.core.trees import to_structure
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.exporting.export_model import export_model
-from bridge.saving.parameters import check_parameters, to_constants, to_variables
+from bridge.saving.parameters import check_parameters, check_params_tree, to_constants, to_variables
 from bridge.saving.processes import JaxProcesses, is_spread
 from bridge.saving.signature_defaults import with_defaults
 from savedmodel.files.folder import staged_folder
@@ -221,7 +221,7 @@ def save(
     variables: tuple[Variable, ...] = ()
     if tree is not None:
         for exported in exporteds.values():
-            _check_params_tree(exported, tree)
+            check_params_tree(exported, tree)
         first = next(iter(chains.values()))[0]
         variables = to_variables(params, trainable, first.args[: tree.num_leaves])
     signatures = tuple(
@@ -359,17 +359,6 @@ def _no_gradient(name: str, order: int) -> str:
         f"gradient_order={order + 1} or more (forward mode needs one more than reverse mode), or "
         "export it again if it was serialized with fewer."
     )
-
-
-def _check_params_tree(exported: export.Exported, tree: tree_util.PyTreeDef) -> None:
-    in_tree: Any = exported.in_tree  # the stub of its class lacks `children`
-    first = in_tree.children()[0].children()[:1]
-    if first != [tree]:
-        raise StructureError(
-            f"params has the structure {tree}; the first positional argument of "
-            f"{exported.fun_name} has {first[0] if first else 'none'}. To do: export a function "
-            "whose first argument is the parameters, or leave params out."
-        )
 
 
 def _without_first(arguments: Structure) -> Structure:

@@ -22,7 +22,7 @@ from bridge.core.explaining import explain_tracing
 from bridge.exporting.lowering import explain_gradient
 from xla_call_module.call import CallModule, Carried
 from xla_call_module.dtypes import WIDE
-from xla_call_module.errors import ShardingError, StructureError, UnsupportedError
+from xla_call_module.errors import ShardingError, StructureError, UnsupportedError, VersionError
 from xla_call_module.exported import from_exported, strip_exported
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes
@@ -196,7 +196,7 @@ def carried_by(exported: export.Exported) -> Carried:
     if not any(export.is_symbolic_dim(dim) for aval in avals for dim in aval.shape):
         try:
             return _serialized(_Bare(exported))
-        except (TypeError, UnsupportedError):  # it has no hash, or is flat
+        except (TypeError, UnsupportedError, VersionError):  # it has no hash, is flat, or whole
             pass
     return strip_exported(exported, allow_flat_trees=True)
 

@@ -28,6 +28,7 @@ from bridge.core.narrowing import is_narrowed
 from xla_call_module._tf import device_query, flags_in_force, recording_query
 from xla_call_module.call import CallModule
 from xla_call_module.checks import SHAPE_ASSERTIONS
+from xla_call_module.errors import VersionError
 from xla_call_module.exported import with_flat_trees
 
 __all__ = ["EagerCalls", "Runner", "Views", "to_runner"]
@@ -110,7 +111,10 @@ def to_runner(exported: export.Exported, call: CallModule) -> Runner | None:
         device = jax.local_devices(backend="cpu")[0]
     except RuntimeError:  # JAX was told to run elsewhere
         return None
-    run = _compiled(_Computation(exported, call), device)
+    try:
+        run = _compiled(_Computation(exported, call), device)
+    except VersionError:  # the gate: the user's function would be kept
+        return None
     to_dlpack, from_dlpack = dlpack_exporter(), tf.experimental.dlpack.from_dlpack
     return lambda arrays: [from_dlpack(to_dlpack(result)) for result in run(*arrays)]
 

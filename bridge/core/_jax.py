@@ -102,7 +102,7 @@ def cut_vjp(exported: export.Exported, order: int) -> export.Exported:
     """
     if order > 0:
         return replace_vjp(exported, lambda: cut_vjp(exported.vjp(), order - 1))
-    with private_name("an Exported without its gradient", "jax"):
+    with private_name("an Exported with another gradient", "jax"):
         return dataclasses.replace(exported, _get_vjp=None)
 
 
@@ -182,7 +182,8 @@ def replace_shardings(
             "in_shardings_hlo": _to_hlo(arguments, exported.in_avals),
             "out_shardings_hlo": _to_hlo(results, exported.out_avals),
         }
-    return dataclasses.replace(exported, **changed)
+    with private_name("an Exported with other shardings", "jax"):
+        return dataclasses.replace(exported, **changed)
 
 
 def _to_hlo(shardings: Shardings, avals: Sequence[Any]) -> tuple[Any, ...]:

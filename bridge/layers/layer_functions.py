@@ -17,7 +17,7 @@ from bridge.core.keys import is_key
 from bridge.core.trees import to_structure
 from bridge.layers.artifact import LayerArtifact, LayerFunction, LayerWeight
 from bridge.layers.layer_state import LayerState, shape_of
-from bridge.saving.parameters import check_parameters
+from bridge.saving.parameters import check_parameters, check_params_tree
 from savedmodel.model import Variable
 from savedmodel.protos.structures import Branch, Structure, as_tuple
 from xla_call_module.dtypes import dtype_from_name
@@ -105,12 +105,7 @@ def _to_function(
     parameters, state, keys, taken = 0, 0, 0, 0
     tree: Any = layer.params_tree
     if tree is not None:
-        if positional[:1] != [tree]:
-            raise StructureError(
-                f"params has the structure {tree}; the first positional argument of "
-                f"{exported.fun_name} has {positional[0] if positional else 'none'}. To do: export "
-                "a function whose first argument is the parameters, or leave params out."
-            )
+        check_params_tree(exported, tree)
         parameters, taken = tree.num_leaves, 1
     if layer.state is not None and _is_state(exported, positional[taken:], parameters, layer):
         state, taken = len(tree_util.tree_leaves(layer.state)), taken + 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import tree_util
+from jax import export, tree_util
 
 from bridge.core.backend import require_own_runtime
 from bridge.core.keys import is_key, to_physical
@@ -117,6 +117,22 @@ def to_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Variabl
         )
         for key, value in constants.items()
     )
+
+
+def check_params_tree(exported: export.Exported, tree: tree_util.PyTreeDef) -> None:
+    """Refuse a pytree of parameters that is not the first positional argument.
+
+    Raises:
+        StructureError: the structures differ, or there is no such argument.
+    """
+    in_tree: Any = exported.in_tree  # the stub of its class lacks `children`
+    first = in_tree.children()[0].children()[:1]
+    if first != [tree]:
+        raise StructureError(
+            f"params has the structure {tree}; the first positional argument of "
+            f"{exported.fun_name} has {first[0] if first else 'none'}. To do: export a function "
+            "whose first argument is the parameters, or leave params out."
+        )
 
 
 def check_parameters(

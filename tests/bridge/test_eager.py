@@ -289,6 +289,14 @@ class TestInTensorFlow:
         assert [f(tf.constant(3.0)).numpy() for _ in range(2)] == [9.0, 9.0]
         assert len(runs) == 2
 
+    def test_what_is_wrong_in_this_package_is_raised(self, monkeypatch):
+        def fail(*_):
+            raise AttributeError("has been renamed")
+
+        monkeypatch.setattr(eager, "dlpack_exporter", lambda: fail)
+        with pytest.raises(AttributeError, match="has been renamed"):
+            bridge.convert(jnp.square)(tf.constant(3.0))
+
     @pytest.mark.parametrize("guard", [jax.debug_nans, jax.transfer_guard])
     def test_what_jax_is_told_to_refuse_later(self, runs, guard):
         f = bridge.convert(jnp.log)

@@ -57,6 +57,7 @@ PRIVATE_USES = [
     "import keras.src.backend",
     "import jax\ncore = jax._src.core\n",
     "import tensorflow as tf\ndef f():\n    return tf.python.eager\n",
+    "import tensorflow as tf\ndef f():\n    return tf.__internal__.eager_context\n",
     "from jax import export\nexport._private()\n",
     "import importlib\nimportlib.import_module('jax._src.core')\n",
 ]

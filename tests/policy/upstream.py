@@ -56,6 +56,7 @@ PRIVATE = (
     "jax._src",
     "jaxlib",
     "keras.src",
+    "tensorflow.__internal__",
     "tensorflow.compiler",
     "tensorflow.core",
     "tensorflow.python",

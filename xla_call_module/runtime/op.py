@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -63,7 +63,7 @@ class Op:
         self._asked_device = device_query()
         # The devices, as `tf.device` names them, of which it is known that the call may run there.
         self._admitted: set[str | None] = set()
-        self._endpoint = eager_call_module()
+        self._endpoint: Callable[..., Any] | None = None
         self._function: Any = None
         self._shapes: ShapeGuard | None = None
         self._attributes: dict[str, Any] = {
@@ -96,6 +96,8 @@ class Op:
             self._admit(device)
         if self.call.functions:
             return self._run_as_function(operands)
+        if self._endpoint is None:
+            self._endpoint = eager_call_module()
         try:
             results = self._endpoint(list(operands), **self._attributes)
         except tf.errors.NotFoundError as error:
