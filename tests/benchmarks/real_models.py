@@ -5,9 +5,13 @@ The libraries come with the extra `bench`; what is not installed is said and lef
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -33,16 +37,27 @@ _Model = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def real_models() -> Iterator[Ratio]:
-    """The share of each model that can be made here."""
-    os.environ.setdefault("KERAS_BACKEND", "jax")
-    os.environ.setdefault("EQX_ON_ERROR", "nan")  # not by a callback, which cannot be exported
-    for name, (module, make) in _MODELS.items():
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            yield Ratio(f"save of {name}: not measured", (0.0,), None, "", str(error)[:40])
-        else:
-            yield from _share(name, *make())
+    """The share of each model that can be made here.
+
+    Each is in a process of its own, as Keras has one backend in a process.
+    """
+    # Equinox raises by a callback otherwise, which cannot be exported.
+    environment = os.environ | {"KERAS_BACKEND": "jax", "EQX_ON_ERROR": "nan"}
+    for name in _MODELS:
+        command = [sys.executable, "-W", "ignore", "-m", __name__, name]
+        told = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
+        for fields in json.loads(told.splitlines()[-1]):  # libraries print in front of it
+            yield Ratio(**fields)
+
+
+def _measure(name: str) -> Iterator[Ratio]:
+    module, make = _MODELS[name]
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        yield Ratio(f"save of {name}: not measured", (0.0,), None, "", str(error)[:40])
+    else:
+        yield from _share(name, *make())
 
 
 def _share(name: str, function: Callable[..., Any], specs: tuple[Any, ...]) -> Iterator[Ratio]:
@@ -187,3 +202,6 @@ _MODELS: dict[str, tuple[str, Callable[[], _Model]]] = {
     "MobileNetV2 of Keras": ("keras", _mobile_net),
     "a Llama block of Keras Hub": ("keras_hub", _llama_block),
 }
+
+if __name__ == "__main__":
+    print(json.dumps([dataclasses.asdict(ratio) for ratio in _measure(sys.argv[1])]))
