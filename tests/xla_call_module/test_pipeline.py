@@ -91,7 +91,9 @@ def _work(action):
     return times_called(parse_artifact, action), times_called(serialize_artifact, action)
 
 
-@pytest.mark.parametrize("release", [None, *RELEASES], ids=str)
+@pytest.mark.parametrize(
+    "release", [None, *RELEASES], ids=lambda release: release.name if release else "any"
+)
 def test_one_parse_and_one_serialization(release):
     function = jax.jit(lambda x: jnp.sin(x @ TABLE))
     call = from_exported(export.export(function, platforms=["cuda", "cpu"])(X))
