@@ -324,7 +324,7 @@ def test_pictures(saved):
     picture = to_svg(saved)
     tree = ElementTree.fromstring(picture)
     assert len(tree.findall(".//{*}svg")) == 6  # the parts and the mesh of what is split
-    assert picture.count("Which part of args[0][&#x27;w&#x27;] each device has") == 1
+    assert picture.count("Which part of args[0]['w'] each device has") == 1
     assert to_text(bridge.load(saved, mesh=make((2, 4)))).startswith(
         "mesh of 8 devices: data 2 x model 4"
     )
