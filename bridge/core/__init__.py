@@ -5,10 +5,10 @@
   TensorFlow puts in the place of Python's containers.
 - `narrowing`: the dtypes that JAX has without `jax_enable_x64`, and whether values survive them.
 - `backend`, `progress`, `npz_file`, `mesh_text`, `probes`, `size_polynomials`: the platform that
-  runs, bars on a terminal, files of arrays, meshes as text, inputs to try a function with, and sizes
-  as polynomials of dimension variables.
+  runs, bars on a terminal, files of arrays, meshes as text, inputs to try a function with, and
+  sizes as polynomials of dimension variables.
 - `explaining` puts a sentence with the cure before what tracing a user's function raises.
-- `_jax` and `_tf` are the only modules of the bridge that touch private parts of the two frameworks.
+- `_jax` and `_tf` are the only modules of the bridge that touch private parts of both frameworks.
 
 To use a private name, write a function in a gate that says why, where upstream documents it and
 which feature ends without it; `tests/policy/test_gates.py` then takes the name away and looks.
