@@ -302,7 +302,7 @@ class _Bound:
         return tree_util.tree_unflatten(self.out_tree, run(tensors))
 
     def runner(self) -> Callable[[list[Any]], Any] | None:
-        """What makes the call in JAX, from views of the tensors; None where only TensorFlow can."""
+        """Return the call in JAX, on views of tensors; None where only TensorFlow can."""
         run = None if self.casts else self.call.runner()
         if run is None:
             return None

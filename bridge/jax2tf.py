@@ -183,7 +183,7 @@ def _check_callable(fun: Any) -> None:
 
 
 def _parse_platforms(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """What to lower for; None for what JAX runs on."""
+    """Return the platforms to lower for; None for those that JAX runs on."""
     if not names:
         return None
     if not isinstance(names, (list, tuple)) or not set(names) <= set(PLATFORMS):

@@ -54,7 +54,7 @@ _CONSTANTS_SHOWN = 3
 
 
 class SaveOptions(TypedDict, total=False):
-    """What `save` takes besides the model and where it goes, for who hands it on."""
+    """The options of `save` for callers that hand them on."""
 
     params: Any
     args: Any
@@ -353,7 +353,7 @@ def _to_signature(
 
 
 def _no_gradient(name: str, order: int) -> str:
-    """What TensorFlow says of the first order that is missing."""
+    """Return the message of TensorFlow about the first order that is missing."""
     return (
         f"{name} was saved with gradients up to order {order}. To do: save it with "
         f"gradient_order={order + 1} or more (forward mode needs one more than reverse mode), or "
@@ -370,7 +370,7 @@ def _without_first(arguments: Structure) -> Structure:
 
 
 def _describe(signatures: Sequence[Signature], *, has_params: bool) -> dict[str, Any]:
-    """What `inspect` shows of the file beside what its nodes say of themselves."""
+    """Return the metadata that `inspect` shows beside the nodes' own descriptions."""
     calls = (call for signature in signatures for call in signature.function.chain)
     releases = [release for call in calls if (release := oldest_release(call)) is not None]
     return {

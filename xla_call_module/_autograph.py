@@ -1,4 +1,4 @@
-"""What AutoGraph keeps private, as a named gate that does not import TensorFlow."""
+"""The private mark of AutoGraph, behind a named gate that does not import TensorFlow."""
 
 from __future__ import annotations
 

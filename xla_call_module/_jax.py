@@ -1,4 +1,4 @@
-"""What JAX keeps private, or has another form of in some version, each as a named gate.
+"""Private names of JAX, and forms that differ between versions, each behind a named gate.
 
 The first is MLIR without JAX. `jax.extend.mlir`, the public way to it, hands on what jaxlib has
 (https://docs.jax.dev/en/latest/jax.extend.html), but importing it imports all of JAX, which takes
@@ -101,7 +101,7 @@ def is_runtime_inherited() -> bool:
 
 
 class _Forks:
-    """What is left of the threads of the process that this one was forked from."""
+    """The remains of the threads of the process that this one was forked from."""
 
     def __init__(self) -> None:
         self.inherited = False

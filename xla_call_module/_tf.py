@@ -70,7 +70,7 @@ def graph_operation_maker() -> Callable[..., Any]:
 
 
 def imported_release() -> Release:
-    """What the imported TensorFlow reads, asked of it where it can be.
+    """Return the release of the imported TensorFlow, with the versions that it reads.
 
     The two queries are private (tensorflow/compiler/tf2xla/python/xla.py and
     tensorflow/compiler/mlir/stablehlo/stablehlo.py) and exist since TensorFlow 2.14. They can go
@@ -90,7 +90,7 @@ def imported_release() -> Release:
 
 @functools.cache
 def flags_in_force() -> XlaFlags:
-    """What the imported TensorFlow makes of TF_XLA_FLAGS, with one warning of what it passes over.
+    """Return TF_XLA_FLAGS as the imported TensorFlow reads it; warn once of ignored parts.
 
     TensorFlow reads the variable when it first looks for its devices and does not tell what it has
     read, so it is read once here, too, when the first call is made ready. The cache can go when

@@ -221,7 +221,7 @@ class CallModule:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a node says of its `Exported` besides the module.
+    """The `Exported` that a node carries, without its module.
 
     Attributes:
         exported: as in `CallModule`.

@@ -347,7 +347,7 @@ def _decompress(node: Any, key: str, allowance: Allowance) -> bytes:
 
 
 def _infer_description(node: Any) -> dict[str, Any]:
-    """What a node that another program wrote says of its arguments and results."""
+    """Return the arguments and results that the node of another program states."""
     types = {key: list(node.attr[key].list.type) for key in ("Tin", "Tout")}
     shapes = list(node.attr["Sout"].list.shape)
     if len(shapes) != len(types["Tout"]):

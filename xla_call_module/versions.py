@@ -1,4 +1,4 @@
-"""What is known of each TensorFlow release: what it reads, lacks and computes otherwise.
+"""The records of TensorFlow's releases: what each reads, lacks and computes otherwise.
 
 To support a new release, add a record to `RELEASES`: ask its wheel for the two versions, run
 `tests/matrix` with it, and put what it does not run into `lacks`. Then see whether each of
@@ -46,7 +46,7 @@ CONVENTIONS = range(FIRST_CONVENTION, SHARDY_CONVENTION + 1)
 
 
 class Feature(enum.Enum):
-    """What some releases read and do not run, whatever the version of its operation."""
+    """A feature that some releases read and do not run, whatever the version of its operation."""
 
     # 2.17 and older read a composite and then refuse it.
     COMPOSITE = "stablehlo.composite"

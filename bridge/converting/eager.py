@@ -120,7 +120,7 @@ def to_runner(exported: export.Exported, call: CallModule) -> Runner | None:
 
 
 class _Computation:
-    """What is compiled of a call, equal to others with the same module."""
+    """The compiled part of a call, equal to others with the same module."""
 
     def __init__(self, exported: export.Exported, call: CallModule) -> None:
         """Nothing is compiled yet."""
@@ -148,7 +148,7 @@ class _Computation:
 
 @functools.lru_cache(maxsize=256)
 def _compiled(computation: _Computation, device: jax.Device) -> Any:
-    """What runs a module; the same function converted twice is compiled once, as by TensorFlow."""
+    """Return the compiled module; a function that is converted twice is compiled once."""
     here = jax.sharding.SingleDeviceSharding(device)
     return jax.jit(computation.to_function(), in_shardings=here, out_shardings=here)
 

@@ -41,7 +41,7 @@ Gradients = list[tf.Tensor | None]
 
 @dataclass(frozen=True, slots=True)
 class GradientOptions:
-    """What is asked of the gradients of a chain.
+    """The options of the gradients of a chain.
 
     Attributes:
         passes: the options of the passes over the chain.
@@ -102,14 +102,14 @@ class _Runnable:
         return replace(self, constants=tuple(constants))
 
     def operands(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
-        """What the op takes of the arguments and the constants."""
+        """Return the operands of the op, of the arguments and the constants."""
         taken = [*tensors, *self.constants]
         return [taken[index] for index in self.op.call.kept]
 
 
 @dataclass(frozen=True, slots=True)
 class _Handed:
-    """What a forward pass hands on: the backward pass, and the residuals that it takes."""
+    """The backward pass that belongs to a forward pass, and its residuals."""
 
     backward: _Runnable
     residuals: Sequence[tf.Tensor]
@@ -513,7 +513,7 @@ class DifferentiableCall:
 
 
 def _cotangent(spec: TensorSpec, cotangent: tf.Tensor | None, result: tf.Tensor) -> tf.Tensor:
-    """What the VJP module takes for one result: `false` for a float0, else the conjugate."""
+    """Return the cotangent of one result for the VJP: `false` for a float0, else the conjugate."""
     if spec.element == "float0":
         return tf.zeros(tf.shape(result), tf.bool)
     if cotangent is None:
@@ -534,7 +534,7 @@ def _conjugate(spec: TensorSpec, tensor: tf.Tensor) -> tf.Tensor:
 def _result_shapes(
     call: CallModule, tensors: Sequence[tf.Tensor | None], disabled_checks: Sequence[DisabledCheck]
 ) -> list[Any]:
-    """What is known of the results' shapes where those of the arguments are known.
+    """Return the results' shapes, as far as those of the arguments tell.
 
     Without the check of shapes TensorFlow takes some that contradict one another, and what follows
     from them is known when they are there.

@@ -1,4 +1,4 @@
-"""What a converted function shows of the Python function: name, documentation, parameters."""
+"""The name, documentation and parameters that a converted function takes over from its source."""
 
 from __future__ import annotations
 

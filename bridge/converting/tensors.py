@@ -1,4 +1,4 @@
-"""What a TensorFlow user passes -> flat tensors, and what each of them was."""
+"""The arguments of a TensorFlow user as flat tensors, and the kind of each."""
 
 from __future__ import annotations
 

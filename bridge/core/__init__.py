@@ -1,4 +1,4 @@
-"""What all of the bridge stands on: pytrees, names, keys, backends, progress, and the gates.
+"""The base of the bridge: pytrees, names, keys, backends, progress, and the gates.
 
 - `trees`, `tree_matching` and `names`: pytrees, whether one is that which a function takes, and the
   names of its leaves in a file. `keys` unwraps typed PRNG keys, and `containers` knows what

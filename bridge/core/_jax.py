@@ -1,4 +1,4 @@
-"""What JAX keeps private, or has under another name in some version, each as a named gate."""
+"""Private names of JAX, and names that versions have otherwise, each behind a named gate."""
 
 from __future__ import annotations
 

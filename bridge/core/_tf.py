@@ -1,4 +1,4 @@
-"""What TensorFlow keeps private and this package uses, each as a named gate."""
+"""Private names of TensorFlow that this package uses, each behind a named gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What JAX runs on, by the names that `jax.export` has for platforms."""
+"""The platform of JAX, by the names of `jax.export`."""
 
 from __future__ import annotations
 

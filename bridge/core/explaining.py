@@ -1,4 +1,4 @@
-"""What tracing a function raises, with a sentence in front that says what to do.
+"""Errors of tracing a function, with a sentence in front that says what to do.
 
 The errors stay of the classes that JAX and its frameworks raise, besides being ours. No framework
 is imported here.
@@ -64,7 +64,7 @@ _OF_FRAMEWORKS = {
 
 
 def explain_tracing(name: str, error: Exception) -> StructureError | None:
-    """What to raise for an error of tracing a function; None where it is the function's own.
+    """Return the error to raise for one of tracing; None where it is the function's own.
 
     Args:
         name: of the function.
@@ -127,7 +127,7 @@ def flatten(tree: Any, *, where: str) -> tuple[list[Any], tree_util.PyTreeDef]:
 
 
 def calls_back(name: str, frames: Sequence[tuple[str, int]], error: Exception) -> UnsupportedError:
-    """What to raise where a function calls back to Python.
+    """Return the error of a function that calls back to Python.
 
     Args:
         name: of the function.

@@ -1,4 +1,4 @@
-"""What the parameters, inputs and outputs of a signature are called."""
+"""Names of the parameters, inputs and outputs of a signature."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _METHOD_PARAMETER = "self"
 def names_of_signature(
     key: str, names: Names | Mapping[str, Names] | None, signatures: Mapping[str, Any]
 ) -> Names | None:
-    """What `inputs=` or `outputs=` says of one signature."""
+    """Return the part of `inputs=` or `outputs=` that is for one signature."""
     by_key: Any = names
     if isinstance(names, Mapping) and names and names.keys() <= signatures.keys():
         by_key = names.get(key)

@@ -81,7 +81,7 @@ def match_trees(given: Any, expected: Any) -> Match | None:
 
 @dataclass(frozen=True, slots=True)
 class _Matcher:
-    """What compares two structures.
+    """The comparison of two structures.
 
     Attributes:
         passed: the functions in the one that was passed.
@@ -169,6 +169,6 @@ class _Matcher:
 
 
 def _name(function: Any) -> str:
-    """What a function is called everywhere; empty where it has no such name."""
+    """Return the qualified name of a function; empty where it has none."""
     name = path_of(function).partition(":")[2]
     return "" if "<" in name or name.endswith("()") else name

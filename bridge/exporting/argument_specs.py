@@ -1,4 +1,4 @@
-"""What a user says of a function's arguments -> the specs that `jax.export` traces it with."""
+"""Descriptions of a function's arguments as the specs that `jax.export` traces it with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an export was made with: Python, the packages, and the source of the function."""
+"""The environment of an export: Python, the packages, and the source of the function."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PACKAGES = {
 
 
 class Environment(TypedDict):
-    """What a manifest says besides the files and the request."""
+    """The entries of a manifest besides the files and the request."""
 
     versions: dict[str, str]
     source: dict[str, Any] | None

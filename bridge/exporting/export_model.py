@@ -24,7 +24,7 @@ __all__ = ["TracedModel", "export_model", "trainable_of"]
 
 @dataclass(frozen=True, slots=True)
 class TracedModel:
-    """What is saved of a function or a module.
+    """A function or a module, exported, with its parameters.
 
     Attributes:
         exported: the function, of the parameters and its arguments; or several, by their keys.
@@ -152,7 +152,7 @@ def _refuse_arguments(**given: Any) -> None:
 
 
 def trainable_of(function: Parametric, wanted: Any) -> Any:
-    """What the user and the framework both train, as a pytree like the parameters.
+    """Return the leaves that the user and the framework both train, as a pytree of bools.
 
     Args:
         function: with its parameters.

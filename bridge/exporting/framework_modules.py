@@ -102,7 +102,7 @@ def _of_keras(keras: ModuleType, model: Any, params: Any) -> Parametric | None:
 
 
 def _keras_inputs(model: Any) -> tuple[tuple[Any, ...] | None, tuple[str, ...] | None]:
-    """What a functional or sequential model was declared for."""
+    """Return the inputs that a functional or sequential model declares."""
     tensors = getattr(model, "inputs", None)
     if not tensors:
         return None, None

@@ -45,7 +45,7 @@ def export_for(
     platforms: Sequence[str],
     disabled_checks: Sequence[DisabledCheck],
 ) -> export.Exported:
-    """What `jax.export` makes of a function, for all of the platforms.
+    """Return the `Exported` of a function, for all of the platforms.
 
     Args:
         fun: the function.
@@ -100,7 +100,7 @@ def _export(
     platforms: Sequence[str],
     disabled_checks: Sequence[DisabledCheck],
 ) -> export.Exported:
-    """What JAX exports, with the library calls that it does not guarantee and that are replaced."""
+    """Export with the library calls allowed that JAX does not guarantee and that are replaced."""
 
     def export_with(allowed: Sequence[DisabledCheck]) -> export.Exported:
         checks = to_jax_checks(allowed)
@@ -160,7 +160,7 @@ def _calls_back(
 def argument_names(
     fun: jax.stages.Wrapped, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """What a function that was just exported calls its flat arguments; empty where unknown.
+    """Return the names of the flat arguments of a new export; empty where unknown.
 
     JAX has kept the trace, so this runs none of its Python.
     """
@@ -170,7 +170,7 @@ def argument_names(
 
 
 def explain_gradient(name: str, platforms: Sequence[str], error: Exception) -> LoweringError | None:
-    """What to say of a VJP that cannot be lowered; None where that is not the reason."""
+    """Return the error of a VJP that cannot be lowered; None where that is not the reason."""
     if (primitive := _NO_RULE.search(str(error))) is None:
         return None
     where = re.search(r"not found for platforms? \[?([^\]]*)", str(error))
@@ -181,7 +181,7 @@ def explain_gradient(name: str, platforms: Sequence[str], error: Exception) -> L
 
 
 def _obstacle(exported: export.Exported, disabled_checks: Sequence[DisabledCheck]) -> str:
-    """What TensorFlow lacks of what could be lowered; empty for nothing."""
+    """Return why TensorFlow cannot run what was lowered; empty where it can."""
     try:
         from_exported(exported, disabled_checks=disabled_checks)
     except InteropError as error:

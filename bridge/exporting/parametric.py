@@ -134,7 +134,7 @@ def named(
 
 
 def unwrapped(model: Any) -> Any:
-    """What is in `equinox.filter_vmap` and the like."""
+    """Return the function inside of `equinox.filter_vmap` and the like."""
     while (inner := getattr(model, "__wrapped__", None)) is not None:
         model = inner
     return model

@@ -75,7 +75,7 @@ class PlainParameters:
         return tree_util.tree_unflatten(self.tree, [next(arrays) if a else o for o, a in pairs])
 
     def select(self, flags: Sequence[bool]) -> tuple[bool, ...]:
-        """What is said of each leaf of the pytree, for each leaf of the dicts."""
+        """Return the values of the pytree's leaves, for the leaves of the dicts."""
         chosen = [flag for flag, array in zip(flags, self.is_array, strict=True) if array]
         by_path = dict(zip(self.paths, chosen, strict=True))
         order = key_names(tree_util.tree_structure(self.params))

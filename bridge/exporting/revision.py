@@ -51,7 +51,7 @@ def read_revision(file: Path) -> Revision | None:
 
 
 def _ask(root: Path, *arguments: str) -> str | None:
-    """What git says; None where it is not installed, or refuses."""
+    """Return the output of git; None where it is not installed, or refuses."""
     if (git := shutil.which("git")) is None:
         return None
     # Without its locks, since others may be at work in the same checkout.

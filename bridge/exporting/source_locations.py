@@ -36,7 +36,7 @@ def relative_locations(*folders: Path) -> Iterator[None]:
 
 
 def _pattern(folders: list[str]) -> str:
-    """What matches any of the folders, a longer one before those that it lies in."""
+    """Return a pattern for any of the folders, a longer one before those that it lies in."""
     places = {
         place for folder in folders if folder for place in (folder, str(Path(folder).resolve()))
     }

@@ -32,7 +32,7 @@ _POLY_SHAPE = polymorphic_shape_class()
 
 @dataclass(frozen=True, slots=True)
 class ArgumentSpec:
-    """What is known of one flat argument before the export.
+    """One flat argument as it is known before the export.
 
     Attributes:
         path: its pytree path, such as `args[0]['w']`.

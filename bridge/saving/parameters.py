@@ -96,7 +96,7 @@ def _streamer_of_part(part: ArrayPart, dtype: DType) -> Callable[[], Iterator[An
 def _chunks(
     array: Any, dtype: DType, spread: Sequence[ArrayPart]
 ) -> Callable[[], Iterator[Any]] | None:
-    """What gives the bytes of the whole, if they are all here."""
+    """Return the streamer of the whole array, if all of its parts are here."""
     if len(spread) == 1:
         return _streamer_of_part(spread[0], dtype)
     if isinstance(array, jax.Array) and not array.is_fully_addressable:

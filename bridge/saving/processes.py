@@ -229,7 +229,7 @@ class JaxProcesses:
                 )
 
     def _read(self, what: str) -> dict[str, str]:
-        """What the processes have told, by their numbers."""
+        """Return the messages of the processes, by their numbers."""
         pairs = self._client.key_value_dir_get(f"{self._save}/{what}/")
         return {str(key).rpartition("/")[2]: str(value) for key, value in pairs}
 

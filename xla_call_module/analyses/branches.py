@@ -1,4 +1,4 @@
-"""What of a module runs on one of its platforms.
+"""The part of a module that runs on one of its platforms.
 
 A module for several platforms takes the index of the one it runs on, and JAX wraps whatever is
 lowered differently in a `stablehlo.case` on that index, or on a number that constants derive from

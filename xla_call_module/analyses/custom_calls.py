@@ -145,7 +145,7 @@ _COMPILED = tuple((re.compile(target.pattern), target) for target in TARGETS)
 
 
 def classify(target: str) -> Target:
-    """What is known of a target.
+    """Return the record of a target.
 
     Example:
         >>> classify("lapack_spotrf_ffi").provider.value, classify("Eigh").provider.value

@@ -118,7 +118,7 @@ class _Functions:
 
 
 def _taken(op: Any) -> Iterator[Any]:
-    """What an operation takes, and what the operations in its regions take."""
+    """Return the operands of an operation and of those in its regions."""
     for inner in _with_inner(op):
         yield from inner.operands
 

@@ -283,7 +283,7 @@ _Sample = tuple[Mapping[str, int], list[tuple[int, ...]]]
 
 
 def _sizes_elsewhere(call: CallModule, names: Sequence[str]) -> list[_Sample]:
-    """What the module says of sizes that the polynomials were not made of."""
+    """Return the module's statements about sizes that the polynomials were not made of."""
     multiples = {name: _BASE * (3 + position) for position, name in enumerate(names)}
     others = ({name: n + i for i, name in enumerate(names)} for n in _ELSEWHERE)
     samples: list[_Sample] = []

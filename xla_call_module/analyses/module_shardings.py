@@ -31,7 +31,7 @@ _NAMED_MESH = re.compile(rf'([\w.$]+|"[^"]*") = (#sdy\.{MESH_TEXT})')
 
 @dataclass(frozen=True, slots=True)
 class ModuleShardings:
-    """What a module says.
+    """The shardings that a module states.
 
     Attributes:
         nr_devices: for how many devices it is.

@@ -80,7 +80,7 @@ def check_one_device(call: CallModule, *, is_alone: bool = True) -> None:
 
 
 def name_of_several_devices(operation: Any) -> str | None:
-    """What an operation is called in an error if it runs on each device alone."""
+    """Return the name of an operation that runs on each device alone, for an error."""
     if operation.name == _MANUAL:
         return "jax.shard_map"
     if operation.name in _COLLECTIVES:

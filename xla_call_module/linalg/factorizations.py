@@ -164,7 +164,7 @@ def _lu_panel(
 
 
 def _magnitude(values: jax.Array) -> jax.Array:
-    """What LAPACK chooses pivots by: the absolute value, of complex numbers the 1-norm."""
+    """Return LAPACK's measure of pivots: the absolute value, of complex numbers the 1-norm."""
     if jnp.iscomplexobj(values):
         return jnp.abs(values.real) + jnp.abs(values.imag)
     return jnp.abs(values)

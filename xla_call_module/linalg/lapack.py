@@ -50,7 +50,7 @@ OPERATIONS = {
 
 
 def parse_target(target: str) -> Routine | None:
-    """What a custom call's target computes, where that has a portable form.
+    """Return the factorization of a custom call's target, if it has a portable form.
 
     Example:
         >>> parse_target("lapack_spotrf_ffi").ranks

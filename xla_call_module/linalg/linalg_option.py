@@ -1,4 +1,4 @@
-"""What the option `linalg` may say: whether calls of linear algebra libraries are replaced."""
+"""The option `linalg`: whether calls of linear algebra libraries are replaced."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def find_obstacles(call: CallModule, module: Any) -> tuple[Obstacle, ...]:
 def _obstacle(
     call: CallModule, module: Any, needs: Sequence[Need], release: Release
 ) -> tuple[str, str]:
-    """What a release does not take and the operation behind it; empty texts where it runs."""
+    """Return the feature that a release lacks, and its operation; empty texts where it runs."""
     if unmet := unmet_needs(needs, release):
         reason, oldest = unmet[0].reason, oldest_running([unmet[0].feature])
         where = "on no known TensorFlow" if oldest is None else f"from TensorFlow {oldest.name} on"

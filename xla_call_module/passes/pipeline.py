@@ -55,7 +55,7 @@ class Artifact(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a call is made for.
+    """The consumer of a call, and the form that it needs.
 
     Attributes:
         tensorflow: the release that reads it; None for the oldest that runs it without another
@@ -79,7 +79,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a pipeline made.
+    """The result of a pipeline.
 
     Attributes:
         calls: the call, or the orders of a chain.

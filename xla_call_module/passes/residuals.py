@@ -225,7 +225,7 @@ def _residual_spec(value: Any, index: int) -> TensorSpec:
 
 
 class _Level(IntEnum):
-    """What a value depends on."""
+    """The values that a value depends on."""
 
     SHAPE = 0  # constants and sizes alone, which each pass computes for itself
     KNOWN = 1  # arguments, and no cotangent
@@ -286,7 +286,7 @@ class _Body:
 
 
 def _operands(operation: Any) -> Iterator[Any]:
-    """What an operation takes, and what is taken inside its regions."""
+    """Return the operands of an operation and of those inside its regions."""
     yield from operation.operands
     for region in operation.regions:
         for block in region:
@@ -296,7 +296,7 @@ def _operands(operation: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """What of a VJP belongs to the backward pass.
+    """The part of a VJP that belongs to the backward pass.
 
     Attributes:
         operations: the positions of its operations.
@@ -385,7 +385,7 @@ def _with_same_sources(body: _Body, levels: Sequence[_Level], leaves: set[int]) 
 def _chain_to(
     body: _Body, numbers: Sequence[int], levels: Sequence[_Level], leaves: set[int]
 ) -> set[int]:
-    """What is better computed again to have values in the backward pass; empty if nothing is.
+    """Return the operations that are better computed again in the backward pass; empty for none.
 
     It is where only cheap operations lie between the values and others that take less memory, or
     are handed on anyway.

@@ -202,7 +202,7 @@ def explain_failure(module: Any, error: Exception) -> str:
 
 
 def _accuracy(operation: Any) -> str:
-    """What is asked of the accuracy of an operation; empty for what each release gives anyway."""
+    """Return the accuracy that an operation asks for; empty for the default."""
     if _ACCURACY not in operation.attributes:
         return ""
     mode = re.search(r"mode<(\w+)>", str(operation.attributes[_ACCURACY]))

@@ -133,7 +133,7 @@ class Op:
         self._admitted.add(device)
 
     def _warn_of_platforms(self) -> str:
-        """What the node's name says of its platforms; nothing where all devices here have one."""
+        """Return the part of the node's name about platforms; empty where all devices have one."""
         kinds = {device.device_type for device in tf.config.list_logical_devices()}
         here = sorted(_PLATFORM_OF_DEVICE.get(kind, kind) for kind in kinds)
         foreign = kinds <= _PLATFORM_OF_DEVICE.keys() and not {*here} & {*self.call.platforms}
@@ -205,7 +205,7 @@ class Op:
         return list(map(self._show_sharding, operation.outputs, self.call.results))
 
     def _checks(self, operands: Sequence[tf.Tensor]) -> list[tf.Operation]:
-        """What has to run before the call in the current graph.
+        """Return the operations that run before the call in the current graph.
 
         Raises:
             ShapeMismatchError: shapes that are known are not what was specified.

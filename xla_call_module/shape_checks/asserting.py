@@ -291,7 +291,7 @@ def _run(module: Any, passes: str) -> None:
 
 
 def _read_steps(main: Any, offset: int) -> tuple[Step, ...] | None:
-    """What `main` asserts of sizes; nothing or None where something has no form in TensorFlow."""
+    """Return the assertions of `main` about sizes; empty or None where TensorFlow has no form."""
     steps: list[Step] = []
     numbers: dict[Any, int] = {}
     holds: list[int] = []

@@ -32,7 +32,7 @@ class SizeAssertion:
 def open_assertions(
     call: CallModule, sizes: Sequence[Sequence[int | None] | None]
 ) -> list[SizeAssertion]:
-    """What is to be asserted of operands when they are there: the fixed sizes that are unknown.
+    """Return the fixed sizes to assert of operands whose own sizes are unknown.
 
     Args:
         call: what will be called.

@@ -1,4 +1,4 @@
-"""What a call asserts of its dimension variables: what sizes follow from others, and constraints.
+"""Assertions of a call about its dimension variables: sizes that follow from others, constraints.
 
 The module of the call asserts them, too; but where wrong sizes make an operation in it impossible,
 TensorFlow's message is about that operation. A graph may be saved, and run where TF_XLA_FLAGS

@@ -1,4 +1,4 @@
-"""What the bytes of a portable artifact tell of it before it is parsed.
+"""Questions to the bytes of a portable artifact before it is parsed.
 
 Parsing takes longer than most of what is done to a module, so it is left out where the bytes say
 that there is nothing to do. MLIR bytecode has the names of operations, of symbols and of custom

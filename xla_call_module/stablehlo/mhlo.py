@@ -123,7 +123,7 @@ def _to_composite(module: Any, call: Any, symbol: str) -> Any:
 
 
 def _to_chlo(call: Any, operands: Sequence[Any]) -> Any:
-    """What computes the same as a call, where operations are put now."""
+    """Return the equivalent of a call, put where operations are inserted."""
     name, attributes = _named(call)
     return ir.Operation.create(
         name,
