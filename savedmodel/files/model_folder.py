@@ -8,6 +8,7 @@ https://man7.org/linux/man-pages/man2/open.2.html) is below the one that was the
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
 import time
@@ -25,6 +26,8 @@ _ATTEMPTS = 20
 _PAUSE = 0.01  # seconds
 _MAX_DEPTH = 32
 _MAX_LINKS = 40  # as Linux follows, https://man7.org/linux/man-pages/man7/path_resolution.7.html
+_MAX_HELD = 128  # of the 1,024 descriptors that a process usually has
+_DESCRIPTORS = "/proc/self/fd"  # where a file that was removed can be opened again
 _Result = TypeVar("_Result")
 
 
@@ -35,7 +38,7 @@ class ModelFolder:
         path: where it was found, for messages; it may be a link itself, as `latest` often is.
     """
 
-    __slots__ = ("__weakref__", "_descriptor", "_place", "path")
+    __slots__ = ("__weakref__", "_descriptor", "_held", "_place", "path")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open the folder.
@@ -49,6 +52,36 @@ class ModelFolder:
         access = getattr(os, "O_PATH", os.O_RDONLY)
         self._descriptor = os.open(self._place, access | os.O_DIRECTORY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._descriptor).atexit = False
+        self._held: dict[str, tuple[os.stat_result, int | None]] | None = None
+
+    def hold_files(self) -> None:
+        """Open all files at once, so that they can be read after the folder has been removed.
+
+        Where there are too many, where some cannot be opened, or on a system that cannot open a
+        removed file again, nothing is held, and each file is opened when it is read.
+
+        Raises:
+            FormatError: another folder has taken the place of this one.
+        """
+        if not os.path.isdir(_DESCRIPTORS):
+            return
+        held: dict[str, tuple[os.stat_result, int | None]] = {}
+        try:
+            entries = [*itertools.islice(self._walk("", 0), _MAX_HELD + 1)]
+            if len(entries) > _MAX_HELD or any(stat.S_ISLNK(entry.st_mode) for _, entry in entries):
+                return
+            for name, status in entries:
+                descriptor = None
+                if stat.S_ISREG(status.st_mode):
+                    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+                    descriptor = os.open(name, flags, dir_fd=self._descriptor)
+                    weakref.finalize(self, os.close, descriptor).atexit = False
+                held[name] = status, descriptor
+        except OSError:
+            self.check_current()
+            return
+        self.check_current()
+        self._held = held
 
     def is_current(self) -> bool:
         """Whether the folder is still the one that the path leads to."""
@@ -92,8 +125,10 @@ class ModelFolder:
                 f"{self.path} refers to a file {name!r}, which is no path inside of it."
             )
         path = self.path / name
+        if self._held is not None and name not in self._held:
+            return None
         try:
-            status = os.stat(name, dir_fd=self._descriptor)
+            status = self._held[name][0] if self._held else os.stat(name, dir_fd=self._descriptor)
         except FileNotFoundError:
             self.check_current()
             return None
@@ -101,7 +136,7 @@ class ModelFolder:
             raise FormatError(f"{path} cannot be a file: {quote(error)}.") from error
         if not stat.S_ISREG(status.st_mode):
             raise FormatError(f"{path} is no regular file. To do: copy the folder again.")
-        if not links:
+        if not links and self._held is None:
             self._check_inside(name)
         return status
 
@@ -115,8 +150,10 @@ class ModelFolder:
         self.find(name, links=links)
         # What took its place since must not be waited for.
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        held = self._held[name][1] if self._held and name in self._held else None
+        place = name if held is None else f"{_DESCRIPTORS}/{held}"
         try:
-            descriptor = os.open(name, flags, dir_fd=self._descriptor)
+            descriptor = os.open(place, flags, dir_fd=self._descriptor)
         except FileNotFoundError:
             self.check_current()
             path = str(self.path / name)
@@ -173,6 +210,9 @@ class ModelFolder:
             FormatError: folders are nested too deep, or the folder has been replaced.
             OSError: something there cannot be looked at.
         """
+        if self._held is not None:
+            yield from ((name, status) for name, (status, _) in self._held.items())
+            return
         entries = [*self._walk("", 0)]
         # Of a folder that is being removed it may be a part.
         self.check_current()
@@ -293,6 +333,8 @@ def read_one_version(
             time.sleep(_PAUSE)
             continue
         try:
+            if attempt:  # its writers are faster than this reader
+                opened.hold_files()
             return read(opened)
         except (InteropError, OSError) as error:
             if opened.is_current():

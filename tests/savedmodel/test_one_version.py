@@ -29,6 +29,7 @@ from bridge.serving import warmup
 from bridge.serving.signatures import read_signatures
 from bridge.verifying import tensorflow_process
 from savedmodel.files import folder as folder_module
+from savedmodel.files import model_folder
 from savedmodel.files.model_folder import ModelFolder, read_file
 from savedmodel.manifest import compare_manifest
 from xla_call_module.errors import FormatError
@@ -152,15 +153,28 @@ def test_at_each_file_that_is_opened(place, tmp_path, monkeypatch, verb, remove)
     assert chosen > 1
 
 
-@pytest.mark.parametrize("verb", [bridge.load, bridge.inspect, compare_manifest])
-def test_one_that_is_replaced_each_time(place, monkeypatch, verb):
+@pytest.fixture
+def replaced_each_time(place, monkeypatch):
+    """Another folder takes the place of the model's whenever one of its files is opened."""
     descriptor = ModelFolder.descriptor
 
     def replacing(self, name, **options):
-        place.replace(remove=True)
+        if self.path == place.path:
+            place.replace(remove=True)
         return descriptor(self, name, **options)
 
     monkeypatch.setattr(ModelFolder, "descriptor", replacing)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_writer_that_is_faster_than_the_reader(place, tmp_path, replaced_each_time, verb):
+    """The reader opens all files at once, and reads them in its own time."""
+    VERBS[verb](place, tmp_path / "target")
+
+
+@pytest.mark.parametrize("verb", [bridge.load, bridge.inspect, compare_manifest])
+def test_files_that_cannot_be_held(place, monkeypatch, replaced_each_time, verb):
+    monkeypatch.setattr(model_folder, "_DESCRIPTORS", "/nowhere")
     with pytest.raises(FormatError, match=r"replaced or removed 20 times.*To do: try again"):
         verb(place.path)
 
