@@ -19,7 +19,7 @@ READY := $(VENV)/.installed-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick check bench matrix fuzz optimizers format clean
+.PHONY: help demo docs test quick check bench matrix fuzz optimizers format clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -39,6 +39,10 @@ check: $(READY)test  ## Format, lint, types and the rules of the house
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/policy
+
+# Material says at each build that it is succeeded from 2027 on; that is for who chooses its version.
+docs: $(READY)docs  ## Build the site into build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: $(READY)test  ## Run the benchmarks
 	@$(MAKE) --no-print-directory $(READY)bench || echo 'Some models of other libraries cannot be installed here.'
