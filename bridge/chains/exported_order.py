@@ -24,8 +24,6 @@ from xla_call_module.call import CallModule, Carried
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import ShardingError, StructureError, UnsupportedError, VersionError
 from xla_call_module.exported import from_exported, strip_exported
-from xla_call_module.passes.linear_algebra import lower_linalg
-from xla_call_module.passes.module_pass import run_passes
 
 __all__ = ["ExportedOrder", "carried_by", "vjp_of"]
 
@@ -61,8 +59,8 @@ class ExportedOrder:
                 as `from_exported` takes them.
             finds_zeros: whether it is of use to know which gradients are zeros, for which their
                 modules are read.
-            for_file: whether calls say at once all that a file says of them, a pytree that no file
-                can hold is refused, and no pass is run yet.
+            for_file: whether calls say at once all that a file says of them, and a pytree that no
+                file can hold is refused.
         """
         self.exported = exported
         self._options = options
@@ -74,21 +72,19 @@ class ExportedOrder:
 
     @property
     def call(self) -> CallModule:
-        """The call of this order; one that is run, and not written, has portable linear algebra.
+        """The call of this order as JAX lowered it: no pass of the pipeline has run on it.
 
         Raises:
             InteropError: it cannot be called from TensorFlow.
         """
         if self._call is None:
-            call = from_exported(
+            self._call = from_exported(
                 self.exported,
                 allow_flat_trees=not self._for_file,
                 disabled_checks=self._options.disabled_checks,
                 carried=self._for_file,  # TensorFlow itself needs it in graphs only
                 names=self._names,
             )
-            lowered = self._options.portable_linalg and not self._for_file
-            self._call = run_passes(call, [lower_linalg()]) if lowered else call
         return self._call
 
     @property

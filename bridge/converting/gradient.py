@@ -28,8 +28,7 @@ from xla_call_module._tf import (
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.dimensions import evaluate_shape, solve
-from xla_call_module.passes.pipeline import Artifact, prepare
-from xla_call_module.passes.residuals import split_residuals
+from xla_call_module.passes.pipeline import Artifact, prepare, prepare_chain
 from xla_call_module.runtime.op import Op
 from xla_call_module.shape_checks.tensorflow_errors import ShapeMismatchError
 
@@ -69,14 +68,14 @@ class GradientOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Runnable:
+class _PreparedOp:
     """An op, and the constants that it takes after its arguments.
 
     Attributes:
-        op: of one module.
-        constants: what was taken out of the module.
-        assert_shapes: whether a graph asserts what it does not know of shapes. What calls a VJP has
-            run the function with them.
+        op: the op of one module.
+        constants: the values of the constants that were taken out of the module.
+        assert_shapes: whether a graph asserts what it does not know of shapes. For a VJP it need
+            not: the function has run with the same shapes.
     """
 
     op: Op
@@ -84,7 +83,7 @@ class _Runnable:
     assert_shapes: bool
 
     def __call__(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
-        """The results, eagerly or in a graph."""
+        """Return the results, eagerly or in a graph."""
         operands = self.operands(tensors)
         if tf.executing_eagerly():
             return self.op.run(operands)
@@ -92,8 +91,8 @@ class _Runnable:
         shapes = _result_shapes(self.op.call, taken, self.op.disabled_checks)
         return self.op.add_to_graph(operands, shapes, assert_shapes=self.assert_shapes)
 
-    def with_constants_of(self, other: _Runnable) -> _Runnable:
-        """The same in a graph that a file holds: what `other` does not take is written into it.
+    def with_constants_of(self, other: _PreparedOp) -> _PreparedOp:
+        """Return the op for the graph of a file: constants that `other` lacks are written into it.
 
         `tf.saved_model.save` knows the constants of functions, and no others of their gradients.
         """
@@ -108,11 +107,16 @@ class _Runnable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Handed:
-    """The backward pass that belongs to a forward pass, and its residuals."""
+class _Residuals:
+    """The residuals of a forward pass, and the backward pass that takes them.
 
-    backward: _Runnable
-    residuals: Sequence[tf.Tensor]
+    Attributes:
+        backward: the VJP, which takes the residuals after its own arguments.
+        values: the residuals.
+    """
+
+    backward: _PreparedOp
+    values: Sequence[tf.Tensor]
 
 
 class DifferentiableCall:
@@ -140,19 +144,19 @@ class DifferentiableCall:
                     (key, tf.constant(value)) for key, value in order.constants.items()
                 )
         self.disabled_checks = unite(self.call.disabled_checks, flags_in_force().disabled_checks)
-        self._prepared: _Runnable | None = None
+        self._prepared: _PreparedOp | None = None
         self._vjp: DifferentiableCall | None = None
-        self._passes: tuple[_Runnable, _Runnable] | None = None
+        self._passes: list[_PreparedOp] = []
         self._function: Any = None
         self._lock = threading.RLock()
         self._may_record = recording_query()
 
     @property
-    def _run(self) -> _Runnable:
-        """The call as the imported TensorFlow runs it, made when it is needed."""
+    def _run(self) -> _PreparedOp:
+        """The call as the imported TensorFlow runs it, which is made when it is needed."""
         if self._prepared is None:
             with self._lock:
-                self._prepared = self._prepare(self.call, assert_shapes=self._order == 0)
+                (self._prepared,) = self._prepare([self])
         return self._prepared
 
     def prepare(self) -> None:
@@ -169,32 +173,36 @@ class DifferentiableCall:
             return None
         from bridge.converting.eager import to_runner  # imports JAX
 
-        return to_runner(exported, self.call)
+        # LAPACK, which JAX has here, gives factors other signs than the operations of the op do.
+        passes = replace(self._options.passes, hoist_constants=None)
+        (call,) = prepare(self.call, passes.target(None, Artifact.UNCHANGED)).calls
+        return to_runner(exported, call)
 
     def __call__(
-        self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None = None
+        self, tensors: Sequence[tf.Tensor | None], residuals: _Residuals | None = None
     ) -> Tensors:
-        """The flat results.
+        """Return the flat results.
 
         Args:
             tensors: one for each of `call.own_args`, of their dtypes and of fitting shapes; in a
                 graph None for some of those that neither the call nor its gradient takes.
-            handed: what computes the same from what the order below has computed already.
+            residuals: those of the order below, whose backward pass then takes the place of the
+                call.
         """
         if tf.executing_eagerly() and not self._may_record():
-            return self._apply(tensors, handed)
+            return self._apply(tensors, residuals)
         if not tensors:
             return self._apply(tensors)
         if not self._options.with_gradient:
             return self._apply_without_gradient(tensors)
         if tf.executing_eagerly():
-            return self._record(tensors, handed)
+            return self._record(tensors, residuals)
         if self._may_record():
             return self._apply_as_function(tensors)
-        return self._attach_gradient(tensors, handed)
+        return self._attach_gradient(tensors, residuals)
 
     def _apply_without_gradient(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
-        """The results, of which TensorFlow refuses the gradient."""
+        """Return the results, of which TensorFlow refuses the gradient."""
         results = self._apply(tensors)
         if not tf.executing_eagerly():
             # A tape in a graph does not hear of the call, and would find nothing on its way back.
@@ -205,8 +213,8 @@ class DifferentiableCall:
         )
         return [_prevent_gradient(result, message) for result in results]
 
-    def _record(self, tensors: Sequence[tf.Tensor], handed: _Handed | None) -> Tensors:
-        """The results in eager mode, with their gradient on the tapes.
+    def _record(self, tensors: Sequence[tf.Tensor], residuals: _Residuals | None) -> Tensors:
+        """Return the results in eager mode, with their gradient on the tapes.
 
         A tape makes zeros for what it has no cotangent of, which TensorFlow cannot for float8, so
         it hears only of results that have a gradient.
@@ -216,39 +224,39 @@ class DifferentiableCall:
 
         def differentiable(*tensors: tf.Tensor) -> tuple[Tensors, Any]:
             with stop_recording():
-                found, residuals = self._apply_forward(tensors, handed)
-            results.extend(found)
+                outputs, own_residuals = self._apply_forward(tensors, residuals)
+            results.extend(outputs)
 
             def gradient(*cotangents: tf.Tensor | None) -> Gradients:
-                upstream: Gradients = [None] * len(found)
+                upstream: Gradients = [None] * len(outputs)
                 for index, cotangent in zip(recorded, cotangents, strict=True):
                     upstream[index] = cotangent
-                return self._pull_back(tensors, found, upstream, residuals)
+                return self._pull_back(tensors, outputs, upstream, own_residuals)
 
-            return [found[index] for index in recorded], gradient
+            return [outputs[index] for index in recorded], gradient
 
         if not recorded:
             with stop_recording():
-                return self._apply(tensors, handed)
+                return self._apply(tensors, residuals)
         watched = tf.custom_gradient(differentiable)(*tensors)
         for index, result in zip(recorded, watched, strict=True):
             results[index] = result
         return results
 
     def _attach_gradient(
-        self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None = None
+        self, tensors: Sequence[tf.Tensor | None], residuals: _Residuals | None = None
     ) -> Tensors:
-        """The results in a graph, where an IdentityN leads from them to their gradients.
+        """Return the results in a graph, where an IdentityN leads from them to their gradients.
 
         This is what `tf.custom_gradient` does in a graph, too; only this way can the gradient tell
         that `tf.saved_model.save` traces it, which passes None for the operation
         (tensorflow/python/saved_model/save.py, `_trace_gradient_functions`). TensorFlow may have
         copied the operation into another graph, so all that the gradient takes are its inputs.
         """
-        results, handed_on = self._apply_forward(tensors, handed)
-        residuals = () if handed_on is None else handed_on.residuals
+        results, own_residuals = self._apply_forward(tensors, residuals)
+        values = () if own_residuals is None else own_residuals.values
         given = [index for index, tensor in enumerate(tensors) if tensor is not None]
-        inputs = [*results, *(tensors[index] for index in given), *residuals]
+        inputs = [*results, *(tensors[index] for index in given), *values]
         first, last = len(results), len(results) + len(given)
 
         def gradient(operation: tf.Operation | None, *cotangents: tf.Tensor | None) -> Gradients:
@@ -257,9 +265,9 @@ class DifferentiableCall:
             taken: Gradients = [None] * len(tensors)
             for index, source in zip(given, sources[first:last], strict=True):
                 taken[index] = source
-            again = None if handed_on is None else replace(handed_on, residuals=sources[last:])
-            pulled = pull_back(taken, sources[:first], cotangents[:first], again)
-            return [None] * first + [pulled[index] for index in given] + [None] * len(residuals)
+            known = None if own_residuals is None else replace(own_residuals, values=sources[last:])
+            pulled = pull_back(taken, sources[:first], cotangents[:first], known)
+            return [None] * first + [pulled[index] for index in given] + [None] * len(values)
 
         op_type = f"{self.call.name}-{uuid.uuid4().hex}"
         tf.RegisterGradient(op_type)(exempt_from_autograph(gradient))
@@ -274,7 +282,7 @@ class DifferentiableCall:
         return list(outputs[:first])
 
     def _apply_as_function(self, tensors: Sequence[tf.Tensor | None]) -> Tensors:
-        """The results of a function that makes the call, and whose only inputs are `tensors`.
+        """Return the results of a function that makes the call, whose only inputs are `tensors`.
 
         A forward accumulator inside a graph sees nothing of a gradient that is attached there, and
         takes the tangents for zero; a function's gradient it transposes. And of what is in the
@@ -294,7 +302,7 @@ class DifferentiableCall:
         return results
 
     def _as_function(self) -> Any:
-        """The concrete function of the needed arguments.
+        """Return the concrete function of the needed arguments.
 
         It is traced once, outside of whatever runs it.
         """
@@ -319,7 +327,7 @@ class DifferentiableCall:
             return self._function
 
     def _needed(self) -> tuple[int, ...]:
-        """The arguments of the call and of its gradient, and those that have one.
+        """Return the arguments of the call and of its gradient, and those that have one.
 
         Of any other the gradient is None, which TensorFlow takes for zeros where it goes through
         a function.
@@ -338,56 +346,71 @@ class DifferentiableCall:
         return tuple(sorted(needed & set(every)))
 
     def _apply_forward(
-        self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None
-    ) -> tuple[Tensors, _Handed | None]:
-        """The results, and what the gradient is handed."""
-        passes = self._forward_and_backward() if handed is None else None
-        if passes is None:
-            return self._apply(tensors, handed), None
+        self, tensors: Sequence[tf.Tensor | None], residuals: _Residuals | None
+    ) -> tuple[Tensors, _Residuals | None]:
+        """Return the results, and the residuals for the gradient."""
+        passes = self._forward_and_backward() if residuals is None else []
+        if not passes:
+            return self._apply(tensors, residuals), None
         forward, backward = passes
-        found = forward(tensors)
+        outputs = forward(tensors)
         count = len(self.call.results)
-        results, residuals = found[:count], found[count:]
+        results, values = outputs[:count], outputs[count:]
         if not tf.executing_eagerly():
-            # The gradient of what is handed on is in the next order already.
-            residuals = [tf.stop_gradient(residual) for residual in residuals]
-        return results, _Handed(backward, residuals)
+            # Their gradient is in the next order already.
+            values = [tf.stop_gradient(value) for value in values]
+        return results, _Residuals(backward, values)
 
-    def _apply(self, tensors: Sequence[tf.Tensor | None], handed: _Handed | None = None) -> Tensors:
-        if handed is None:
+    def _apply(
+        self, tensors: Sequence[tf.Tensor | None], residuals: _Residuals | None = None
+    ) -> Tensors:
+        if residuals is None:
             return self._run(tensors)
-        return handed.backward([*tensors, *handed.residuals])
+        return residuals.backward([*tensors, *residuals.values])
 
-    def _prepare(self, call: CallModule, *, assert_shapes: bool) -> _Runnable:
-        """Return a call as the imported TensorFlow runs it; constants are shared by all orders."""
-        carried = self._source.carried()
-        call = replace(call, exported=carried.exported, trees=carried.trees)
+    def _prepare(
+        self, orders: Sequence[DifferentiableCall], *, residuals: bool = False
+    ) -> list[_PreparedOp]:
+        """Return the calls of some orders as the imported TensorFlow runs them.
+
+        Constants are shared by all orders.
+
+        Args:
+            orders: one order, or a function and its VJP.
+            residuals: whether these two become a forward and a backward pass.
+        """
+        calls = []
+        for order in orders:
+            carried = order._source.carried()
+            calls.append(replace(order.call, exported=carried.exported, trees=carried.trees))
         passes, release = self._options.passes, imported_release()
         with tf.init_scope():
             if not tf.executing_eagerly():
                 # In a session's graph a constant would be one of that graph alone.
                 passes = replace(passes, hoist_constants=None)
             target = passes.target(release, Artifact.IF_NEEDED)
-            prepared = prepare(call, target, known=self._constants)
+            prepared = prepare_chain(calls, target, residuals=residuals, known=self._constants)
             values = prepared.constants.items()
             self._constants.update((key, tf.constant(value)) for key, value in values)
-        (adapted,) = prepared.calls
-        constants = tuple(self._constants[key] for key in adapted.hoisted)
-        if self._options.keeps_convention and call.version <= release.convention:
-            adapted = replace(adapted, version=call.version)
-        return _Runnable(Op(adapted), constants, assert_shapes)
+        ops = []
+        for order, call in zip(orders, prepared.calls, strict=True):
+            if self._options.keeps_convention and order.call.version <= release.convention:
+                call = replace(call, version=order.call.version)
+            constants = tuple(self._constants[key] for key in call.hoisted)
+            ops.append(_PreparedOp(Op(call), constants, assert_shapes=order._order == 0))
+        return ops
 
     def _pull_back(
         self,
         tensors: Sequence[tf.Tensor | None],
         results: Sequence[tf.Tensor],
         cotangents: Sequence[tf.Tensor | None],
-        handed: _Handed | None,
+        residuals: _Residuals | None,
     ) -> Gradients:
         vjp = self._order_above()
         taken = self._to_jax(results, cotangents)
         try:
-            return self._to_tensorflow(vjp([*tensors, *taken], handed))
+            return self._to_tensorflow(vjp([*tensors, *taken], residuals))
         except (tf.errors.InvalidArgumentError, ValueError) as error:
             for index, (cotangent, result) in enumerate(zip(cotangents, results, strict=True)):
                 if cotangent is not None:
@@ -399,9 +422,9 @@ class DifferentiableCall:
         tensors: Sequence[tf.Tensor | None],
         results: Sequence[tf.Tensor],
         cotangents: Sequence[tf.Tensor | None],
-        handed: _Handed | None,
+        residuals: _Residuals | None,
     ) -> Gradients:
-        """The gradients as a file holds them, which ends with the last order."""
+        """Return the gradients as a file holds them, which ends with the last order."""
         try:
             vjp = self._order_above()
         except NOT_DIFFERENTIABLE as error:
@@ -414,17 +437,14 @@ class DifferentiableCall:
             f"with gradient_order={vjp._order + 1} or more (forward mode needs one more than "
             "reverse mode)."
         )
-        if handed is None:
-            pulled = vjp._run.with_constants_of(self._run)(arguments)
-        else:
-            backward = handed.backward.with_constants_of(self._run)
-            pulled = backward([*arguments, *handed.residuals])
+        values = () if residuals is None else residuals.values
+        backward = vjp._run if residuals is None else residuals.backward
+        pulled = backward.with_constants_of(self._run)([*arguments, *values])
         return self._to_tensorflow([_prevent_gradient(gradient, message) for gradient in pulled])
 
     def _refuse_in_file(self, tensors: Sequence[tf.Tensor | None], error: Exception) -> Gradients:
-        """Gradients that fail when they run, because what is loaded cannot fail earlier."""
-        message = f"{self._name} is saved without a gradient of order {self._order + 1}: "
-        message += f"{error}"
+        """Return gradients that fail when they run, as what is loaded cannot fail earlier."""
+        message = f"{self._name} is saved without a gradient of order {self._order + 1}: {error}"
         warnings.warn(message, UserWarning, stacklevel=2)
         with tf.control_dependencies([tf.debugging.Assert(False, [message])]):
             return [
@@ -437,7 +457,7 @@ class DifferentiableCall:
     def _to_jax(
         self, results: Sequence[tf.Tensor], cotangents: Sequence[tf.Tensor | None]
     ) -> Tensors:
-        """The cotangents that the VJP takes."""
+        """Return the cotangents that the VJP takes."""
         specs = self._order_above().call.own_args[len(self.call.own_args) :]
         return [
             _cotangent(spec, cotangent, result)
@@ -445,7 +465,7 @@ class DifferentiableCall:
         ]
 
     def _to_tensorflow(self, gradients: Sequence[tf.Tensor]) -> Gradients:
-        """TensorFlow's gradients: conjugated, and None where no result depends on the argument."""
+        """Return TensorFlow's gradients: conjugates, and None where no result depends on it."""
         vjp = self._order_above().call
         return [
             _conjugate(spec, gradient) if self._has_gradient(index, vjp) else None
@@ -455,7 +475,7 @@ class DifferentiableCall:
         ]
 
     def _has_gradient(self, index: int, vjp: CallModule) -> bool:
-        """Whether the gradient of an argument is a tensor and not None."""
+        """Return whether the gradient of an argument is a tensor and not None."""
         is_none = vjp.results[index].is_zero and not self._options.unconnected_zeros
         return self.call.own_args[index].dtype.differentiable and not is_none
 
@@ -469,15 +489,15 @@ class DifferentiableCall:
         """
         is_like = cotangent.dtype == result.dtype or result.dtype.is_integer
         if not is_like or not result.shape.is_compatible_with(cotangent.shape):
-            found, wanted = (f"{x.dtype.name} of shape {x.shape}" for x in (cotangent, result))
+            arrived, wanted = (f"{x.dtype.name} of shape {x.shape}" for x in (cotangent, result))
             raise ShapeMismatchError(
                 f"The upstream gradient of {self.call.results[index].path} of {self._name} is "
-                f"{found}; expected {wanted}, as the result itself. To do: pass output_gradients "
+                f"{arrived}; expected {wanted}, as the result itself. To do: pass output_gradients "
                 "(or grad_ys) of that shape and dtype."
             ) from error
 
     def _levels_in_file(self) -> Iterator[DifferentiableCall]:
-        """The orders that have a gradient in a file, but for this one."""
+        """Yield the orders that have a gradient in a file, but for this one."""
         level = self
         while level._order + 1 < self._options.order_in_file and level.call.is_differentiable:
             try:
@@ -486,23 +506,18 @@ class DifferentiableCall:
                 return  # the gradient warns of it when it is saved
             yield level
 
-    def _forward_and_backward(self) -> tuple[_Runnable, _Runnable] | None:
-        """The two passes where residuals are handed on, which they are to the first gradient."""
+    def _forward_and_backward(self) -> list[_PreparedOp]:
+        """Return the two passes where there are residuals: between a function and its VJP."""
         asked = self._options.passes.residuals and self._order == 0
         if not asked or not self.call.is_differentiable:
-            return None
+            return []
         with self._lock:
-            if self._passes is None:
+            if not self._passes:
                 try:
-                    vjp = self._order_above()
+                    orders = [self, self._order_above()]
                 except NOT_DIFFERENTIABLE:
-                    return None  # there is no VJP, which is said where a gradient is taken
-                split = split_residuals(self.call, vjp.call)
-                if split is not None:
-                    self._passes = (
-                        self._prepare(split[0], assert_shapes=True),
-                        vjp._prepare(split[1], assert_shapes=False),
-                    )
+                    return []  # there is no VJP, which is said where a gradient is taken
+                self._passes = self._prepare(orders, residuals=True)
             return self._passes
 
     def _order_above(self) -> DifferentiableCall:
@@ -523,7 +538,7 @@ def _cotangent(spec: TensorSpec, cotangent: tf.Tensor | None, result: tf.Tensor)
 
 
 def _conjugate(spec: TensorSpec, tensor: tf.Tensor) -> tf.Tensor:
-    """TensorFlow's gradient of a complex value is the conjugate of JAX's cotangent.
+    """Return TensorFlow's gradient of a value: for a complex one the conjugate of JAX's cotangent.
 
     JAX: https://docs.jax.dev/en/latest/notebooks/autodiff_cookbook.html#complex-numbers-and-differentiation
     TensorFlow: the gradients in tensorflow/python/ops/math_grad.py conjugate their inputs.
@@ -552,7 +567,7 @@ def _known_shape(tensor: tf.Tensor | None) -> tuple[int | None, ...] | None:
 
 
 def _prevent_gradient(tensor: tf.Tensor, message: str) -> tf.Tensor:
-    """A tensor of which TensorFlow refuses the gradient with a LookupError that says why."""
+    """Return the tensor, whose gradient TensorFlow refuses with a LookupError that says why."""
     if not tensor.dtype.is_floating and not tensor.dtype.is_complex:
         return tensor
     return tf.raw_ops.PreventGradient(input=tensor, message=message)
