@@ -56,7 +56,7 @@ fuzz: $(READY)test  ## Random programs and damaged files for ten minutes; FUZZ_A
 	$(BIN)/python -m tests.fuzzing $(FUZZ_ARGS)
 
 optimizers: $(READY)test  ## Run the tests' ONNX models with and without each of ONNX Runtime's optimizers
-	$(BIN)/python -m tests.onnx.optimizers $(OPTIMIZERS_ARGS)
+	$(BIN)/python -m tests.bridge.onnx.optimizers $(OPTIMIZERS_ARGS)
 
 format: $(READY)test  ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .

@@ -55,3 +55,11 @@ def foreign(tmp_path_factory):
         return files[name]
 
     return get
+
+
+@pytest.fixture(params=["eager", "graph", "jit", "reloaded"])
+def mode(request, tmp_path):
+    """`mode(f)(*tensors)` is `f(*tensors)`, run in one of TensorFlow's ways."""
+    from tests.tensorflow_modes import in_mode
+
+    return in_mode(request.param, tmp_path / "reloaded")

@@ -20,7 +20,7 @@ from tests.policy.source import ROOT
 pytest.importorskip("sklearn")
 pytest.importorskip("tensorflow_serving.apis.predict_pb2")
 
-from tests.serving.servers import COMMANDS, running
+from tests.bridge.serving.servers import COMMANDS, running
 
 SERVING = ROOT / "examples" / "serving"
 SERVER = "tensorflow_model_server"

@@ -11,5 +11,5 @@ For a whole job from a shell, `parameter_files` reads parameters, and `environme
 `source_locations` say what a file was made of, whatever folder that happened in.
 
 To support another framework, add its class to `framework_modules`, with a function of the
-parameters and inputs; `tests/bridge/test_modules.py` tries each.
+parameters and inputs; `tests/bridge/exporting/test_framework_modules.py` tries each.
 """

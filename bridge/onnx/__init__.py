@@ -46,9 +46,9 @@ To add an operation, with its form for narrow types (int4, float8_e3m4, …), th
    has a kernel. Others are widened by the graph. What the runtime computes wrongly goes to
    `DEVIATIONS`. That ONNX and StableHLO mean the same by an operation on NaN, infinities, -0,
    bounds and overflow is for the rule to see to.
-5. `tests/onnx/test_<family>.py`: `check(function, *arrays)` of `tests/onnx/checking.py` says that
-   JAX, ONNX Runtime and ONNX's reference evaluator agree, over dtypes and edge values;
-   `check_narrow` does the same for narrow types.
+5. `tests/bridge/onnx/<room>/test_<family>.py`: `check(function, *arrays)` of
+   `tests/bridge/onnx/checking.py` says that JAX, ONNX Runtime and ONNX's reference evaluator agree,
+   over dtypes and edge values; `check_narrow` does the same for narrow types.
 
 A new family is listed in `operation_table.py`, as are composites and custom calls. An operation
 whose result depends on how many bits there are (a shift, a count of zeros) has its narrow form in

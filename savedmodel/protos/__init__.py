@@ -5,5 +5,5 @@ arrays as TensorProtos, and `wire_format` refuses, before it is parsed, a messag
 the memory.
 
 To add a message, add its paragraph to `schema` and its class at the end;
-`tests/savedmodel/test_schema.py` compares it with the one that TensorFlow ships.
+`tests/savedmodel/protos/test_schema.py` compares it with the one that TensorFlow ships.
 """

@@ -4,11 +4,11 @@ TensorFlow registers its messages in protobuf's default pool, where a second reg
 same name makes one of the two imports fail. In a private pool both live side by side, whichever
 comes first, and pass bytes to each other.
 
-Names, numbers, types, labels and oneofs are those of the .proto files in
-tensorflow/core/framework and tensorflow/core/protobuf; `tests/savedmodel/test_schema.py` compares
-them with the ones that TensorFlow ships. Fields that are not declared here (debug information,
-full types, variants, the text of op definitions) are kept by protobuf as unknown fields: a message
-that is read and written again loses nothing.
+Names, numbers, types, labels and oneofs are those of the .proto files in tensorflow/core/framework
+and tensorflow/core/protobuf; `tests/savedmodel/protos/test_schema.py` compares them with the ones
+that TensorFlow ships. Fields that are not declared here (debug information, full types, variants,
+the text of op definitions) are kept by protobuf as unknown fields: a message that is read and
+written again loses nothing.
 """
 
 from __future__ import annotations

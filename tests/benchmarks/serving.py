@@ -22,7 +22,7 @@ _LOAD_AND_ASK = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from tests.serving.servable import Servable
+from tests.bridge.serving.servable import Servable
 x = np.load(sys.argv[2])
 started = time.perf_counter()
 servable = Servable(Path(sys.argv[1]))

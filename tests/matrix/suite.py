@@ -14,9 +14,9 @@ __all__ = ["SUITE", "run_suite"]
 
 SUITE = (
     "tests/bridge",
-    "tests/onnx",
+    "tests/golden",
     "tests/savedmodel",
-    "tests/serving",
+    "tests/verbs",
     "tests/xla_call_module",
 )
 # All of them but the slow ones and, of the gradient matrix, most of those of a kind.

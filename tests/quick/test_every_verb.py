@@ -24,7 +24,7 @@ import bridge.meshes
 import bridge.serving
 import bridge.testing
 from bridge import jax2tf
-from tests.bridge.test_option_coverage import TESTED
+from tests.verbs.test_option_coverage import TESTED
 from xla_call_module.errors import ShardingError
 
 PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2), "b": np.ones(2, np.float32)}

@@ -26,8 +26,9 @@ To add a pass:
    leave it out.
 2. Put it into `passes_for` of `pipeline.py`, with the reason for its place, and into `requires` of
    those that come after it.
-3. Let `_everything` of `tests/xla_call_module/test_pipeline.py` have something for it to do. The
-   tests there check that each pass ensures what it says, and undoes nothing of the earlier ones.
+3. Let `_everything` of `tests/xla_call_module/passes/test_pipeline.py` have something for it to do.
+   The tests there check that each pass ensures what it says, and undoes nothing of the earlier
+   ones.
 4. If the pass is for some releases of TensorFlow alone, add a `Feature` to `versions.py`, and put
    it into `lacks` of those releases. What no pass can give another form is refused for them by
    `needs_of` of `retargeting.py`.

@@ -6,5 +6,5 @@ finds the classes by their public names among those that the process has importe
 stands for a class that it has not.
 
 To add a kind of node, add it to `tree_nodes.Kind` with its JSON, describe it in `_Describer`, and
-restore it in `_Restorer`; the round trips are in `tests/xla_call_module/test_trees.py`.
+restore it in `_Restorer`; the round trips are in `tests/xla_call_module/pytrees/test_pytrees.py`.
 """

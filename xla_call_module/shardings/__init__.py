@@ -14,5 +14,5 @@ sharding (which part has a device, are two the same, by which axes) asks the val
 
 To add a form, write a module with `sharding_from_…` and `sharding_to_…`, refuse what the value
 cannot say with a `FormatError`, and add it to the round trips in
-`tests/xla_call_module/test_sharding_codecs.py`.
+`tests/xla_call_module/shardings/test_shardings_codecs.py`.
 """

@@ -12,8 +12,8 @@ An operation that has no rule mixes rows, unless all of its operands are the sam
 So a missing rule refuses a function, and never lets a wrong one pass.
 
 To add an operation: write `_name(op: RowOperation) -> BatchValue` in the file of its family, put it
-into the `RULES` there, and add a function that uses it to `tests/bridge/row_functions.py`: all of
-them are tried with other rows and other batch sizes. `op.mixed("does this")` is the error of an
-operation that mixes rows; `op.data` refuses operands that have the size of the batch as a number,
-and `op.plain` those that have rows.
+into the `RULES` there, and add a function that uses it to
+`tests/bridge/batching/rowwise/row_functions.py`: all of them are tried with other rows and other
+batch sizes. `op.mixed("does this")` is the error of an operation that mixes rows; `op.data` refuses
+operands that have the size of the batch as a number, and `op.plain` those that have rows.
 """

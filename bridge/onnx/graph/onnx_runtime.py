@@ -1,9 +1,9 @@
 """The record of ONNX Runtime and of ONNX's opsets: what there is, since when, and what is wrong.
 
 All of it was found with one release (`RELEASE`) on the CPU, by loading and running models. For a
-new release, run `tests/onnx` with it: a kernel that has gone, or a deviation that is another one,
-fails there. `KERNELS` may be extended by loading a model of each dtype. A deviation that has been
-mended stays listed while older releases have it; each says which modules avoid it.
+new release, run `tests/bridge/onnx` with it: a kernel that has gone, or a deviation that is another
+one, fails there. `KERNELS` may be extended by loading a model of each dtype. A deviation that has
+been mended stays listed while older releases have it; each says which modules avoid it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from bridge.serving import Published, base_path, publish, publishing, rollback
 from bridge.serving.base_path import parse_version
 from savedmodel.manifest import compare_manifest, read_manifest
 from tests.bridge.serving.conftest import PARAMS
-from tests.savedmodel.test_remote import store  # noqa: F401 - a fixture
+from tests.savedmodel.files.test_remote import store  # noqa: F401 - a fixture
 from xla_call_module.errors import (
     FormatError,
     MissingDependencyError,

@@ -1,0 +1,181 @@
+"""A function in JAX, in ONNX Runtime and in ONNX's reference evaluator."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+import jax
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+from jax import export, tree_util
+from onnx.reference import ReferenceEvaluator
+
+import bridge
+from bridge.core._jax import enable_x64
+
+# ONNX Runtime takes no arrays of these from Python, so they are carried as float32.
+_CARRIED = {np.dtype(name): np.dtype("float32") for name in
+            (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)}  # fmt: skip
+FOLDER = "ONNX_MODELS_FOLDER"
+_WIDE = ("int64", "uint64", "float64")
+
+
+def check(function, *arrays, shapes=None, rtol=1e-5, atol=0.0, reference=True, **options):
+    """Assert that the function's results are the same everywhere, and return its model.
+
+    Args:
+        function: of the arrays.
+        arrays: numpy arrays; none of them is a parameter.
+        shapes: for each of them the symbolic shape as a text, or None.
+        rtol, atol: how far float results may differ; NaNs, infinities and integers may not.
+        reference: whether the reference evaluator computes it, too.
+        options: of `bridge.to_onnx`.
+    """
+    arrays = [np.asarray(array) for array in arrays]
+    wide = any(array.dtype.name in _WIDE for array in arrays)
+    with enable_x64() if wide else contextlib.nullcontext():
+        carried, given = _carried(function, arrays)
+        exported = export.export(jax.jit(carried))(*_specs(given, shapes))
+        expected = [np.asarray(x) for x in tree_util.tree_leaves(jax.jit(carried)(*given))]
+    model = bridge.to_onnx(exported, **options)
+    assert_same(run(model, given), expected, rtol=rtol, atol=atol)
+    if reference:
+        assert_same(evaluate(model, given), expected, rtol=rtol, atol=atol)
+    return model
+
+
+def to_storage(array):
+    """An array as a model takes and returns it: integers of few bits and small floats in wider."""
+    name = array.dtype.name
+    if name in ("int2", "int4", "uint2", "uint4"):
+        return array.astype("uint8" if name.startswith("u") else "int8")
+    is_small = name.startswith(("float4", "float6", "float8")) and array.dtype not in _CARRIED
+    return array.astype("float32") if is_small else array
+
+
+def check_narrow(function, arrays, expected, *, shapes=None, **options):
+    """Assert what the results of a function of such arrays are, and return its model.
+
+    Args:
+        function: of the arrays.
+        arrays: of dtypes that a model does not take.
+        expected: numpy arrays, which need not be computed in these dtypes.
+        shapes: for each of the arrays the symbolic shape as a text, or None.
+        options: of `bridge.to_onnx`.
+    """
+    exported = export.export(jax.jit(function))(*_specs(arrays, shapes))
+    model = bridge.to_onnx(exported, **options)
+    given, results = list(map(to_storage, arrays)), list(map(to_storage, expected))
+    assert_same(run(model, given), results, rtol=0, atol=0.0)
+    assert_same(evaluate(model, given), results, rtol=0, atol=0.0)
+    return model
+
+
+def _carried(function, arrays):
+    """The function of arrays that ONNX Runtime takes, and those arrays."""
+    dtypes = [array.dtype for array in arrays]
+
+    def carried(*args):
+        results = function(*(x.astype(dtype) for x, dtype in zip(args, dtypes, strict=True)))
+        return tree_util.tree_map(
+            lambda x: x.astype(_CARRIED[x.dtype]) if x.dtype in _CARRIED else x, results
+        )
+
+    return carried, [array.astype(_CARRIED.get(array.dtype, array.dtype)) for array in arrays]
+
+
+def _specs(arrays, shapes):
+    scope = export.SymbolicScope()
+    specs = []
+    for array, text in zip(arrays, shapes or [None] * len(arrays), strict=True):
+        shape = array.shape if text is None else export.symbolic_shape(text, scope=scope)
+        specs.append(jax.ShapeDtypeStruct(shape, array.dtype))
+    return specs
+
+
+def run(model, arrays, *, level="ALL", disabled=()):
+    """What ONNX Runtime computes, on one thread.
+
+    Args:
+        model: any.
+        arrays: what its inputs are.
+        level: up to which its optimizers are on, as in `GraphOptimizationLevel`.
+        disabled: the names of optimizers that are off all the same.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    options.graph_optimization_level = getattr(
+        onnxruntime.GraphOptimizationLevel, f"ORT_{'DISABLE' if level == 'NONE' else 'ENABLE'}_"
+        f"{'ALL' if level == 'NONE' else level}"
+    )  # fmt: skip
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(),
+        options,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=list(disabled),
+    )
+    _record(model, arrays)
+    return session.run(None, feed(model, arrays))
+
+
+def _record(model, arrays):
+    """Keep a model and its inputs in the folder that `optimizers` beside this asks for, if any."""
+    if folder := os.environ.get(FOLDER):
+        serialized = model.SerializeToString(deterministic=True)
+        path = Path(folder, hashlib.sha256(serialized).hexdigest()[:16])
+        path.with_suffix(".onnx").write_bytes(serialized)
+        np.savez(path.with_suffix(".npz"), *arrays)
+
+
+def evaluate(model, arrays):
+    """What ONNX's reference evaluator computes."""
+    with np.errstate(all="ignore"):
+        return ReferenceEvaluator(model).run(None, feed(model, arrays))
+
+
+def feed(model, arrays):
+    """The arrays by the names of the model's inputs."""
+    names = [value.name for value in model.graph.input]
+    return dict(zip(names, arrays, strict=True))
+
+
+def assert_same(found, expected, *, rtol, atol):
+    """Compare results: dtypes and shapes too, NaN with NaN, and integers exactly."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        one = np.asarray(one)
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        if other.dtype.kind == "f":
+            tiny = atol or np.finfo(other.dtype).tiny
+            np.testing.assert_allclose(one, other, rtol=rtol, atol=tiny)
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+def operations(model):
+    """The operations of a model, in their order."""
+    return [node.op_type for node in model.graph.node]
+
+
+def check_whole(model):
+    """The checks of the onnx package, as strict as they are, and that nothing is in vain."""
+    onnx.checker.check_model(model, full_check=True)
+    onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    used = {output.name for output in model.graph.output} | set(_taken(model.graph))
+    assert all(used.intersection(node.output) for node in model.graph.node)
+    assert {tensor.name for tensor in model.graph.initializer} <= used
+
+
+def _taken(graph):
+    """The names that the nodes of a graph take, and those of the graphs in them."""
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            yield from _taken(attribute.g)
+            yield from (output.name for output in attribute.g.output)

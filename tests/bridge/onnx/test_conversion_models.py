@@ -1,0 +1,166 @@
+"""Whole models, forward and backward: JAX, ONNX Runtime and ONNX's evaluator agree."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from jax import export
+
+import bridge
+from tests.bridge.onnx import models
+from tests.bridge.onnx.checking import check, check_whole, evaluate, run
+from tests.bridge.onnx.optimizers import differences
+
+_MODELS = {
+    "mlp": models.mlp,
+    "resnet": lambda: models.resnet((1, 1), width=4, size=16),
+    "mobilenet": models.mobilenet,
+    "unet": models.unet,
+    "vit": models.vit,
+    "gpt": models.gpt,
+    "lstm": models.lstm,
+    "bigru": models.bigru,
+    "solver": models.solver,
+    "kalman": models.kalman,
+}
+_BATCHES = (1, 3)
+
+
+@pytest.fixture(scope="module", params=_MODELS)
+def case(request):
+    model = _MODELS[request.param]()
+    return model, _exported(model)
+
+
+def _exported(model):
+    scope = export.SymbolicScope()
+    specs = [
+        jax.ShapeDtypeStruct(export.symbolic_shape(text, scope=scope), array.dtype)
+        for text, array in zip(model.shapes, model.inputs(1), strict=True)
+    ]
+    return export.export(jax.jit(model.function))(model.params, *specs)
+
+
+def _assert_near(found, expected, tolerance):
+    """Numbers may differ by the tolerance times the greatest of them."""
+    expected = [np.asarray(array) for array in jax.tree.leaves(expected)]
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        scale = np.abs(other).max(initial=0.0)
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * float(scale))
+
+
+def test_a_model_computes_what_jax_does(case):
+    model, exported = case
+    proto = bridge.to_onnx(exported, params=model.params)
+    check_whole(proto)
+    assert differences(proto, model.inputs(2)) == []
+    for batch in _BATCHES:
+        inputs = model.inputs(batch)
+        expected = jax.jit(model.function)(model.params, *inputs)
+        _assert_near(run(proto, inputs), expected, 1e-5)
+        _assert_near(evaluate(proto, inputs), expected, 1e-5)
+
+
+def test_the_gradients_of_a_model(case):
+    model, exported = case
+    proto = bridge.to_onnx(exported.vjp())
+    check_whole(proto)
+    assert differences(proto, _pulled_back(model, 2)[0]) == []
+    for batch in _BATCHES:
+        given, expected = _pulled_back(model, batch)
+        _assert_near(run(proto, given), expected, 1e-4)
+        _assert_near(evaluate(proto, given), expected, 1e-4)
+
+
+def _pulled_back(model, batch):
+    """Arguments and cotangents, and what JAX makes of them."""
+    arguments = (model.params, *model.inputs(batch))
+
+    @jax.jit
+    def pull(arguments, cotangents):
+        return jax.vjp(model.function, *arguments)[1](cotangents)
+
+    draw = models.Draw()
+    results = jax.eval_shape(model.function, *arguments)
+    cotangents = jax.tree.map(lambda result: draw.numbers(*result.shape), results)
+    expected = jax.tree.leaves(pull(arguments, cotangents))
+    return jax.tree.leaves((arguments, cotangents)), [_without_float0(x) for x in expected]
+
+
+def _without_float0(array):
+    """JAX's gradients of integers are of a dtype that ONNX has as bool."""
+    return np.zeros(array.shape, bool) if array.dtype == jax.dtypes.float0 else array
+
+
+@pytest.mark.parametrize("batch", _BATCHES)
+def test_a_sampler_draws_the_same_bits(batch):
+    key = np.asarray(jax.random.key_data(jax.random.key(batch)))
+    logits = models.Draw().numbers(batch, 6)
+
+    def function(key, logits):
+        return models.sample(jax.random.wrap_key_data(key, impl="threefry2x32"), logits)
+
+    check(function, key, logits, shapes=["2", "batch, 6"])
+
+
+def test_the_gradients_of_a_sampler():
+    """Of what is drawn with respect to what it is drawn from; a key has none."""
+
+    def function(key, mean, deviation):
+        noise = jax.random.normal(jax.random.wrap_key_data(key, impl="threefry2x32"), mean.shape)
+        return jax.nn.softmax(mean + jax.nn.softplus(deviation) * noise)
+
+    draw = models.Draw()
+    scope = export.SymbolicScope()
+    shape = export.symbolic_shape("batch, 6", scope=scope)
+    spec = jax.ShapeDtypeStruct(shape, "float32")
+    exported = export.export(jax.jit(function))(jax.ShapeDtypeStruct((2,), "uint32"), spec, spec)
+    proto = bridge.to_onnx(exported.vjp())
+    check_whole(proto)
+    for batch in _BATCHES:
+        key = np.asarray(jax.random.key_data(jax.random.key(batch)))
+        mean, deviation, cotangent = (draw.numbers(batch, 6) for _ in range(3))
+        pulled = jax.vjp(function, key, mean, deviation)[1](cotangent)
+        expected = [_without_float0(x) for x in pulled]
+        given = [key, mean, deviation, cotangent]
+        _assert_near(run(proto, given), expected, 1e-4)
+        _assert_near(evaluate(proto, given), expected, 1e-4)
+
+
+def test_bits_that_only_xla_has_are_refused():
+    def function(key):
+        return jax.random.uniform(jax.random.wrap_key_data(key, impl="rbg"), (3,))
+
+    with pytest.raises(bridge.InteropError, match=r"rng_bit_generator.*test_models\.py:\d+"):
+        check(function, np.zeros(4, np.uint32))
+
+
+@pytest.fixture(scope="module")
+def resnet_50():
+    model = models.resnet(size=32)
+    return model, _exported(model)
+
+
+def test_resnet_50(resnet_50):
+    model, exported = resnet_50
+    proto = bridge.to_onnx(exported, params=model.params)
+    check_whole(proto)
+    jitted = jax.jit(model.function)
+    for batch in _BATCHES:
+        inputs = model.inputs(batch)
+        expected = jitted(model.params, *inputs)
+        _assert_near(run(proto, inputs), expected, 1e-5)
+        _assert_near(evaluate(proto, inputs), expected, 1e-5)
+
+
+@pytest.mark.slow
+def test_the_gradients_of_resnet_50(resnet_50):
+    model, exported = resnet_50
+    proto = bridge.to_onnx(exported.vjp())
+    for batch in _BATCHES:
+        given, expected = _pulled_back(model, batch)
+        _assert_near(run(proto, given), expected, 1e-4)
+        _assert_near(evaluate(proto, given), expected, 1e-4)

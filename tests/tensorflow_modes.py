@@ -1,0 +1,32 @@
+"""The ways in which TensorFlow runs a function."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def in_mode(mode, folder):
+    """What makes a function run eagerly, in a graph, compiled, or saved in a folder and loaded."""
+    if mode == "eager":
+        return lambda function: function
+    if mode in ("graph", "jit"):
+        return lambda function: tf.function(function, jit_compile=mode == "jit")
+    return lambda function: _Reloaded(function, str(folder))
+
+
+class _Reloaded:
+    """A function that TensorFlow saved and loaded, for arguments like those of its first call."""
+
+    def __init__(self, function, folder):
+        self._module = tf.Module()
+        self._module.run = tf.function(function)
+        self._folder = folder
+        self._loaded = None
+
+    def __call__(self, *args):
+        if self._loaded is None:
+            specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, args)
+            self._module.run.get_concrete_function(*specs)
+            tf.saved_model.save(self._module, self._folder)
+            self._loaded = tf.saved_model.load(self._folder)
+        return self._loaded.run(*args)
