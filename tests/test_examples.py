@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -11,14 +10,12 @@ import sys
 import tomllib
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
 import bridge
 import savedmodel
 from tests.jax_versions import KEEPS_NAMES_OF_AXES
-from xla_call_module.errors import ShardingError
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -202,27 +199,3 @@ def test_an_example_imports_what_it_exports_with(path):
     """JAX 0.7 has `jax.export` only after that, and here something else has imported it."""
     code = path.read_text()
     assert "jax.export." not in code or re.search(r"^ *import jax\.export$", code, re.MULTILINE)
-
-
-def test_readme_code(tmp_path, monkeypatch):
-    """The README's Python runs from top to bottom, and each block makes what it is about."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    made = (
-        *("exported", "model", "g", "signature", "by_row", "variable", "jax2tf"),
-        *("layer", "published", "proto", "network"),
-    )
-    assert len(blocks) == len(made)
-    monkeypatch.chdir(tmp_path)
-    namespace = {}
-    for number, (code, name) in enumerate(zip(blocks, made, strict=True)):
-        namespace.pop(name, None)
-        with _refused_in_this_jax(code):
-            exec(compile(code, f"README block {number}", "exec"), namespace)
-        assert name in namespace
-
-
-def _refused_in_this_jax(code):
-    """What this machine's one device does not tell about a mesh with an older JAX."""
-    if "mesh_of" in code and jax.device_count() == 1 and not KEEPS_NAMES_OF_AXES:
-        return pytest.raises(ShardingError, match=r"for 1 device.*without names for the axes")
-    return contextlib.nullcontext()

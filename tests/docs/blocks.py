@@ -1,0 +1,68 @@
+"""A page of Markdown as the blocks of code on it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["LANGUAGES", "Block", "Page", "read_page"]
+
+LANGUAGES = ("python", "shell", "text", "yaml", "json", "html", "ebnf", "mermaid", "protobuf")
+_FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
+_COMMENTS = re.compile(r"(?:<!--[^>]*-->\s*)+\Z")
+_COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
+_DIRECTIVE = re.compile(r"(continues|output|raises|exit|file|not run)(?:(?:: | )(.+))?", re.DOTALL)
+_DEVICES = re.compile(r"<!-- devices (\d+) -->")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block, with what the comments before it say.
+
+    Attributes:
+        line: the line of the page on which it begins.
+        language: the word behind the fence.
+        code: the text in it.
+        directives: each word of a comment, with what follows it.
+    """
+
+    line: int
+    language: str
+    code: str
+    directives: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The blocks of a page, and the number of devices that it asks for."""
+
+    blocks: tuple[Block, ...]
+    devices: int
+
+
+def read_page(text: str) -> Page:
+    """Return the blocks of a page.
+
+    Raises:
+        ValueError: a fence has an unknown language, or a comment before it says something unknown.
+    """
+    blocks = []
+    for fence in _FENCE.finditer(text):
+        line = text.count("\n", 0, fence.start()) + 1
+        if fence[1] not in LANGUAGES:
+            raise ValueError(f"line {line}: the language {fence[1]!r} is none of {LANGUAGES}.")
+        blocks.append(Block(line, fence[1], fence[2], _directives(text[: fence.start()], line)))
+    devices = _DEVICES.search(text)
+    return Page(tuple(blocks), int(devices[1]) if devices else 1)
+
+
+def _directives(before, line):
+    """Return what the comments say that end a text."""
+    comments = _COMMENTS.search(before.rstrip())
+    found = {}
+    for comment in _COMMENT.findall(comments[0]) if comments else ():
+        directive = _DIRECTIVE.fullmatch(comment)
+        if directive is None:
+            raise ValueError(f"line {line}: the comment {comment!r} says nothing about a block.")
+        found[directive[1]] = directive[2] or ""
+    return found
