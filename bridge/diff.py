@@ -24,6 +24,7 @@ from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.model import SavedModel, Variable
 from savedmodel.read import read
 from xla_call_module._jax import PassManager
+from xla_call_module.dimensions import aval_text
 from xla_call_module.stablehlo.modules import open_module
 
 __all__ = ["KINDS", "DiffReport", "Difference", "diff"]
@@ -173,8 +174,8 @@ def _facts_of_signature(signature: SignatureReport) -> Iterator[tuple[_Key, str]
 
 
 def _spec(tensor: TensorReport, position: int) -> str:
-    dims = "..." if tensor.shape is None else ",".join(map(str, tensor.shape))
-    parts = [f"{tensor.dtype}[{dims}]", tensor.element, "" if tensor.used else "unused"]
+    kind = aval_text(tensor.dtype, tensor.shape)
+    parts = [kind, tensor.element, "" if tensor.used else "unused"]
     return f"{' '.join(filter(None, parts))} at {tensor.path}, number {position}"
 
 

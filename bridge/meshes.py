@@ -20,7 +20,8 @@ from jax.sharding import AbstractMesh, Mesh
 
 from bridge.inspecting.markup import to_markup
 from bridge.inspecting.pictures import draw_sharding_picture
-from bridge.inspecting.report_text import draw_sharding, printable
+from bridge.inspecting.report_facts import printable
+from bridge.inspecting.report_text import draw_sharding
 from bridge.inspecting.sharding import ArraySharding, ShardingReport, read_shardings
 from bridge.load import load
 from bridge.loading.exported_on_mesh import draw_mesh_lines, mesh_at_export

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck
-from xla_call_module.dimensions import Shape, evaluate, evaluate_shape, solve, symbols
+from xla_call_module.dimensions import (
+    Shape,
+    aval_text,
+    evaluate,
+    evaluate_shape,
+    solve,
+    symbols,
+)
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import FormatError, PlatformError, StructureError, VersionError
 from xla_call_module.platforms import PLATFORMS
@@ -84,8 +91,7 @@ class TensorSpec:
 
     def __str__(self) -> str:
         """The aval as JAX prints it, such as `float32[b,3]`."""
-        dims = "..." if self.shape is None else ",".join(map(str, self.shape))
-        return f"{self.dtype.name}[{dims}]"
+        return aval_text(self.dtype.name, self.shape)
 
 
 @dataclass(frozen=True, slots=True)

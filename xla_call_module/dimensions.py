@@ -14,7 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from xla_call_module.errors import StructureError
 
-__all__ = ["Dim", "Shape", "evaluate", "evaluate_shape", "linear_form", "solve", "symbols"]
+__all__ = [
+    "Dim",
+    "Shape",
+    "aval_text",
+    "evaluate",
+    "evaluate_shape",
+    "linear_form",
+    "solve",
+    "symbols",
+]
 
 Dim = int | str
 Shape = tuple[Dim, ...]
@@ -37,6 +46,11 @@ _FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
     "max": max,
     "min": min,
 }
+
+
+def aval_text(dtype: object, shape: Sequence[object] | None) -> str:
+    """Return an aval as JAX prints it, such as `float32[b,3]`; None is a shape of unknown rank."""
+    return f"{dtype}[{'...' if shape is None else ','.join(map(str, shape))}]"
 
 
 def symbols(dim: Dim) -> frozenset[str]:

@@ -24,12 +24,14 @@ from bridge.cli.command_arguments import (
     to_parts,
     to_sizes,
 )
+from bridge.inspecting.report_facts import aval, readers, revision_of
 from bridge.verify import verify
 from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.errors import InteropError, MissingDependencyError, StructureError
 
 if TYPE_CHECKING:
     from bridge.cli.export_job import ExportResult
+    from bridge.inspecting.report import TensorReport
     from bridge.verifying.verification import VerifyReport
 
 __all__ = ["DESCRIPTION", "ExportRequest", "add_export", "run_export_command"]
@@ -255,16 +257,14 @@ def _print(
         return
     report, manifest = result.report, result.manifest
     print(
-        f"{options.out}: {report.bytes:,} bytes in {len(report.files)} files, readable from "
-        f"TensorFlow {report.tensorflow} on"
+        f"{options.out}: {report.bytes:,} bytes in {len(report.files)} files, "
+        f"{readers(report.tensorflow)}"
     )
     for signature in report.signatures:
         names = ", ".join(_aval(tensor) for tensor in signature.inputs)
         results = ", ".join(_aval(tensor) for tensor in signature.outputs)
         print(f"{signature.key}({names}) -> {results}, for {', '.join(signature.platforms)}")
     if manifest.source is not None:
-        from bridge.inspecting.report_text import revision_of
-
         print(f"from {revision_of(manifest.source)}")
     if (warmup := report.warmup) is not None:
         print(f"{warmup.records} warmup requests")
@@ -277,9 +277,7 @@ def _print(
         print_verification(checked, Console(highlight=False))
 
 
-def _aval(tensor: Any) -> str:
-    from bridge.inspecting.report_text import aval
-
+def _aval(tensor: TensorReport) -> str:
     return f"{tensor.name}: {aval(tensor)}"
 
 

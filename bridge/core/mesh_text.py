@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["Axes", "axes_text", "draw_grid"]
+__all__ = ["Axes", "axes_text", "draw_grid", "draw_mesh"]
+
+_MAX_DEVICES_DRAWN = 64
 
 # Names and sizes, the slowest first.
 Axes = Sequence[tuple[str, int]]
@@ -18,6 +20,14 @@ def axes_text(axes: Axes) -> str:
     'data 4 x model 2'
     """
     return " x ".join(f"{_name(axes, index)} {size}" for index, (_, size) in enumerate(axes))
+
+
+def draw_mesh(axes: Axes) -> list[str]:
+    """Return a mesh as lines: its axes, then the devices by their place, unless there are many."""
+    count = math.prod(size for _, size in axes)
+    devices = f"{count} device{'s' if count > 1 else ''}"
+    lines = [f"mesh of {devices}: {axes_text(axes) or 'no axes'}"]
+    return lines if count > _MAX_DEVICES_DRAWN else [*lines, *draw_grid(axes, range(count))]
 
 
 def draw_grid(axes: Axes, values: Sequence[int]) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from savedmodel.model import Variable
+from xla_call_module.dimensions import aval_text
 from xla_call_module.errors import StructureError
 
 __all__ = ["WeightDifference", "diff_weights"]
@@ -64,17 +65,18 @@ def diff_weights(
 
 
 def _compare(name: str, first: Variable | None, second: Variable | None) -> WeightDifference | None:
-    types = (_type(first), _type(second))
+    before, after = _type(first), _type(second)
     if first is None or second is None or first.shape != second.shape:
-        return WeightDifference(name, *types)
+        return WeightDifference(name, before, after)
     tally = _Tally()
     for start, ours, theirs in _windows(first, second):
         tally.add(start, ours, theirs)
-    if not tally.different and types[0] == types[1]:
+    if not tally.different and before == after:
         return None
     return WeightDifference(
         name,
-        *types,
+        before,
+        after,
         elements=first.size // first.dtype.itemsize,
         different=tally.different,
         greatest=tally.greatest,
@@ -85,9 +87,7 @@ def _compare(name: str, first: Variable | None, second: Variable | None) -> Weig
 
 
 def _type(variable: Variable | None) -> str:
-    if variable is None:
-        return ""
-    return f"{variable.dtype.name}[{','.join(map(str, variable.shape))}]"
+    return "" if variable is None else aval_text(variable.dtype.name, variable.shape)
 
 
 def _unravel(position: int | None, shape: tuple[int, ...]) -> tuple[int, ...] | None:

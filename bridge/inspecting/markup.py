@@ -1,11 +1,14 @@
 """HTML and SVG as trees of `xml.etree`, as text, and the style sheets of the page and of an image.
 
-The text of a page is also well-formed XML, and whatever comes from a file is escaped in it.
+The text of a page is also well-formed XML, and whatever comes from a file is escaped in it; XML has
+no place for control characters and lone surrogates.
 """
 
 from __future__ import annotations
 
 from xml.etree.ElementTree import Element, tostring
+
+from bridge.inspecting.report_facts import printable
 
 __all__ = ["IMAGE_STYLE", "PAGE_STYLE", "element", "to_markup"]
 
@@ -26,7 +29,7 @@ def element(tag: str, *children: str | Element, **attributes: object) -> Element
     made = Element(
         tag,
         {
-            name.rstrip("_").replace("_", "-"): _visible(str(value))
+            name.rstrip("_").replace("_", "-"): printable(str(value), kept="\n")
             for name, value in attributes.items()
             if value is not None
         },
@@ -35,9 +38,9 @@ def element(tag: str, *children: str | Element, **attributes: object) -> Element
         if isinstance(child, Element):
             made.append(child)
         elif len(made):
-            made[-1].tail = (made[-1].tail or "") + _visible(child)
+            made[-1].tail = (made[-1].tail or "") + printable(child, kept="\n")
         else:
-            made.text = (made.text or "") + _visible(child)
+            made.text = (made.text or "") + printable(child, kept="\n")
     return made
 
 
@@ -45,20 +48,6 @@ def to_markup(root: Element) -> str:
     """Return the text of an element, which HTML and XML read alike."""
     text = tostring(root, encoding="unicode", short_empty_elements=False)
     return text.replace("></meta>", " />")  # the only element here that HTML has no end of
-
-
-def _visible(text: str) -> str:
-    """Return a text in which escapes stand for control characters and lone surrogates.
-
-    XML has no place for these.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n " else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 IMAGE_STYLE = (
@@ -99,13 +88,13 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th { text-align: left; font-weight: 500; color: var(--quiet); font-size: 13px; }
 th, td { padding: 4px 16px 4px 0; vertical-align: top; }
 tr + tr td { border-top: 1px solid var(--line); }
-.bars td:first-child { overflow-wrap: anywhere; min-width: 150px; }
+.bars td { white-space: nowrap; }
+.bars td:first-child { overflow-wrap: anywhere; min-width: 150px; white-space: normal; }
 .number { text-align: right; white-space: nowrap; }
-code, .code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
+code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
   font-size: 13px; }
 .bar { height: 8px; min-width: 2px; border-radius: 4px; background: var(--accent); }
 .bars td:last-child { width: 30%; min-width: 120px; vertical-align: middle; }
-.whole { white-space: nowrap; }
 svg { display: block; max-width: 100%; height: auto; }
 svg[width="920"] { min-width: 640px; }
 svg text { fill: var(--text); font-size: 13px; }
@@ -128,5 +117,4 @@ svg text.ontile { fill: #14202b; font-size: 11px; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; color: var(--quiet); font-size: 13px; }
 .legend svg { display: inline-block; vertical-align: -1px; margin-right: 6px; }
 .arrays { display: flex; flex-wrap: wrap; gap: 24px 40px; }
-details summary { cursor: pointer; color: var(--quiet); }
 """

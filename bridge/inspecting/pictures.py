@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
-from bridge.core.mesh_text import axes_text
 from bridge.inspecting.markup import IMAGE_STYLE, element
 from bridge.inspecting.report import FileReport, SignatureReport, TensorReport
-from bridge.inspecting.report_text import aval, size
+from bridge.inspecting.report_facts import aval, counted, size
 from bridge.inspecting.sharding import ArraySharding, ShardingReport
 from xla_call_module.shardings.array_sharding import MeshAxis
 from xla_call_module.versions import RELEASES
@@ -171,8 +170,7 @@ def _wire(side: str, y: float, middle: float) -> Element:
 
 def _variables(signature: SignatureReport, variable_bytes: int, top: float) -> Element:
     x, y, center = _MODULE_X, top + 30, _MODULE_X + _MODULE_WIDTH / 2
-    count = len(signature.parameters)
-    title = f"{count} variable{'s' if count > 1 else ''}"
+    title = counted(len(signature.parameters), "variable")
     tip = f"{center - 4},{top + 9:.1f} {center},{top + 1:.1f} {center + 4},{top + 9:.1f}"
     return element(
         "g",
@@ -351,14 +349,11 @@ def _directions(parts: Sequence[int]) -> tuple[int | None, int | None]:
 
 def draw_sharding_picture(sharding: ShardingReport) -> Element:
     """Draw each array with its parts in colours, and beside it the devices in these colours."""
-    axes = [(axis.name, axis.size) for axis in sharding.mesh]
-    count = math.prod(size for _, size in axes)
-    title = f"{count} devices: {axes_text(axes)}, partitioned by {sharding.partitioner}"
-    drawn = [_line(title, _MARGIN + 12)]
-    width, top = _MARGIN + _LETTER * len(title), float(_MARGIN + _LINE + 8)
+    drawn = [_text(_MARGIN, _MARGIN + 12, sharding.title)]
+    width, top = _MARGIN + _LETTER * len(sharding.title), float(_MARGIN + _LINE + 8)
     for array in sharding.arrays[:_MAX_ARRAYS]:
         caption = f"{array.label}: {array.partition}"
-        drawn.append(_line(caption, top + 12))
+        drawn.append(_text(_MARGIN, top + 12, caption))
         width, top, left = max(width, _MARGIN + _LETTER * len(caption)), top + _LINE, _MARGIN
         bottom = top
         for picture in draw_parts(array, sharding) if array.is_split else ():
@@ -367,21 +362,9 @@ def draw_sharding_picture(sharding: ShardingReport) -> Element:
             bottom = max(bottom, top + float(picture.get("height", 0)))
         width, top = max(width, left), bottom + 16
     if (rest := len(sharding.arrays) - _MAX_ARRAYS) > 0:
-        drawn.append(_line(f"and {rest} other arrays", top + 12))
+        drawn.append(_text(_MARGIN, top + 12, f"and {rest} other arrays"))
         top += _LINE
     width += _MARGIN
-    return element(
-        "svg",
-        element("title", title),
-        element("style", IMAGE_STYLE),
-        element("rect", class_="page", width=f"{width:g}", height=f"{top:g}"),
-        *drawn,
-        viewBox=f"0 0 {width:g} {top:g}",
-        width=f"{width:g}",
-        height=f"{top:g}",
-        xmlns="http://www.w3.org/2000/svg",
-    )
-
-
-def _line(text: str, y: float) -> Element:
-    return element("text", text, x=_MARGIN, y=f"{y:g}")
+    page = element("rect", class_="page", width=f"{width:g}", height=f"{top:g}")
+    style = element("style", IMAGE_STYLE)
+    return _svg(width, top, style, page, *drawn, label=sharding.title)

@@ -32,7 +32,6 @@ from xla_call_module.versions import NEWEST, RELEASES
 
 __all__ = [
     "CheckReport",
-    "ConstantReport",
     "FileReport",
     "ObstacleReport",
     "OrderReport",
@@ -70,6 +69,11 @@ class TensorReport:
     element: str
     used: bool
 
+    @classmethod
+    def of(cls, name: str, spec: TensorSpec, *, used: bool = True) -> TensorReport:
+        """Return the report of a spec."""
+        return cls(name, spec.path, spec.dtype.name, spec.shape, spec.element, used)
+
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
@@ -77,21 +81,6 @@ class CheckReport:
 
     name: str
     sources: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ConstantReport:
-    """A constant that a module stores in full.
-
-    Attributes:
-        type: the tensor type as StableHLO writes it.
-        bytes: the number of bytes of its elements.
-        location: the line of the Python source that it comes from.
-    """
-
-    type: str
-    bytes: int
-    location: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +134,7 @@ class OrderReport:
     obstacles: tuple[ObstacleReport, ...]
     operations: Mapping[str, int]
     custom_calls: tuple[str, ...]
-    constants: tuple[ConstantReport, ...]
+    constants: tuple[Constant, ...]
     constant_bytes: int
     sharding: ShardingReport | None
     needs_devices: str
@@ -322,7 +311,7 @@ def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
         tensorflow=newest([report.tensorflow for report in reports]),
         signatures=reports,
         parameters=_report_parameters(model.variables),
-        metadata=_metadata(model),
+        metadata={key: value for key, value in model.metadata.items() if key != "signatures"},
         writer=writer,
         saved_again=saved_again,
         files=files,
@@ -350,9 +339,12 @@ def _report_signature(
     return SignatureReport(
         key=signature.key,
         function=call.name,
-        inputs=tuple(_report_tensor(*known) for known in inputs_of(signature, call)),
+        inputs=tuple(
+            TensorReport.of(name, spec, used=used)
+            for name, spec, used in inputs_of(signature, call)
+        ),
         outputs=tuple(
-            _report_tensor(*known, True) for known in outputs_of(signature, calls, variables)
+            TensorReport.of(name, spec) for name, spec in outputs_of(signature, calls, variables)
         ),
         platforms=call.platforms,
         calling_convention=call.version,
@@ -391,7 +383,7 @@ def _report_order(call: CallModule) -> OrderReport:
         obstacles=obstacles,
         operations=_most_frequent(names),
         custom_calls=tuple(sorted(targets)),
-        constants=tuple(map(_report_constant, constants)),
+        constants=tuple(constants),
         constant_bytes=constant_bytes,
         sharding=sharding,
         needs_devices=needs_devices,
@@ -403,14 +395,6 @@ def _report_obstacle(obstacle: Obstacle) -> ObstacleReport:
     return ObstacleReport(
         obstacle.release.name, obstacle.reason, obstacle.operation, obstacle.removable
     )
-
-
-def _report_constant(constant: Constant) -> ConstantReport:
-    return ConstantReport(constant.type, constant.size, constant.location)
-
-
-def _report_tensor(name: str, spec: TensorSpec, used: bool) -> TensorReport:  # noqa: FBT001 - of a tuple
-    return TensorReport(name, spec.path, spec.dtype.name, spec.shape, spec.element, used)
 
 
 def _bound(signature: Signature, variables: Sequence[Variable]) -> tuple[str, ...]:
@@ -466,10 +450,6 @@ def newest(names: Sequence[str]) -> str:
     return max(names, key=lambda name: order.index(name) if name in order else len(order))
 
 
-def _metadata(model: SavedModel) -> dict[str, Any]:
-    return {key: value for key, value in model.metadata.items() if key != "signatures"}
-
-
 def _writer(folder: ModelFolder, model: SavedModel) -> tuple[str, bool]:
     """Return the program that wrote the file, and whether TensorFlow saved a file of ours again."""
     version = tensorflow_writer(PROTO_FILE, within=folder)
@@ -481,12 +461,8 @@ def _writer(folder: ModelFolder, model: SavedModel) -> tuple[str, bool]:
 
 def _files(folder: ModelFolder) -> tuple[StoredFile, ...]:
     """Return the regular files below a folder; links are not followed."""
-    files = [
-        StoredFile(name, status.st_size)
-        for name, status in folder.walk()
-        if stat.S_ISREG(status.st_mode)
-    ]
-    return tuple(sorted(files, key=lambda file: file.path))
+    files = sorted(folder.walk())
+    return tuple(StoredFile(n, s.st_size) for n, s in files if stat.S_ISREG(s.st_mode))
 
 
 def _report_warmup(folder: ModelFolder) -> WarmupReport | None:

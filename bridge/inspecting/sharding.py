@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core.mesh_text import draw_mesh
 from xla_call_module.analyses.module_shardings import read_module_shardings
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import InteropError
@@ -85,6 +86,16 @@ class ShardingReport:
     partitioner: str
     mesh: tuple[MeshAxis, ...]
     arrays: tuple[ArraySharding, ...]
+
+    @property
+    def axes(self) -> list[tuple[str, int]]:
+        """The names and sizes of the mesh's axes."""
+        return [(axis.name, axis.size) for axis in self.mesh]
+
+    @property
+    def title(self) -> str:
+        """The mesh in words, with its partitioner."""
+        return f"{draw_mesh(self.axes)[0]} ({self.partitioner})"
 
 
 def read_shardings(call: CallModule, module: Any) -> ShardingReport | None:

@@ -18,7 +18,7 @@ from jax import export
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bridge.core._jax import Shardings, map_orders, replace_shardings
-from bridge.core.mesh_text import axes_text, draw_grid
+from bridge.core.mesh_text import axes_text, draw_mesh
 from savedmodel.model import Cast, Output, Signature, Value
 from xla_call_module._jax import named_shardings
 from xla_call_module.analyses.module_shardings import read_module_shardings
@@ -41,8 +41,6 @@ __all__ = [
     "with_shardings_of_calls",
     "without_shardings",
 ]
-
-_MAX_DEVICES_DRAWN = 64
 
 _Shardings = tuple[Sharding | None, ...]
 
@@ -170,11 +168,7 @@ def check_divides(
 
 def draw_mesh_lines(mesh: AbstractMesh | Mesh) -> list[str]:
     """Return a mesh as lines of text: its axes, then the devices by their place in it."""
-    axes = _axes(mesh)
-    count = math.prod(size for _, size in axes)
-    devices = f"{count} device{'s' if count > 1 else ''}"
-    lines = [f"mesh of {devices}: {axes_text(axes) or 'no axes'}"]
-    return lines if count > _MAX_DEVICES_DRAWN else [*lines, *draw_grid(axes, range(count))]
+    return draw_mesh(_axes(mesh))
 
 
 def _imported(exported: export.Exported) -> export.Exported:

@@ -25,6 +25,7 @@ from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.placing import OnMesh, place_variable
 from savedmodel.model import DEFAULT_SIGNATURE, SavedModel, Signature, Variable
 from xla_call_module.checks import DisabledCheck, unite
+from xla_call_module.dimensions import aval_text
 from xla_call_module.errors import InteropError, ShardingError, StructureError, quote
 from xla_call_module.exported import from_exported
 from xla_call_module.flags import read_flags
@@ -201,9 +202,7 @@ class LoadedSignature:
         as `Variable float32[3,2]`.
         """
         plain = [variable.name for variable in self._model.variables]
-        full = [
-            f"{v.name} {v.dtype.name}[{','.join(map(str, v.shape))}]" for v in self._model.variables
-        ]
+        full = [f"{v.name} {aval_text(v.dtype.name, v.shape)}" for v in self._model.variables]
 
         times, full_times = Counter(plain), Counter(full)
 

@@ -72,7 +72,7 @@ def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", see
         DtypeError: an example has another dtype than the signature.
         FormatError, OSError: as `bridge.inspect`.
 
-    _Inputs:
+    Example:
         >>> import bridge.serving, jax
         >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 3"), "float32")
         >>> bridge.save(jax.export.export(jax.jit(jax.numpy.sin))(x), "my_model")

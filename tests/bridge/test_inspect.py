@@ -249,8 +249,8 @@ def test_a_table_is_as_wide_as_its_widest_cell(large):
     print_report(bridge.inspect(large), console)
     lines = console.file.getvalue().splitlines()
     first, second = (next(line for line in lines if line.startswith(f"{n} ")) for n in ("0", "499"))
-    assert first == "0    float32[33554432]  134.2 MB  25.0%  trainable"
-    assert second == "499  float32[]               4 B   0.0%  trainable"
+    assert first == "0    float32[33554432]  trainable  134.2 MB  25.0%"
+    assert second == "499  float32[]          trainable       4 B   0.0%"
 
 
 def test_the_target_is_what_was_asked_for(tmp_path):

@@ -53,18 +53,18 @@ class Constant:
     """One `stablehlo.constant`.
 
     Attributes:
-        type: as StableHLO writes it, such as `tensor<1000x1000xf32>`.
-        size: bytes of its elements.
-        location: where in the Python source it comes from.
+        type: the tensor type as StableHLO writes it, such as `tensor<1000x1000xf32>`.
+        bytes: the number of bytes of its elements.
+        location: the line of the Python source that it comes from.
     """
 
     type: str
-    size: int
+    bytes: int
     location: str
 
     def __str__(self) -> str:
         """For messages."""
-        return f"{self.type} ({self.size:,} bytes) at {self.location}"
+        return f"{self.type} ({self.bytes:,} bytes) at {self.location}"
 
 
 def check_hoisting(size: object) -> None:

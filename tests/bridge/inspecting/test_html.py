@@ -105,7 +105,7 @@ def test_it_shows_what_the_report_has(page):
         "float32[b,16]",
         "gradient 1",
         "stablehlo.composite at" if ERF == "2.18" else "mhlo.erf",
-        f"Retargeting finds a form for 2.{int(ERF.partition('.')[2]) - 1}",
+        f"`retarget` gives it a form for 2.{int(ERF.partition('.')[2]) - 1}",
         "trainable",
     ):
         assert part in text

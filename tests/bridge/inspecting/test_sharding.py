@@ -132,7 +132,7 @@ def test_the_text_draws_the_mesh(saved):
 
 def test_the_page_draws_the_mesh(saved):
     page = to_html(saved)
-    assert "8 devices: data 4 × &lt;b&gt; 2, partitioned by Shardy" in page
+    assert "mesh of 8 devices: data 4 x &lt;b&gt; 2 (Shardy)" in page
     picture = re.search(r"<svg[^>]*><title>Which part of args\[0\].*?</svg>", page)[0]
     assert re.findall(r"<title>part (\d)</title>", picture) == list("00112233")
 

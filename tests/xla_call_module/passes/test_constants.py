@@ -33,7 +33,7 @@ def exported():
 
 def test_largest_constants(exported):
     first, second = largest_constants(exported.mlir_module_serialized, 2)
-    assert (first.type, first.size) == ("tensor<40x30xf32>", 4800)
+    assert (first.type, first.bytes) == ("tensor<40x30xf32>", 4800)
     assert (second.type, second.size) == ("tensor<8xi8>", 8)
     # JAX 0.8 and older do not say where a constant comes from.
     known = jax.__version_info__ >= (0, 9)

@@ -1,0 +1,207 @@
+"""The facts of a report as text, which the terminal and the page of HTML show alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from xla_call_module.dimensions import aval_text
+
+if TYPE_CHECKING:
+    from bridge.inspecting.cost import CostReport
+    from bridge.inspecting.report import (
+        FileReport,
+        OrderReport,
+        ParameterReport,
+        SignatureReport,
+        TensorReport,
+    )
+    from savedmodel.manifest import Manifest
+
+__all__ = [
+    "ORDER_COLUMNS",
+    "aval",
+    "cost_facts",
+    "cost_title",
+    "counted",
+    "file_facts",
+    "obstacle_text",
+    "order_cells",
+    "parameter_cells",
+    "printable",
+    "readers",
+    "revision_of",
+    "signature_facts",
+    "size",
+    "tensor_rows",
+    "writer_of",
+]
+
+ORDER_COLUMNS = ("module", "bytes", "StableHLO", "convention", "TensorFlow", "operations")
+_UNITS = ("B", "KB", "MB", "GB", "TB")
+
+
+def file_facts(report: FileReport) -> dict[str, str]:
+    """Return the facts of a file by name; those that it has."""
+    facts = {"written by": writer_of(report)}
+    if report.assets:
+        names = ", ".join(f"{file.path} ({size(file.bytes)})" for file in report.assets)
+        facts["assets"] = names
+    if (warmup := report.warmup) is not None:
+        facts["warmup"] = f"{warmup.records} records, {size(warmup.bytes)}, in {warmup.path}"
+    if report.manifest is not None:
+        facts |= _manifest_facts(report.manifest)
+    if report.others:
+        facts["other signatures"] = ", ".join(report.others)
+    if report.flags:
+        facts["TF_XLA_FLAGS"] = " ".join(report.flags)
+    return facts
+
+
+def _manifest_facts(manifest: Manifest) -> dict[str, str]:
+    versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
+    facts = {"manifest": f"{len(manifest.files)} files", "made with": versions}
+    if manifest.source is not None:
+        facts["source"] = revision_of(manifest.source)
+    if target := manifest.request.get("target"):
+        facts["made of"] = str(target)
+    return facts
+
+
+def revision_of(source: Mapping[str, Any]) -> str:
+    """Return the source revision of a manifest as text."""
+    changed = source.get("changed")
+    said = ", perhaps with changes" if changed is None else ", with changes" * bool(changed)
+    return f"revision {source.get('revision')}{said}"
+
+
+def writer_of(report: FileReport) -> str:
+    """Return the programs that wrote the file."""
+    return f"jax-tf-bridge, then {report.writer}" if report.saved_again else report.writer
+
+
+def readers(tensorflow: str) -> str:
+    """Return the sentence about the oldest TensorFlow that reads a file or a signature."""
+    if tensorflow.startswith(">"):
+        return f"readable by no TensorFlow up to {tensorflow.removeprefix('> ')}"
+    return f"readable from TensorFlow {tensorflow} on"
+
+
+def signature_facts(signature: SignatureReport) -> dict[str, str]:
+    """Return the facts of a signature by name."""
+    checks = [f"{check.name} (by {' and '.join(check.sources)})" for check in signature.checks]
+    devices = str(signature.devices)
+    if several := [order.needs_devices for order in signature.orders if order.needs_devices]:
+        devices += f"; one device, as in TensorFlow, cannot run {several[0]}"
+    facts = {
+        "platforms": ", ".join(signature.platforms) or "any",
+        "disabled checks": ", ".join(checks) or "none",
+        "custom calls": ", ".join(signature.custom_calls) or "none",
+        "gradients": f"order {signature.gradient_order}" if signature.gradient_order else "none",
+        "devices": devices,
+    }
+    if signature.batch_buckets:
+        facts["batch buckets"] = ", ".join(map(str, signature.batch_buckets))
+    return facts
+
+
+def tensor_rows(signature: SignatureReport) -> list[tuple[str, ...]]:
+    """Return the role, name, type and path of each input and output, and a note."""
+    return [
+        (role, tensor.name, aval(tensor), tensor.path, "" if tensor.used else "unused")
+        for role, tensors in (("in", signature.inputs), ("out", signature.outputs))
+        for tensor in tensors
+    ]
+
+
+def order_cells(order: OrderReport) -> tuple[str, ...]:
+    """Return the row of a module under `ORDER_COLUMNS`."""
+    return (
+        f"{order.title}: {order.function}",
+        size(order.module_bytes),
+        order.stablehlo,
+        str(order.calling_convention),
+        order.tensorflow,
+        str(sum(order.operations.values())),
+    )
+
+
+def obstacle_text(order: OrderReport) -> str:
+    """Return why the release just below the oldest one that runs a module does not, or nothing."""
+    if not order.obstacles:
+        return ""
+    last = order.obstacles[-1]
+    where = f" ({last.operation})" if last.operation not in last.reason else ""
+    cure = f"; `retarget` gives it a form for {last.tensorflow}" if last.removable else ""
+    return f"{order.title}: not in TensorFlow {last.tensorflow}: {last.reason}{where}{cure}"
+
+
+def parameter_cells(parameter: ParameterReport) -> tuple[str, ...]:
+    """Return the name, type and kind of a variable, its size, and its share of all of them."""
+    kind = "trainable" if parameter.trainable else "fixed"
+    return (
+        parameter.name,
+        aval_text(parameter.dtype, parameter.shape),
+        "constant" if parameter.constant else kind,
+        size(parameter.bytes),
+        f"{parameter.share:.1%}",
+    )
+
+
+def cost_title(cost: CostReport) -> str:
+    """Return the signature, order and platform of a cost."""
+    order = f"gradient {cost.order}" if cost.order else "function"
+    return f"Signature {cost.signature}, {order} on {cost.platform}"
+
+
+def cost_facts(cost: CostReport) -> dict[str, str]:
+    """Return the figures of a cost by name."""
+    sizes = ", ".join(f"{name} = {value}" for name, value in cost.sizes.items())
+    counts = {"FLOPs": cost.flops, "transcendentals": cost.transcendentals}
+    memory = {
+        "bytes accessed": cost.bytes_accessed,
+        "arguments": cost.argument_bytes,
+        "results": cost.result_bytes,
+        "temporaries": cost.temporary_bytes,
+        "peak memory": cost.peak_bytes,
+    }
+    return {
+        "sizes": sizes or "all static",
+        **{name: "unknown" if n is None else f"{n:,.0f}" for name, n in counts.items()},
+        **{name: "unknown" if n is None else size(n) for name, n in memory.items()},
+        "counted": "as XLA compiled it" if cost.compiled else "before XLA has optimized it",
+    }
+
+
+def aval(tensor: TensorReport) -> str:
+    """Return dtype and shape as JAX prints them, with the dtype in JAX where it is another."""
+    element = f" ({tensor.element})" if tensor.element else ""
+    return aval_text(tensor.dtype, tensor.shape) + element
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as text, such as `1.5 MB`."""
+    for unit in _UNITS:
+        if count < 1000 or unit == _UNITS[-1]:
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural for all but one."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def printable(text: str, *, kept: str = "") -> str:
+    """Return the text with escapes for control characters, which a terminal would obey.
+
+    Args:
+        text: any text, such as a name from a file.
+        kept: the control characters that stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
+    )
