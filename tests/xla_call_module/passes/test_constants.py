@@ -34,7 +34,7 @@ def exported():
 def test_largest_constants(exported):
     first, second = largest_constants(exported.mlir_module_serialized, 2)
     assert (first.type, first.bytes) == ("tensor<40x30xf32>", 4800)
-    assert (second.type, second.size) == ("tensor<8xi8>", 8)
+    assert (second.type, second.bytes) == ("tensor<8xi8>", 8)
     # JAX 0.8 and older do not say where a constant comes from.
     known = jax.__version_info__ >= (0, 9)
     assert ("test_constants.py:" if known else "an unknown place") in first.location
@@ -97,7 +97,7 @@ def test_hoisting_out_of_loops_and_functions():
     exported = jax.export.export(jax.jit(function), platforms=("cuda", "cpu"))(spec)
     hoisted, values = _hoist(from_exported(exported), from_bytes=1000)
     assert sorted(value.shape for value in values.values()) == [(30, 40), (40, 30)]
-    assert not [c for c in largest_constants(hoisted.module, 9) if c.size >= 1000]
+    assert not [c for c in largest_constants(hoisted.module, 9) if c.bytes >= 1000]
     x = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32)
     with tf.device("/CPU:0"):
         operands = [tf.constant(x), *map(tf.constant, values.values())]
