@@ -151,7 +151,7 @@ def manual(tmp_path_factory):
 
 def test_what_one_device_cannot_run_is_said(manual, saved):
     """In text, JSON and HTML; what XLA partitions by itself runs on one."""
-    operation = re.compile(r"^jax\.shard_map at .*test_sharding_report\.py:\d+$")
+    operation = re.compile(r"^jax\.shard_map at .*test_sharding\.py:\d+$")
     order = manual.signatures[0].orders[0]
     assert operation.match(order.needs_devices)
     assert operation.match(manual.to_json()["signatures"][0]["orders"][0]["needs_devices"])

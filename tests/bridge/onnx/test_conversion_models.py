@@ -134,7 +134,9 @@ def test_bits_that_only_xla_has_are_refused():
     def function(key):
         return jax.random.uniform(jax.random.wrap_key_data(key, impl="rbg"), (3,))
 
-    with pytest.raises(bridge.InteropError, match=r"rng_bit_generator.*test_models\.py:\d+"):
+    with pytest.raises(
+        bridge.InteropError, match=r"rng_bit_generator.*test_conversion_models\.py:\d+"
+    ):
         check(function, np.zeros(4, np.uint32))
 
 

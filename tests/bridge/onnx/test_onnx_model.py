@@ -111,7 +111,7 @@ def test_branches(index):
 
 
 def test_an_unknown_operation_names_its_line():
-    with pytest.raises(bridge.InteropError, match=r"stablehlo\.fft at .*test_model\.py:\d+"):
+    with pytest.raises(bridge.InteropError, match=r"stablehlo\.fft at .*test_onnx_model\.py:\d+"):
         check(lambda x: jnp.fft.rfft(x).real, np.ones(4, np.float32))
 
 
