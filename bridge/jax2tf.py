@@ -26,7 +26,7 @@ from bridge.calling_tf.calls import CalledFunction, CallOptions
 from bridge.calling_tf.eager_calls import call_eagerly, with_eager_gradient
 from bridge.calling_tf.results import DynamicShapeError, returning
 from bridge.chains.orders import ChainOptions
-from bridge.convert import Converted, Tracer
+from bridge.converting.converted_function import ConvertedFunction, FunctionSource
 from bridge.converting.gradient import GradientOptions
 from bridge.core._jax import is_staging, polymorphic_shape_class, transformation_query
 from bridge.core._tf import annotate_sharding
@@ -121,8 +121,8 @@ def convert(
         if not isinstance(value, _Default):
             _check_deprecated(name, value)
     _check_callable(fun_jax)
-    converted = Converted(
-        Tracer(
+    converted = ConvertedFunction(
+        FunctionSource(
             fun_jax,
             specify=partial(
                 specify_as_jax2tf,

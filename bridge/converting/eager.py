@@ -46,22 +46,22 @@ _DTYPES = (*_INTEGERS, "float16", "bfloat16", "float32", "complex64")
 
 
 class EagerCalls:
-    """Tells of calls whether JAX may run them."""
+    """The state that decides which calls JAX may run itself."""
 
     __slots__ = ("_asked_device", "_is_eager", "_is_free", "_may_record", "_tensor")
 
     def __init__(self) -> None:
-        """Look for what is asked at each call."""
+        """Look up the queries that each call makes."""
         self._asked_device = device_query()
         self._may_record = recording_query()
         self._is_eager, self._is_free = tf.executing_eagerly, transformation_query()
         self._tensor = _eager_tensor_class()
 
     def view(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Views | None:
-        """The arguments, where they are tensors and variables and nothing but JAX is needed.
+        """Return views of the arguments where JAX may run the call; otherwise None.
 
-        It is not where a graph is built, a tape watches, JAX is tracing, or another device than
-        the CPU is asked for.
+        It may not where an argument is neither a tensor nor a variable, a graph is built, a tape
+        watches, JAX is tracing, or another device than the CPU is asked for.
         """
         if not self._is_eager() or self._may_record() or not self._is_free():
             return None
@@ -69,7 +69,7 @@ class EagerCalls:
             return None
         try:
             leaves, tree = tree_util.tree_flatten((args, kwargs))
-        except ValueError:  # which is refused where tensors are made of them
+        except ValueError:  # refused where tensors are made of them
             return None
         arrays: list[np.ndarray[Any, Any]] = []
         key: list[Hashable] = [tree]
@@ -83,7 +83,7 @@ class EagerCalls:
             except (TypeError, ValueError, tf.errors.OpError):  # a resource, or bfloat16[]
                 return None
             if array.dtype.itemsize > 4 and is_narrowed(array.dtype):
-                return None  # for its values to be looked at
+                return None  # so that its values are checked
             arrays.append(array)
             key += array.shape, array.dtype
         return arrays, key
@@ -96,13 +96,13 @@ def _eager_tensor_class() -> type:
 
 
 def to_runner(exported: export.Exported, call: CallModule) -> Runner | None:
-    """A function that runs a call in JAX; None where only TensorFlow can.
+    """Return a function that runs a call in JAX; None where only TensorFlow can.
 
     Args:
-        exported: what the call was made of.
-        call: its module is what is run.
+        exported: the `Exported` that the call was made of.
+        call: the call, whose module is run.
     """
-    if not _is_able(call) or flags_in_force().given:
+    if not _is_supported(call) or flags_in_force().given:
         return None
     kinds = [device.device_type for device in tf.config.list_logical_devices()]
     if kinds != ["CPU"]:
@@ -123,7 +123,7 @@ class _Computation:
     """The compiled part of a call, equal to others with the same module."""
 
     def __init__(self, exported: export.Exported, call: CallModule) -> None:
-        """Nothing is compiled yet."""
+        """Compile nothing yet."""
         self._call = to_module_call(call, "cpu")
         self._key = (call.module, call.kept, str(exported.in_avals), str(exported.out_avals))
         self._exported = cut_vjp(exported, 0)  # which would keep the user's function
@@ -135,7 +135,7 @@ class _Computation:
         return hash(self._key)
 
     def to_function(self) -> Callable[..., Sequence[jax.Array]]:
-        """The function of the flat arguments, whole and opaque to JAX."""
+        """Return the function of the flat arguments, whole and opaque to JAX."""
         module, kept, *_ = self._key
         if (call := self._call) is not None:
             return lambda *args: call(*(args[index] for index in kept))
@@ -153,8 +153,8 @@ def _compiled(computation: _Computation, device: jax.Device) -> Any:
     return jax.jit(computation.to_function(), in_shardings=here, out_shardings=here)
 
 
-def _is_able(call: CallModule) -> bool:
-    """Whether it is a call that JAX runs like TensorFlow, with the same checks in force."""
+def _is_supported(call: CallModule) -> bool:
+    """Return whether JAX runs a call like TensorFlow, with the same checks in force."""
     return (
         "cpu" in call.platforms
         and call.nr_devices == 1

@@ -32,9 +32,9 @@ class ModuleCall:
 
     Attributes:
         module: the portable artifact.
-        platform_index: the place of the platform among those of the module; None where it takes
-            none.
-        results: shapes and dtypes.
+        platform_index: the index of the platform among those of the module; None where the module
+            takes no platform index.
+        results: the shape and dtype of each result.
     """
 
     module: bytes
@@ -42,22 +42,22 @@ class ModuleCall:
     results: tuple[jax.ShapeDtypeStruct, ...]
 
     def __call__(self, *operands: Any) -> list[Any]:
-        """The results; what the module takes comes in its order."""
-        found: list[Any] = _CALL.bind(*operands, call=self)
-        return found
+        """Return the results; the operands come in the order of the module."""
+        results: list[Any] = _CALL.bind(*operands, call=self)
+        return results
 
 
 def to_module_call(call: CallModule, platform: str) -> ModuleCall | None:
-    """The call on a platform that it was lowered for; None where JAX has more to do.
+    """Return the call on a platform; None where shapes are symbolic or there is a mesh.
 
     Args:
-        call: one for one device, whose dtypes are those of the module.
-        platform: JAX's name.
+        call: a call for one device, with the dtypes of its module.
+        platform: the platform, by the name of `jax.export`; one that the call was lowered for.
     """
     shapes = [spec.shape for spec in (*call.args, *call.results)]
     if not all(shape is not None and all(isinstance(d, int) for d in shape) for shape in shapes):
         return None
-    if mentions(call.module, [b"mesh"]):  # the symbol of one
+    if mentions(call.module, [b"mesh"]):  # the symbol of a mesh
         return None
     results: Any = ((spec.shape, spec.dtype.numpy) for spec in call.results)
     return ModuleCall(
@@ -79,17 +79,14 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, call: ModuleCall) -> S
     name = mlir.merge_mlir_modules(into.module, "exported", module, dst_symtab=into.symbol_table)
     given = list(operands)
     if call.platform_index is not None:
-        index = dense_elements(np.asarray(call.platform_index, np.int32), _int32())
+        int32 = ir.IntegerType.get_signless(32)
+        index = dense_elements(np.asarray(call.platform_index, np.int32), int32)
         given.insert(0, stablehlo.ConstantOp(index).result)
     return list(func.CallOp(type_.results, ir.FlatSymbolRefAttr.get(name), given).results)
 
 
-def _int32() -> Any:
-    return ir.IntegerType.get_signless(32)
-
-
 def _define() -> Primitive:
-    """The primitive, with what JAX asks of one that is only compiled."""
+    """Return the primitive, with the rules that JAX needs to compile it."""
     primitive = Primitive("stablehlo_module")
     primitive.multiple_results = True
     primitive.def_abstract_eval(_results_of)

@@ -38,10 +38,10 @@ class Defaults:
     """The parameters of a function that may be left out.
 
     Attributes:
-        values: their defaults.
-        positional: all parameters that may be passed by position, in order.
-        required: how many of these have no default.
-        by_name: those parameters that may be passed by name.
+        values: the default of each parameter that has one.
+        positional: the names of all parameters that may be passed by position, in order.
+        required: the number of those without a default.
+        by_name: the names of all parameters that may be passed by name.
     """
 
     values: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Defaults:
     def leave_out(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """The arguments of a call without those that are the function's own defaults.
+        """Return the arguments of a call without those that are the function's own defaults.
 
         tf.function passes every default, and what the function reads in Python, such as
         `training=False`, would arrive as an array.
@@ -80,7 +80,7 @@ class Defaults:
 
 
 def read_defaults(signature: inspect.Signature | None) -> Defaults | None:
-    """The defaults of a function with a signature; None where it has none."""
+    """Return the defaults of a function with a signature; None where it has none."""
     if signature is None:
         return None
     parameters = signature.parameters.values()
@@ -97,7 +97,7 @@ def read_defaults(signature: inspect.Signature | None) -> Defaults | None:
 
 
 def signature_of(fun: Any) -> inspect.Signature | None:
-    """The signature of a function, or None."""
+    """Return the signature of a function; None where it has none."""
     try:
         return inspect.signature(fun)
     except (TypeError, ValueError):  # a builtin, which tells nothing

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,65 +19,56 @@ from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError, InteropError, quote
 from xla_call_module.exported import argument_paths
 
-__all__ = ["Arguments", "TooLargeError", "plain_structure", "read_arguments"]
+__all__ = ["TooLargeError", "describe", "plain_structure", "read_arguments", "static_shapes"]
 
 # What is to JAX like a Python scalar, by the kind of its dtype.
 _WEAK = {"b": bool, "i": int, "f": float, "c": complex}
-
-
 _WIDE = (tf.int64, tf.uint64, tf.float64, tf.complex128)
 
 
 class TooLargeError(ArgumentError, OverflowError):
-    """A Python integer has no place in the dtype that it gets; JAX has an OverflowError."""
+    """A Python integer does not fit into the dtype that it gets; JAX raises an OverflowError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """The flat arguments of one call.
+def static_shapes(tensors: Sequence[tf.Tensor]) -> list[tuple[int | None, ...] | None]:
+    """Return the static shapes of tensors, with None for an unknown dimension or rank."""
+    return [None if x.shape.rank is None else tuple(x.shape.as_list()) for x in tensors]
 
-    Attributes:
-        tensors: one for each leaf of `(args, kwargs)`; typed PRNG keys as their key data.
+
+def describe(
+    tensors: Sequence[tf.Tensor], tree: tree_util.PyTreeDef, origins: tuple[Any, ...]
+) -> list[ArgumentSpec]:
+    """Return the specs of the arguments as JAX sees them.
+
+    Args:
+        tensors: the flat arguments; typed PRNG keys as their key data.
         tree: the structure of `(args, kwargs)`.
-        origins: for each leaf the class of the array or Python scalar that it was, that of the
+        origins: for each leaf the class of the array or Python scalar that it was, the class of the
             scalar for a weakly typed JAX array, the dtype of the typed PRNG key that it was, or
             None; empty where all were tensors.
+
+    Raises:
+        DtypeError: JAX has no dtype like that of a tensor; the message has its path.
     """
-
-    tensors: list[tf.Tensor]
-    tree: tree_util.PyTreeDef
-    origins: tuple[Any, ...] = ()
-
-    @property
-    def shapes(self) -> list[tuple[int | None, ...] | None]:
-        """The tensors' static shapes."""
-        return [None if x.shape.rank is None else tuple(x.shape.as_list()) for x in self.tensors]
-
-    def describe(self) -> list[ArgumentSpec]:
-        """The specs of the arguments as JAX sees them.
-
-        Raises:
-            DtypeError: a tensor's dtype is none of JAX's, with its path.
-        """
-        origins = self.origins or (None,) * len(self.tensors)
-        specs = []
-        for path, tensor, shape, origin in zip(
-            argument_paths(self.tree), self.tensors, self.shapes, origins, strict=True
-        ):
-            if origin is None or isinstance(origin, type):
-                dtype = dtype_from_name(tensor.dtype.name, where=path).numpy
-                specs.append(ArgumentSpec(path, shape, dtype, origin))
-            else:
-                trailing = key_data_aval(jax.ShapeDtypeStruct((), origin)).ndim
-                logical = None if shape is None else shape[: len(shape) - trailing]
-                specs.append(ArgumentSpec(path, logical, origin, jax.Array))
-        return specs
+    specs = []
+    for path, tensor, shape, origin in zip(
+        argument_paths(tree), tensors, static_shapes(tensors), origins or (None,) * len(tensors),
+        strict=True,
+    ):  # fmt: skip
+        if origin is None or isinstance(origin, type):
+            dtype = dtype_from_name(tensor.dtype.name, where=path).numpy
+            specs.append(ArgumentSpec(path, shape, dtype, origin))
+        else:
+            trailing = key_data_aval(jax.ShapeDtypeStruct((), origin)).ndim
+            logical = None if shape is None else shape[: len(shape) - trailing]
+            specs.append(ArgumentSpec(path, logical, origin, jax.Array))
+    return specs
 
 
 def read_arguments(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], *, wide: bool = False
 ) -> tuple[list[tf.Tensor], tuple[Any, ...]]:
-    """The flat arguments of a call as tensors, and what two calls share that need the same module.
+    """Return the flat arguments of a call as tensors, and the key of the module that they need.
 
     Every call comes through here, after the last run of the op has cooled the processor's caches.
 
@@ -88,7 +78,7 @@ def read_arguments(
         wide: whether Python numbers keep 64 bits, whatever JAX is set to.
 
     Returns:
-        `Arguments.tensors`, and a key that begins with `Arguments.tree` and `Arguments.origins`.
+        The tensors, and a key that begins with the `tree` and the `origins` that `describe` takes.
 
     Raises:
         ArgumentError: a leaf is nothing that TensorFlow makes a tensor of, with its path.
@@ -113,10 +103,10 @@ def read_arguments(
 def plain_structure(
     tree: tree_util.PyTreeDef,
 ) -> tuple[tree_util.PyTreeDef, tuple[int, ...] | None]:
-    """The structure with Python's containers alone, and the order that its leaves have there.
+    """Return the structure with Python's containers alone, and the order of its leaves there.
 
     Args:
-        tree: that of arguments, which may have TensorFlow's containers where they are pytrees.
+        tree: the structure of arguments; it has TensorFlow's containers where those are pytrees.
 
     Returns:
         For each leaf its index in `tree`; None where nothing changes.
@@ -129,12 +119,12 @@ def plain_structure(
 def _convert(
     arguments: Any, *, wide: bool
 ) -> tuple[list[tf.Tensor], tree_util.PyTreeDef, tuple[Any, ...]]:
-    """Tensors, their structure and their origins."""
+    """Return tensors, their structure and their origins."""
     leaves, tree = tree_util.tree_flatten(without_containers(arguments))
     tensors, origins = [], []
     for index, leaf in enumerate(leaves):
-        if not wide and (known := _known(leaf)) is not None:
-            check_narrowing(known, argument_paths(tree)[index])
+        if not wide and (numbers := _numbers_of(leaf)) is not None:
+            check_narrowing(numbers, argument_paths(tree)[index])
         try:
             tensor, origin = _to_tensor(leaf, wide=wide)
         except OverflowError as error:
@@ -156,13 +146,10 @@ def _convert(
     return tensors, tree, tuple(origins)
 
 
-def _known(leaf: Any) -> np.ndarray[Any, Any] | None:
-    """A number, or an array of 64 bits."""
-    if type(leaf) in (float, complex):
-        return np.asarray(leaf)
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        return np.asarray(leaf) if leaf.dtype.itemsize > 4 else None
-    return None
+def _numbers_of(leaf: Any) -> np.ndarray[Any, Any] | None:
+    """Return a Python number or an array of 64 bits as an array; None for anything else."""
+    is_array = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.itemsize > 4
+    return np.asarray(leaf) if is_array or type(leaf) in (float, complex) else None
 
 
 def _to_tensor(leaf: Any, *, wide: bool) -> tuple[tf.Tensor, Any]:

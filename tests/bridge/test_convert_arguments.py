@@ -7,7 +7,6 @@ import enum
 import functools
 import sys
 from collections import OrderedDict, defaultdict
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +17,7 @@ import tensorflow as tf
 from jax import export
 
 import bridge
+from bridge.converting import converted_function
 from tests.bridge.models import bit_patterns
 from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
@@ -358,10 +358,7 @@ class TestDefaults:
             converted(*args, **kwargs)
 
     def test_static_arguments_are_noticed_without_the_gate(self, monkeypatch):
-        # `bridge.convert` is the function; the module of the same name is behind it
-        monkeypatch.setattr(
-            import_module("bridge.convert"), "static_parameters", lambda fun: ((), ())
-        )
+        monkeypatch.setattr(converted_function, "static_parameters", lambda fun: ((), ()))
         with pytest.raises(StructureError, match=r"some of its arguments are static\. To do: bind"):
             bridge.convert(jax.jit(lambda x, n: x, static_argnums=1))(1.0, 3)
 

@@ -28,6 +28,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.calling_tf.variables",
         "bridge.calling_tf.xla_lowering",
         "bridge.convert",
+        "bridge.converting.converted_function",
         "bridge.converting.eager",
         "bridge.converting.tensors",
         "bridge.converting.gradient",
