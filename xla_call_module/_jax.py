@@ -2,9 +2,9 @@
 
 The first is MLIR without JAX. `jax.extend.mlir`, the public way to it, hands on what jaxlib has
 (https://docs.jax.dev/en/latest/jax.extend.html), but importing it imports all of JAX, which takes
-longer, and more memory, than looking at a file does. So `ir`, `func` and `PassManager`, and what is
-done to portable artifacts, come from jaxlib as they do there, and from `jax.extend.mlir` where
-jaxlib has them in other places. The gate can go when that can be imported alone.
+longer, and more memory, than looking at a file does. So `ir`, `func`, `sdy` and `PassManager`, and
+what is done to portable artifacts, come from jaxlib as they do there, and from `jax.extend.mlir`
+where jaxlib has them in other places. The gate can go when that can be imported alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from xla_call_module.errors import VersionError, private_name
 
 try:
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import func
+    from jaxlib.mlir.dialects import func, sdy
     from jaxlib.mlir.passmanager import PassManager
 except ImportError:
     from jax.extend.mlir import ir  # type: ignore[no-redef]
-    from jax.extend.mlir.dialects import func  # type: ignore[no-redef]
+    from jax.extend.mlir.dialects import func, sdy  # type: ignore[no-redef]
     from jax.extend.mlir.passmanager import PassManager
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "pytree_classes",
     "refine_module",
     "register_stablehlo_passes",
+    "sdy",
     "serialize_artifact",
     "serialized_dimensions",
     "survive_forks",

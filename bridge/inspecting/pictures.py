@@ -11,7 +11,7 @@ from bridge.inspecting.markup import IMAGE_STYLE, element
 from bridge.inspecting.report import FileReport, SignatureReport, TensorReport
 from bridge.inspecting.report_facts import aval, counted, size
 from bridge.inspecting.sharding import ArraySharding, ShardingReport
-from xla_call_module.shardings.array_sharding import MeshAxis
+from xla_call_module.shardings.mesh_placement import MeshAxis
 from xla_call_module.versions import RELEASES
 
 __all__ = [

@@ -20,7 +20,8 @@ from bridge.core.mesh_text import draw_mesh
 from xla_call_module.analyses.module_shardings import read_module_shardings
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import InteropError
-from xla_call_module.shardings.array_sharding import REPLICATED, Mesh, MeshAxis, Sharding
+from xla_call_module.shardings.array_sharding import REPLICATED, Sharding
+from xla_call_module.shardings.mesh_placement import Mesh, MeshAxis
 from xla_call_module.shardings.sharding_text import sharding_from_text
 from xla_call_module.stablehlo.modules import open_module, serialize_module
 

@@ -26,7 +26,7 @@ from xla_call_module.call import CallModule
 from xla_call_module.errors import ShardingError
 from xla_call_module.exported import argument_paths, result_paths
 from xla_call_module.passes.remeshing import read_meshes, remesh_module
-from xla_call_module.shardings import array_sharding
+from xla_call_module.shardings import mesh_placement
 from xla_call_module.shardings.array_sharding import REPLICATED, TILED, Sharding, name_axes, place
 from xla_call_module.shardings.sharding_jax import mesh_from_jax, sharding_to_jax
 from xla_call_module.stablehlo.modules import open_module
@@ -199,7 +199,7 @@ def _to_mesh(exported: export.Exported, saved: AbstractMesh, mesh: AbstractMesh)
 
 def _remeshed_module(exported: export.Exported, saved: AbstractMesh, mesh: AbstractMesh) -> bytes:
     old, new = (
-        array_sharding.Mesh(tuple(array_sharding.MeshAxis(name, size) for name, size in _axes(one)))
+        mesh_placement.Mesh(tuple(mesh_placement.MeshAxis(name, size) for name, size in _axes(one)))
         for one in (saved, mesh)
     )
     try:
@@ -343,14 +343,14 @@ def _to_named(
     if placement is None or not placement.mesh.axes:
         placement = _placement_on(mesh, sharding, where, count)
     # JAX has no word for what is split and may be split further.
-    dims = tuple(array_sharding.DimAxes(dim.names) for dim in placement.dims)
+    dims = tuple(mesh_placement.DimAxes(dim.names) for dim in placement.dims)
     named = sharding_to_jax(place(dataclasses.replace(placement, dims=dims), len(dims)))
     return named if isinstance(named, NamedSharding) else None
 
 
 def _placement_on(
     mesh: AbstractMesh, sharding: Sharding, where: str, count: int
-) -> array_sharding.Placement:
+) -> mesh_placement.Placement:
     try:
         if mesh.size == count:
             return name_axes(sharding, mesh_from_jax(mesh), sharding.rank or 0)

@@ -20,6 +20,7 @@ import savedmodel
 from tests.bridge.pytrees import read_meta_graph
 from tests.jax_versions import GRADIENTS_FOR_GSPMD, KEEPS_NAMES_OF_AXES
 from tests.policy.source import ROOT
+from tests.xla_call_module.sharding_strategies import device_indices, shard_shape
 from xla_call_module.analyses.infer_signature import infer_signature
 from xla_call_module.errors import ShardingError
 from xla_call_module.shardings.sharding_protos import sharding_from_proto
@@ -139,8 +140,8 @@ def test_shardings_of_a_file_of_jax2tf(foreign_file, partitioner):
     assert call.nr_devices == 8
     of_b, of_w, of_x = (spec.sharding for spec in call.args)
     assert of_b.is_fully_replicated
-    assert of_w.device_indices((16, 8))[3] == (slice(None), slice(4, 8))
-    assert of_x.shard_shape(X.shape) == (2, 16)
+    assert device_indices(of_w, (16, 8))[3] == (slice(None), slice(4, 8))
+    assert shard_shape(of_x, X.shape) == (2, 16)
     assert (of_w.placement is not None) == partitioner
 
 
@@ -383,7 +384,7 @@ def test_on_one_device_nothing_is_shown():
 def test_the_messages_say_what_the_exported_says(saved):
     function, _ = _functions(saved)
     found = [
-        sharding_from_proto(node.attr["sharding"].s).device_indices((8, 16))[5]
+        device_indices(sharding_from_proto(node.attr["sharding"].s), (8, 16))[5]
         for node in function
         if node.op == "XlaSharding" and node.input[0] == "x"
     ]

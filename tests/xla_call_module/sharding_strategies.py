@@ -1,14 +1,16 @@
-"""Random shardings, in JAX's form and in XLA's."""
+"""Random shardings, in JAX's form and in XLA's, and what their devices have."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from xla_call_module.shardings.array_sharding import iota_order, listed_order, tiled
+from xla_call_module.shardings.array_sharding import tiled
+from xla_call_module.shardings.device_order import iota_order, listed_order
 
 _NAMES = ("a", "b", "c", "d")
 _TYPES = (AxisType.Auto, AxisType.Explicit)
@@ -77,3 +79,24 @@ def array_of(sharding, rank):
         names = entry if isinstance(entry, tuple) else (entry,)
         shape.append(2 * int(np.prod([sizes.get(name, 1) for name in names])))
     return tuple(shape)
+
+
+def shard_shape(sharding, shape):
+    """The shape of one device's part."""
+    return tuple(
+        size // count for size, count in zip(shape, sharding.parts(len(shape)), strict=True)
+    )
+
+
+def device_indices(sharding, shape):
+    """The part of each device, as `jax.sharding.Sharding.devices_indices_map` has it."""
+    slices = [
+        [slice(None)] if count == 1 else [slice(i * size, (i + 1) * size) for i in range(count)]
+        for count, size in zip(
+            sharding.parts(len(shape)), shard_shape(sharding, shape), strict=True
+        )
+    ]
+    numbers = sharding.order.devices() if sharding.order else range(sharding.num_devices)
+    copies = len(numbers) // math.prod(map(len, slices))
+    indices = (index for index in itertools.product(*slices) for _ in range(copies))
+    return dict(sorted(zip(numbers, indices, strict=True)))

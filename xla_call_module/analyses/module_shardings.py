@@ -1,4 +1,4 @@
-"""Which shardings a module says of its own arguments and results.
+"""The shardings that a module says of its own arguments and results.
 
 JAX writes them in Shardy's dialect, which becomes attributes of StableHLO when the module is
 written once more, or with the older partitioner as XLA's text.
@@ -9,24 +9,29 @@ Source: https://openxla.org/shardy; xla/service/spmd/shardy/constants.h.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from xla_call_module._jax import ir
 from xla_call_module.errors import InteropError
-from xla_call_module.shardings.array_sharding import Mesh, Sharding, place
+from xla_call_module.shardings.array_sharding import Sharding, place
+from xla_call_module.shardings.mesh_placement import Mesh
 from xla_call_module.shardings.sharding_text import sharding_from_text
-from xla_call_module.shardings.shardy import MESH_TEXT, mesh_from_shardy, placement_from_shardy
+from xla_call_module.shardings.shardy import mesh_from_shardy, placement_from_shardy
+from xla_call_module.stablehlo.attributes import dictionary
 from xla_call_module.stablehlo.modules import TensorType, find_main, read_main
+from xla_call_module.stablehlo.serialized_shardings import (
+    MESHES,
+    SHARDING,
+    shardy_meshes,
+    shardy_texts,
+)
 
 __all__ = ["ModuleShardings", "read_module_shardings"]
 
 _DEVICES = "mhlo.num_partitions"
 _TEXT = "mhlo.sharding"
-_FRONTEND = "mhlo.frontend_attributes"
-_NAMED_MESH = re.compile(rf'([\w.$]+|"[^"]*") = (#sdy\.{MESH_TEXT})')
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +39,13 @@ class ModuleShardings:
     """The shardings that a module states.
 
     Attributes:
-        nr_devices: for how many devices it is.
-        arguments: for each argument but the platform index; None where it says nothing, or nothing
-            that this package has a value for.
-        results: the same.
-        argument_texts: for each argument XLA's text of its sharding; empty where there is none.
-        result_texts: the same.
-        meshes: those that it names, but for what JAX does not make.
+        nr_devices: the number of devices that it is for.
+        arguments: the sharding of each argument but the platform index; None where it says nothing,
+            or nothing that this package has a value for.
+        results: the sharding of each result; None as above.
+        argument_texts: XLA's text of the sharding of each argument; empty where there is none.
+        result_texts: XLA's text of the sharding of each result; empty where there is none.
+        meshes: the meshes that it names, but for those that JAX does not make.
     """
 
     nr_devices: int
@@ -52,7 +57,7 @@ class ModuleShardings:
 
 
 def read_module_shardings(module: Any) -> ModuleShardings:
-    """The shardings of a parsed module's `main`."""
+    """Return the shardings of a parsed module's `main`."""
     main, types = find_main(module), read_main(module)
     attributes = module.operation.attributes
     devices = int(ir.IntegerAttr(attributes[_DEVICES]).value) if _DEVICES in attributes else 1
@@ -64,14 +69,14 @@ def read_module_shardings(module: Any) -> ModuleShardings:
         nr_devices=devices,
         arguments=_read_all(arguments, types.args, meshes),
         results=_read_all(results, types.results, meshes),
-        argument_texts=tuple(_text(value, _TEXT) for value in arguments),
-        result_texts=tuple(_text(value, _TEXT) for value in results),
+        argument_texts=tuple(_text(value) for value in arguments),
+        result_texts=tuple(_text(value) for value in results),
         meshes=tuple(meshes.values()),
     )
 
 
 def _of_each(main: Any, key: str, count: int) -> list[Any]:
-    """The attributes of each argument or result."""
+    """Return the attributes of each argument or result."""
     if key not in main.attributes:
         return [{}] * count
     return [ir.DictAttr(value) for value in main.attributes[key]]
@@ -85,40 +90,47 @@ def _read_all(
 
 
 def _meshes(module: Any) -> dict[str, Mesh]:
-    """The meshes of a module by their names, but for those that JAX does not make."""
-    texts = {
-        str(op.attributes["sym_name"]).strip('"'): str(op.attributes["mesh"])
-        for op in module.body.operations
-        if op.operation.name == "sdy.mesh"
+    """Return the meshes of a module by their names, but for those that JAX does not make."""
+    declared = {
+        ir.StringAttr(op.attributes["sym_name"]).value: op.attributes["mesh"]
+        for op in shardy_meshes(module)
     }
-    listed = _text(_frontend(module.operation.attributes), "xla.sdy.meshes")
-    texts |= {found[1].strip('"'): found[2] for found in _NAMED_MESH.finditer(listed)}
+    if (written := _parse_shardy(module.operation.attributes, MESHES)) is not None:
+        with contextlib.suppress(ValueError):  # it is damaged
+            declared |= dictionary(written)
     meshes = {}
-    for name, text in texts.items():
+    for name, attribute in declared.items():
         with contextlib.suppress(InteropError):
-            meshes[name] = mesh_from_shardy(text)
+            meshes[name] = mesh_from_shardy(attribute)
     return meshes
 
 
 def _read(attributes: Any, rank: int, meshes: Mapping[str, Mesh]) -> Sharding | None:
-    shardy = str(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else ""
-    shardy = shardy or _text(_frontend(attributes), "xla.sdy.sharding")
-    if shardy:
+    """Return the sharding among the attributes of a value; None where none can be read."""
+    shardy = _parse_shardy(attributes, SHARDING)
+    if "sdy.sharding" in attributes:
+        shardy = attributes["sdy.sharding"]
+    if shardy is not None:
         with contextlib.suppress(InteropError):
             return place(placement_from_shardy(shardy, meshes), rank)
-    if text := _text(attributes, _TEXT):
+    if text := _text(attributes):
         with contextlib.suppress(InteropError):
             return sharding_from_text(text)
     return None
 
 
-def _frontend(attributes: Any) -> Any:
-    return ir.DictAttr(attributes[_FRONTEND]) if _FRONTEND in attributes else {}
-
-
-def _text(attributes: Any, key: str) -> str:
-    """A text among attributes; empty where there is none, or something else."""
+def _parse_shardy(attributes: Any, name: str) -> Any:
+    """Return an attribute of Shardy's that is written as a text; None where there is none."""
     try:
-        return str(ir.StringAttr(attributes[key]).value) if key in attributes else ""
+        texts = shardy_texts(attributes)
+        return ir.Attribute.parse(texts[name]) if name in texts else None
+    except (ir.MLIRError, ValueError):  # damaged
+        return None
+
+
+def _text(attributes: Any) -> str:
+    """Return XLA's text of a sharding; empty where there is none, or something else."""
+    try:
+        return str(ir.StringAttr(attributes[_TEXT]).value) if _TEXT in attributes else ""
     except ValueError:
         return ""

@@ -17,8 +17,11 @@ from jax.extend.mlir.dialects import sdy
 from xla_call_module.analyses.several_devices import name_of_several_devices
 from xla_call_module.call import read_artifact_version
 from xla_call_module.errors import ShardingError
-from xla_call_module.shardings.array_sharding import Mesh, MeshAxis, Placement, name_axes, place
+from xla_call_module.shardings.array_sharding import name_axes, place
+from xla_call_module.shardings.mesh_placement import Mesh, Placement
 from xla_call_module.shardings.sharding_text import sharding_from_text, sharding_to_text
+from xla_call_module.shardings.shardy import mesh_from_shardy
+from xla_call_module.stablehlo.attributes import dictionary
 from xla_call_module.stablehlo.modules import (
     describe_location,
     first_line,
@@ -48,7 +51,7 @@ def read_meshes(artifact: bytes) -> tuple[Mesh, ...]:
     """
     with open_module(artifact) as module:
         import_shardings_into(module)
-        meshes = [_read(operation) for operation in shardy_meshes(module)]
+        meshes = [mesh_from_shardy(op.attributes["mesh"]) for op in shardy_meshes(module)]
     return tuple(dict.fromkeys(mesh for mesh in meshes if mesh.axes))
 
 
@@ -87,18 +90,9 @@ def remesh_module(artifact: bytes, saved: Mesh, mesh: Mesh, *, where: str) -> by
             ) from error
 
 
-def _read(operation: Any) -> Mesh:
-    attribute: Any = sdy.MeshAttr(operation.attributes["mesh"])
-    axes = [sdy.MeshAxisAttr(axis) for axis in attribute.axes]
-    return Mesh(
-        tuple(MeshAxis(str(axis.name), int(axis.size)) for axis in axes),
-        tuple(attribute.device_ids),
-    )
-
-
 def _write(operation: Any, mesh: Mesh, where: str) -> None:
     """Other axes for a mesh; one without names means one device, or all, on any mesh."""
-    old = _read(operation)
+    old = mesh_from_shardy(operation.attributes["mesh"])
     if not old.axes:
         return
     if old.devices or not old.shape.keys() <= mesh.shape.keys():
@@ -148,7 +142,7 @@ def _moved_value(attributes: Any, kind: Any, saved: Mesh, mesh: Mesh) -> Any:
     """The attributes of an argument or result of a function."""
     if _HLO_SHARDING not in attributes:
         return attributes
-    kept = {named.name: named.attr for named in attributes}
+    kept = dictionary(attributes)
     kept[_HLO_SHARDING] = _moved(kept[_HLO_SHARDING], kind, saved, mesh)
     return ir.DictAttr.get(kept)
 

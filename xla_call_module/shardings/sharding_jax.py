@@ -26,15 +26,12 @@ from xla_call_module.shardings.array_sharding import (
     MAXIMAL,
     REPLICATED,
     TILED,
-    DimAxes,
-    Mesh,
-    MeshAxis,
-    Placement,
     Sharding,
-    listed_order,
     maximal,
     place,
 )
+from xla_call_module.shardings.device_order import listed_order
+from xla_call_module.shardings.mesh_placement import DimAxes, Mesh, MeshAxis, Placement
 from xla_call_module.shardings.sharding_protos import sharding_from_proto, sharding_to_proto
 
 __all__ = [
@@ -99,9 +96,9 @@ def sharding_from_jax(sharding: jax.sharding.Sharding, shape: Sequence[Any]) -> 
     Example:
         >>> from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
         >>> mesh = AbstractMesh((4, 2), ("data", "model"))
-        >>> found = sharding_from_jax(NamedSharding(mesh, PartitionSpec("data")), (8, 3))
-        >>> str(found), found.shard_shape((8, 3))
-        ('(data) on the mesh data 4 x model 2', (2, 3))
+        >>> sharding = sharding_from_jax(NamedSharding(mesh, PartitionSpec("data")), (8, 3))
+        >>> str(sharding), sharding.parts(2)
+        ('(data) on the mesh data 4 x model 2', (4, 1))
     """
     if isinstance(sharding, NamedSharding):
         return _from_named(sharding, len(shape))

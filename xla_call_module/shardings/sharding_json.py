@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from xla_call_module.shardings.array_sharding import DimAxes, Mesh, MeshAxis, Placement, Sharding
+from xla_call_module.shardings.array_sharding import Sharding
+from xla_call_module.shardings.mesh_placement import DimAxes, Mesh, MeshAxis, Placement
 from xla_call_module.shardings.sharding_text import sharding_from_text, sharding_to_text
 
 __all__ = ["decode_shardings", "encode_shardings"]

@@ -24,12 +24,10 @@ from xla_call_module.shardings.array_sharding import (
     TUPLE,
     UNKNOWN,
     UNREDUCED,
-    DeviceOrder,
     Sharding,
-    iota_order,
-    listed_order,
     maximal,
 )
+from xla_call_module.shardings.device_order import DeviceOrder, iota_order, listed_order
 
 __all__ = ["sharding_from_proto", "sharding_to_proto"]
 
@@ -96,8 +94,8 @@ def sharding_from_proto(data: bytes) -> Sharding:
             or the smallest is meant and not the sum.
 
     Example:
-        >>> sharding_from_proto(bytes.fromhex("08031a0202024a0104520100")).device_indices((4, 2))[1]
-        (slice(0, 2, None), slice(1, 2, None))
+        >>> str(sharding_from_proto(bytes.fromhex("08031a0202024a0104520100")))
+        '2 x 2 parts over 4 devices'
     """
     try:
         message = _OpSharding.FromString(data)

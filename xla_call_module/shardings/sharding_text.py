@@ -16,12 +16,10 @@ from xla_call_module.shardings.array_sharding import (
     TUPLE,
     UNKNOWN,
     UNREDUCED,
-    DeviceOrder,
     Sharding,
-    iota_order,
-    listed_order,
     maximal,
 )
+from xla_call_module.shardings.device_order import DeviceOrder, iota_order, listed_order
 
 __all__ = ["sharding_from_text", "sharding_to_text"]
 

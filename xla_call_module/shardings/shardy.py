@@ -1,6 +1,5 @@
-"""A sharding as Shardy writes it: attributes of the MLIR dialect `sdy`, as text.
+"""Shardings as Shardy has them: attributes of the MLIR dialect `sdy` in a parsed module.
 
-The meshes of a module are named in it; in what is written here each sharding has its mesh inside.
 Shardy knows neither the types of a mesh's axes nor kinds of memory.
 
 Source: https://openxla.org/shardy/sdy_dialect, `TensorShardingAttr`, `MeshAttr`.
@@ -8,83 +7,42 @@ Source: https://openxla.org/shardy/sdy_dialect, `TensorShardingAttr`, `MeshAttr`
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-from xla_call_module.errors import FormatError
-from xla_call_module.shardings.array_sharding import DimAxes, Mesh, MeshAxis, Placement
+from xla_call_module._jax import ir, sdy
+from xla_call_module.errors import FormatError, quote
+from xla_call_module.shardings.mesh_placement import DimAxes, Mesh, MeshAxis, Placement
 
-__all__ = [
-    "MESH_TEXT",
-    "mesh_from_shardy",
-    "mesh_to_shardy",
-    "placement_from_shardy",
-    "placement_to_shardy",
-]
-
-_NAME = r'"(?:[^"\\]|\\.)*"'
-_NAMES = rf"(?:{_NAME}(?:, ?{_NAME})*)?"
-# As in `#sdy.mesh<["a"=2]>`, without the groups.
-MESH_TEXT = (
-    rf"mesh<\[(?:{_NAME}=\d{{1,9}}(?:, ?{_NAME}=\d{{1,9}})*)?\]"
-    r"(?:, device_ids=\[\d{1,9}(?:, ?\d{1,9})*\])?>"
-)
-_MESH = re.compile(rf"(?:#sdy\.)?{MESH_TEXT}")
-_DEVICES = re.compile(r"device_ids=\[([\d, ]*)\]>$")
-_AXIS = re.compile(rf"({_NAME})=(\d{{1,9}})")
-_DIM = re.compile(rf"\{{({_NAMES})(?:(?:, )?(\?))?\}}")
-_SHARDING = re.compile(
-    rf'(?:#sdy\.sharding)?<(@[\w.$]+|@"[^"]*"|{MESH_TEXT}), '
-    rf"\[((?:\{{{_NAMES}(?:(?:, )?\?)?\}}(?:, ?)?)*)\]"
-    rf"(?:, replicated=\{{({_NAMES})\}})?(?:, unreduced=\{{({_NAMES})\}})?>"
-)
+__all__ = ["mesh_from_shardy", "placement_from_shardy"]
 
 
-def mesh_to_shardy(mesh: Mesh) -> str:
-    """The attribute of a mesh, such as `#sdy.mesh<["data"=4, "model"=2]>`."""
-    return f"#sdy.{_mesh(mesh)}"
-
-
-def mesh_from_shardy(text: str) -> Mesh:
-    """The mesh that an attribute says.
+def mesh_from_shardy(attribute: Any) -> Mesh:
+    """Return the mesh that an attribute such as `#sdy.mesh<["data"=4, "model"=2]>` says.
 
     Raises:
         FormatError: it is no mesh.
         ShardingError: it is none that JAX has.
 
     Example:
-        >>> str(mesh_from_shardy('#sdy.mesh<["data"=4, "model"=2]>'))
+        >>> from xla_call_module._jax import make_ir_context
+        >>> with make_ir_context():
+        ...     str(mesh_from_shardy(ir.Attribute.parse('#sdy.mesh<["data"=4, "model"=2]>')))
         'data 4 x model 2'
     """
-    if _MESH.fullmatch(text) is None:
-        raise FormatError(f"{text[:200]} is no mesh of Shardy's. To do: export the function again.")
-    axes = tuple(MeshAxis(_unquote(name), int(size)) for name, size in _AXIS.findall(text))
-    devices = _DEVICES.search(text)
-    return Mesh(axes, tuple(map(int, devices[1].split(","))) if devices else ())
+    with _refusing_others(attribute, "mesh of Shardy's"):
+        mesh: Any = sdy.MeshAttr(attribute)
+        axes = [(axis.name, axis.size) for axis in map(sdy.MeshAxisAttr, mesh.axes)]
+        devices = tuple(mesh.device_ids)
+    return Mesh(tuple(MeshAxis(name, size) for name, size in axes), devices)
 
 
-def placement_to_shardy(placement: Placement, rank: int) -> str:
-    """The attribute of a sharding of an array, its mesh inside.
-
-    Example:
-        >>> mesh = mesh_from_shardy('#sdy.mesh<["a"=2, "b"=4]>')
-        >>> placement_to_shardy(Placement(mesh, (DimAxes(("b",)),)), rank=2)
-        '#sdy.sharding<mesh<["a"=2, "b"=4]>, [{"b"}, {}]>'
-    """
-    dims = [*placement.dims, *[DimAxes()] * (rank - len(placement.dims))]
-    parts = [_mesh(placement.mesh), f"[{', '.join(map(_dim, dims))}]"]
-    for key, names in (("replicated", placement.replicated), ("unreduced", placement.unreduced)):
-        # In the mesh's order, in which Shardy has them.
-        listed = [_quote(axis.name) for axis in placement.mesh.axes if axis.name in names]
-        parts += [f"{key}={{{', '.join(listed)}}}"] if listed else []
-    return f"#sdy.sharding<{', '.join(parts)}>"
-
-
-def placement_from_shardy(text: str, meshes: Mapping[str, Mesh]) -> Placement:
-    """The sharding that an attribute says.
+def placement_from_shardy(attribute: Any, meshes: Mapping[str, Mesh]) -> Placement:
+    """Return the sharding of an array that an attribute says.
 
     Args:
-        text: with or without `#sdy.sharding` before it.
+        attribute: such as `#sdy.sharding<@mesh, [{"data"}, {}]>`.
         meshes: the meshes of the module by their names.
 
     Raises:
@@ -93,52 +51,56 @@ def placement_from_shardy(text: str, meshes: Mapping[str, Mesh]) -> Placement:
         ShardingError: it is none that JAX has.
 
     Example:
-        >>> mesh = mesh_from_shardy('#sdy.mesh<["a"=2, "b"=4]>')
-        >>> placement_from_shardy('#sdy.sharding<@mesh, [{"b", ?}, {}]>', {"mesh": mesh}).dims[0]
+        >>> from xla_call_module._jax import make_ir_context
+        >>> mesh = Mesh((MeshAxis("a", 2), MeshAxis("b", 4)))
+        >>> with make_ir_context():
+        ...     attribute = ir.Attribute.parse('#sdy.sharding<@mesh, [{"b", ?}, {}]>')
+        ...     placement_from_shardy(attribute, {"mesh": mesh}).dims[0]
         DimAxes(names=('b',), is_open=True)
     """
-    match = _SHARDING.fullmatch(text)
-    if match is None:
+    with _refusing_others(attribute, "sharding of whole axes of a mesh"):
+        sharding: Any = sdy.TensorShardingAttr(attribute)
+        _check_sums(sharding)
+        dims = tuple(map(_dim, sharding.dimension_shardings))
+        sides = (sharding.replicated_axes, sharding.unreduced_axes)
+        replicated, unreduced = (tuple(map(_axis, side)) for side in sides)
+        reference = sharding.mesh_or_ref
+        name = reference.value if isinstance(reference, ir.FlatSymbolRefAttr) else None
+    if name is None:
+        return Placement(mesh_from_shardy(reference), dims, replicated, unreduced)
+    if name not in meshes:
+        raise FormatError(f"{attribute} is on the mesh {name}; known are {sorted(meshes)}.")
+    return Placement(meshes[name], dims, replicated, unreduced)
+
+
+def _dim(attribute: Any) -> DimAxes:
+    dim: Any = sdy.DimensionShardingAttr(attribute)
+    if dim.priority is not None:
+        raise ValueError("a dimension has a priority")
+    return DimAxes(tuple(map(_axis, dim.axes)), not dim.is_closed)
+
+
+def _axis(attribute: Any) -> str:
+    axis: Any = sdy.AxisRefAttr(attribute)
+    if axis.sub_axis_info is not None:
+        raise ValueError("a part of an axis is named")
+    return str(axis.name)
+
+
+def _check_sums(sharding: Any) -> None:
+    """Refuse unreduced parts of which the largest or the smallest is meant, new in JAX 0.12."""
+    reduction = getattr(sharding, "reduction_op", None)
+    if reduction is not None and reduction.name != "SUM":
+        raise ValueError(f"unreduced parts are no summands, but {reduction.name}")
+
+
+@contextmanager
+def _refusing_others(attribute: Any, expected: str) -> Iterator[None]:
+    """Errors of a block that takes an attribute apart become a `FormatError`."""
+    try:
+        yield
+    except (ir.MLIRError, ValueError, RuntimeError) as error:  # a name may be no UTF-8
         raise FormatError(
-            f"{text[:200]} is no sharding of whole axes of a mesh. To do: export the function "
+            f"{str(attribute)[:200]} is no {expected}: {quote(error)}. To do: export the function "
             "again."
-        )
-    if match[1].startswith("@"):
-        name = match[1][1:].strip('"')
-        if name not in meshes:
-            raise FormatError(f"{text[:200]} is on the mesh {name}; known are {sorted(meshes)}.")
-        mesh = meshes[name]
-    else:
-        mesh = mesh_from_shardy(match[1])
-    dims = tuple(DimAxes(_names(d[1]), bool(d[2])) for d in _DIM.finditer(match[2]))
-    return Placement(mesh, dims, _names(match[3]), _names(match[4]))
-
-
-def _mesh(mesh: Mesh) -> str:
-    axes = ", ".join(f"{_quote(axis.name)}={axis.size}" for axis in mesh.axes)
-    devices = f", device_ids=[{', '.join(map(str, mesh.devices))}]" if mesh.devices else ""
-    return f"mesh<[{axes}]{devices}>"
-
-
-def _dim(dim: DimAxes) -> str:
-    return "{" + ", ".join([*map(_quote, dim.names), *(["?"] if dim.is_open else [])]) + "}"
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(_unquote(name) for name in re.findall(_NAME, text or ""))
-
-
-def _quote(name: str) -> str:
-    """The name as MLIR prints a string: in ASCII, all else as bytes in hexadecimal."""
-    shown = {byte: chr(byte) for byte in range(0x20, 0x7F)} | {ord('"'): r"\22", ord("\\"): r"\\"}
-    return '"' + "".join(shown.get(byte, f"\\{byte:02X}") for byte in name.encode()) + '"'
-
-
-def _unquote(text: str) -> str:
-    escapes = {b"n": b"\n", b"t": b"\t"}
-    data = re.sub(
-        rb"\\(?:([0-9a-fA-F]{2})|(.))",
-        lambda match: bytes([int(match[1], 16)]) if match[1] else escapes.get(match[2], match[2]),
-        text[1:-1].encode(),
-    )
-    return data.decode(errors="replace")
+        ) from error

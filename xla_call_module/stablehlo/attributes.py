@@ -11,7 +11,7 @@ import numpy as np
 
 from xla_call_module._jax import ir
 
-__all__ = ["Attributes", "read_changes", "write_changes"]
+__all__ = ["Attributes", "dictionary", "read_changes", "write_changes"]
 
 # What was done to a module, in words. MLIR keeps attributes of dialects that it does not know, such
 # as `jax.uses_shape_polymorphism`.
@@ -59,6 +59,16 @@ class Attributes:
             key: tuple(map(int, re.findall(r"-?\d+", several or one)))
             for key, several, one in found
         }
+
+
+def dictionary(attribute: Any) -> dict[str, Any]:
+    """Return the attributes in a dictionary attribute by their names.
+
+    Raises:
+        ValueError: it is another attribute.
+    """
+    entries: Any = ir.DictAttr(attribute)  # its stub does not know that it is iterable
+    return {entry.name: entry.attr for entry in entries}
 
 
 def read_changes(module: Any) -> tuple[str, ...]:

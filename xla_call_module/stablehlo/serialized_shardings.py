@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import sdy
-from jax.extend.mlir.passmanager import PassManager
-
+from xla_call_module._jax import PassManager, ir, sdy
 from xla_call_module.call import read_artifact_version
 from xla_call_module.errors import FormatError
+from xla_call_module.stablehlo.attributes import dictionary
 from xla_call_module.stablehlo.modules import (
     first_line,
     open_module,
@@ -24,18 +22,25 @@ from xla_call_module.stablehlo.modules import (
     walk,
 )
 
-__all__ = ["import_shardings", "import_shardings_into", "shardy_meshes"]
+__all__ = [
+    "MESHES",
+    "SHARDING",
+    "import_shardings",
+    "import_shardings_into",
+    "shardy_meshes",
+    "shardy_texts",
+]
 
 # How JAX itself reads such a module (jax/_src/export/_export.py, `_call_exported_lowering`).
 _IMPORT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
 _FRONTEND = "mhlo.frontend_attributes"
 _SHARDY = "xla.sdy."
-_MESHES = "xla.sdy.meshes"
-_SHARDING = "xla.sdy.sharding"
+MESHES = "xla.sdy.meshes"
+SHARDING = "xla.sdy.sharding"
 
 
 def import_shardings(artifact: bytes) -> bytes:
-    """The same module with its shardings as JAX exports them, and not as StableHLO's attributes.
+    """Return the module with its shardings as JAX exports them, and not as StableHLO's attributes.
 
     JAX finds the mesh of the latter too late, where the `Exported` does not have the names of the
     axes (jax/_src/export/_export.py, `_call_exported_lowering`).
@@ -73,47 +78,48 @@ def import_shardings_into(module: Any) -> None:
 
 
 def shardy_meshes(module: Any) -> Iterator[Any]:
-    """The operations of a parsed module that declare a mesh."""
+    """Return the operations of a parsed module that declare a mesh."""
     return (op.operation for op in module.body.operations if op.operation.name == "sdy.mesh")
 
 
 def _check_operation(operation: Any) -> None:
     attributes = operation.attributes
-    for name, value in _texts(attributes):
-        if name == _MESHES:
-            for mesh in _named(ir.DictAttr(value)):
-                sdy.MeshAttr(mesh.attr)
-        elif name == _SHARDING:
-            count = len(sdy.TensorShardingPerValueAttr(value).shardings)
-            if count != len(operation.results):
-                raise ValueError(f"{count} shardings for {len(operation.results)} values.")
+    written = _parse_texts(attributes)
+    if MESHES in written:
+        for mesh in dictionary(written[MESHES]).values():
+            sdy.MeshAttr(mesh)
+    if SHARDING in written:
+        count = len(sdy.TensorShardingPerValueAttr(written[SHARDING]).shardings)
+        if count != len(operation.results):
+            raise ValueError(f"{count} shardings for {len(operation.results)} values.")
     for of_values in ("arg_attrs", "res_attrs"):
         if of_values in attributes:
-            for value in ir.ArrayAttr(attributes[of_values]):
-                _check_value(ir.DictAttr(value))
+            for value in map(_parse_texts, map(ir.DictAttr, attributes[of_values])):
+                if SHARDING in value:
+                    sdy.TensorShardingAttr(value[SHARDING])
 
 
-def _check_value(attributes: Any) -> None:
-    """The attributes of an argument or result of a function."""
-    for name, value in _texts(attributes):
-        if name == _SHARDING:
-            sdy.TensorShardingAttr(value)
+def _parse_texts(attributes: Any) -> dict[str, Any]:
+    texts = shardy_texts(attributes)
+    if any("\\" in text or not text.isascii() for text in texts.values()):
+        # Quoted twice, they end in other names or in a crash.
+        raise ValueError("A name of an axis has letters besides those of ASCII, or quotes.")
+    return {name: ir.Attribute.parse(text) for name, text in texts.items()}
 
 
-def _texts(attributes: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of Shardy's that are written as texts in one of StableHLO's."""
+def shardy_texts(attributes: Any) -> dict[str, str]:
+    """Return the attributes of Shardy's that are written as texts in one of StableHLO's.
+
+    Args:
+        attributes: those of an operation, or of an argument or result.
+
+    Raises:
+        ValueError: one of them is no text.
+    """
     if _FRONTEND not in attributes:
-        return
-    for named in _named(ir.DictAttr(attributes[_FRONTEND])):
-        if not named.name.startswith(_SHARDY):
-            continue
-        text = str(ir.StringAttr(named.attr).value)
-        if "\\" in text or not text.isascii():
-            # Quoted twice, they end in other names or in a crash.
-            raise ValueError("A name of an axis has letters besides those of ASCII, or quotes.")
-        yield named.name, ir.Attribute.parse(text)
-
-
-def _named(attributes: Any) -> Iterator[Any]:
-    # The stub of its class does not know that it is iterable.
-    return iter(attributes)
+        return {}
+    return {
+        name: str(ir.StringAttr(text).value)
+        for name, text in dictionary(attributes[_FRONTEND]).items()
+        if name.startswith(_SHARDY)
+    }

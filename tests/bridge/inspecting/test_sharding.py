@@ -17,7 +17,7 @@ from bridge.inspecting.html import to_html
 from bridge.inspecting.report_text import print_report
 from bridge.inspecting.sharding import read_shardings
 from xla_call_module import from_exported, retarget
-from xla_call_module.shardings.array_sharding import MeshAxis
+from xla_call_module.shardings.mesh_placement import MeshAxis
 from xla_call_module.stablehlo.modules import open_module
 
 SPEC = PartitionSpec

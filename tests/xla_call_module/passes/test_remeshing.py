@@ -16,7 +16,7 @@ from xla_call_module.errors import FormatError, ShardingError
 from xla_call_module.passes.gspmd import to_gspmd
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.remeshing import read_meshes, remesh_module
-from xla_call_module.shardings.array_sharding import Mesh, MeshAxis
+from xla_call_module.shardings.mesh_placement import Mesh, MeshAxis
 from xla_call_module.stablehlo.modules import open_module, serialize_module, uses_shardy
 from xla_call_module.stablehlo.serialized_shardings import import_shardings
 from xla_call_module.versions import parse_release

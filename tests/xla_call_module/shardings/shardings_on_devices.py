@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from tests.xla_call_module.sharding_strategies import device_indices, shard_shape
 from xla_call_module.shardings.sharding_jax import sharding_from_jax, sharding_to_jax
 
 SHAPE = (16, 8, 8)
@@ -36,8 +37,8 @@ def main() -> None:
     named = list(_all_shardings())
     for sharding in named:
         found = sharding_from_jax(sharding, SHAPE)
-        assert found.device_indices(SHAPE) == _numbered(sharding, SHAPE), sharding
-        assert found.shard_shape(SHAPE) == sharding.shard_shape(SHAPE), sharding
+        assert device_indices(found, SHAPE) == _numbered(sharding, SHAPE), sharding
+        assert shard_shape(found, SHAPE) == sharding.shard_shape(SHAPE), sharding
         assert sharding_to_jax(found, mesh=sharding.mesh) == sharding
         # Of the compiler's form the names are not known.
         unnamed = sharding_to_jax(
@@ -54,7 +55,7 @@ def main() -> None:
             assert next(both).is_equivalent_to(next(both)) == left.is_equivalent_to(right, 3)
     alone = SingleDeviceSharding(jax.devices()[3])
     found = sharding_from_jax(alone, SHAPE)
-    assert found.device_indices(SHAPE) == {3: (slice(None),) * 3}
+    assert device_indices(found, SHAPE) == {3: (slice(None),) * 3}
     assert found.is_fully_replicated == alone.is_fully_replicated
     assert sharding_to_jax(found, devices=jax.devices()) == alone
     print(done)

@@ -15,23 +15,16 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from tests.policy.source import ROOT
 from tests.xla_call_module.sharding_strategies import (
     array_of,
+    device_indices,
     named_shardings,
     pairs_of_named_shardings,
+    shard_shape,
     tilings,
 )
 from xla_call_module.errors import FormatError, ShardingError
-from xla_call_module.shardings.array_sharding import (
-    DimAxes,
-    Mesh,
-    MeshAxis,
-    Placement,
-    Sharding,
-    iota_order,
-    listed_order,
-    maximal,
-    place,
-    tiled,
-)
+from xla_call_module.shardings.array_sharding import Sharding, place, tiled
+from xla_call_module.shardings.device_order import iota_order, listed_order
+from xla_call_module.shardings.mesh_placement import DimAxes, Mesh, MeshAxis, Placement
 from xla_call_module.shardings.sharding_jax import sharding_from_jax
 from xla_call_module.shardings.sharding_protos import sharding_from_proto, sharding_to_proto
 from xla_call_module.shardings.sharding_text import sharding_to_text
@@ -78,7 +71,7 @@ def test_names_are_what_jax_makes_of_them(sharding):
     assert sharding_to_text(found) == ("{replicated}" if one_tile else repr(wanted))
     assert found.is_fully_replicated == sharding.is_fully_replicated
     shape = array_of(sharding, RANK)
-    assert found.shard_shape(shape) == sharding.shard_shape(shape)
+    assert shard_shape(found, shape) == sharding.shard_shape(shape)
     assert found.memory == (sharding.memory_kind or "")
 
 
@@ -122,19 +115,11 @@ def test_on_eight_devices():
         (tiled([4, 2]), (8,), "does not say how an array of rank 1"),
         (Sharding("manual"), (8,), "The sharding manual does not say"),
         (tiled([2, 4], subgroups=["manual"]), (8,), "outside of jax.shard_map"),
-        (tiled([4]), (6,), r"splits dimension 0 of an array of shape \(6,\) into 4 parts"),
     ],
 )
 def test_what_cannot_be_split(sharding, shape, match):
     with pytest.raises(ShardingError, match=match):
-        sharding.shard_shape(shape)
-
-
-def test_how_many_devices_must_be_known():
-    assert Sharding().device_indices((3,), 2) == {0: (slice(None),), 1: (slice(None),)}
-    assert maximal(5).device_indices((3,)) == {5: (slice(None),)}
-    with pytest.raises(ShardingError, match="does not say over how many devices"):
-        Sharding().device_indices((3,))
+        sharding.parts(len(shape))
 
 
 def test_more_dimensions():
@@ -222,7 +207,7 @@ def test_the_order_of_a_mesh_is_that_of_its_devices():
     found = place(Placement(mesh, (DimAxes(("b",)), DimAxes(("a",)))), 2)
     assert found.order == listed_order([3, 2, 1, 0])
     alone = place(Placement(Mesh((), (3,))), 2)
-    assert alone.device_indices((2, 2)) == {3: (slice(None), slice(None))}
+    assert device_indices(alone, (2, 2)) == {3: (slice(None), slice(None))}
 
 
 @pytest.mark.parametrize(

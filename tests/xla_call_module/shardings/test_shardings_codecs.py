@@ -8,26 +8,19 @@ import inspect
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax._src.lib import xla_client
 from jax._src.sharding_impls import GSPMDSharding
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
 from jax.interpreters.mlir import make_ir_context
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from tests.xla_call_module.sharding_strategies import named_shardings, tilings
+from tests.xla_call_module.sharding_strategies import device_indices, named_shardings, tilings
 from xla_call_module.errors import FormatError, ShardingError
-from xla_call_module.shardings.array_sharding import (
-    DimAxes,
-    Mesh,
-    MeshAxis,
-    Placement,
-    Sharding,
-    maximal,
-    place,
-    tiled,
-)
+from xla_call_module.shardings.array_sharding import Sharding, maximal, place, tiled
+from xla_call_module.shardings.mesh_placement import DimAxes, Mesh, MeshAxis, Placement
 from xla_call_module.shardings.sharding_jax import (
     exported_shardings,
     mesh_from_jax,
@@ -40,9 +33,7 @@ from xla_call_module.shardings.sharding_protos import sharding_from_proto, shard
 from xla_call_module.shardings.sharding_text import sharding_from_text, sharding_to_text
 from xla_call_module.shardings.shardy import (
     mesh_from_shardy,
-    mesh_to_shardy,
     placement_from_shardy,
-    placement_to_shardy,
 )
 
 WHOLE = st.sampled_from([*map(Sharding, ("replicated", "manual", "unknown", "unreduced"))])
@@ -216,7 +207,7 @@ class _Pmap:
 def test_a_class_that_says_only_who_has_what():
     found = sharding_from_jax(_Pmap(), (4, 3, 4))
     assert found.tiles == (4, 1, 2)
-    assert found.device_indices((4, 3, 4))[5] == (slice(2, 3), slice(None), slice(2, 4))
+    assert device_indices(found, (4, 3, 4))[5] == (slice(2, 3), slice(None), slice(2, 4))
 
 
 def _build_shardy(sharding):
@@ -224,49 +215,66 @@ def _build_shardy(sharding):
     return sharding.build({}) if inspect.signature(sharding.build).parameters else sharding.build()
 
 
+def _read_shardy(text, meshes=None):
+    with make_ir_context():
+        return placement_from_shardy(ir.Attribute.parse(text), meshes or {})
+
+
 @given(named_shardings())
+@settings(deadline=None)  # the first one loads what JAX builds attributes with
 def test_attributes_of_shardy(sharding):
     wanted = sharding._to_sdy_sharding(4)
     placement = sharding_from_jax(sharding, (1,) * 4).placement
     with make_ir_context():
-        built = _build_shardy(wanted)
-        text = str(built)
-        assert placement_to_shardy(placement, 4) == text
-        assert ir.Attribute.parse(text) == built
-    found = placement_from_shardy(text, {})
+        read = placement_from_shardy(_build_shardy(wanted), {})
     # Shardy has no types of axes, and says how many dimensions there are.
-    assert found.dims[: len(placement.dims)] == placement.dims
-    assert found.mesh.shape == placement.mesh.shape
+    assert read.dims == (*placement.dims, *[DimAxes()] * (4 - len(placement.dims)))
+    assert read.mesh.shape == placement.mesh.shape
+    assert (read.replicated, read.unreduced) == ((), placement.unreduced)
 
 
 @given(st.lists(NAMES, min_size=1, max_size=3, unique=True), st.booleans())
 def test_names_of_axes(names, reordered):
-    axes = tuple(MeshAxis(name, 2) for name in names)
-    mesh = Mesh(axes, tuple(reversed(range(2 ** len(names)))) if reordered else ())
-    placement = Placement(mesh, (DimAxes((names[0],), is_open=True),), tuple(names[1:2]))
-    text = placement_to_shardy(placement, 1)
+    devices = tuple(reversed(range(2 ** len(names)))) if reordered else ()
     with make_ir_context():
-        assert str(ir.Attribute.parse(text)) == text
-        assert str(ir.Attribute.parse(mesh_to_shardy(mesh))) == mesh_to_shardy(mesh)
-    assert placement_from_shardy(text, {}) == placement
+        axes = [sdy.MeshAxisAttr.get(name, 2) for name in names]
+        mesh = mesh_from_shardy(sdy.MeshAttr.get(axes, devices))
+    assert mesh == Mesh(tuple(MeshAxis(name, 2) for name in names), devices)
+
+
+def test_axes_that_split_nothing():
+    mesh = 'mesh<["a"=2, "b"=3, "c"=2], device_ids=[11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]>'
+    text = f'#sdy.sharding<{mesh}, [{{"a", ?}}], replicated={{"b"}}, unreduced={{"c"}}>'
+    read = _read_shardy(text)
+    assert read.dims == (DimAxes(("a",), is_open=True),)
+    assert (read.replicated, read.unreduced) == (("b",), ("c",))
+    assert read.mesh.devices == tuple(reversed(range(12)))
 
 
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ('#sdy.sharding<@mesh, [{"a":(1)2}]>', "no sharding of whole axes"),
-        ('#sdy.sharding<@mesh, [{"a"}p1]>', "no sharding of whole axes"),
+        ('#sdy.sharding<@mesh, [{"a":(1)2}]>', "no sharding of whole axes .* a part of an axis"),
+        ('#sdy.sharding<@mesh, [{"a"}p1]>', "no sharding of whole axes .* has a priority"),
         ('#sdy.sharding<@other, [{"a"}]>', r"on the mesh other; known are \['mesh'\]"),
+        ('#sdy.mesh<["a"=2]>', "no sharding of whole axes"),
     ],
 )
 def test_other_attributes(text, match):
     with pytest.raises(FormatError, match=match):
-        placement_from_shardy(text, {"mesh": Mesh((MeshAxis("a", 2),))})
+        _read_shardy(text, {"mesh": Mesh((MeshAxis("a", 2),))})
 
 
-def test_no_mesh_of_shardys():
-    with pytest.raises(FormatError, match="no mesh of Shardy's"):
-        mesh_from_shardy('#sdy.mesh<["a"]>')
+@pytest.mark.skipif(not hasattr(sdy, "ReductionOp"), reason="all parts are summands")
+def test_parts_of_shardys_that_are_no_summands():
+    with pytest.raises(FormatError, match="unreduced parts are no summands, but MAX"):
+        _read_shardy('#sdy.sharding<@mesh, [{}], unreduced=max{"b"}>')
+
+
+@pytest.mark.parametrize("text", ["3", r'#sdy.mesh<["\FF"=2]>'])
+def test_no_mesh_of_shardys(text):
+    with make_ir_context(), pytest.raises(FormatError, match="no mesh of Shardy's"):
+        mesh_from_shardy(ir.Attribute.parse(text))
 
 
 @given(st.lists(st.one_of(st.none(), LEAVES, named_shardings()), max_size=6))
