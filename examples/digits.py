@@ -1,57 +1,70 @@
 """Train in JAX, save without TensorFlow, classify in TensorFlow without JAX.
 
 A small convolutional network learns scikit-learn's digits (real scans, 8x8 pixels). One process
-exports it for CPU, CUDA and TPU with a symbolic batch and writes a SavedModel; TensorFlow is not
-imported there. A second process loads it with TensorFlow; JAX is not imported there.
+exports it for CPU, CUDA and TPU with a symbolic batch and writes a SavedModel; TensorFlow cannot be
+imported there. A second process loads it with TensorFlow; JAX cannot be imported there.
 
     python examples/digits.py [FOLDER]
 """
 
 import json
+import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
 TRAINING_IMAGES = 1400
 EPOCHS = 30
 BATCH = 50
-SHOWN = 4
+SHOWN = 3  # digits that were read right; a wrong one comes after them
 SHADES = " ░▒▓█"
+ASCII_SHADES = " .+%@"
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--classify"]:
-        classify(Path(sys.argv[2]))
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(sys.argv[-1] if len(sys.argv) > 1 else "demo").expanduser()
+    if "--save" in sys.argv:
         train_and_save(folder)
-        command = [sys.executable, __file__, "--classify", str(folder)]
-        subprocess.run(command, check=True)
-        report(folder)
+    elif "--classify" in sys.argv:
+        classify(folder)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        in_jax = run(__file__, "--save", folder)
+        in_tensorflow = run(__file__, "--classify", folder)
+        report(folder, in_jax, in_tensorflow, run_jax2tf(folder))
+
+
+def run(*command: object) -> dict[str, float]:
+    """The seconds that a process prints; what frameworks log is printed only if it fails."""
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        env=environment,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_jax2tf(folder: Path) -> dict[str, float] | None:
+    """The seconds that jax2tf takes for the same, if this is a checkout and jax2tf is there."""
+    benchmark = ROOT / "tests" / "benchmarks" / "digits.py"
+    return run(benchmark, folder) if benchmark.is_file() else None
 
 
 # In JAX
 
 
-def train_and_save(folder: Path) -> None:
+def network():
+    """The functions that make the parameters and that classify images."""
     import jax
-    import jax.export
     import jax.numpy as jnp
-    import numpy as np
-    from sklearn.datasets import load_digits
-
-    import bridge
-
-    digits = load_digits()
-    order = np.random.default_rng(0).permutation(len(digits.target))
-    images = (digits.images[order] / 16).astype(np.float32)[..., None]
-    labels = digits.target[order]
-    training = images[:TRAINING_IMAGES], labels[:TRAINING_IMAGES]
-    test_images, test_labels = images[TRAINING_IMAGES:], labels[TRAINING_IMAGES:]
 
     def init(key):
         shapes = {"conv1": (3, 3, 1, 16), "conv2": (3, 3, 16, 32), "dense": (4 * 4 * 32, 10)}
@@ -76,6 +89,27 @@ def train_and_save(folder: Path) -> None:
         x = x.reshape(x.shape[0], -1)
         logits = x @ params["dense"]["kernel"] + params["dense"]["bias"]
         return {"label": jnp.argmax(logits, axis=-1), "probability": jax.nn.softmax(logits)}
+
+    return init, predict
+
+
+def train_and_save(folder: Path) -> None:
+    sys.modules["tensorflow"] = None
+    import jax
+    import jax.export
+    import jax.numpy as jnp
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    import bridge
+
+    digits = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    images = (digits.images[order] / 16).astype(np.float32)[..., None]
+    labels = digits.target[order]
+    training = images[:TRAINING_IMAGES], labels[:TRAINING_IMAGES]
+    test_images, test_labels = images[TRAINING_IMAGES:], labels[TRAINING_IMAGES:]
+    init, predict = network()
 
     def loss(params, image, label):
         probability = predict(params, image)["probability"]
@@ -106,7 +140,6 @@ def train_and_save(folder: Path) -> None:
     bridge.save(exported, folder / "model", params=params, overwrite=True)
     saved = time.perf_counter()
 
-    assert "tensorflow" not in sys.modules
     np.savez(
         folder / "test_set.npz",
         images=test_images,
@@ -114,19 +147,14 @@ def train_and_save(folder: Path) -> None:
         label=expected["label"],
         probability=expected["probability"],
     )
-    times = {"train": trained - started, "export and save": saved - trained}
-    (folder / "jax.json").write_text(json.dumps(times))
+    print(json.dumps({"train": trained - started, "save": saved - trained}))
 
 
 # In TensorFlow
 
 
 def classify(folder: Path) -> None:
-    import os
-
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # TensorFlow's own lite package imports JAX where it finds it; here it shall not find it.
-    sys.modules["jax"] = None
+    sys.modules["jax"] = sys.modules["jaxlib"] = None
     started = time.perf_counter()
     import numpy as np
     import tensorflow as tf
@@ -137,42 +165,77 @@ def classify(folder: Path) -> None:
     result = model.signatures["serving_default"](image=tf.constant(test_set["images"]))
     done = time.perf_counter()
     np.savez(folder / "tensorflow.npz", **{name: value.numpy() for name, value in result.items()})
-    times = {"import TensorFlow": imported - started, "load and classify": done - imported}
-    (folder / "tensorflow.json").write_text(json.dumps(times))
+    print(json.dumps({"import": imported - started, "classify": done - imported}))
 
 
 # For the reader
 
 
-def report(folder: Path) -> None:
+def report(folder: Path, in_jax, in_tensorflow, in_jax2tf=None) -> None:
     import numpy as np
+    from rich.console import Console
 
     test_set, ours = np.load(folder / "test_set.npz"), np.load(folder / "tensorflow.npz")
-    labels = test_set["labels"]
-    draw(test_set["images"], labels, ours["label"])
+    labels, model = test_set["labels"], folder / "model"
+    size = sum(file.stat().st_size for file in model.rglob("*") if file.is_file())
+    console = Console(highlight=False)
+
+    def say(line: str = "") -> None:
+        console.print(line, soft_wrap=True)
+
+    say("[bold]1  Python with JAX[/], where TensorFlow cannot be imported")
+    say(f"   trained on {TRAINING_IMAGES:,} scanned digits in {in_jax['train']:.1f} s")
+    say("   [cyan]exported = jax.export.export(jax.jit(predict), platforms=...)(params, image)[/]")
+    say(f'   [cyan]bridge.save(exported, "{model}", params=params)[/]')
+    say(f"   {size / 1000:.0f} KB for CPU, GPU and TPU, any batch, in {in_jax['save']:.1f} s")
+    if in_jax2tf:
+        ratio = in_jax2tf["jax2tf"] / in_jax2tf["bridge"]
+        say(f"   with jax2tf: {in_jax2tf['jax2tf']:.1f} s, [bold]{ratio:.0f} times as long[/]")
+    say("[bold]2  Python with TensorFlow[/], where neither JAX nor jaxlib can be imported")
+    say(f'   [cyan]model = tf.saved_model.load("{model}")[/]')
+    say('   [cyan]model.signatures["serving_default"](image=images)[/]')
+    say(f"   loaded and read {len(labels)} other digits in {in_tensorflow['classify']:.1f} s")
+    say()
+    draw(console, test_set["images"][..., 0], labels, ours["label"])
+    say()
     for side, predicted in (("JAX", test_set["label"]), ("TensorFlow", ours["label"])):
         right = int((predicted == labels).sum())
-        print(f"{side + ':':<12} {right} of {len(labels)} right, {right / len(labels):.1%}")
+        say(f"{side:<12}{right} of {len(labels)} right, {right / len(labels):.1%}")
     difference = np.abs(ours["probability"] - test_set["probability"]).max()
-    print(f"greatest difference of a probability: {difference:.1e}")
-    for file in sorted((folder / "model").rglob("*.*")):
-        size = file.stat().st_size / 1000
-        print(f"{size:8.1f} KB  {file.relative_to(folder)}")
-    for side in ("jax", "tensorflow"):
-        for name, seconds in json.loads((folder / f"{side}.json").read_text()).items():
-            print(f"{seconds:8.1f} s   {name}")
+    say(f"greatest difference of a probability: {difference:.1e}")
+    say()
+    say(f"The model stays in {model}. Look at it:")
+    say(f"   [bold]{command()} inspect {model}[/]")
+    say(f"   [bold]{command()} inspect {model} --html {folder / 'model.html'}[/]")
 
 
-def draw(images, labels, predicted) -> None:
-    """A few scans, the wrongly read ones first; two characters for a pixel."""
-    order = sorted(range(len(labels)), key=lambda index: predicted[index] == labels[index])
-    shown = order[: SHOWN // 2] + order[-(SHOWN - SHOWN // 2) :]
-    for row in range(8):
-        lines = (
-            "".join(2 * SHADES[int(4 * value)] for value in images[i, row, :, 0]) for i in shown
-        )
-        print("   ".join(lines))
-    print("   ".join(f"{f'is {labels[i]}, read {predicted[i]}':<16}" for i in shown))
+def command() -> str:
+    """The command of this package, as it can be typed here."""
+    installed = Path(sys.executable).with_name("jax-tf-bridge")
+    if not installed.is_file():
+        return f"{sys.executable} -m bridge"
+    here = Path.cwd()
+    return str(installed.relative_to(here) if installed.is_relative_to(here) else installed)
+
+
+def draw(console, images, labels, predicted) -> None:
+    """A few scans that were read right, and a wrong one; two characters for a pixel."""
+    from rich.columns import Columns
+    from rich.text import Text
+
+    right = [index for index in range(len(labels)) if predicted[index] == labels[index]]
+    wrong = [index for index in range(len(labels)) if predicted[index] != labels[index]]
+    shades = SHADES if console.encoding.startswith("utf") else ASCII_SHADES
+    scans = []
+    for index in [*right[:SHOWN], *wrong[:1]]:
+        rows = ["".join(2 * shades[int(4 * value)] for value in row) for row in images[index]]
+        scan = Text("\n".join(rows) + "\n", no_wrap=True)
+        if index in wrong:
+            scan.append(f"read {predicted[index]}, WRONG: {labels[index]}", "bold red")
+        else:
+            scan.append(f"read {predicted[index]}", "green")
+        scans.append(scan)
+    console.print(Columns(scans, padding=(0, 2)))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -37,7 +39,7 @@ def run(tmp_path):
     return run
 
 
-def test_digits(run, tmp_path):
+def test_digits(run, tmp_path, monkeypatch):
     printed = run("digits")
     right = [int(count) for count in re.findall(r"(\d+) of 397 right", printed)]
     assert len(right) == 2
@@ -45,10 +47,25 @@ def test_digits(run, tmp_path):
     difference = re.search(r"greatest difference of a probability: (\S+)", printed)
     # float32 softmax, computed by two builds of XLA
     assert float(difference[1]) < 1e-5
-    assert "saved_model.pb" in printed
-    assert "import TensorFlow" in printed
+    assert printed.startswith("1  Python with JAX, where TensorFlow cannot be imported")
+    assert "times as long" in printed
+    assert printed.count("WRONG") == 1
+    assert len(re.findall(r"read \d(?![\d,])", printed)) == 3
     assert "█" in printed
-    assert (tmp_path / "model" / "saved_model.pb").is_file()
+    next_command = re.search(r"^   (\S+jax-tf-bridge inspect \S+)$", printed, re.MULTILINE)
+    looked = subprocess.run(next_command[1].split(), capture_output=True, text=True, check=True)
+    assert "serving_default" in looked.stdout
+
+    # A narrow terminal that has ASCII alone.
+    monkeypatch.setenv("COLUMNS", "30")
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", narrow)
+    report = runpy.run_path(str(ROOT / "examples" / "digits.py"))["report"]
+    report(tmp_path, {"train": 1.0, "save": 1.0}, {"classify": 1.0})
+    narrow.seek(0)
+    shown = narrow.read()
+    assert "@@" in shown
+    assert "times as long" not in shown
 
 
 def test_fine_tuning(run, tmp_path):
