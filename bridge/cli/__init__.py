@@ -8,5 +8,5 @@ returns, as text (`terminal.py`) or as JSON. `export` does more: `export_job.py`
 
 To add a command, write a function that declares its arguments and one that runs it and returns the
 exit status, and list both in `_COMMANDS` of `main.py`. An option of `bridge.save` is declared in
-`SAVE_ARGUMENTS` of `arguments.py`, and `export` has it.
+`SAVE_ARGUMENTS` of `command_arguments.py`, and `export` has it.
 """

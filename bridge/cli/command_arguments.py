@@ -1,23 +1,24 @@
-"""The arguments of commands: their text forms, and their declaration as fields of a dataclass.
+"""The arguments of commands: their text forms, and their declarations, each made once.
 
-What a command takes is declared once. A command with a request of its own declares each argument
-at the field that holds it; the arguments that are options of `bridge.save` are in `SAVE_ARGUMENTS`,
-and have the defaults that `save` gives them.
+The arguments that are options of `bridge.save` are in `SAVE_ARGUMENTS`, and have the defaults that
+`save` gives them; others that several commands take are in `_SHARED`. A command with a request of
+its own declares each further argument at the field that holds it.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from xla_call_module.linalg.linalg_option import LINALG
 
 __all__ = [
     "SAVE_ARGUMENTS",
+    "add_arguments",
     "add_fields",
-    "add_save_arguments",
+    "argument",
     "read_fields",
     "read_save_arguments",
     "to_names",
@@ -90,14 +91,40 @@ SAVE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "help": "batch sizes that requests are padded to, such as 1,8,32,128",
     },
 }
+_SHARED: Mapping[str, Mapping[str, Any]] = {
+    "base_path": {"flag": "base_path", "metavar": "BASE", "help": "the folder above the versions"},
+    "json": {"action": "store_true", "default": False, "help": "print JSON"},
+    "keep": {"metavar": "COUNT", "type": int, "default": None, "help": "how many versions stay"},
+    "path": {"flag": "path", "help": "the folder with saved_model.pb"},
+    "platforms": {
+        "metavar": "NAMES",
+        "type": to_parts,
+        "default": None,
+        "help": "those that stay, such as cpu,tpu",
+    },
+    "python": {
+        "metavar": "OTHER",
+        "default": None,
+        "help": "the Python of another environment with TensorFlow",
+    },
+}
 
 
-def add_save_arguments(
-    parser: argparse.ArgumentParser, names: Iterable[str] = tuple(SAVE_ARGUMENTS)
-) -> None:
-    """Let a command take options of `bridge.save`, or of a function with the same options."""
+def argument(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
+    """Return a field of a request that declares the argument which it holds.
+
+    Args:
+        default: the value where the argument is not given; none for one that is required.
+        declaration: the keywords of `ArgumentParser.add_argument`, and `flag` where the name of the
+            argument is another one than that of the field.
+    """
+    return dataclasses.field(default=default, metadata=declaration)
+
+
+def add_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Let a command take arguments that are declared here."""
     for name in names:
-        _add(parser, name, SAVE_ARGUMENTS[name])
+        _add(parser, name, {**SAVE_ARGUMENTS, **_SHARED}[name])
 
 
 def read_save_arguments(options: argparse.Namespace) -> dict[str, Any]:
@@ -106,11 +133,7 @@ def read_save_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_fields(parser: argparse.ArgumentParser, request: type) -> None:
-    """Let a command take the arguments that a dataclass declares at its fields.
-
-    The metadata of a field are the keywords of `ArgumentParser.add_argument`, and `flag` where the
-    name of the argument is another one. A field without a default is a required argument.
-    """
+    """Let a command take the arguments that a dataclass declares at its fields."""
     for field in dataclasses.fields(request):
         if field.metadata:
             required = field.default is dataclasses.MISSING
@@ -142,5 +165,5 @@ def _add(
         parser.add_argument(name, **keywords)
         return
     # The default is that of the field, or of the function that is called.
-    keywords |= {"required": True} if required else {"default": argparse.SUPPRESS}
-    parser.add_argument(flag, dest=name, **keywords)
+    missing = {"required": True} if required else {"default": argparse.SUPPRESS}
+    parser.add_argument(flag, dest=name, **(missing | keywords))

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from bridge.cli.command_arguments import (
+    SAVE_ARGUMENTS,
+    add_arguments,
     add_fields,
-    add_save_arguments,
+    argument,
     read_fields,
     read_save_arguments,
     to_names,
@@ -76,80 +78,58 @@ class ExportRequest:
         options: the options of `bridge.save` that are given.
     """
 
-    target: str = field(
-        metadata={
-            "flag": "target",
-            "help": "module:function, module:object.method, or a file with a serialized Exported",
-        }
+    target: str = argument(
+        flag="target",
+        help="module:function, module:object.method, or a file with a serialized Exported",
     )
-    out: str = field(metadata={"metavar": "DIR", "help": "the folder to make"})
-    args: Sequence[str] = field(
-        default=(), metadata={"action": "append", "metavar": "SPECS", "help": "see above"}
+    out: str = argument(metavar="DIR", help="the folder to make")
+    args: Sequence[str] = argument((), action="append", metavar="SPECS", help="see above")
+    constraints: Sequence[str] = argument(
+        (),
+        flag="--constraint",
+        action="append",
+        metavar="'b >= 2'",
+        help="between symbolic dimensions",
     )
-    constraints: Sequence[str] = field(
-        default=(),
-        metadata={
-            "flag": "--constraint",
-            "action": "append",
-            "metavar": "'b >= 2'",
-            "help": "between symbolic dimensions",
-        },
+    params: str | None = argument(None, metavar="PATH", help="see above")
+    params_key: str | None = argument(
+        None, metavar="A/B", help="the part of the file that is the parameters"
     )
-    params: str | None = field(default=None, metadata={"metavar": "PATH", "help": "see above"})
-    params_key: str | None = field(
-        default=None,
-        metadata={"metavar": "A/B", "help": "the part of the file that is the parameters"},
+    params_separator: str | None = argument(
+        None, metavar="SIGN", help="the sign at which the keys of the file are split"
     )
-    params_separator: str | None = field(
-        default=None,
-        metadata={"metavar": "SIGN", "help": "the sign at which the keys of the file are split"},
+    trainable: Sequence[str] = argument(
+        ("*",),
+        type=_to_patterns,
+        metavar="NAMES",
+        help="names of parameters, such as head,*/bias; none for none; by default all",
     )
-    trainable: Sequence[str] = field(
-        default=("*",),
-        metadata={
-            "type": _to_patterns,
-            "metavar": "NAMES",
-            "help": "names of parameters, such as head,*/bias; none for none; by default all",
-        },
+    platforms: Sequence[str] | None = argument(
+        None, type=to_parts, metavar="NAMES", help="by default cpu,cuda,tpu"
     )
-    platforms: Sequence[str] | None = field(
-        default=None,
-        metadata={"type": to_parts, "metavar": "NAMES", "help": "by default cpu,cuda,tpu"},
+    x64: bool = argument(
+        default=False, action="store_true", help="with 64-bit dtypes (jax_enable_x64)"
     )
-    x64: bool = field(
-        default=False,
-        metadata={"action": "store_true", "help": "with 64-bit dtypes (jax_enable_x64)"},
+    signature: str = argument(
+        DEFAULT_SIGNATURE, metavar="KEY", help=f"by default {DEFAULT_SIGNATURE}"
     )
-    signature: str = field(
-        default=DEFAULT_SIGNATURE,
-        metadata={"metavar": "KEY", "help": f"by default {DEFAULT_SIGNATURE}"},
+    inputs: Sequence[str] | Mapping[str, str] | None = argument(
+        None, type=to_names, metavar="NAMES", help="a,b or old=new,…"
     )
-    inputs: Any = field(
-        default=None,
-        metadata={"type": to_names, "metavar": "NAMES", "help": "a,b or old=new,…"},
+    outputs: Sequence[str] | Mapping[str, str] | None = argument(
+        None, type=to_names, metavar="NAMES", help="a,b or old=new,…"
     )
-    outputs: Any = field(
-        default=None,
-        metadata={"type": to_names, "metavar": "NAMES", "help": "a,b or old=new,…"},
+    warmup: Sequence[int] = argument(
+        (),
+        type=to_sizes,
+        metavar="SIZES",
+        help="batch sizes that TensorFlow Serving warms up with, such as 1,8,32",
     )
-    warmup: Sequence[int] = field(
-        default=(),
-        metadata={
-            "type": to_sizes,
-            "metavar": "SIZES",
-            "help": "batch sizes that TensorFlow Serving warms up with, such as 1,8,32",
-        },
+    overwrite: bool = argument(
+        default=False, action="store_true", help="replace a SavedModel at DIR"
     )
-    overwrite: bool = field(
-        default=False,
-        metadata={"action": "store_true", "help": "replace a SavedModel at DIR"},
-    )
-    revision: str | None = field(
-        default=None,
-        metadata={
-            "metavar": "TEXT",
-            "help": "the revision of the source, where git does not know it",
-        },
+    revision: str | None = argument(
+        None, metavar="TEXT", help="the revision of the source, where git does not know it"
     )
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -159,14 +139,9 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = DESCRIPTION
     add_fields(parser, ExportRequest)
-    add_save_arguments(parser)
+    add_arguments(parser, *SAVE_ARGUMENTS)
     parser.add_argument("--check", action="store_true", help="run it in TensorFlow and compare")
-    parser.add_argument(
-        "--python",
-        metavar="OTHER",
-        help="the Python of another environment, for --check",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_arguments(parser, "python", "json")
 
 
 def run_export_command(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from bridge.cli.command_arguments import add_arguments
 from bridge.inspect import inspect
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from xla_call_module.errors import StructureError
@@ -29,7 +30,7 @@ _MAX_ELEMENTS = 64
 
 def add_inspect(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("path", help="the folder with saved_model.pb")
+    add_arguments(parser, "path")
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help="print JSON")
     forms.add_argument("--html", metavar="FILE", help="write one self-contained page")

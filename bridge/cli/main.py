@@ -9,20 +9,22 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from bridge.cli.command_arguments import add_save_arguments, read_save_arguments, to_parts
+from bridge.cli.command_arguments import add_arguments, read_save_arguments, to_sizes
 from bridge.cli.export_command import add_export, run_export_command
 from bridge.cli.inspect_command import add_inspect, run_inspect
-from bridge.cli.publish_command import add_publish, add_rollback, run_publish, run_rollback
 from bridge.verify import verify
 from savedmodel.files.model_folder import read_one_version
 from savedmodel.manifest import compare_manifest, read_manifest
 from xla_call_module.errors import InteropError, StructureError
+
+if TYPE_CHECKING:
+    from bridge.serving.publishing import Published
 
 __all__ = ["main"]
 
@@ -96,10 +98,14 @@ class _Version(argparse.Action):
         parser.exit(message=f"{parser.prog} {metadata.version('jax-tf-bridge')}\n")
 
 
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
 def _add_diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="A", help="the folder of a SavedModel")
     parser.add_argument("second", metavar="B", help="the folder of another")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_arguments(parser, "json")
 
 
 def _run_diff(options: argparse.Namespace) -> int:
@@ -109,15 +115,14 @@ def _run_diff(options: argparse.Namespace) -> int:
 
     report = diff(options.first, options.second)
     if options.json:
-        print(json.dumps(report.to_json(), indent=2, allow_nan=False))
+        _print_json(report.to_json())
     else:
         print_diff(report, Console(highlight=False))
     return 0 if report.equal else 1
 
 
 def _add_manifest(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", help="the folder with saved_model.pb")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_arguments(parser, "path", "json")
 
 
 def _run_manifest(options: argparse.Namespace) -> int:
@@ -130,8 +135,7 @@ def _run_manifest(options: argparse.Namespace) -> int:
     )
     assert manifest is not None
     if options.json:
-        printed = {"path": options.path, "differences": list(differences), **manifest.to_json()}
-        print(json.dumps(printed, indent=2))
+        _print_json({"path": options.path, "differences": differences, **manifest.to_json()})
         return 1 if differences else 0
     for difference in differences:
         print(difference)
@@ -167,7 +171,6 @@ def _add_onnx(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_onnx(options: argparse.Namespace) -> int:
-    """Write the file, and return the exit status."""
     from bridge.load import load
     from bridge.onnx.conversion import save_onnx
 
@@ -196,11 +199,7 @@ def _run_onnx(options: argparse.Namespace) -> int:
 
 
 def _add_passes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", help="the folder with saved_model.pb")
-    add_save_arguments(parser, ["tensorflow", "linalg"])
-    parser.add_argument(
-        "--platforms", metavar="NAMES", type=to_parts, help="those that stay, such as cpu,tpu"
-    )
+    add_arguments(parser, "path", "tensorflow", "linalg", "platforms")
     parser.add_argument("--run", metavar="NAME", help="run one pass and print each module after it")
 
 
@@ -210,19 +209,74 @@ def _run_passes(options: argparse.Namespace) -> int:
     return run_passes_command(options)
 
 
+def _add_publish(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="the folder of a SavedModel of any writer")
+    add_arguments(parser, "base_path", "keep", "json")
+    parser.add_argument(
+        "--version", type=int, help="the version's number; by default the next after the highest"
+    )
+    parser.add_argument(
+        "--warmup", metavar="SIZES", type=to_sizes, help="batch sizes of warmup requests: 1,8,32"
+    )
+    parser.add_argument(
+        "--batching",
+        metavar="SIZES",
+        type=to_sizes,
+        help="batch sizes that the server runs: 1,8,32",
+    )
+    parser.add_argument("--name", help="the model's name in its configuration; by default BASE's")
+
+
+def _add_rollback(parser: argparse.ArgumentParser) -> None:
+    add_arguments(parser, "base_path", "keep", "json")
+    parser.add_argument(
+        "--to", metavar="VERSION", type=int, help="by default the one before the newest"
+    )
+
+
+def _run_publish(options: argparse.Namespace) -> int:
+    from bridge.serving.publishing import publish
+
+    published = publish(
+        options.model,
+        options.base_path,
+        version=options.version,
+        warmup=options.warmup,
+        batching=options.batching,
+        keep=options.keep,
+        name=options.name,
+    )
+    _print_published(published, as_json=options.json)
+    return 0
+
+
+def _run_rollback(options: argparse.Namespace) -> int:
+    from bridge.serving.publishing import rollback
+
+    published = rollback(options.base_path, to=options.to, keep=options.keep)
+    _print_published(published, as_json=options.json)
+    return 0
+
+
+def _print_published(published: Published, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(asdict(published))
+        return
+    print(f"version {published.version}: {published.path}")
+    if published.copy_of is not None:
+        print(f"a copy of version {published.copy_of}")
+    if published.warmup:
+        print(f"{published.warmup} warmup records")
+    if published.removed:
+        print(f"removed: {', '.join(map(str, published.removed))}")
+    if published.configs is not None:
+        print("tensorflow_model_server", *published.configs.options)
+
+
 def _add_retarget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="IN", help="the folder of a SavedModel of any writer")
     parser.add_argument("target", metavar="OUT", help="the new folder")
-    add_save_arguments(parser, ["tensorflow", "linalg"])
-    parser.add_argument(
-        "--platforms", metavar="NAMES", type=to_parts, help="those that stay, such as cpu,tpu"
-    )
-    parser.add_argument(
-        "--disabled-checks",
-        metavar="CHECKS",
-        type=to_parts,
-        help="instead of those of the file, such as platform,shape_assertions",
-    )
+    add_arguments(parser, "tensorflow", "linalg", "platforms", "disabled_checks")
     parser.add_argument("--overwrite", action="store_true", help="replace a SavedModel at OUT")
 
 
@@ -245,16 +299,12 @@ def _run_retarget(options: argparse.Namespace) -> int:
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", help="the folder with saved_model.pb")
-    parser.add_argument(
-        "--python", metavar="OTHER", help="the Python of another environment with TensorFlow"
-    )
+    add_arguments(parser, "path", "python", "json")
     parser.add_argument("--record", metavar="FILE", help="write the inputs and what JAX computes")
     parser.add_argument(
         "--against", metavar="FILE", help="compare with what was recorded, without JAX"
     )
     parser.add_argument("--seed", type=int, default=0, help="the seed of the random inputs")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run_verify(options: argparse.Namespace) -> int:
@@ -268,7 +318,7 @@ def _run_verify(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     if options.json:
-        print(json.dumps(report.to_json(), indent=2))
+        _print_json(report.to_json())
     else:
         print_verification(report, Console(highlight=False))
     return 0 if report.passed else 1
@@ -288,9 +338,9 @@ _COMMANDS = (
     _Command("onnx", "make an ONNX model of a SavedModel or artifact", _add_onnx, _run_onnx),
     _Command("passes", "list the passes that would run", _add_passes, _run_passes),
     _Command(
-        "publish", "put a SavedModel where TensorFlow Serving finds it", add_publish, run_publish
+        "publish", "put a SavedModel where TensorFlow Serving finds it", _add_publish, _run_publish
     ),
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
-    _Command("rollback", "serve an older version again", add_rollback, run_rollback),
+    _Command("rollback", "serve an older version again", _add_rollback, _run_rollback),
     _Command("verify", "compare TensorFlow with JAX", _add_verify, _run_verify, trouble=2),
 )
