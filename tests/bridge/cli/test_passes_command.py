@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 
 import bridge
 from bridge.cli.main import main
+from bridge.loading.signature_calls import calls_of
+from savedmodel.read import read
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +41,22 @@ def test_each_call_has_its_passes_and_their_reasons(folder, capsys):
     assert first["linear_algebra"].startswith("runs: it calls lapack_spotrf")
     assert first["gspmd"] == "has nothing to do"
     assert first["serialize"] == "at StableHLO 0.17.7, calling convention 9"
+
+
+@pytest.mark.parametrize("name", ["jax2tf", "keras", "bare_graph", "session_graph", "orbax"])
+def test_files_of_other_writers(foreign, capsys, name):
+    path = str(foreign(name).folder)
+    calls = [call for signature in read(path).signatures for call in chain(*calls_of(signature))]
+    assert main(["passes", path, "--tensorflow", "2.16"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line for line in lines if not line.startswith(" ")]
+    assert [head.rpartition(": ")[2] for head in heads] == [call.name for call in calls]
+    last = [line.split(maxsplit=1)[1] for line in lines if line.startswith("  serialize")]
+    assert last == ["at StableHLO 0.17.7, calling convention 9"] * len(calls)
+    assert main(["passes", path, "--run", "linear_algebra"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("module ") >= len(calls)
+    assert printed.count("func.func public @main") == len(calls)
 
 
 def test_what_cannot_be_serialized_is_told(tmp_path, capsys):
