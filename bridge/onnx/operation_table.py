@@ -26,7 +26,13 @@ from bridge.onnx.arrays.sorting import approx_top_k, dynamic_top_k, top_k
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import has_kernel
-from bridge.onnx.graph.stablehlo_operation import Emit, NarrowResults, Operation, Rule
+from bridge.onnx.graph.stablehlo_operation import (
+    Emit,
+    NarrowResults,
+    Operation,
+    Rule,
+    identity,
+)
 from bridge.onnx.graph.values import Value
 from bridge.onnx.loops import control_flow, loops
 from bridge.onnx.windows import convolutions, dots, windows
@@ -74,11 +80,6 @@ def _expectation(graph: Graph, op: Operation) -> Sequence[Value]:
     return _nothing(graph, op)
 
 
-def _identity(graph: Graph, op: Operation) -> Value:
-    del graph
-    return op.operands[0]
-
-
 def _tan(graph: Graph, op: Operation) -> Value:
     """Return the tangent as one operation, which ONNX Runtime does not have of float64."""
     if not has_kernel("Tan", op.result.dtype.name):
@@ -106,9 +107,9 @@ CUSTOM_CALLS: Mapping[str, Rule] = {
         f"check.{name}": Rule(_expectation, _ATTRIBUTES, expand=False)
         for name in ("eq", "expect_almost_eq", "expect_close", "expect_eq")
     },
-    "Sharding": Rule(_identity, _ATTRIBUTES, expand=False),
-    "annotate_device_placement": Rule(_identity, _ATTRIBUTES, expand=False),
-    "xla.sdy.FuncResultSharding": Rule(_identity, _ATTRIBUTES, expand=False),
+    "Sharding": Rule(identity, _ATTRIBUTES, expand=False),
+    "annotate_device_placement": Rule(identity, _ATTRIBUTES, expand=False),
+    "xla.sdy.FuncResultSharding": Rule(identity, _ATTRIBUTES, expand=False),
     "stablehlo.dynamic_top_k": Rule(dynamic_top_k, _ATTRIBUTES, expand=False),
     "stablehlo.dynamic_reduce_window": Rule(dynamic_reduce_window, _ATTRIBUTES, expand=False),
     "shape_assertion": Rule(_nothing, _ATTRIBUTES, expand=False),
@@ -149,6 +150,6 @@ RULES: Mapping[str, Rule] = {
     name: rule for family in _FAMILIES for name, rule in sorted(family.RULES.items())
 } | {
     "sdy.sharding_constraint": Rule(
-        _identity, ("sharding",), expand=False, narrow=NarrowResults.KEPT
+        identity, ("sharding",), expand=False, narrow=NarrowResults.KEPT
     )
 }

@@ -13,7 +13,7 @@ import numpy as np
 from bridge.onnx.arithmetic.narrow_operations import emit_narrow, has_narrow_types
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import Operation, Rule, describe, read
-from bridge.onnx.graph.values import Value
+from bridge.onnx.graph.values import Value, constant_array
 from bridge.onnx.operation_table import COMPOSITES, CUSTOM_CALLS, RULES
 from xla_call_module.errors import InteropError, UnsupportedError
 from xla_call_module.stablehlo.modules import (
@@ -149,8 +149,7 @@ def _without_elements(op: Operation) -> list[Value]:
     pairs = list(zip(op.results, shapes, strict=True))
     if any(0 not in shape or len(shape) != len(result.shape) for result, shape in pairs):
         return []
-    arrays = [np.empty(shape, result.dtype) for result, shape in pairs]
-    return [Value(array.dtype, array.shape, array.shape, array=array) for array in arrays]
+    return [constant_array(np.empty(shape, result.dtype)) for result, shape in pairs]
 
 
 def _last_part(name: str) -> str:

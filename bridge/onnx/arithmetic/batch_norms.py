@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -11,50 +12,50 @@ from bridge.onnx.arithmetic.reductions import reduce_along
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import Operation, Rule
-from bridge.onnx.graph.values import Value, of_sizes
+from bridge.onnx.graph.values import Value, of_size
 
 __all__ = ["RULES"]
 
 
 def _inference(graph: Graph, op: Operation) -> Value:
     x, scale, offset, mean, variance = _wide(graph, op)
-    do = nodes.elementwise
-    scaled = do(graph, "Mul", _normalized(graph, op, x, mean, variance), scale)
-    return nodes.cast(graph, do(graph, "Add", scaled, offset), op.result.dtype)
+    do = partial(nodes.elementwise, graph)
+    scaled = do("Mul", _normalized(graph, op, x, mean, variance), scale)
+    return nodes.cast(graph, do("Add", scaled, offset), op.result.dtype)
 
 
 def _training(graph: Graph, op: Operation) -> Sequence[Value]:
     """The normalized array, and the mean and variance of each feature."""
     x, scale, offset = _wide(graph, op)
-    do = nodes.elementwise
+    do = partial(nodes.elementwise, graph)
     mean = _mean(graph, op, x)
-    centered = do(graph, "Sub", x, _along_features(graph, op, mean, x))
-    variance = _mean(graph, op, do(graph, "Mul", centered, centered))
+    centered = do("Sub", x, _along_features(graph, op, mean, x))
+    variance = _mean(graph, op, do("Mul", centered, centered))
     placed = [_along_features(graph, op, value, x) for value in (mean, variance)]
-    scaled = do(graph, "Mul", _normalized(graph, op, x, *placed), scale)
-    results = [do(graph, "Add", scaled, offset), mean, variance]
-    kinds = [kind.dtype for kind in op.results]
-    return [nodes.cast(graph, v, dtype) for v, dtype in zip(results, kinds, strict=True)]
+    scaled = do("Mul", _normalized(graph, op, x, *placed), scale)
+    return _of_result_dtypes(graph, op, do("Add", scaled, offset), mean, variance)
 
 
 def _gradients(graph: Graph, op: Operation) -> Sequence[Value]:
     """Return the gradients of the array, the scale and the offset of `_training`."""
     x, scale, mean, variance, gradient = _wide(graph, op)
-    do = nodes.elementwise
+    do = partial(nodes.elementwise, graph)
     normalized = _normalized(graph, op, x, mean, variance)
-    of_scale = _sum(graph, op, do(graph, "Mul", gradient, normalized))
+    of_scale = _sum(graph, op, do("Mul", gradient, normalized))
     of_offset = _sum(graph, op, gradient)
     count = _count(graph, op, x)
     means = [
-        _along_features(graph, op, do(graph, "Div", total, count), x)
-        for total in (of_offset, of_scale)
+        _along_features(graph, op, do("Div", total, count), x) for total in (of_offset, of_scale)
     ]
-    rest = do(graph, "Sub", gradient, means[0])
-    rest = do(graph, "Sub", rest, do(graph, "Mul", normalized, means[1]))
-    of_x = do(graph, "Div", do(graph, "Mul", scale, rest), _deviation(graph, op, variance))
-    kinds = [kind.dtype for kind in op.results]
-    results = [of_x, of_scale, of_offset]
-    return [nodes.cast(graph, v, dtype) for v, dtype in zip(results, kinds, strict=True)]
+    rest = do("Sub", gradient, means[0])
+    rest = do("Sub", rest, do("Mul", normalized, means[1]))
+    of_x = do("Div", do("Mul", scale, rest), _deviation(graph, op, variance))
+    return _of_result_dtypes(graph, op, of_x, of_scale, of_offset)
+
+
+def _of_result_dtypes(graph: Graph, op: Operation, *results: Value) -> list[Value]:
+    pairs = zip(results, op.results, strict=True)
+    return [nodes.cast(graph, value, kind.dtype) for value, kind in pairs]
 
 
 def _wide(graph: Graph, op: Operation) -> list[Value]:
@@ -72,7 +73,7 @@ def _along_features(graph: Graph, op: Operation, value: Value, x: Value) -> Valu
 
 
 def _deviation(graph: Graph, op: Operation, variance: Value) -> Value:
-    epsilon = nodes.constant_like(variance, float(op.raw.attributes["epsilon"].value))
+    epsilon = float(op.raw.attributes["epsilon"].value)
     return nodes.elementwise(graph, "Sqrt", nodes.elementwise(graph, "Add", variance, epsilon))
 
 
@@ -92,7 +93,7 @@ def _sum(graph: Graph, op: Operation, x: Value) -> Value:
 def _count(graph: Graph, op: Operation, x: Value) -> Value:
     """Return the number of elements of each feature."""
     size = product(x.shape[axis] for axis in _axes(op, x))
-    return nodes.cast(graph, of_sizes((size,), np.dtype(np.int64), ()), x.dtype)
+    return nodes.cast(graph, of_size(size), x.dtype)
 
 
 def _mean(graph: Graph, op: Operation, x: Value) -> Value:

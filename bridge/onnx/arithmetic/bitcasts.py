@@ -8,7 +8,6 @@ product or difference without rounding. Elsewhere the model is one of version 26
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,13 +15,19 @@ from typing import Any
 import numpy as np
 
 from bridge.core.size_polynomials import numbers_of, product
-from bridge.onnx.arithmetic.bits import pack_bits, shift, unpack_bits
+from bridge.onnx.arithmetic.bits import (
+    join_integers,
+    pack_bits,
+    shift,
+    split_integers,
+    unpack_bits,
+)
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.folding import MAX_BYTES
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET
 from bridge.onnx.graph.stablehlo_operation import Operation, Rule
-from bridge.onnx.graph.values import Value, of_array
+from bridge.onnx.graph.values import Value, constant_array, of_array
 from xla_call_module.dtypes import Array
 
 __all__ = [
@@ -53,9 +58,10 @@ class _Format:
         return (1 << self.exponent_bits) - 1
 
     @property
-    def lowest(self) -> int:
-        """The power of two of the last bit of the smallest numbers."""
-        return 2 - (1 << (self.exponent_bits - 1)) - self.fraction_bits
+    def fraction_units(self) -> Array:
+        """The power of two of the last fraction bit, for each exponent as it is stored."""
+        lowest = 2 - (1 << (self.exponent_bits - 1)) - self.fraction_bits
+        return np.maximum(np.arange(self.largest + 1), 1) - 1 + lowest
 
 
 _FORMATS = {
@@ -109,7 +115,7 @@ def _of_constant(value: Value, dtype: np.dtype[Any]) -> Value | None:
     ratio = value.dtype.itemsize / dtype.itemsize
     if ratio == 1:
         array = np.frombuffer(value.array.tobytes(), dtype).reshape(value.array.shape)
-        return Value(dtype, value.shape, value.unbroadcast_shape, array=array)
+        return constant_array(array).broadcast_to(value.shape)
     count = product(value.shape)
     if not isinstance(count, int) or count * value.dtype.itemsize > MAX_BYTES:
         return None
@@ -125,34 +131,15 @@ def _check(op: Operation, dtype: np.dtype[Any]) -> None:
 
 def _split(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
     """Return each integer as several, the lowest bits first, in a new last dimension."""
-    width = 8 * dtype.itemsize
     count = bits.dtype.itemsize // dtype.itemsize
-    parts = [bits, *(shift(graph, bits, width * n, "RIGHT") for n in range(1, count))]
-    narrow = [nodes.cast(graph, part, dtype) for part in parts]
-    columns = [nodes.expand_dims(graph, part, [-1]) for part in narrow]
-    return nodes.concat(graph, columns, bits.rank)
+    columns = split_integers(graph, bits, 8 * dtype.itemsize, count)
+    return nodes.concat(graph, [nodes.cast(graph, part, dtype) for part in columns], bits.rank)
 
 
 def _join(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
     """Return the integers of the last dimension, the lowest bits first, as one."""
-    width, axis = 8 * bits.dtype.itemsize, bits.rank - 1
-    whole: Value | None = None
-    for number in range(dtype.itemsize // bits.dtype.itemsize):
-        column = nodes.slice_(graph, bits, [number], [number + 1], [1], axes=[axis])
-        part = nodes.cast(graph, nodes.squeeze(graph, column, [axis]), dtype)
-        if number:
-            part = shift(graph, part, width * number, "LEFT")
-        whole = part if whole is None else nodes.elementwise(graph, "BitwiseOr", whole, part)
-    assert whole is not None, "there is at least one"
-    return whole
-
-
-def _powers(format_: _Format) -> Value:
-    """Return the unit of the last fraction bit for each stored exponent; inf for the last."""
-    exponents = np.maximum(np.arange(format_.largest + 1), 1) - 1 + format_.lowest
-    powers = np.ldexp(1.0, exponents)
-    powers[-1] = np.inf
-    return Value(powers.dtype, powers.shape, powers.shape, array=powers)
+    count = dtype.itemsize // bits.dtype.itemsize
+    return join_integers(graph, nodes.cast(graph, bits, dtype), 8 * bits.dtype.itemsize, count)
 
 
 def floats_of_bits(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
@@ -163,24 +150,23 @@ def floats_of_bits(graph: Graph, bits: Value, dtype: np.dtype[Any]) -> Value:
     do = partial(nodes.elementwise, graph)
     if (fraction := _random_fraction(graph, bits, format_)) is not None:
         counted = nodes.cast(graph, fraction, np.float64 if format_.bits == 64 else np.float32)
-        part = do("Mul", counted, nodes.constant_like(counted, 2.0**-format_.fraction_bits))
-        return nodes.cast(graph, do("Add", part, nodes.constant_like(part, 1)), dtype)
+        part = do("Mul", counted, 2.0**-format_.fraction_bits)
+        return nodes.cast(graph, do("Add", part, 1), dtype)
     exponent = shift(graph, bits, format_.fraction_bits, "RIGHT")
-    exponent = do("BitwiseAnd", exponent, nodes.constant_like(bits, format_.largest))
+    exponent = do("BitwiseAnd", exponent, format_.largest)
     index = nodes.cast(graph, exponent, np.int64)
-    fraction = do("BitwiseAnd", bits, nodes.constant_like(bits, (1 << format_.fraction_bits) - 1))
-    hidden = nodes.constant_like(bits, 1 << format_.fraction_bits)
+    fraction = do("BitwiseAnd", bits, (1 << format_.fraction_bits) - 1)
     zero = nodes.constant_like(bits, 0)
-    is_small = do("Equal", exponent, zero, dtype=bool)
-    count = do("BitwiseOr", fraction, nodes.where(graph, is_small, zero, hidden))
-    size = do("Mul", nodes.cast(graph, count, np.float64), _look_up(graph, format_, index))
-    largest = nodes.constant_like(bits, format_.largest)
-    special = do("Equal", exponent, largest, dtype=bool)
-    some = do("Not", do("Equal", fraction, zero, dtype=bool))
-    is_nan = do("And", special, some)
-    size = nodes.where(graph, is_nan, nodes.constant(np.nan, np.float64), size)
-    sign = shift(graph, bits, format_.bits - 1, "RIGHT")
-    positive = do("Equal", sign, zero, dtype=bool)
+    is_small = do("Equal", exponent, zero)
+    hidden = nodes.where(graph, is_small, zero, 1 << format_.fraction_bits)
+    count = nodes.cast(graph, do("BitwiseOr", fraction, hidden), np.float64)
+    powers = np.ldexp(1.0, format_.fraction_units)
+    powers[-1] = np.inf
+    size = do("Mul", count, nodes.look_up(graph, powers, index))
+    special = do("Equal", exponent, format_.largest)
+    is_nan = do("And", special, do("Not", do("Equal", fraction, zero)))
+    size = nodes.where(graph, is_nan, np.nan, size)
+    positive = do("Equal", shift(graph, bits, format_.bits - 1, "RIGHT"), zero)
     return nodes.cast(graph, nodes.where(graph, positive, size, do("Neg", size)), dtype)
 
 
@@ -202,11 +188,6 @@ def _random_fraction(graph: Graph, bits: Value, format_: _Format) -> Value | Non
     return None
 
 
-def _look_up(graph: Graph, format_: _Format, index: Value) -> Value:
-    made = graph.node("Gather", [_powers(format_), index], shape=index.unbroadcast_shape, axis=0)
-    return made.broadcast_to(index.shape)
-
-
 def bits_of_floats(graph: Graph, value: Value) -> Value:
     """The bits of floats as unsigned integers of their size."""
     format_ = _FORMATS[value.dtype.name]
@@ -216,25 +197,22 @@ def bits_of_floats(graph: Graph, value: Value) -> Value:
     do = partial(nodes.elementwise, graph)
     exact = nodes.cast(graph, value, np.float64)
     size = do("Abs", exact)
-    finite = nodes.where(graph, _is_special(graph, size), nodes.constant(1, np.float64), size)
-    index = _stored_exponent(graph, format_, finite)
-    # Twice, since the reciprocal of the smallest power is no number.
+    is_inf, is_nan = do("IsInf", size), do("IsNaN", size)
+    finite = nodes.where(graph, do("Or", is_inf, is_nan), 1, size)
+    # The exponent as it is stored: how many of the powers of two are no larger than the size.
+    powers = np.ldexp(1.0, format_.fraction_units[1:-1] + format_.fraction_bits)
+    index = count_up_to(graph, powers, finite)
     count = _scaled(graph, format_, finite, index)
     wide = np.dtype(np.uint64 if format_.bits == 64 else np.uint32)
     fraction = nodes.cast(graph, nodes.cast(graph, count, np.int64), wide)
-    mask = nodes.constant((1 << format_.fraction_bits) - 1, wide)
-    fraction = do("BitwiseAnd", fraction, mask)
+    fraction = do("BitwiseAnd", fraction, (1 << format_.fraction_bits) - 1)
     exponent = shift(graph, nodes.cast(graph, index, wide), format_.fraction_bits, "LEFT")
     bits = do("BitwiseOr", exponent, fraction)
     infinity = format_.largest << format_.fraction_bits
-    quiet = infinity | 1 << (format_.fraction_bits - 1)
-    is_inf = do("IsInf", size, dtype=bool)
-    is_nan = do("IsNaN", size, dtype=bool)
-    bits = nodes.where(graph, is_inf, nodes.constant(infinity, wide), bits)
-    bits = nodes.where(graph, is_nan, nodes.constant(quiet, wide), bits)
-    sign = nodes.constant(1 << (format_.bits - 1), wide)
-    bits = nodes.where(graph, is_negative(graph, exact), do("BitwiseOr", bits, sign), bits)
-    return nodes.cast(graph, bits, dtype)
+    bits = nodes.where(graph, is_inf, infinity, bits)
+    bits = nodes.where(graph, is_nan, infinity | 1 << (format_.fraction_bits - 1), bits)
+    negative = do("BitwiseOr", bits, 1 << (format_.bits - 1))
+    return nodes.cast(graph, nodes.where(graph, is_negative(graph, exact), negative, bits), dtype)
 
 
 def _bitcast(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
@@ -257,60 +235,37 @@ def in_total_order(graph: Graph, value: Value) -> Value | None:
     bits = _bitcast(graph, value, signed)
     if signed.itemsize < np.dtype(np.int32).itemsize:
         bits = nodes.cast(graph, bits, np.int32)
-    most = nodes.constant_like(bits, np.iinfo(signed).max)
-    negative = nodes.elementwise(graph, "Less", bits, nodes.constant_like(bits, 0), dtype=bool)
-    return nodes.where(graph, negative, nodes.elementwise(graph, "BitwiseXor", bits, most), bits)
-
-
-def _is_special(graph: Graph, size: Value) -> Value:
-    parts = [nodes.elementwise(graph, name, size, dtype=bool) for name in ("IsInf", "IsNaN")]
-    return nodes.elementwise(graph, "Or", *parts)
+    turned = nodes.elementwise(graph, "BitwiseXor", bits, np.iinfo(signed).max)
+    return nodes.where(graph, nodes.elementwise(graph, "Less", bits, 0), turned, bits)
 
 
 def is_negative(graph: Graph, value: Value) -> Value:
     """Return whether the sign is set; that of 0 is the sign of its reciprocal."""
-    zero = nodes.constant_like(value, 0)
-    is_zero = nodes.elementwise(graph, "Equal", value, zero, dtype=bool)
+    is_zero = nodes.elementwise(graph, "Equal", value, 0)
     told = nodes.where(graph, is_zero, nodes.elementwise(graph, "Reciprocal", value), value)
-    return nodes.elementwise(graph, "Less", told, zero, dtype=bool)
-
-
-def _stored_exponent(graph: Graph, format_: _Format, size: Value) -> Value:
-    """The exponent as it is stored: how many of the powers of two are no larger than the size."""
-    powers = np.ldexp(
-        1.0, np.arange(1, format_.largest) - 1 + format_.lowest + format_.fraction_bits
-    )
-    return count_up_to(graph, powers, size)
+    return nodes.elementwise(graph, "Less", told, 0)
 
 
 def count_up_to(graph: Graph, ascending: Array, value: Value) -> Value:
     """Return the number of ascending numbers that are no larger than a value, in int64."""
-    low, high = nodes.constant(0, np.int64), nodes.constant(len(ascending), np.int64)
-    table = Value(ascending.dtype, ascending.shape, ascending.shape, array=ascending)
-    do: Callable[..., Value] = partial(nodes.elementwise, graph)
-    count = low
-    step = 1 << (len(ascending).bit_length() - 1)
-    while step:
-        tried = do("Add", count, nodes.constant(step, np.int64))
-        place = do("Min", tried, high)
-        index = do("Sub", place, nodes.constant(1, np.int64))
-        power = graph.node(
-            "Gather", [table, index], shape=index.unbroadcast_shape, axis=0
-        ).broadcast_to(index.shape)
-        reached = do("LessOrEqual", power, value, dtype=bool)
-        count = nodes.where(graph, reached, place, count)
-        step //= 2
+    do = partial(nodes.elementwise, graph)
+    count = nodes.constant(0, np.int64)
+    for bit in reversed(range(len(ascending).bit_length())):
+        place = do("Min", do("Add", count, 1 << bit), len(ascending))
+        number = nodes.look_up(graph, ascending, do("Sub", place, 1))
+        count = nodes.where(graph, do("LessOrEqual", number, value), place, count)
     return count
 
 
 def _scaled(graph: Graph, format_: _Format, size: Value, index: Value) -> Value:
-    """The size in units of the last bit of its fraction, a whole number."""
-    powers = np.maximum(np.arange(format_.largest + 1), 1) - 1 + format_.lowest
+    """The size in units of the last bit of its fraction, a whole number.
+
+    It is scaled twice, since the reciprocal of the smallest power is no number.
+    """
+    powers = format_.fraction_units
     for half in (powers // 2, powers - powers // 2):
-        factors = np.ldexp(1.0, -half)
-        table = Value(factors.dtype, factors.shape, factors.shape, array=factors)
-        factor = graph.node("Gather", [table, index], shape=index.unbroadcast_shape, axis=0)
-        size = nodes.elementwise(graph, "Mul", size, factor.broadcast_to(index.shape))
+        factor = nodes.look_up(graph, np.ldexp(1.0, -half), index)
+        size = nodes.elementwise(graph, "Mul", size, factor)
     return size
 
 
@@ -340,31 +295,29 @@ def _reduce_precision(graph: Graph, op: Operation) -> Value:
     if new.exponent_bits < own.exponent_bits:
         bits = _with_exponent(graph, bits, own, new)
     reduced = nodes.cast(graph, bits, f"uint{own.bits}")
-    is_nan = nodes.elementwise(graph, "IsNaN", value, dtype=bool)
+    is_nan = nodes.elementwise(graph, "IsNaN", value)
     return nodes.where(graph, is_nan, value, floats_of_bits(graph, reduced, value.dtype))
 
 
 def _rounded(graph: Graph, bits: Value, dropped: int) -> Value:
     """Return the bits without the last ones, rounded to the nearest, halves to even."""
     do = partial(nodes.elementwise, graph)
-    one = nodes.constant_like(bits, 1)
-    odd = do("BitwiseAnd", shift(graph, bits, dropped, "RIGHT"), one)
-    bias = do("Add", odd, nodes.constant_like(bits, (1 << (dropped - 1)) - 1))
+    odd = do("BitwiseAnd", shift(graph, bits, dropped, "RIGHT"), 1)
+    bias = do("Add", odd, (1 << (dropped - 1)) - 1)
     kept = (1 << 8 * bits.dtype.itemsize) - (1 << dropped)
-    return do("BitwiseAnd", do("Add", bits, bias), nodes.constant_like(bits, kept))
+    return do("BitwiseAnd", do("Add", bits, bias), kept)
 
 
 def _with_exponent(graph: Graph, bits: Value, own: _Format, new: _Format) -> Value:
     do = partial(nodes.elementwise, graph)
     bias, reach = own.largest // 2, new.largest // 2
     infinity = own.largest << own.fraction_bits
-    exponent = do("BitwiseAnd", bits, nodes.constant_like(bits, infinity))
-    high = nodes.constant_like(bits, (bias + reach) << own.fraction_bits)
-    low = nodes.constant_like(bits, (bias - reach) << own.fraction_bits)
-    sign = do("BitwiseAnd", bits, nodes.constant_like(bits, 1 << (own.bits - 1)))
-    infinite = do("BitwiseOr", sign, nodes.constant_like(bits, infinity))
-    bits = nodes.where(graph, do("Greater", exponent, high, dtype=bool), infinite, bits)
-    return nodes.where(graph, do("LessOrEqual", exponent, low, dtype=bool), sign, bits)
+    exponent = do("BitwiseAnd", bits, infinity)
+    sign = do("BitwiseAnd", bits, 1 << (own.bits - 1))
+    is_high = do("Greater", exponent, (bias + reach) << own.fraction_bits)
+    is_low = do("LessOrEqual", exponent, (bias - reach) << own.fraction_bits)
+    bits = nodes.where(graph, is_high, do("BitwiseOr", sign, infinity), bits)
+    return nodes.where(graph, is_low, sign, bits)
 
 
 RULES = {

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial, reduce
+
 import numpy as np
 
 from bridge.onnx.arithmetic.reductions import reduce_along
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import Emit, Operation, Rule
-from bridge.onnx.graph.values import Value
+from bridge.onnx.graph.values import Value, constant_array
 
-__all__ = ["RULES", "pack_bits", "shift", "unpack_bits"]
+__all__ = ["RULES", "join_integers", "pack_bits", "shift", "split_integers", "unpack_bits"]
 
 
 def _bits_of(value: Value) -> int:
@@ -24,8 +26,7 @@ def _unsigned(graph: Graph, value: Value) -> Value:
 
 def shift(graph: Graph, value: Value, amount: int, direction: str) -> Value:
     """An unsigned integer, shifted `LEFT` or `RIGHT` by fewer bits than it has."""
-    by = nodes.constant_like(value, amount)
-    return nodes.elementwise(graph, "BitShift", value, by, direction=direction)
+    return nodes.elementwise(graph, "BitShift", value, amount, direction=direction)
 
 
 def _shift(direction: str) -> Emit:
@@ -36,9 +37,8 @@ def _shift(direction: str) -> Emit:
         bits, by = _unsigned(graph, value), _unsigned(graph, amount)
         moved = nodes.elementwise(graph, "BitShift", bits, by, direction=direction)
         if by.array is None or (by.array >= _bits_of(value)).any():
-            limit = nodes.constant_like(by, _bits_of(value))
-            inside = nodes.elementwise(graph, "Less", by, limit, dtype=bool)
-            moved = nodes.where(graph, inside, moved, nodes.constant_like(moved, 0))
+            inside = nodes.elementwise(graph, "Less", by, _bits_of(value))
+            moved = nodes.where(graph, inside, moved, 0)
         return nodes.cast(graph, moved, value.dtype)
 
     return emit
@@ -49,10 +49,9 @@ def _shift_right_arithmetic(graph: Graph, op: Operation) -> Value:
     value, amount = op.operands
     signed = nodes.cast(graph, value, f"int{_bits_of(value)}")
     by = _unsigned(graph, amount)
-    most = nodes.constant_like(by, _bits_of(value) - 1)
     if by.array is None or (by.array > _bits_of(value) - 1).any():
-        by = nodes.elementwise(graph, "Min", by, most)
-    negative = nodes.elementwise(graph, "Less", signed, nodes.constant_like(signed, 0), dtype=bool)
+        by = nodes.elementwise(graph, "Min", by, _bits_of(value) - 1)
+    negative = nodes.elementwise(graph, "Less", signed, 0)
     complement = nodes.elementwise(graph, "BitwiseNot", signed)
     natural = _unsigned(graph, nodes.where(graph, negative, complement, signed))
     moved = nodes.elementwise(graph, "BitShift", natural, by, direction="RIGHT")
@@ -72,9 +71,8 @@ def _count_ones(graph: Graph, value: Value) -> Value:
     width = 1
     while width < bits:
         pattern = sum(((1 << width) - 1) << start for start in range(0, bits, 2 * width))
-        mask = nodes.constant_like(value, np.uint64(pattern).astype(value.dtype))
-        low = nodes.elementwise(graph, "BitwiseAnd", value, mask)
-        high = nodes.elementwise(graph, "BitwiseAnd", shift(graph, value, width, "RIGHT"), mask)
+        low = nodes.elementwise(graph, "BitwiseAnd", value, pattern)
+        high = nodes.elementwise(graph, "BitwiseAnd", shift(graph, value, width, "RIGHT"), pattern)
         value = nodes.elementwise(graph, "Add", low, high)
         width *= 2
     return value
@@ -103,15 +101,29 @@ def unpack_bits(graph: Graph, value: Value) -> Value:
     """The bits of unsigned integers in a new last dimension."""
     column = nodes.expand_dims(graph, nodes.cast(graph, value, np.uint64), [value.rank])
     moved = _shifted(graph, column, 8 * value.dtype.itemsize, "RIGHT")
-    lowest = nodes.elementwise(graph, "BitwiseAnd", moved, nodes.constant(1, np.uint64))
-    return nodes.cast(graph, lowest, bool)
+    return nodes.cast(graph, nodes.elementwise(graph, "BitwiseAnd", moved, 1), bool)
+
+
+def split_integers(graph: Graph, bits: Value, width: int, count: int) -> list[Value]:
+    """Return unsigned integers shifted so that each of several parts is lowest, as columns."""
+    parts = [bits, *(shift(graph, bits, width * number, "RIGHT") for number in range(1, count))]
+    return [nodes.expand_dims(graph, part, [-1]) for part in parts]
+
+
+def join_integers(graph: Graph, parts: Value, width: int, count: int) -> Value:
+    """Return unsigned integers whose parts are in the last dimension, the lowest bits first."""
+    axis, joined = parts.rank - 1, []
+    for number in range(count):
+        column = nodes.slice_(graph, parts, [number], [number + 1], [1], axes=[axis])
+        part = nodes.squeeze(graph, column, [axis])
+        joined.append(shift(graph, part, width * number, "LEFT") if number else part)
+    return reduce(partial(nodes.elementwise, graph, "BitwiseOr"), joined)
 
 
 def _shifted(graph: Graph, value: Value, bits: int, direction: str) -> Value:
     """Return integers shifted by 0, 1, 2, … bits along the last dimension."""
-    amounts = np.arange(bits, dtype=np.uint64)
-    line = Value(amounts.dtype, amounts.shape, amounts.shape, array=amounts)
-    return nodes.elementwise(graph, "BitShift", value, line, direction=direction)
+    amounts = constant_array(np.arange(bits, dtype=np.uint64))
+    return nodes.elementwise(graph, "BitShift", value, amounts, direction=direction)
 
 
 RULES = {

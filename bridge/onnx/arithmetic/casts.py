@@ -10,7 +10,7 @@ from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import FLOAT8_OPSET
 from bridge.onnx.graph.stablehlo_operation import Operation, Rule
-from bridge.onnx.graph.values import Value
+from bridge.onnx.graph.values import Value, constant_array
 from xla_call_module.errors import VersionError
 
 __all__ = ["RULES", "convert"]
@@ -46,33 +46,28 @@ def _to_integer(graph: Graph, value: Value, dtype: np.dtype[Any]) -> Value:
     bounds = np.iinfo(dtype)
     wide = np.float64 if dtype.itemsize >= np.dtype(np.int32).itemsize else np.float32
     floats = nodes.cast(graph, value, wide if value.dtype != np.float64 else np.float64)
-    is_nan = nodes.elementwise(graph, "IsNaN", floats, dtype=bool)
-    floats = nodes.where(graph, is_nan, nodes.constant_like(floats, 0), floats)
+    is_nan = nodes.elementwise(graph, "IsNaN", floats)
+    floats = nodes.where(graph, is_nan, 0, floats)
     if dtype.itemsize < np.dtype(np.int64).itemsize:
-        low, high = (nodes.constant_like(floats, n) for n in (bounds.min, bounds.max))
-        clipped = nodes.elementwise(graph, "Clip", floats, low, high)
+        clipped = nodes.elementwise(graph, "Clip", floats, bounds.min, bounds.max)
         through = np.int64 if dtype == np.uint32 else np.int32
         return nodes.cast(graph, nodes.cast(graph, clipped, through), dtype)
     # The largest integer is no float, so nothing is clipped to it, and it is put in afterwards.
-    limit = nodes.constant_like(floats, 2.0**64 if bounds.min == 0 else 2.0**63)
-    below = nodes.constant_like(floats, np.nextafter(limit.scalar, 0))
-    low = nodes.constant_like(floats, bounds.min)
-    made = _truncate(graph, nodes.elementwise(graph, "Clip", floats, low, below), dtype)
-    too_large = nodes.elementwise(graph, "GreaterOrEqual", floats, limit, dtype=bool)
-    return nodes.where(graph, too_large, nodes.constant(bounds.max, dtype), made)
+    limit = floats.dtype.type(2.0**64 if bounds.min == 0 else 2.0**63)
+    below = np.nextafter(limit, floats.dtype.type(0))
+    clipped = nodes.elementwise(graph, "Clip", floats, bounds.min, below)
+    too_large = nodes.elementwise(graph, "GreaterOrEqual", floats, limit)
+    return nodes.where(graph, too_large, bounds.max, _truncate(graph, clipped, dtype))
 
 
 def _truncate(graph: Graph, floats: Value, dtype: np.dtype[Any]) -> Value:
     """Return floats in bounds as 64-bit integers; the upper half of unsigned ones is apart."""
     if dtype != np.uint64:
         return nodes.cast(graph, floats, dtype)
-    half = nodes.constant_like(floats, 2.0**63)
-    upper = nodes.elementwise(graph, "GreaterOrEqual", floats, half, dtype=bool)
-    less = nodes.elementwise(graph, "Sub", floats, half)
+    upper = nodes.elementwise(graph, "GreaterOrEqual", floats, 2.0**63)
+    less = nodes.elementwise(graph, "Sub", floats, 2.0**63)
     rest = nodes.cast(graph, nodes.where(graph, upper, less, floats), np.int64)
-    bit = nodes.constant(1 << 63, np.uint64)
-    none = nodes.constant(0, np.uint64)
-    added = nodes.where(graph, upper, bit, none)
+    added = nodes.where(graph, upper, nodes.constant(1 << 63, np.uint64), 0)
     return nodes.elementwise(graph, "BitwiseOr", nodes.cast(graph, rest, np.uint64), added)
 
 
@@ -82,7 +77,7 @@ def _fold(value: Value, dtype: np.dtype[Any]) -> Value:
     exact = np.trunc(np.nan_to_num(value.array.astype(np.float64), nan=0.0))
     numbers = [min(max(int(n), bounds.min), bounds.max) for n in exact.reshape(-1)]
     array = np.array(numbers, dtype).reshape(value.array.shape)
-    return Value(dtype, value.shape, value.unbroadcast_shape, array=array)
+    return constant_array(array).broadcast_to(value.shape)
 
 
 RULES = {

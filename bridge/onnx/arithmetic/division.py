@@ -6,8 +6,11 @@ quotient and the dividend for the remainder, and the least integer divided by -1
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
+from bridge.onnx.arithmetic.bitcasts import is_negative
 from bridge.onnx.arithmetic.fusions import fuse_quotient
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
@@ -30,13 +33,13 @@ def _divide(graph: Graph, op: Operation) -> Value:
     if _is_harmless(divisor):
         return nodes.elementwise(graph, "Div", dividend, divisor)
     is_zero, is_trap = _traps(graph, divisor)
-    safe = nodes.where(graph, is_trap, nodes.constant_like(divisor, 1), divisor)
+    safe = nodes.where(graph, is_trap, 1, divisor)
     quotient = nodes.elementwise(graph, "Div", dividend, safe)
     if not divisor.is_unsigned:
         negative = nodes.elementwise(graph, "Neg", dividend)
         quotient = nodes.where(graph, is_trap, negative, quotient)
-    ones = np.array(-1).astype(divisor.dtype)
-    return nodes.where(graph, is_zero, nodes.constant_like(divisor, ones), quotient)
+    all_ones = np.array(-1).astype(divisor.dtype).item()
+    return nodes.where(graph, is_zero, all_ones, quotient)
 
 
 def _remainder(graph: Graph, op: Operation) -> Value:
@@ -50,16 +53,14 @@ def _remainder(graph: Graph, op: Operation) -> Value:
     if _is_harmless(divisor):
         return _rest(graph, dividend, divisor)
     is_zero, is_trap = _traps(graph, divisor)
-    safe = nodes.where(graph, is_trap, nodes.constant_like(divisor, 1), divisor)
+    safe = nodes.where(graph, is_trap, 1, divisor)
     return nodes.where(graph, is_zero, dividend, _rest(graph, dividend, safe))
 
 
 def _rest(graph: Graph, dividend: Value, divisor: Value) -> Value:
     """Return the remainder with the sign of the dividend, for which Mod goes through floats."""
-    quotient = nodes.elementwise(graph, "Div", dividend, divisor)
-    return nodes.elementwise(
-        graph, "Sub", dividend, nodes.elementwise(graph, "Mul", quotient, divisor)
-    )
+    do = partial(nodes.elementwise, graph)
+    return do("Sub", dividend, do("Mul", do("Div", dividend, divisor), divisor))
 
 
 def _check_constants(graph: Graph, op: Operation) -> None:
@@ -86,12 +87,10 @@ def _is_harmless(divisor: Value) -> bool:
 
 def _traps(graph: Graph, divisor: Value) -> tuple[Value, Value]:
     """Return where the divisor is 0, and where a processor would trap."""
-    zero = nodes.constant_like(divisor, 0)
-    is_zero = nodes.elementwise(graph, "Equal", divisor, zero, dtype=bool)
+    is_zero = nodes.elementwise(graph, "Equal", divisor, 0)
     if divisor.is_unsigned:
         return is_zero, is_zero
-    minus_one = nodes.constant_like(divisor, -1)
-    is_minus_one = nodes.elementwise(graph, "Equal", divisor, minus_one, dtype=bool)
+    is_minus_one = nodes.elementwise(graph, "Equal", divisor, -1)
     return is_zero, nodes.elementwise(graph, "Or", is_zero, is_minus_one)
 
 
@@ -106,36 +105,28 @@ def _power(graph: Graph, op: Operation) -> Value:
 
 def _whole_power(graph: Graph, base: Value, exponent: Value) -> Value:
     """Return the power by repeated squaring, modulo the size of the integers."""
-    one, zero = nodes.constant_like(base, 1), nodes.constant_like(base, 0)
-    result, square = one, base
+    do = partial(nodes.elementwise, graph)
+    result, square = nodes.constant_like(base, 1), base
     for bit in range(8 * base.dtype.itemsize - (not base.is_unsigned)):
-        mask = nodes.constant_like(exponent, 1 << bit)
         if exponent.array is not None and not (exponent.array >> bit).any():
             break
-        taken = nodes.elementwise(graph, "BitwiseAnd", exponent, mask)
-        skip = nodes.elementwise(graph, "Equal", taken, zero, dtype=bool)
-        factor = nodes.where(graph, skip, one, square)
-        result = nodes.elementwise(graph, "Mul", result, factor)
-        square = nodes.elementwise(graph, "Mul", square, square)
+        is_skipped = do("Equal", do("BitwiseAnd", exponent, 1 << bit), 0)
+        result = do("Mul", result, nodes.where(graph, is_skipped, 1, square))
+        square = do("Mul", square, square)
     if base.is_unsigned:
         return result
-    negative = nodes.elementwise(graph, "Less", exponent, zero, dtype=bool)
+    negative = do("Less", exponent, 0)
     return nodes.where(graph, negative, _reciprocal_power(graph, base, exponent), result)
 
 
 def _reciprocal_power(graph: Graph, base: Value, exponent: Value) -> Value:
     """Return the power of a negative exponent: 1 and -1 have reciprocals, all others give 0."""
-    one, zero, minus = (nodes.constant_like(base, number) for number in (1, 0, -1))
-    odd = nodes.elementwise(graph, "BitwiseAnd", exponent, one)
-    is_even = nodes.elementwise(graph, "Equal", odd, zero, dtype=bool)
-    of_minus_one = nodes.where(graph, is_even, one, minus)
-    result: Value = zero
-    for number, value in ((-1, of_minus_one), (1, one)):
-        is_it = nodes.elementwise(
-            graph, "Equal", base, nodes.constant_like(base, number), dtype=bool
-        )
-        result = nodes.where(graph, is_it, value, result)
-    return result
+    do = partial(nodes.elementwise, graph)
+    one, minus_one = nodes.constant_like(base, 1), nodes.constant_like(base, -1)
+    is_even = do("Equal", do("BitwiseAnd", exponent, 1), 0)
+    of_minus_one = nodes.where(graph, is_even, one, minus_one)
+    result = nodes.where(graph, do("Equal", base, minus_one), of_minus_one, 0)
+    return nodes.where(graph, do("Equal", base, one), one, result)
 
 
 def _atan2(graph: Graph, op: Operation) -> Value:
@@ -143,32 +134,18 @@ def _atan2(graph: Graph, op: Operation) -> Value:
     y, x = op.operands
     wide = np.float64 if y.dtype == np.float64 else np.float32
     a, b = (nodes.cast(graph, value, wide) for value in (y, x))
-    size_y, size_x = (nodes.elementwise(graph, "Abs", value) for value in (a, b))
-    steep = nodes.elementwise(graph, "Greater", size_y, size_x, dtype=bool)
+    do = partial(nodes.elementwise, graph)
+    size_y, size_x = do("Abs", a), do("Abs", b)
+    steep = do("Greater", size_y, size_x)
     less = nodes.where(graph, steep, size_x, size_y)
     more = nodes.where(graph, steep, size_y, size_x)
-    ratio = nodes.elementwise(graph, "Div", less, more)
-    same = nodes.elementwise(graph, "Equal", less, more, dtype=bool)
-    is_zero = nodes.elementwise(graph, "Equal", more, nodes.constant_like(a, 0), dtype=bool)
-    at_zero, at_one = nodes.constant_like(a, 0), nodes.constant_like(a, 1)
-    ratio = nodes.where(graph, same, nodes.where(graph, is_zero, at_zero, at_one), ratio)
+    of_equals = nodes.where(graph, do("Equal", more, 0), nodes.constant_like(a, 0), 1)
+    ratio = nodes.where(graph, do("Equal", less, more), of_equals, do("Div", less, more))
     angle = _atan(graph, ratio)
-    turned = nodes.elementwise(graph, "Sub", nodes.constant_like(a, np.pi / 2), angle)
-    angle = nodes.where(graph, steep, turned, angle)
-    behind = nodes.elementwise(graph, "Sub", nodes.constant_like(a, np.pi), angle)
-    angle = nodes.where(graph, _is_negative(graph, b), behind, angle)
-    below = nodes.elementwise(graph, "Neg", angle)
-    return nodes.cast(graph, nodes.where(graph, _is_negative(graph, a), below, angle), y.dtype)
-
-
-def _is_negative(graph: Graph, value: Value) -> Value:
-    """Return whether a number is below 0, or -0."""
-    zero = nodes.constant_like(value, 0)
-    below = nodes.elementwise(graph, "Less", value, zero, dtype=bool)
-    reciprocal = nodes.elementwise(graph, "Reciprocal", value)
-    is_zero = nodes.elementwise(graph, "Equal", value, zero, dtype=bool)
-    signed = nodes.elementwise(graph, "Less", reciprocal, zero, dtype=bool)
-    return nodes.elementwise(graph, "Or", below, nodes.elementwise(graph, "And", is_zero, signed))
+    angle = nodes.where(graph, steep, do("Sub", np.pi / 2, angle), angle)
+    angle = nodes.where(graph, is_negative(graph, b), do("Sub", np.pi, angle), angle)
+    angle = nodes.where(graph, is_negative(graph, a), do("Neg", angle), angle)
+    return nodes.cast(graph, angle, y.dtype)
 
 
 def _atan(graph: Graph, value: Value) -> Value:
@@ -176,14 +153,14 @@ def _atan(graph: Graph, value: Value) -> Value:
 
     With t the angle so far, tan(angle - t) is (value * cos t - sin t) / (cos t + value * sin t).
     """
+    do = partial(nodes.elementwise, graph)
     if value.dtype != np.float64:
-        return nodes.elementwise(graph, "Atan", value)
-    narrow = nodes.elementwise(graph, "Atan", nodes.cast(graph, value, np.float32))
-    angle = nodes.cast(graph, narrow, np.float64)
-    sine, cosine = (nodes.elementwise(graph, name, angle) for name in ("Sin", "Cos"))
-    above = nodes.elementwise(graph, "Sub", nodes.elementwise(graph, "Mul", value, cosine), sine)
-    below = nodes.elementwise(graph, "Add", nodes.elementwise(graph, "Mul", value, sine), cosine)
-    return nodes.elementwise(graph, "Add", angle, nodes.elementwise(graph, "Div", above, below))
+        return do("Atan", value)
+    angle = nodes.cast(graph, do("Atan", nodes.cast(graph, value, np.float32)), np.float64)
+    sine, cosine = do("Sin", angle), do("Cos", angle)
+    above = do("Sub", do("Mul", value, cosine), sine)
+    below = do("Add", do("Mul", value, sine), cosine)
+    return do("Add", angle, do("Div", above, below))
 
 
 RULES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,13 @@ from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.nodes import fits_in_32_bits
 from bridge.onnx.graph.size_arithmetic import compare_sizes, compute_sizes
-from bridge.onnx.graph.stablehlo_operation import Emit, NarrowResults, Operation, Rule
+from bridge.onnx.graph.stablehlo_operation import (
+    Emit,
+    NarrowResults,
+    Operation,
+    Rule,
+    identity,
+)
 from bridge.onnx.graph.values import Value
 
 __all__ = ["RULES"]
@@ -103,7 +110,7 @@ def _abs(graph: Graph, op: Operation) -> Value:
 def _negate(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
     if value.is_unsigned:
-        return nodes.elementwise(graph, "Sub", nodes.constant_like(value, 0), value)
+        return nodes.elementwise(graph, "Sub", 0, value)
     return nodes.elementwise(graph, "Neg", value)
 
 
@@ -113,57 +120,43 @@ def _sign(graph: Graph, op: Operation) -> Value:
     if value.sizes is not None and all((lower_bound(dim) or 0) > 0 for dim in value.sizes):
         return nodes.constant_like(value, 1).broadcast_to(value.shape)
     if value.dtype == np.int64 and not fits_in_32_bits(graph, value):
-        zero = nodes.constant_like(value, 0)
-        above, below = (
-            nodes.cast(graph, nodes.elementwise(graph, name, value, zero, dtype=bool), np.int64)
-            for name in ("Greater", "Less")
-        )
+        flags = [nodes.elementwise(graph, name, value, 0) for name in ("Greater", "Less")]
+        above, below = (nodes.cast(graph, flag, np.int64) for flag in flags)
         return nodes.elementwise(graph, "Sub", above, below)
     sign = nodes.elementwise(graph, "Sign", value)
     if not value.is_float:
         return sign
-    is_zero = nodes.elementwise(graph, "Equal", value, nodes.constant_like(value, 0), dtype=bool)
-    return nodes.where(graph, is_zero, value, sign)
+    return nodes.where(graph, nodes.elementwise(graph, "Equal", value, 0), value, sign)
 
 
 def _is_finite(graph: Graph, op: Operation) -> Value:
     (value,) = op.operands
-    parts = [nodes.elementwise(graph, name, value, dtype=bool) for name in ("IsInf", "IsNaN")]
+    parts = [nodes.elementwise(graph, name, value) for name in ("IsInf", "IsNaN")]
     return nodes.elementwise(graph, "Not", nodes.elementwise(graph, "Or", *parts))
 
 
 def _round_half_away(graph: Graph, op: Operation) -> Value:
     """Round halves away from zero. To add 0.5 and round down would be wrong just below 0.5."""
-    (value,) = op.operands
-    size = nodes.elementwise(graph, "Abs", value)
-    whole = nodes.elementwise(graph, "Floor", size)
-    rest = nodes.elementwise(graph, "Sub", size, whole)
-    up = nodes.elementwise(
-        graph, "GreaterOrEqual", rest, nodes.constant_like(value, 0.5), dtype=bool
-    )
-    more = nodes.elementwise(graph, "Add", whole, nodes.constant_like(value, 1))
-    rounded = nodes.where(graph, up, more, whole)
-    rounded = nodes.where(graph, _is_infinite(graph, value), size, rounded)
+    (value,), do = op.operands, partial(nodes.elementwise, graph)
+    size = do("Abs", value)
+    whole = do("Floor", size)
+    up = do("GreaterOrEqual", do("Sub", size, whole), 0.5)
+    rounded = nodes.where(graph, up, do("Add", whole, 1), whole)
+    rounded = nodes.where(graph, do("IsInf", value), size, rounded)
     # The runtime's Where makes 0 of -0 in what it takes where the condition holds, only there.
-    zero = nodes.constant_like(value, 0)
-    upward = nodes.elementwise(graph, "GreaterOrEqual", value, zero, dtype=bool)
-    return nodes.where(graph, upward, rounded, nodes.elementwise(graph, "Neg", rounded))
-
-
-def _is_infinite(graph: Graph, value: Value) -> Value:
-    return nodes.elementwise(graph, "IsInf", value, dtype=bool)
+    upward = do("GreaterOrEqual", value, 0)
+    return nodes.where(graph, upward, rounded, do("Neg", rounded))
 
 
 def _rsqrt(graph: Graph, op: Operation) -> Value:
-    root = nodes.elementwise(graph, "Sqrt", *op.operands)
-    return nodes.elementwise(graph, "Reciprocal", root)
+    return nodes.elementwise(graph, "Reciprocal", nodes.elementwise(graph, "Sqrt", *op.operands))
 
 
 def _logistic(graph: Graph, op: Operation) -> Value:
     """Return 1 / (1 + exp(-x)): the runtime's Sigmoid is 0 below -18, and its logarithm -inf."""
     (value,) = op.operands
     power = nodes.elementwise(graph, "Exp", nodes.elementwise(graph, "Neg", value))
-    total = nodes.elementwise(graph, "Add", power, nodes.constant_like(value, 1))
+    total = nodes.elementwise(graph, "Add", power, 1)
     return nodes.elementwise(graph, "Reciprocal", total)
 
 
@@ -185,16 +178,12 @@ def _log_plus_one(graph: Graph, op: Operation) -> Value:
 
 
 def _precise_log_plus_one(graph: Graph, value: Value) -> Value:
-    one = nodes.constant_like(value, 1)
-    sum_ = nodes.elementwise(graph, "Add", value, one)
-    rest = nodes.elementwise(graph, "Sub", sum_, one)
-    quotient = nodes.elementwise(graph, "Div", nodes.elementwise(graph, "Log", sum_), rest)
-    is_tiny = nodes.elementwise(graph, "Equal", rest, nodes.constant_like(value, 0), dtype=bool)
-    infinite = nodes.elementwise(
-        graph, "Equal", value, nodes.constant_like(value, np.inf), dtype=bool
-    )
-    as_it_is = nodes.elementwise(graph, "Or", is_tiny, infinite)
-    return nodes.elementwise(graph, "Mul", value, nodes.where(graph, as_it_is, one, quotient))
+    do = partial(nodes.elementwise, graph)
+    sum_ = do("Add", value, 1)
+    rest = do("Sub", sum_, 1)
+    quotient = do("Div", do("Log", sum_), rest)
+    is_unchanged = do("Or", do("Equal", rest, 0), do("Equal", value, np.inf))
+    return do("Mul", value, nodes.where(graph, is_unchanged, 1, quotient))
 
 
 def _exponential_minus_one(graph: Graph, op: Operation) -> Value:
@@ -207,17 +196,13 @@ def _exponential_minus_one(graph: Graph, op: Operation) -> Value:
 
 
 def _precise_exponential_minus_one(graph: Graph, value: Value) -> Value:
-    one = nodes.constant_like(value, 1)
-    power = nodes.elementwise(graph, "Exp", value)
-    rest = nodes.elementwise(graph, "Sub", power, one)
-    quotient = nodes.elementwise(graph, "Div", rest, nodes.elementwise(graph, "Log", power))
-    is_tiny = nodes.elementwise(graph, "Equal", rest, nodes.constant_like(value, 0), dtype=bool)
-    product = nodes.elementwise(graph, "Mul", value, nodes.where(graph, is_tiny, one, quotient))
+    do = partial(nodes.elementwise, graph)
+    power = do("Exp", value)
+    rest = do("Sub", power, 1)
+    quotient = do("Div", rest, do("Log", power))
+    product = do("Mul", value, nodes.where(graph, do("Equal", rest, 0), 1, quotient))
     # Beyond these the difference is the power, or -1, and the quotient is none.
-    far = nodes.elementwise(
-        graph, "Greater", nodes.elementwise(graph, "Abs", value),
-        nodes.constant_like(value, 30), dtype=bool,
-    )  # fmt: skip
+    far = do("Greater", do("Abs", value), 30)
     return nodes.where(graph, far, rest, product)
 
 
@@ -231,31 +216,17 @@ def _widened(graph: Graph, op: Operation, compute: Callable[[Graph, Value], Valu
 
 def _cbrt(graph: Graph, op: Operation) -> Value:
     """The power 1/3 in float64, with a step of Newton's method where that is not precise enough."""
-    (value,) = op.operands
+    (value,), do = op.operands, partial(nodes.elementwise, graph)
     wide = nodes.cast(graph, value, np.float64)
-    size = nodes.elementwise(graph, "Abs", wide)
-    root = nodes.elementwise(graph, "Pow", size, nodes.constant(1 / 3, np.float64))
+    size = do("Abs", wide)
+    root = do("Pow", size, 1 / 3)
     if value.dtype == np.float64:
-        root = _cbrt_step(graph, size, root)
-    negative = nodes.elementwise(graph, "Less", wide, nodes.constant_like(wide, 0), dtype=bool)
-    signed = nodes.where(graph, negative, nodes.elementwise(graph, "Neg", root), root)
-    is_zero = nodes.elementwise(graph, "Equal", wide, nodes.constant_like(wide, 0), dtype=bool)
-    return nodes.cast(graph, nodes.where(graph, is_zero, wide, signed), value.dtype)
-
-
-def _cbrt_step(graph: Graph, size: Value, root: Value) -> Value:
-    square = nodes.elementwise(graph, "Mul", root, root)
-    excess = nodes.elementwise(graph, "Sub", root, nodes.elementwise(graph, "Div", size, square))
-    third = nodes.elementwise(graph, "Div", excess, nodes.constant_like(root, 3))
-    better = nodes.elementwise(graph, "Sub", root, third)
-    usable = [nodes.elementwise(graph, name, better, dtype=bool) for name in ("IsNaN", "IsInf")]
-    return nodes.where(graph, nodes.elementwise(graph, "Or", *usable), root, better)
-
-
-def _real(graph: Graph, op: Operation) -> Value:
-    """The real part of what is real; complex numbers are refused before."""
-    del graph
-    return op.operands[0]
+        excess = do("Sub", root, do("Div", size, do("Mul", root, root)))
+        better = do("Sub", root, do("Div", excess, 3))
+        is_none = do("Or", do("IsNaN", better), do("IsInf", better))
+        root = nodes.where(graph, is_none, root, better)
+    signed = nodes.where(graph, do("Less", wide, 0), do("Neg", root), root)
+    return nodes.cast(graph, nodes.where(graph, do("Equal", wide, 0), wide, signed), value.dtype)
 
 
 def _imag(graph: Graph, op: Operation) -> Value:
@@ -298,8 +269,8 @@ def _compare(graph: Graph, op: Operation) -> Value:
     if left.dtype == np.float16 and (are_computed or direction in ("EQ", "NE")):
         left, right = (_rounded(graph, value) for value in (left, right))
     if direction == "NE":
-        return _not(graph, nodes.elementwise(graph, "Equal", left, right, dtype=bool))
-    return nodes.elementwise(graph, _COMPARISONS[direction], left, right, dtype=bool)
+        return nodes.elementwise(graph, "Not", nodes.elementwise(graph, "Equal", left, right))
+    return nodes.elementwise(graph, _COMPARISONS[direction], left, right)
 
 
 def _rounded(graph: Graph, value: Value) -> Value:
@@ -311,14 +282,7 @@ def _rounded(graph: Graph, value: Value) -> Value:
     """
     if graph.producer(value) is None:
         return value
-    for op_type, number in (("Max", -np.inf), ("Min", np.inf)):
-        bound, shape = nodes.constant_like(value, number), value.unbroadcast_shape
-        value = graph.node(op_type, [value, bound], shape=shape).broadcast_to(value.shape)
-    return value
-
-
-def _not(graph: Graph, value: Value) -> Value:
-    return nodes.elementwise(graph, "Not", value)
+    return nodes.elementwise(graph, "Min", nodes.elementwise(graph, "Max", value, -np.inf), np.inf)
 
 
 def _select(graph: Graph, op: Operation) -> Value:
@@ -354,7 +318,7 @@ RULES = {
     "stablehlo.negate": Rule(_negate, expand=False),
     "stablehlo.not": Rule(_bitwise("Not"), expand=False),
     "stablehlo.or": Rule(_bitwise("Or"), expand=False, narrow=NarrowResults.KEPT_INTEGERS),
-    "stablehlo.real": Rule(_real, expand=False),
+    "stablehlo.real": Rule(identity, expand=False),  # complex numbers are refused before
     "stablehlo.round_nearest_afz": Rule(_round_half_away, expand=False),
     "stablehlo.round_nearest_even": Rule(_same("Round"), expand=False),
     "stablehlo.rsqrt": Rule(_rsqrt, _ACCURACY, expand=False),

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph, Node
 from bridge.onnx.graph.onnx_runtime import GELU_OPSET, has_kernel
 from bridge.onnx.graph.values import Value
@@ -126,7 +125,7 @@ def _mean(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
     given = Value(dividend.dtype, (), (), fact.name)
     made = graph.node(
         "ReduceMean",
-        [given, nodes.integers(fact.axes)],
+        [given, graph.vector(fact.axes)],
         shape=dividend.unbroadcast_shape,
         keepdims=int(column is not None),
     )

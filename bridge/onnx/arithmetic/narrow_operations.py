@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bridge.onnx.arithmetic.bitcasts import count_up_to, is_negative
-from bridge.onnx.arithmetic.bits import shift
+from bridge.onnx.arithmetic.bits import join_integers, split_integers
 from bridge.onnx.arithmetic.reducers import reducer_of
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
@@ -153,9 +153,8 @@ def _of_bits(usual: _Usual, graph: Graph, op: Operation) -> Value:
 def _count_leading_zeros(usual: _Usual, graph: Graph, op: Operation) -> Value:
     narrow = _integer(op)
     unsigned = nodes.cast(graph, to_unsigned(graph, op.operands[0], narrow), narrow.storage_dtype)
-    zeros = usual(graph, op, unsigned)
-    none = nodes.constant_like(zeros, _BYTE - narrow.bits)
-    return to_narrow(graph, nodes.elementwise(graph, "Sub", zeros, none), narrow)
+    zeros = nodes.elementwise(graph, "Sub", usual(graph, op, unsigned), _BYTE - narrow.bits)
+    return to_narrow(graph, zeros, narrow)
 
 
 def _shift_right_arithmetic(usual: _Usual, graph: Graph, op: Operation) -> Value:
@@ -184,7 +183,7 @@ def _bitcast_convert(usual: _Usual, graph: Graph, op: Operation) -> Value:
         return usual(graph, op, _to_bytes(graph, bits, source.narrow, target.dtype.itemsize))
     old, new = source.narrow.bits, target.narrow.bits
     if old < new:
-        bits = join_bits(graph, bits, old, new // old)
+        bits = join_integers(graph, bits, old, new // old)
     elif old > new:
         bits = split_bits(graph, bits, new, old // new)
     return from_bits(graph, bits, target.narrow)
@@ -200,7 +199,7 @@ def _to_bytes(graph: Graph, bits: Value, narrow: NarrowType, count: int) -> Valu
         return bits
     if count > 1:
         bits = nodes.reshape(graph, bits, (*bits.shape[:-1], count, each))
-    return join_bits(graph, bits, narrow.bits, each)
+    return join_integers(graph, bits, narrow.bits, each)
 
 
 def _from_bytes(graph: Graph, bytes_: Value, narrow: NarrowType, count: int) -> Value:
@@ -258,11 +257,11 @@ def wrap(graph: Graph, value: Value, narrow: NarrowInteger) -> Value:
     if _is_within(_known(graph, value), narrow):
         return value
     do = partial(nodes.elementwise, graph)
-    unsigned = do("BitwiseAnd", value, nodes.constant_like(value, narrow.mask))
+    unsigned = do("BitwiseAnd", value, narrow.mask)
     if narrow.is_unsigned:
         return unsigned
-    sign = nodes.constant_like(value, -narrow.least)
-    return do("Sub", do("BitwiseXor", unsigned, sign), sign)
+    sign_bit = -narrow.least
+    return do("Sub", do("BitwiseXor", unsigned, sign_bit), sign_bit)
 
 
 def _known(graph: Graph, value: Value) -> Array | None:
@@ -276,8 +275,8 @@ def _is_within(array: Array | None, narrow: NarrowInteger) -> bool:
 
 def clip(graph: Graph, value: Value, narrow: NarrowInteger) -> Value:
     """The nearest number that an integer type has."""
-    raised = nodes.elementwise(graph, "Max", value, nodes.constant_like(value, narrow.least))
-    return nodes.elementwise(graph, "Min", raised, nodes.constant_like(value, narrow.greatest))
+    raised = nodes.elementwise(graph, "Max", value, narrow.least)
+    return nodes.elementwise(graph, "Min", raised, narrow.greatest)
 
 
 def round_to(graph: Graph, value: Value, narrow: NarrowFloat) -> Value:
@@ -288,21 +287,19 @@ def round_to(graph: Graph, value: Value, narrow: NarrowFloat) -> Value:
     rounded as `c * x` is. The numbers below the least that has all bits are multiples of one.
     """
     do = partial(nodes.elementwise, graph)
-    number = partial(nodes.constant, dtype=np.float64)
     exact = nodes.cast(graph, value, np.float64)
-    size = do("Min", do("Abs", exact), number(4 * narrow.greatest))  # more is as that is
-    product = do("Mul", size, number(2.0 ** (_PRECISION - 1 - narrow.fraction_bits) + 1))
+    size = do("Min", do("Abs", exact), 4 * narrow.greatest)  # more is as that is
+    product = do("Mul", size, 2.0 ** (_PRECISION - 1 - narrow.fraction_bits) + 1)
     rounded = do("Sub", product, do("Sub", product, size))
-    multiple = do("Round", do("Mul", size, number(1 / narrow.least)))
-    least = number(narrow.least * 2.0**narrow.fraction_bits)
-    is_small = do("Less", size, least, dtype=bool)
-    rounded = nodes.where(graph, is_small, do("Mul", multiple, number(narrow.least)), rounded)
-    is_beyond = do("Greater", rounded, number(narrow.greatest), dtype=bool)
-    rounded = nodes.where(graph, is_beyond, number(narrow.overflow), rounded)
+    multiple = do("Mul", do("Round", do("Mul", size, 1 / narrow.least)), narrow.least)
+    is_small = do("Less", size, narrow.least * 2.0**narrow.fraction_bits)
+    rounded = nodes.where(graph, is_small, multiple, rounded)
+    is_beyond = do("Greater", rounded, narrow.greatest)
+    rounded = nodes.where(graph, is_beyond, narrow.overflow, rounded)
     if not narrow.is_signed:
         return _positive(graph, exact, rounded, narrow)
-    is_nan = do("IsNaN", exact, dtype=bool)  # where there are several they keep their signs
-    nan = number(narrow.converted_nan) if narrow.bits_of_nan is not None else exact
+    is_nan = do("IsNaN", exact)  # where there are several they keep their signs
+    nan = narrow.converted_nan if narrow.bits_of_nan is not None else exact
     rounded = nodes.where(graph, is_nan, nan, rounded)
     return _with_sign(graph, exact, rounded, narrow)
 
@@ -310,13 +307,11 @@ def round_to(graph: Graph, value: Value, narrow: NarrowFloat) -> Value:
 def _with_sign(graph: Graph, exact: Value, size: Value, narrow: NarrowFloat) -> Value:
     """Return the size with a sign, by a product, since the runtime's Where takes a -0 for a 0."""
     do = partial(nodes.elementwise, graph)
-    one, minus, zero = (nodes.constant(number, np.float64) for number in (1, -1, 0))
+    negative = is_negative(graph, exact) if narrow.has_negative_zero else do("Less", exact, 0)
+    signed = do("Mul", size, nodes.where(graph, negative, nodes.constant_like(size, -1), 1))
     if narrow.has_negative_zero:
-        return do("Mul", size, nodes.where(graph, is_negative(graph, exact), minus, one))
-    below = do("Less", exact, zero, dtype=bool)
-    signed = do("Mul", size, nodes.where(graph, below, minus, one))
-    is_zero = do("Equal", size, zero, dtype=bool)
-    return nodes.where(graph, is_zero, zero, signed)
+        return signed
+    return nodes.where(graph, do("Equal", size, 0), 0, signed)
 
 
 def _positive(graph: Graph, exact: Value, rounded: Value, narrow: NarrowFloat) -> Value:
@@ -325,11 +320,10 @@ def _positive(graph: Graph, exact: Value, rounded: Value, narrow: NarrowFloat) -
     XLA and ml_dtypes alike give that where float32 has numbers of fewer bits.
     """
     do = partial(nodes.elementwise, graph)
-    number = partial(nodes.constant, dtype=np.float64)
-    above = do("Greater", exact, number(narrow.least), dtype=bool)
-    bound = nodes.where(graph, above, number(2 * narrow.least), number(narrow.least))
-    is_positive = do("Greater", exact, number(0), dtype=bool)
-    return nodes.where(graph, is_positive, do("Max", rounded, bound), number(narrow.converted_nan))
+    least = nodes.constant_like(exact, narrow.least)
+    bound = nodes.where(graph, do("Greater", exact, least), 2 * narrow.least, least)
+    is_positive = do("Greater", exact, 0)
+    return nodes.where(graph, is_positive, do("Max", rounded, bound), narrow.converted_nan)
 
 
 def to_bits(graph: Graph, value: Value, narrow: NarrowType) -> Value:
@@ -339,26 +333,20 @@ def to_bits(graph: Graph, value: Value, narrow: NarrowType) -> Value:
     assert narrow.bits_of_nan is not None, "there is no more than one NaN"
     do = partial(nodes.elementwise, graph)
     size = do("Abs", value)
-    place = do("Sub", count_up_to(graph, narrow.magnitudes, size), nodes.constant(1, np.int64))
+    place = do("Sub", count_up_to(graph, narrow.magnitudes, size), 1)
     bits = nodes.cast(graph, place, np.uint8)
     if narrow.is_signed:
-        negative = do("BitwiseOr", bits, nodes.constant_like(bits, 1 << (narrow.bits - 1)))
+        negative = do("BitwiseOr", bits, 1 << (narrow.bits - 1))
         bits = nodes.where(graph, is_negative(graph, value), negative, bits)
-    is_nan = do("IsNaN", value, dtype=bool)
-    return nodes.where(graph, is_nan, nodes.constant_like(bits, narrow.bits_of_nan), bits)
+    return nodes.where(graph, do("IsNaN", value), narrow.bits_of_nan, bits)
 
 
 def from_bits(graph: Graph, bits: Value, narrow: NarrowType) -> Value:
     """The value of some bits in an uint8, of which those in front do not matter."""
     if isinstance(narrow, NarrowInteger):
         return from_unsigned(graph, bits, narrow)
-    own = nodes.elementwise(graph, "BitwiseAnd", bits, nodes.constant_like(bits, narrow.mask))
-    index = nodes.cast(graph, own, np.int64)
-    table = narrow.values
-    values = Value(table.dtype, table.shape, table.shape, array=table)
-    return graph.node(
-        "Gather", [values, index], shape=index.unbroadcast_shape, axis=0
-    ).broadcast_to(index.shape)
+    own = nodes.elementwise(graph, "BitwiseAnd", bits, narrow.mask)
+    return nodes.look_up(graph, narrow.values, nodes.cast(graph, own, np.int64))
 
 
 def to_unsigned(graph: Graph, value: Value, narrow: NarrowInteger) -> Value:
@@ -366,7 +354,7 @@ def to_unsigned(graph: Graph, value: Value, narrow: NarrowInteger) -> Value:
     byte = nodes.cast(graph, value, np.uint8)
     if narrow.is_unsigned:
         return byte
-    return nodes.elementwise(graph, "BitwiseAnd", byte, nodes.constant_like(byte, narrow.mask))
+    return nodes.elementwise(graph, "BitwiseAnd", byte, narrow.mask)
 
 
 def from_unsigned(graph: Graph, bits: Value, narrow: NarrowInteger) -> Value:
@@ -376,21 +364,7 @@ def from_unsigned(graph: Graph, bits: Value, narrow: NarrowInteger) -> Value:
 
 def split_bits(graph: Graph, bits: Value, width: int, count: int) -> Value:
     """Return each uint8 as several of fewer bits, the lowest first, in a new dimension."""
-    parts = [bits, *(shift(graph, bits, width * number, "RIGHT") for number in range(1, count))]
-    mask = nodes.constant_like(bits, (1 << width) - 1)
-    narrow = [nodes.elementwise(graph, "BitwiseAnd", part, mask) for part in parts]
-    return nodes.concat(graph, [nodes.expand_dims(graph, part, [-1]) for part in narrow], bits.rank)
-
-
-def join_bits(graph: Graph, bits: Value, width: int, count: int) -> Value:
-    """Return the uint8 of the last dimension, the lowest bits first, as one."""
-    axis = bits.rank - 1
-    whole: Value | None = None
-    for number in range(count):
-        column = nodes.slice_(graph, bits, [number], [number + 1], [1], axes=[axis])
-        part = nodes.squeeze(graph, column, [axis])
-        if number:
-            part = shift(graph, part, width * number, "LEFT")
-        whole = part if whole is None else nodes.elementwise(graph, "BitwiseOr", whole, part)
-    assert whole is not None, "there is at least one"
-    return whole
+    columns = split_integers(graph, bits, width, count)
+    mask = (1 << width) - 1
+    narrow = [nodes.elementwise(graph, "BitwiseAnd", column, mask) for column in columns]
+    return nodes.concat(graph, narrow, bits.rank)

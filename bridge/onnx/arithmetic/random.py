@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -51,7 +51,7 @@ def _bits(graph: Graph, op: Operation) -> Sequence[Value]:
         used, bits = math.prod(numbers), _wide(graph, key, count, math.prod(numbers))
     else:
         used, bits = _narrow(graph, key, count, numbers)
-    after = nodes.elementwise(graph, "Add", count, nodes.constant(used, np.uint64))
+    after = nodes.elementwise(graph, "Add", count, used)
     shaped = nodes.reshape(graph, bits, numbers)
     return [nodes.concat(graph, [key, after], 0), nodes.cast(graph, shaped, dtype)]
 
@@ -80,8 +80,7 @@ def _narrow(graph: Graph, key: Value, count: Value, shape: Sequence[int]) -> tup
 
 def _blocks(graph: Graph, key: Value, count: Value, size: int) -> tuple[Value, Value]:
     """Return two words of 32 bits for each count from the state on."""
-    ends = [nodes.constant(n, np.int64) for n in (0, size, 1)]
-    line = nodes.cast(graph, graph.node("Range", ends, shape=(size,)), np.uint64)
+    line = nodes.cast(graph, nodes.count_up(graph, size, is_constant=False), np.uint64)
     first, second = _words(graph, nodes.elementwise(graph, "Add", line, count))
     return _threefry(graph, _words(graph, key), first, second)
 
@@ -95,8 +94,8 @@ def _words(graph: Graph, value: Value) -> tuple[Value, Value]:
 def _threefry(
     graph: Graph, key: tuple[Value, Value], first: Value, second: Value
 ) -> tuple[Value, Value]:
-    do: Callable[..., Value] = partial(nodes.elementwise, graph)
-    parity = do("BitwiseXor", do("BitwiseXor", *key), nodes.constant(_PARITY, np.uint32))
+    do = partial(nodes.elementwise, graph)
+    parity = do("BitwiseXor", do("BitwiseXor", *key), _PARITY)
     keys = (*key, parity)
     first, second = do("Add", first, keys[0]), do("Add", second, keys[1])
     for group in range(_GROUPS):
@@ -105,9 +104,8 @@ def _threefry(
             left = shift(graph, second, distance, "LEFT")
             right = shift(graph, second, _HALF - distance, "RIGHT")
             second = do("BitwiseXor", first, do("BitwiseOr", left, right))
-        number = nodes.constant(group + 1, np.uint32)
         first = do("Add", first, keys[(group + 1) % 3])
-        second = do("Add", do("Add", second, keys[(group + 2) % 3]), number)
+        second = do("Add", do("Add", second, keys[(group + 2) % 3]), group + 1)
     return first, second
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import Region
-from bridge.onnx.graph.values import Value
+from bridge.onnx.graph.values import Value, constant_array
 from xla_call_module.dtypes import Array
 
 __all__ = [
@@ -55,14 +55,10 @@ def identity_of(reducer: str, dtype: np.dtype[Any]) -> Array:
     kind = IDENTITIES[reducer]
     if kind in ("0", "1"):
         return np.array(int(kind)).astype(dtype)
-    if kind in ("all", "none"):
-        return (
-            np.array(kind == "all")
-            if dtype.kind == "b"
-            else np.array(-(kind == "all")).astype(dtype)
-        )
     if dtype.kind == "b":
-        return np.array(kind == "greatest")
+        return np.array(kind in ("all", "greatest"))
+    if kind in ("all", "none"):
+        return np.array(-(kind == "all")).astype(dtype)
     if np.zeros(0, dtype).dtype.kind in "iu":
         bounds = np.iinfo(dtype)
         return np.array(bounds.min if kind == "least" else bounds.max, dtype)
@@ -82,7 +78,7 @@ def depends_on_order(region: Region, graph: Graph) -> bool:
     kinds = region.arguments[: len(region.arguments) // 2]
     random = np.random.default_rng(0)
     triples = [[_small(random, kind.dtype) for kind in kinds] for _ in range(3)]
-    first, second, third = ([_constant(array) for array in arrays] for arrays in triples)
+    first, second, third = (list(map(constant_array, arrays)) for arrays in triples)
 
     def combine(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
         return region.apply(graph.trial(), [*left, *right])
@@ -128,7 +124,7 @@ def orders_first(region: Region, graph: Graph) -> str:
     both_nan = (np.isnan(grid[0]) & np.isnan(grid[2])).reshape(-1)
     apart &= ~both_nan | (arrays[1] < arrays[3])
     arrays = [array[apart] for array in arrays]
-    values = region.apply(graph.trial(), [_constant(array) for array in arrays])
+    values = region.apply(graph.trial(), list(map(constant_array, arrays)))
     results = [value.array for value in values if value.array is not None]
     for name in ("max", "min") if len(results) == len(values) else ():
         chosen = _first(name, arrays)
@@ -147,7 +143,3 @@ def _first(name: str, arrays: Sequence[Array]) -> Array:
     equal = (left == right) | (nan_left & nan_right)
     chosen: Array = (nan_left & ~nan_right) | (before & ~nan_right) | (equal & (index < other))
     return chosen
-
-
-def _constant(array: Array) -> Value:
-    return Value(array.dtype, array.shape, array.shape, array=array)

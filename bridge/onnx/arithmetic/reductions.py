@@ -18,7 +18,7 @@ from bridge.onnx.arithmetic.reducers import (
 from bridge.onnx.graph import layouts, nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
-from bridge.onnx.graph.values import Value, of_array, of_sizes
+from bridge.onnx.graph.values import Value, of_array
 
 __all__ = ["RULES", "reduce_along"]
 
@@ -57,7 +57,7 @@ def _reduce(graph: Graph, op: Operation) -> Sequence[Value]:
         least = "maximum" if order == "max" else "minimum"
         if order and is_identity(least, starts[0]) and starts[1].scalar == 0:
             return _extreme_and_index(graph, order, values, axes[0])
-    return _reduce_by_halves(graph, op, values, starts, axes)
+    return _reduce_by_region(graph, region, values, starts, axes)
 
 
 def _may_be_empty(value: Value, axes: Sequence[int]) -> bool:
@@ -104,19 +104,21 @@ def reduce_along(graph: Graph, reducer: str, value: Value, axes: Sequence[int]) 
     if not is_order or not value.is_float:
         graph.remember(result, fact)
         return result
-    is_nan = nodes.elementwise(graph, "IsNaN", value, dtype=bool)
+    is_nan = nodes.elementwise(graph, "IsNaN", value)
     any_nan = _node(graph, "ReduceMax", is_nan, axes)
-    result = nodes.where(graph, any_nan, nodes.constant_like(value, np.nan), result)
+    result = nodes.where(graph, any_nan, np.nan, result)
     graph.remember(result, fact)
     return result
 
 
-def _in_lines(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
-    """The value with all that is reduced in its last dimension."""
+def _in_lines(graph: Graph, value: Value, axes: Sequence[int], *, first: bool = False) -> Value:
+    """The value with all that is reduced in its last dimension, or in its first one."""
     kept = [axis for axis in range(value.rank) if axis not in axes]
-    turned = nodes.transpose(graph, graph.expand(value), [*kept, *axes])
     length = product(value.shape[axis] for axis in axes)
-    return nodes.reshape(graph, turned, [*_without(value.shape, axes), length])
+    order = [*axes, *kept] if first else [*kept, *axes]
+    shape = _without(value.shape, axes)
+    turned = nodes.transpose(graph, value, order)
+    return nodes.reshape(graph, turned, [length, *shape] if first else [*shape, length])
 
 
 def _sum_of_integers(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
@@ -124,7 +126,7 @@ def _sum_of_integers(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
     shape = _without(value.shape, axes)
     if 0 in shape:  # which the runtime's product does not take
         return nodes.constant_like(value, 0).broadcast_to(shape)
-    lines = graph.expand(_in_lines(graph, value, axes))
+    lines = graph.expand(_in_lines(graph, graph.expand(value), axes))
     ones = graph.expand(nodes.constant_like(value, 1).broadcast_to(lines.shape[-1:]))
     return graph.node("MatMul", [lines, ones], shape=lines.shape[:-1])
 
@@ -136,12 +138,11 @@ def _extreme_of_integers(graph: Graph, reducer: str, value: Value, axes: Sequenc
     if bits == 32:
         extreme = _node(graph, _OPERATIONS[reducer], signed, axes)
     else:
-        lines = _in_lines(graph, signed, axes)
+        lines = _in_lines(graph, graph.expand(signed), axes)
         if _may_be_empty(value, axes):
-            least = of_array(identity_of(reducer, signed.dtype)).broadcast_to(
-                (*lines.shape[:-1], 1)
-            )
-            lines = nodes.concat(graph, [lines, least], lines.rank - 1)
+            least = of_array(identity_of(reducer, signed.dtype))
+            column = least.broadcast_to((*lines.shape[:-1], 1))
+            lines = nodes.concat(graph, [lines, column], lines.rank - 1)
         lines = graph.expand(lines)
         name = "ArgMax" if reducer == "maximum" else "ArgMin"
         where = _arg(graph, name, lines, lines.rank - 1)
@@ -151,15 +152,8 @@ def _extreme_of_integers(graph: Graph, reducer: str, value: Value, axes: Sequenc
 
 def _with_flipped_sign(graph: Graph, value: Value, dtype: str) -> Value:
     """Return unsigned integers as signed ones in the same order, or back."""
-    cast = nodes.cast(graph, value, dtype)
-    return nodes.elementwise(
-        graph,
-        "BitwiseXor",
-        cast,
-        nodes.constant_like(
-            cast, np.array(1 << 63 if "64" in dtype else 1 << 31, np.uint64).astype(dtype)
-        ),
-    )
+    sign = np.array(1 << 63 if "64" in dtype else 1 << 31, np.uint64).astype(dtype).item()
+    return nodes.elementwise(graph, "BitwiseXor", nodes.cast(graph, value, dtype), sign)
 
 
 def _node(graph: Graph, op_type: str, value: Value, axes: Sequence[int]) -> Value:
@@ -168,7 +162,7 @@ def _node(graph: Graph, op_type: str, value: Value, axes: Sequence[int]) -> Valu
         return nodes.cast(graph, of_numbers, bool)
     value = graph.expand(value)
     shape = _without(value.shape, axes)
-    return graph.node(op_type, [value, nodes.integers(axes)], shape=shape, keepdims=0)
+    return graph.node(op_type, [value, graph.vector(axes)], shape=shape, keepdims=0)
 
 
 def _is_counting(graph: Graph, value: Value, axis: int) -> bool:
@@ -191,7 +185,7 @@ def _extreme_and_index(
     value, counting = graph.expand(values[0]), values[1]
     where = _arg(graph, "ArgMax" if order == "max" else "ArgMin", value, axis)
     if value.is_float:
-        is_nan = nodes.elementwise(graph, "IsNaN", value, dtype=bool)
+        is_nan = nodes.elementwise(graph, "IsNaN", value)
         first = _arg(graph, "ArgMax", nodes.cast(graph, is_nan, np.uint8), axis)
         any_nan = _node(graph, "ReduceMax", is_nan, [axis])
         where = nodes.where(graph, any_nan, first, where)
@@ -210,27 +204,24 @@ def _take(graph: Graph, value: Value, where: Value, axis: int) -> Value:
     return nodes.squeeze(graph, taken, [axis])
 
 
-def _reduce_by_halves(
+def _reduce_by_region(
     graph: Graph,
-    op: Operation,
+    region: Region,
     values: Sequence[Value],
     starts: Sequence[Value],
     axes: Sequence[int],
 ) -> Sequence[Value]:
-    """Combine neighbours by the region, all pairs at once, until one element is left."""
-    kept = [axis for axis in range(values[0].rank) if axis not in axes]
+    """Combine neighbours, all pairs at once; in a Loop if order matters or the size is dynamic."""
     shape = _without(values[0].shape, axes)
     length = product(values[0].shape[axis] for axis in axes)
-    if not isinstance(length, int) or (length > 1 and depends_on_order(op.regions[0], graph)):
-        return _reduce_in_order(graph, op.regions[0], values, starts, axes)
-    turned = [nodes.transpose(graph, value, [*kept, *axes]) for value in values]
-    lines = [nodes.reshape(graph, value, [*shape, length]) for value in turned]
-    while length > 1:
-        lines = _combine_neighbours(graph, op.regions[0], lines, length)
-        length = (length + 1) // 2
-    firsts = [nodes.reshape(graph, line, shape) for line in lines]
     placed = [nodes.broadcast_in_dim(graph, start, [], shape) for start in starts]
-    return op.regions[0].apply(graph, [*placed, *firsts])
+    if not isinstance(length, int) or (length > 1 and depends_on_order(region, graph)):
+        return _reduce_in_order(graph, region, values, placed, axes)
+    lines = [_in_lines(graph, value, axes) for value in values]
+    while length > 1:
+        lines = _combine_neighbours(graph, region, lines, length)
+        length = (length + 1) // 2
+    return region.apply(graph, [*placed, *(nodes.reshape(graph, line, shape) for line in lines)])
 
 
 def _reduce_in_order(
@@ -240,22 +231,16 @@ def _reduce_in_order(
     starts: Sequence[Value],
     axes: Sequence[int],
 ) -> Sequence[Value]:
-    """Return the reduction by a loop, where the size is dynamic or the order matters."""
-    kept = [axis for axis in range(values[0].rank) if axis not in axes]
-    shape = _without(values[0].shape, axes)
-    length = product(values[0].shape[axis] for axis in axes)
-    turned = [nodes.transpose(graph, graph.expand(value), [*axes, *kept]) for value in values]
-    lines = [graph.expand(nodes.reshape(graph, value, [length, *shape])) for value in turned]
-    body, number, goes_on = nodes.loop_body(graph)
-    body.add_result(goes_on)
-    before = [body.add_input(body.unique("reduced"), value.dtype, shape) for value in values]
-    rows = [nodes.gather(body, line, number, 0) for line in lines]
-    for reduced in region.apply(body, [*before, *rows]):
-        body.add_result(reduced.broadcast_to(shape))
-    inits = [graph.expand(nodes.broadcast_in_dim(graph, start, [], shape)) for start in starts]
-    rounds = graph.expand(of_sizes((length,), np.dtype(np.int64), ()))
-    kinds = [(shape, value.dtype) for value in values]
-    return graph.nodes_of("Loop", [rounds, nodes.constant(True, bool), *inits], kinds, body=body)
+    """Combine what the reductions begin with, of their shape, and one element after another."""
+    whole = [graph.expand(value) for value in values]
+    lines = [graph.expand(_in_lines(graph, value, axes, first=True)) for value in whole]
+
+    def step(body: Graph, number: Value, before: list[Value]) -> list[Value]:
+        rows = [nodes.gather(body, line, number, 0) for line in lines]
+        reduced = region.apply(body, [*before, *rows])
+        return [value.broadcast_to(starts[0].shape) for value in reduced]
+
+    return nodes.loop(graph, lines[0].shape[0], starts, step)
 
 
 def _combine_neighbours(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def _slices(graph: Graph, op: Operation, sizes: Sequence[Dim]) -> Value:
         return nodes.broadcast_in_dim(graph, value, [positions[axis] for axis in axes], shape)
     starts = start_vectors(graph, indices, places)
     if len(components) < len(places.mapped):
-        starts = nodes.gather(graph, starts, nodes.integers(components), starts.rank - 1)
+        starts = nodes.gather(graph, starts, graph.vector(components), starts.rank - 1)
     limits = [value.shape[axes.index(axis)] - sizes[axis] for axis in moving]
     starts = clamp(graph, starts, limits)
     extents = [sizes[axis] for axis in moving]
@@ -129,9 +130,6 @@ def _apart(count: int) -> range:
     return range(-1, -1 - count, -1)
 
 
-_READ = ("dimension_numbers", "indices_are_sorted")
-
-
 def _torch_index_select(graph: Graph, op: Operation) -> Value:
     """Return slices along one dimension, an operation of older modules."""
     (value, indices), axis = op.operands, op.integer("dim")
@@ -149,13 +147,11 @@ def _torch_index_select(graph: Graph, op: Operation) -> Value:
     return nodes.transpose(graph, selected, [*range(batches), *first, *middle, *rest])
 
 
+_READ = ("dimension_numbers", "indices_are_sorted", "slice_sizes")
+_moving = partial(Rule, narrow=NarrowResults.KEPT)
 RULES = {
     # A dynamic gather may repeat its sizes as an attribute, which says nothing else.
-    "stablehlo.dynamic_gather": Rule(
-        _dynamic_gather, (*_READ, "slice_sizes"), narrow=NarrowResults.KEPT
-    ),
-    "stablehlo.gather": Rule(_gather, (*_READ, "slice_sizes"), narrow=NarrowResults.KEPT),
-    "stablehlo.torch_index_select": Rule(
-        _torch_index_select, ("batch_dims", "dim"), narrow=NarrowResults.KEPT
-    ),
+    "stablehlo.dynamic_gather": _moving(_dynamic_gather, _READ),
+    "stablehlo.gather": _moving(_gather, _READ),
+    "stablehlo.torch_index_select": _moving(_torch_index_select, ("batch_dims", "dim")),
 }

@@ -14,12 +14,12 @@ import numpy as np
 
 from bridge.core.size_polynomials import Dim, Shape, is_static, numbers_of
 from bridge.onnx.graph import nodes
-from bridge.onnx.graph.folding import MAX_BYTES, MAX_COUNTED
+from bridge.onnx.graph.folding import MAX_BYTES
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import Operation
-from bridge.onnx.graph.values import Value, of_array, of_sizes
+from bridge.onnx.graph.values import Value, constant_array, of_array
 
-__all__ = ["Places", "add_offsets", "clamp", "count_up", "of_gather", "of_scatter", "start_vectors"]
+__all__ = ["Places", "add_offsets", "clamp", "of_gather", "of_scatter", "start_vectors", "to_int64"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,18 @@ def of_scatter(op: Operation) -> Places:
 
 def start_vectors(graph: Graph, indices: Value, places: Places) -> Value:
     """The start indices as int64, with the vectors along the last dimension."""
-    if indices.dtype == np.uint64:  # what no int64 can say is out of bounds in any case
-        greatest = nodes.constant_like(indices, np.iinfo(np.int64).max)
-        indices = nodes.elementwise(graph, "Min", indices, greatest)
-    vectors = nodes.cast(graph, indices, np.int64)
+    vectors = to_int64(graph, indices)
     if places.vector_axis == vectors.rank:
         return nodes.expand_dims(graph, vectors, [vectors.rank])
     others = [axis for axis in range(vectors.rank) if axis != places.vector_axis]
     return nodes.transpose(graph, vectors, [*others, places.vector_axis])
+
+
+def to_int64(graph: Graph, indices: Value) -> Value:
+    """Return indices as int64; those of uint64 that are too large for it stay large."""
+    if indices.dtype == np.uint64:
+        indices = nodes.elementwise(graph, "Min", indices, np.iinfo(np.int64).max)
+    return nodes.cast(graph, indices, np.int64)
 
 
 def clamp(graph: Graph, starts: Value, limits: Sequence[Dim]) -> Value:
@@ -117,20 +121,10 @@ def clamp(graph: Graph, starts: Value, limits: Sequence[Dim]) -> Value:
         array = np.clip(starts.array, 0, np.array(limits, np.int64))
         shape = numbers_of(starts.shape)
         if math.prod(shape) * array.itemsize > MAX_BYTES:
-            return Value(array.dtype, shape, array.shape, array=array)
+            return constant_array(array).broadcast_to(shape)
         return of_array(np.broadcast_to(array, shape))
-    zero, bounds = nodes.constant(0, np.int64), graph.vector(limits)
-    raised = nodes.elementwise(graph, "Max", starts, zero)
-    return nodes.elementwise(graph, "Min", raised, bounds)
-
-
-def count_up(graph: Graph, size: Dim) -> Value:
-    """Return 0, 1, 2, … as int64."""
-    if isinstance(size, int) and size <= MAX_COUNTED:
-        return of_array(np.arange(size))
-    limit = of_sizes((size,), np.dtype(np.int64), ())
-    ends = [nodes.constant(0, np.int64), limit, nodes.constant(1, np.int64)]
-    return graph.node("Range", ends, shape=(size,))
+    raised = nodes.elementwise(graph, "Max", starts, 0)
+    return nodes.elementwise(graph, "Min", raised, graph.vector(limits))
 
 
 def add_offsets(graph: Graph, starts: Value, extents: Sequence[Dim]) -> Value:
@@ -148,9 +142,8 @@ def add_offsets(graph: Graph, starts: Value, extents: Sequence[Dim]) -> Value:
     axes = range(count, count + len(wide))
     starts = nodes.expand_dims(graph, starts, list(axes))
     for axis, number in zip(axes, wide, strict=True):
-        steps = count_up(graph, extents[number])
-        unit = nodes.integers(int(number == other) for other in range(len(extents)))
-        column = nodes.expand_dims(graph, steps, [1])
+        column = nodes.expand_dims(graph, nodes.count_up(graph, extents[number]), [1])
+        unit = graph.vector([int(number == other) for other in range(len(extents))])
         offsets = nodes.elementwise(graph, "Mul", column, unit)
         shape: list[Dim] = [1] * starts.rank
         shape[axis], shape[-1] = extents[number], len(extents)

@@ -14,15 +14,13 @@ import numpy as np
 
 from bridge.core.size_polynomials import Dim, Shape, product
 from bridge.onnx.arithmetic.reducers import reducer_of
-from bridge.onnx.arrays.indexing import Places, count_up, of_scatter, start_vectors
+from bridge.onnx.arrays.indexing import Places, of_scatter, start_vectors
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
-from bridge.onnx.graph.values import Value, of_sizes
+from bridge.onnx.graph.values import Value, of_size
 
-__all__ = [
-    "RULES",
-]
+__all__ = ["RULES"]
 
 _REDUCTIONS = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul",
                "replace": "none"}  # fmt: skip
@@ -106,7 +104,7 @@ class _Rows:
         matrix = graph.expand(nodes.reshape(graph, ordered, (count, row)))
         if self.in_bounds:
             return matrix
-        ends = nodes.integers([0, 0, 1, 0])
+        ends = graph.vector([0, 0, 1, 0])
         return graph.node("Pad", [matrix, ends], shape=(count + 1, row))
 
     def array(self, graph: Graph, matrix: Value, value: Value) -> Value:
@@ -199,7 +197,8 @@ def _rows(graph: Graph, layout: _Layout, starts: Value, updates: Value, *, uniqu
     fits = _fits(graph, layout, columns)
     if fits is not None:
         inside = nodes.broadcast_in_dim(graph, fits, range(len(layout.batch)), layout.elements)
-        index = nodes.where(graph, inside, index, _number(_count(layout)))
+        count = product(layout.array[axis] for axis in layout.selected)
+        index = nodes.where(graph, inside, index, of_size(count))
     count = product(layout.elements)
     ordered = nodes.transpose(graph, updates, layout.order)
     row = product(layout.array[axis] for axis in layout.row)
@@ -216,11 +215,9 @@ def _rows(graph: Graph, layout: _Layout, starts: Value, updates: Value, *, uniqu
 def _column(graph: Graph, starts: Value, number: int) -> Value:
     """Return one component of all start vectors."""
     last = starts.rank - 1
-    if starts.shape[last] == 1:
-        return nodes.squeeze(graph, starts, [last])
-    return nodes.squeeze(
-        graph, nodes.slice_(graph, starts, [number], [number + 1], [1], [last]), [last]
-    )
+    if starts.shape[last] != 1:
+        starts = nodes.slice_(graph, starts, [number], [number + 1], [1], [last])
+    return nodes.squeeze(graph, starts, [last])
 
 
 def _linear_index(graph: Graph, layout: _Layout, columns: Mapping[int, Value]) -> Value:
@@ -229,7 +226,7 @@ def _linear_index(graph: Graph, layout: _Layout, columns: Mapping[int, Value]) -
     stride: Dim = 1
     for axis in reversed(layout.selected):
         for part in _parts(graph, layout, columns, axis):
-            scaled = nodes.elementwise(graph, "Mul", part, _number(stride))
+            scaled = nodes.elementwise(graph, "Mul", part, of_size(stride))
             total = scaled if total.scalar == 0 else nodes.elementwise(graph, "Add", total, scaled)
         stride = stride * layout.array[axis]
     return total
@@ -243,12 +240,12 @@ def _parts(graph: Graph, layout: _Layout, columns: Mapping[int, Value], axis: in
         parts.append(nodes.broadcast_in_dim(graph, columns[axis], range(len(layout.batch)), shape))
     if axis in places.batching:
         at = places.leading[places.batching.index(axis)]
-        parts.append(nodes.broadcast_in_dim(graph, count_up(graph, layout.batch[at]), [at], shape))
+        line = nodes.count_up(graph, layout.batch[at])
+        parts.append(nodes.broadcast_in_dim(graph, line, [at], shape))
     if axis in layout.wide:
         at = len(layout.batch) + layout.wide.index(axis)
-        parts.append(
-            nodes.broadcast_in_dim(graph, count_up(graph, layout.extents[axis]), [at], shape)
-        )
+        line = nodes.count_up(graph, layout.extents[axis])
+        parts.append(nodes.broadcast_in_dim(graph, line, [at], shape))
     return parts
 
 
@@ -256,24 +253,13 @@ def _fits(graph: Graph, layout: _Layout, columns: Mapping[int, Value]) -> Value 
     """Return whether each update is within the array; None where all are known to be."""
     conditions = []
     for axis, column in columns.items():
-        room = layout.array[axis] - layout.extents[axis]
-        zero = nodes.constant(0, np.int64)
-        conditions += [
-            nodes.elementwise(graph, "GreaterOrEqual", column, zero, dtype=bool),
-            nodes.elementwise(graph, "LessOrEqual", column, _number(room), dtype=bool),
-        ]
+        room = of_size(layout.array[axis] - layout.extents[axis])
+        bounds: list[tuple[str, nodes.Operand]] = [("GreaterOrEqual", 0), ("LessOrEqual", room)]
+        conditions += [nodes.elementwise(graph, name, column, bound) for name, bound in bounds]
     open_ = [value for value in conditions if value.array is None or not value.array.all()]
     if not open_:
         return None
     return functools.reduce(lambda a, b: nodes.elementwise(graph, "And", a, b), open_)
-
-
-def _count(layout: _Layout) -> Dim:
-    return product(layout.array[axis] for axis in layout.selected)
-
-
-def _number(dim: Dim) -> Value:
-    return of_sizes((dim,), np.dtype(np.int64), ())
 
 
 def _of_bools(graph: Graph, value: Value, rows: _Rows, reducer: str) -> Value:
@@ -289,45 +275,42 @@ def _extreme(graph: Graph, value: Value, rows: _Rows, reduction: str) -> Value:
     numbers, flags = zip(*(_split(graph, x, bottom) for x in (value, rows.updates)), strict=True)
     extreme = rows.write(graph, numbers[0], numbers[1], reduction)
     is_nan = nodes.cast(graph, rows.write(graph, flags[0], flags[1], "max"), bool)
-    return nodes.where(graph, is_nan, nodes.constant_like(value, np.nan), extreme)
+    return nodes.where(graph, is_nan, np.nan, extreme)
 
 
 def _split(graph: Graph, value: Value, bottom: float) -> tuple[Value, Value]:
     """A value without its NaNs, and where they were as 0 and 1."""
     value = graph.expand(value)
-    is_nan = nodes.elementwise(graph, "IsNaN", value, dtype=bool)
-    number = nodes.where(graph, is_nan, nodes.constant_like(value, bottom), value)
-    return number, nodes.cast(graph, is_nan, np.uint8)
+    is_nan = nodes.elementwise(graph, "IsNaN", value)
+    return nodes.where(graph, is_nan, bottom, value), nodes.cast(graph, is_nan, np.uint8)
 
 
 def _update_in_order(
     graph: Graph, region: Region, matrices: Sequence[Value], index: Value, updates: Sequence[Value]
 ) -> list[Value]:
-    """Return matrices whose rows a loop replaces by what a region makes of them.
+    """Return matrices whose rows a loop replaces, one by one, by what a region makes of them.
 
-    Args:
-        graph: the graph that the operations are added to.
-        region: a function of an element of each matrix, and of the update for each.
-        matrices: with one update each for the same rows.
-        index: for each update the row.
-        updates: a matrix of them for each of the others.
+    The region is a function of an element of each matrix, and of an element of each update; `index`
+    has the row for each row of the updates.
     """
-    body, number, goes_on = nodes.loop_body(graph)
-    carried = [body.add_input(body.unique("matrix"), m.dtype, m.shape) for m in matrices]
-    this = nodes.reshape(body, number, (1,))
-    place = nodes.gather(body, index, this, 0)
-    old = [nodes.gather(body, matrix, place, 0) for matrix in carried]
-    new = [nodes.gather(body, update, this, 0) for update in updates]
-    updated = region.apply(body, [*old, *new])
-    column = nodes.reshape(body, place, (1, 1))
-    body.add_result(goes_on)
-    for matrix, before, row in zip(carried, old, updated, strict=True):
-        inputs = [matrix, body.expand(column), body.expand(row.broadcast_to(before.shape))]
-        body.add_result(body.node("ScatterND", inputs, shape=matrix.shape))
-    rounds = graph.expand(of_sizes((index.shape[0],), np.dtype(np.int64), ()))
-    kinds = [(matrix.shape, matrix.dtype) for matrix in matrices]
-    inits = [rounds, nodes.constant(True, bool), *map(graph.expand, matrices)]
-    return graph.nodes_of("Loop", inits, kinds, body=body)
+
+    def step(body: Graph, number: Value, carried: list[Value]) -> list[Value]:
+        this = nodes.reshape(body, number, (1,))
+        place = nodes.gather(body, index, this, 0)
+        old = [nodes.gather(body, matrix, place, 0) for matrix in carried]
+        new = [nodes.gather(body, update, this, 0) for update in updates]
+        updated = region.apply(body, [*old, *new])
+        column = body.expand(nodes.reshape(body, place, (1, 1)))
+        rows = [
+            body.expand(row.broadcast_to(before.shape))
+            for row, before in zip(updated, old, strict=True)
+        ]
+        return [
+            body.node("ScatterND", [matrix, column, row], shape=matrix.shape)
+            for matrix, row in zip(carried, rows, strict=True)
+        ]
+
+    return nodes.loop(graph, index.shape[0], matrices, step)
 
 
 RULES = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from bridge.core.size_polynomials import Dim, floordiv, is_static, product
-from bridge.onnx.arrays.indexing import count_up
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
-from bridge.onnx.graph.values import Value, contents_of, of_array, of_sizes
+from bridge.onnx.graph.values import Value, constant_array, contents_of, of_array, of_sizes
 from xla_call_module.stablehlo.elements import read_elements, read_splat
 
 __all__ = ["RULES"]
@@ -99,7 +100,7 @@ def _constant(graph: Graph, op: Operation) -> Value:
     dtype, shape = op.result.dtype, tuple(dim or 0 for dim in op.result.shape)
     repeated = read_splat(op.raw)
     if repeated is not None:
-        return Value(dtype, shape, (), array=repeated.astype(dtype))
+        return constant_array(repeated.astype(dtype)).broadcast_to(shape)
     return of_array(read_elements(op.raw).astype(dtype))
 
 
@@ -115,8 +116,7 @@ def _dynamic_iota(graph: Graph, op: Operation) -> Value:
 def _counting(graph: Graph, op: Operation, shape: tuple[Dim, ...]) -> Value:
     """Return 0, 1, 2, … along one dimension, to be broadcast along the others."""
     axis, dtype = op.integer("iota_dimension"), op.result.dtype
-    size = shape[axis]
-    numbers = count_up(graph, size)
+    numbers = nodes.count_up(graph, shape[axis])
     if numbers.array is None:
         line = graph.cast(numbers, dtype)
     else:
@@ -124,37 +124,24 @@ def _counting(graph: Graph, op: Operation, shape: tuple[Dim, ...]) -> Value:
     return nodes.broadcast_in_dim(graph, line, [axis], shape)
 
 
+_moving = partial(Rule, expand=False, narrow=NarrowResults.KEPT)
+_EXPANDING = (
+    "broadcast_dimensions",
+    "known_expanding_dimensions",
+    "known_non_expanding_dimensions",
+    "known_nonexpanding_dimensions",
+)
 RULES = {
-    "stablehlo.concatenate": Rule(
-        _concatenate, ("dimension",), expand=False, narrow=NarrowResults.KEPT
-    ),
-    "stablehlo.dynamic_reshape": Rule(_dynamic_reshape, expand=False, narrow=NarrowResults.KEPT),
-    "stablehlo.get_dimension_size": Rule(_get_dimension_size, ("dimension",), expand=False),
-    "stablehlo.reshape": Rule(_reshape, expand=False, narrow=NarrowResults.KEPT),
-    "stablehlo.set_dimension_size": Rule(
-        _set_dimension_size, ("dimension",), expand=False, narrow=NarrowResults.KEPT
-    ),
-    "stablehlo.transpose": Rule(
-        _transpose, ("permutation",), expand=False, narrow=NarrowResults.KEPT
-    ),
-    "stablehlo.broadcast": Rule(
-        _broadcast, ("broadcast_sizes",), expand=False, narrow=NarrowResults.KEPT
-    ),
-    "stablehlo.broadcast_in_dim": Rule(
-        _broadcast_in_dim, ("broadcast_dimensions",), expand=False, narrow=NarrowResults.KEPT
-    ),
-    "stablehlo.dynamic_broadcast_in_dim": Rule(
-        _dynamic_broadcast_in_dim,
-        (
-            "broadcast_dimensions",
-            "known_expanding_dimensions",
-            "known_non_expanding_dimensions",
-            "known_nonexpanding_dimensions",
-        ),
-        expand=False,
-        narrow=NarrowResults.KEPT,
-    ),
+    "stablehlo.broadcast": _moving(_broadcast, ("broadcast_sizes",)),
+    "stablehlo.broadcast_in_dim": _moving(_broadcast_in_dim, ("broadcast_dimensions",)),
+    "stablehlo.concatenate": _moving(_concatenate, ("dimension",)),
     "stablehlo.constant": Rule(_constant, ("value",)),
+    "stablehlo.dynamic_broadcast_in_dim": _moving(_dynamic_broadcast_in_dim, _EXPANDING),
     "stablehlo.dynamic_iota": Rule(_dynamic_iota, ("iota_dimension",)),
+    "stablehlo.dynamic_reshape": _moving(_dynamic_reshape),
+    "stablehlo.get_dimension_size": Rule(_get_dimension_size, ("dimension",), expand=False),
     "stablehlo.iota": Rule(_iota, ("iota_dimension",)),
+    "stablehlo.reshape": _moving(_reshape),
+    "stablehlo.set_dimension_size": _moving(_set_dimension_size, ("dimension",)),
+    "stablehlo.transpose": _moving(_transpose, ("permutation",)),
 }

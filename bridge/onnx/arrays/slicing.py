@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from bridge.core.size_polynomials import Dim, is_static, maximum, minimum
-from bridge.onnx.arrays.indexing import clamp, count_up
+from bridge.core.size_polynomials import Dim, is_static, maximum, minimum, numbers_of
+from bridge.onnx.arrays.indexing import clamp, to_int64
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph, Row, Written
 from bridge.onnx.graph.size_arithmetic import may_wrap
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
-from bridge.onnx.graph.values import Value, contents_of, of_sizes
+from bridge.onnx.graph.values import Value, contents_of, of_size, of_sizes
 
 __all__ = ["RULES", "pad", "read_slice"]
-
-_FROM_THE_END = -1
-_TO_THE_START = np.iinfo(np.int64).min
 
 
 def _slice(graph: Graph, op: Operation) -> Value:
@@ -33,17 +30,7 @@ def _slice(graph: Graph, op: Operation) -> Value:
 
 
 def _reverse(graph: Graph, op: Operation) -> Value:
-    (value,) = op.operands
-    missing = value.rank - len(value.unbroadcast_shape)
-    axes = [axis - missing for axis in op.integers("dimensions") if axis >= missing]
-    if not axes:
-        return value
-    ends = [nodes.integers([number] * len(axes)) for number in (_FROM_THE_END, _TO_THE_START)]
-    steps = nodes.integers([-1] * len(axes))
-    made = graph.node(
-        "Slice", [value, *ends, nodes.integers(axes), steps], shape=value.unbroadcast_shape
-    )
-    return made.broadcast_to(value.shape)
+    return nodes.reverse(graph, op.operands[0], op.integers("dimensions"))
 
 
 def _pad(graph: Graph, op: Operation) -> Value:
@@ -57,7 +44,7 @@ def _dynamic_pad(graph: Graph, op: Operation) -> Value:
     low, high, interior = (op.sizes(graph, index) for index in (2, 3, 4))
     if not is_static(interior):
         return _pad_by_indices(graph, value, filling, low, high, interior)
-    return pad(graph, value, filling, low, high, [int(str(n)) for n in interior])
+    return pad(graph, value, filling, low, high, numbers_of(interior))
 
 
 def _pad_by_indices(
@@ -69,8 +56,7 @@ def _pad_by_indices(
     interior: Sequence[Dim],
 ) -> Value:
     """Return what `pad` does, by lookups, for an interior padding that is dynamic."""
-    do: Callable[..., Value] = partial(nodes.elementwise, graph)
-    zero = nodes.constant(0, np.int64)
+    do = partial(nodes.elementwise, graph)
     for axis, (first, last, between) in enumerate(zip(low, high, interior, strict=True)):
         old, step = value.shape[axis], between + 1
         new = first + last + old + maximum(old - 1, 0) * between
@@ -78,17 +64,13 @@ def _pad_by_indices(
             shape = [new if number == axis else dim for number, dim in enumerate(value.shape)]
             value = graph.expand(filling.broadcast_to(tuple(shape)))
             continue
-        first_, step_, old_ = (of_sizes((n,), zero.dtype, ()) for n in (first, step, old))
-        place = do("Sub", count_up(graph, new), first_)
+        first_, step_, old_ = map(of_size, (first, step, old))
+        place = do("Sub", nodes.count_up(graph, new), first_)
         index = do("Div", place, step_)
         rest = do("Sub", place, do("Mul", index, step_))
-        there = [
-            do("Equal", rest, zero, dtype=bool),
-            do("GreaterOrEqual", place, zero, dtype=bool),
-            do("Less", index, old_, dtype=bool),
-        ]
-        inside = do("And", do("And", there[0], there[1]), there[2])
-        index = do("Max", do("Min", index, do("Sub", old_, nodes.constant(1, np.int64))), zero)
+        is_element = do("And", do("Equal", rest, 0), do("GreaterOrEqual", place, 0))
+        inside = do("And", is_element, do("Less", index, old_))
+        index = do("Max", do("Min", index, do("Sub", old_, 1)), 0)
         value = nodes.gather(graph, value, index, axis)
         placed = nodes.broadcast_in_dim(graph, inside, [axis], value.shape)
         value = graph.expand(nodes.where(graph, placed, value, filling))
@@ -197,25 +179,20 @@ def read_slice(
         limits = [start + size for start, size in zip(known, sizes, strict=True)]
         return nodes.slice_(graph, value, known, limits, [1] * len(sizes), axes)
     ends = nodes.elementwise(graph, "Add", starts, graph.vector(sizes))
-    inputs = [graph.expand(value), graph.expand(starts), graph.expand(ends), nodes.integers(axes)]
+    inputs = [graph.expand(value), graph.expand(starts), graph.expand(ends), graph.vector(axes)]
     return graph.node("Slice", inputs, shape=shape)
 
 
 def _read_row(graph: Graph, value: Value, index: Dim) -> Value:
     value = graph.expand(value)
-    row = nodes.gather(graph, value, of_sizes((index,), np.dtype(np.int64), ()), 0)
+    row = nodes.gather(graph, value, of_size(index), 0)
     graph.rows[row.name] = Row(value, index)
     return row
 
 
 def _vector(graph: Graph, scalars: Sequence[Value]) -> Value:
     """Return integer scalars as one vector of int64; too large ones stay large."""
-    parts = []
-    for scalar in scalars:
-        if scalar.dtype == np.uint64:
-            greatest = nodes.constant_like(scalar, np.iinfo(np.int64).max)
-            scalar = nodes.elementwise(graph, "Min", scalar, greatest)
-        parts.append(nodes.reshape(graph, nodes.cast(graph, scalar, np.int64), (1,)))
+    parts = [nodes.reshape(graph, to_int64(graph, scalar), (1,)) for scalar in scalars]
     return nodes.concat(graph, parts, 0)
 
 
@@ -224,7 +201,7 @@ def _real_dynamic_slice(graph: Graph, op: Operation) -> Value:
     steps = op.sizes(graph, 3)
     first, last = contents_of(starts), contents_of(ends)
     if first is not None and last is not None and is_static(steps):
-        strides = [int(str(step)) for step in steps]
+        strides = numbers_of(steps)
         others = value.shape[1:]
         is_of_rows = (first[1:], last[1:]) == ((0,) * len(others), others)
         if is_of_rows and all(stride == 1 for stride in strides):
@@ -233,7 +210,7 @@ def _real_dynamic_slice(graph: Graph, op: Operation) -> Value:
             return read_slice(graph, value, [0], vector, [size])
         return nodes.slice_(graph, value, first, last, strides)
     bounds = [nodes.cast(graph, bound, np.int64) for bound in (starts, ends)]
-    axes = nodes.integers(range(value.rank))
+    axes = graph.vector(range(value.rank))
     inputs = [graph.expand(part) for part in (value, *bounds)]
     return graph.node("Slice", [*inputs, axes, graph.vector(steps)], shape=op.shape_like())
 
@@ -274,7 +251,7 @@ def _write(graph: Graph, value: Value, update: Value, places: Sequence[tuple[int
         update = _write(graph, around, update, others)
     update = graph.expand(update)
     if axis == 0 and size == 1:  # one row, which a runtime can write where it is
-        index = graph.node("Unsqueeze", [start, nodes.integers([1])], shape=(1, 1))
+        index = graph.node("Unsqueeze", [start, graph.vector([1])], shape=(1, 1))
         return graph.node("ScatterND", [value, index, update], shape=value.shape)
     end = graph.node("Add", [start, graph.vector([size])], shape=(1,))
     zero, total = graph.vector([0]), graph.vector([value.shape[axis]])
@@ -285,26 +262,16 @@ def _write(graph: Graph, value: Value, update: Value, places: Sequence[tuple[int
 
 def _between(graph: Graph, value: Value, axis: int, start: Value, end: Value) -> Value:
     shape = [None if number == axis else dim for number, dim in enumerate(value.shape)]
-    return graph.node("Slice", [value, start, end, nodes.integers([axis])], shape=shape)
+    return graph.node("Slice", [value, start, end, graph.vector([axis])], shape=shape)
 
 
+_moving = partial(Rule, narrow=NarrowResults.KEPT)
 RULES = {
-    "stablehlo.dynamic_pad": Rule(_dynamic_pad, narrow=NarrowResults.KEPT),
-    "stablehlo.pad": Rule(
-        _pad,
-        ("edge_padding_high", "edge_padding_low", "interior_padding"),
-        narrow=NarrowResults.KEPT,
-    ),
-    "stablehlo.reverse": Rule(_reverse, ("dimensions",), expand=False, narrow=NarrowResults.KEPT),
-    "stablehlo.slice": Rule(
-        _slice,
-        ("limit_indices", "start_indices", "strides"),
-        expand=False,
-        narrow=NarrowResults.KEPT,
-    ),
-    "stablehlo.dynamic_slice": Rule(_dynamic_slice, ("slice_sizes",), narrow=NarrowResults.KEPT),
-    "stablehlo.dynamic_update_slice": Rule(_dynamic_update_slice, narrow=NarrowResults.KEPT),
-    "stablehlo.real_dynamic_slice": Rule(
-        _real_dynamic_slice, expand=False, narrow=NarrowResults.KEPT
-    ),
+    "stablehlo.dynamic_pad": _moving(_dynamic_pad),
+    "stablehlo.dynamic_slice": _moving(_dynamic_slice, ("slice_sizes",)),
+    "stablehlo.dynamic_update_slice": _moving(_dynamic_update_slice),
+    "stablehlo.pad": _moving(_pad, ("edge_padding_high", "edge_padding_low", "interior_padding")),
+    "stablehlo.real_dynamic_slice": _moving(_real_dynamic_slice, expand=False),
+    "stablehlo.reverse": _moving(_reverse, ("dimensions",), expand=False),
+    "stablehlo.slice": _moving(_slice, ("limit_indices", "start_indices", "strides"), expand=False),
 }

@@ -16,11 +16,10 @@ import numpy as np
 
 from bridge.core.size_polynomials import Dim
 from bridge.onnx.arithmetic.bitcasts import in_total_order
-from bridge.onnx.arrays.indexing import count_up
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, ResultType, Rule
-from bridge.onnx.graph.values import Value
+from bridge.onnx.graph.values import Value, constant_array
 from xla_call_module.dtypes import Array
 
 __all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
@@ -99,37 +98,29 @@ def _comparable(graph: Graph, value: Value, key: _Key) -> Value:
     if value.dtype == bool:
         return nodes.cast(graph, value, np.uint8)
     if value.dtype == np.uint64:
-        flipped = nodes.elementwise(graph, "BitwiseXor", value, nodes.constant_like(value, 1 << 63))
-        return nodes.cast(graph, flipped, np.int64)
+        return nodes.cast(graph, nodes.elementwise(graph, "BitwiseXor", value, 1 << 63), np.int64)
     if not value.is_float:
         return value
     do = partial(nodes.elementwise, graph)
     wide = nodes.cast(graph, value, np.float64)
-    infinity = nodes.constant(np.inf, np.float64)
-    is_inf = do("Equal", wide, infinity, dtype=bool)
-    wide = nodes.where(graph, is_inf, nodes.constant(1e300, np.float64), wide)
+    wide = nodes.where(graph, do("Equal", wide, np.inf), 1e300, wide)
     if key.signed_zeros:
-        below = do("Less", do("Reciprocal", wide), nodes.constant(-1e300, np.float64), dtype=bool)
-        wide = nodes.where(graph, below, nodes.constant(-1e-300, np.float64), wide)
-    is_nan = do("IsNaN", value, dtype=bool)
-    return nodes.where(graph, is_nan, infinity, wide)
+        wide = nodes.where(graph, do("Less", do("Reciprocal", wide), -1e300), -1e-300, wide)
+    return nodes.where(graph, do("IsNaN", value), np.inf, wide)
 
 
 def _order_of_doubles(graph: Graph, value: Value, key: _Key, axis: int, count: Dim) -> Value:
     """Return the order of float64: no float is wider, so NaNs and zeros are ordered before."""
     do = partial(nodes.elementwise, graph)
-    is_nan = do("IsNaN", value, dtype=bool)
+    is_nan = do("IsNaN", value)
     rank = nodes.cast(graph, is_nan, np.uint8)
     if key.signed_zeros:
-        below = do("Less", do("Reciprocal", value), nodes.constant(0, np.float64), dtype=bool)
-        is_zero = do("Equal", value, nodes.constant(0, np.float64), dtype=bool)
-        minus = do("And", is_zero, below)
-        one, two = nodes.constant(1, np.uint8), nodes.constant(2, np.uint8)
-        rank = nodes.where(graph, is_nan, two, nodes.where(graph, minus, rank, one))
+        below = do("Less", do("Reciprocal", value), 0)
+        minus = do("And", do("Equal", value, 0), below)
+        rank = nodes.where(graph, is_nan, 2, nodes.where(graph, minus, rank, 1))
     size = value.shape[axis]
     first = _top(graph, rank, axis, size, descending=key.descending)
-    infinity = nodes.constant(np.inf, np.float64)
-    numbers = _along(graph, nodes.where(graph, is_nan, infinity, value), first, axis)
+    numbers = _along(graph, nodes.where(graph, is_nan, np.inf, value), first, axis)
     second = _top(graph, numbers, axis, count, descending=key.descending)
     return _along(graph, first, second, axis)
 
@@ -215,7 +206,7 @@ def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:
     if len(kinds) > _MAX_OPERANDS or not names <= _PLAIN:
         return None
     arrays = _trials(kinds)
-    (result,) = region.apply(graph.trial(), [_constant(array) for array in arrays])
+    (result,) = region.apply(graph.trial(), list(map(constant_array, arrays)))
     if result.array is None:
         return None
     outcome = np.broadcast_to(result.array, arrays[0].shape)
@@ -313,10 +304,6 @@ def _expected(keys: Sequence[_Key], arrays: Sequence[Array]) -> Array:
     return before
 
 
-def _constant(array: Array) -> Value:
-    return Value(array.dtype, array.shape, array.shape, array=array)
-
-
 # All elements are compared with all others, so that many are a hundred million comparisons.
 _MAX_ELEMENTS = 10_000
 
@@ -344,9 +331,7 @@ def _pairwise_order(graph: Graph, op: Operation, axis: int) -> Value:
     first = _compare_pairs(graph, op, other, own)
     tie = nodes.elementwise(graph, "Equal", first, _compare_pairs(graph, op, own, other))
     indices = _pair_indices(graph, size, axis, square)
-    earlier, later = (
-        nodes.elementwise(graph, name, *indices, dtype=bool) for name in ("Less", "Greater")
-    )
+    earlier, later = (nodes.elementwise(graph, name, *indices) for name in ("Less", "Greater"))
     # XLA, and StableHLO's interpreter, turn around what a comparator says to be before each other.
     precedes = nodes.where(graph, tie, nodes.where(graph, first, later, earlier), first)
     places = _count_before(graph, precedes, axis, shape)
@@ -364,14 +349,14 @@ def _compare_pairs(
 
 def _pair_indices(graph: Graph, size: Dim, axis: int, square: tuple[Dim, ...]) -> list[Value]:
     """Return for each pair the index of the other element, and of its own."""
-    line = count_up(graph, size)
+    line = nodes.count_up(graph, size)
     return [nodes.broadcast_in_dim(graph, line, [number], square) for number in (axis, axis + 1)]
 
 
 def _count_before(graph: Graph, flags: Value, axis: int, shape: tuple[Dim, ...]) -> Value:
     """Return the number of elements that come before each element."""
     numbers = graph.expand(nodes.cast(graph, flags, np.float32))  # exact, up to 2**24 of them
-    total = graph.node("ReduceSum", [numbers, nodes.integers([axis])], shape=shape, keepdims=0)
+    total = graph.node("ReduceSum", [numbers, graph.vector([axis])], shape=shape, keepdims=0)
     return nodes.cast(graph, total, np.int64)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from bridge.onnx.graph.graph_builder import Graph, Node
-from bridge.onnx.graph.values import Value
 from xla_call_module.dtypes import Array
 
 __all__ = ["finish", "split"]
@@ -101,13 +100,12 @@ def split(graph: Graph, nodes: Sequence[Node]) -> list[Node]:
         ordered = sorted(parts, key=lambda part: part[0])
         if not _is_all(graph, name, axis, [(start, end) for start, end, _ in ordered]):
             continue
-        sizes = np.array([end - start for start, end, _ in ordered])
-        sizes_name = graph.reference(Value(sizes.dtype, sizes.shape, sizes.shape, array=sizes))
+        sizes = graph.reference(graph.vector([end - start for start, end, _ in ordered]))
         first = parts[0][2]
         outputs = tuple(node.outputs[0] for _, _, node in ordered)
         replaced.update(dict.fromkeys(outputs))
         replaced[first.outputs[0]] = Node(
-            "Split", f"{first.name}/Split", (name, sizes_name), outputs, {"axis": axis}
+            "Split", f"{first.name}/Split", (name, sizes), outputs, {"axis": axis}
         )
     changed = [replaced.get(node.outputs[0], node) for node in nodes]
     return [node for node in changed if node is not None]

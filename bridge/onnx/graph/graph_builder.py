@@ -12,7 +12,7 @@ import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,7 @@ from bridge.onnx.graph import kernels
 from bridge.onnx.graph.folding import fold
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DIV_MUL_FUSION_DTYPES
 from bridge.onnx.graph.size_arithmetic import may_wrap
-from bridge.onnx.graph.values import Value
+from bridge.onnx.graph.values import Value, constant_array
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError, UnsupportedError
 
@@ -407,16 +407,17 @@ class Graph:
         ONNX Runtime rounds what is just beyond it down, or takes it for NaN, so that is infinite
         before; by a product, since its Where takes a -0 for a 0.
         """
-        wide, one = self.cast(value, np.dtype(np.float32)), _float32(1)
-        beyond, infinity = _float32(_BEYOND[dtype.name]), _float32(np.inf)
+        wide = self.cast(value, np.dtype(np.float32))
+        one, beyond, infinity = (
+            constant_array(np.array(n, np.float32)) for n in (1, _BEYOND[dtype.name], np.inf)
+        )
         unbroadcast, flag = wide.unbroadcast_shape, np.dtype(bool)
         size = self.node("Abs", [wide], shape=unbroadcast)
         is_beyond = self.node("GreaterOrEqual", [size, beyond], shape=unbroadcast, dtype=flag)
         factor = self.node("Where", [is_beyond, infinity, one], shape=unbroadcast, dtype=wide.dtype)
         ended = self.node("Mul", [wide, factor], shape=unbroadcast)
-        made = self._compute("Cast", [ended], [(unbroadcast, dtype)], {"to": dtype, "saturate": 0})[
-            0
-        ]
+        attributes = {"to": dtype, "saturate": 0}
+        (made,) = self._compute("Cast", [ended], [(unbroadcast, dtype)], attributes)
         return made.broadcast_to(value.shape)
 
     def _compute(
@@ -431,8 +432,7 @@ class Graph:
             folded = fold(op_type, arrays, attributes)
             if folded is not None and folded.nbytes <= self._shared.bytes_left:
                 self._shared.bytes_left -= folded.nbytes
-                array = folded.astype(results[0][1], copy=False)
-                return [Value(array.dtype, array.shape, array.shape, array=array)]
+                return [constant_array(folded.astype(results[0][1], copy=False))]
         if op_type == "Div":
             dividend, divisor = inputs
             if (quotient := self._reciprocal(dividend, divisor, results[0])) is not None:
@@ -442,7 +442,7 @@ class Graph:
             if self._may_scale(op_type, inputs):
                 shape, dtype = results[0]
                 made = self._compute(op_type, _above(inputs), [((1, *shape), dtype)], attributes)
-                return self._compute("Squeeze", [*made, _integers((0,))], results, {})
+                return self._compute("Squeeze", [*made, self.vector([0])], results, {})
         references = tuple("" if value is None else self.reference(value) for value in inputs)
         names = self._outputs(op_type, references, len(results), attributes)
         made = [_made(name, *result) for name, result in zip(names, results, strict=True)]
@@ -542,18 +542,15 @@ class Graph:
         if not value.unbroadcast_shape:
             vector = self.node("Squeeze", [vector], shape=())
         elif len(value.unbroadcast_shape) > 1:
-            vector = self.node(
-                "Reshape",
-                [vector, _integers(value.unbroadcast_shape)],
-                shape=value.unbroadcast_shape,
-            )
+            shape = value.unbroadcast_shape
+            vector = self.node("Reshape", [vector, self.vector(shape)], shape=shape)
         self.enter(before)
         return self.reference(self.cast(vector, value.dtype))
 
     def vector(self, dims: Sequence[Dim]) -> Value:
         """Return sizes as a vector of int64, such as Reshape and Expand take."""
         if is_static(dims):
-            return _integers(dims)
+            return constant_array(np.array(dims, np.int64))
         before = self.enter(_SIZES)
         parts: list[Value] = []
         for static, run in itertools.groupby(dims, lambda dim: isinstance(dim, int)):
@@ -571,7 +568,7 @@ class Graph:
             StructureError: a dimension variable does not follow from the shapes of the inputs.
         """
         if isinstance(dim, int):
-            return _integers([dim])
+            return self.vector([dim])
         if self.outer is not None and all(isinstance(a, Symbol | Function) for a in atoms_of(dim)):
             return self.root.size(dim)
         before = self.enter(_SIZES)
@@ -612,12 +609,11 @@ class Graph:
 
     def _round(self, name: str) -> Value:
         number = Value(np.dtype(np.int64), (), (), name)
-        return self.node("Unsqueeze", [number, _integers([0])], shape=(1,))
+        return self.node("Unsqueeze", [number, self.vector([0])], shape=(1,))
 
     def _element(self, name: str, index: int) -> Value:
         vector = Value(np.dtype(np.int64), (), (), name)  # of which only the name matters
-        indices = _integers([index])
-        return self.node("Gather", [vector, indices], shape=(1,), axis=0)
+        return self.node("Gather", [vector, self.vector([index])], shape=(1,), axis=0)
 
     def _symbol(self, name: str) -> Value:
         if self.outer is not None:
@@ -645,16 +641,11 @@ class Graph:
         if value.array is not None and is_static(shape):
             numbers = numbers_of(shape)
             if math.prod(numbers) * value.dtype.itemsize <= _SMALL:
-                array = np.broadcast_to(value.array, numbers)
-                return Value(value.dtype, shape, shape, array=array)
+                return constant_array(np.broadcast_to(value.array, numbers))
         new = len(shape) - len(unbroadcast)
         if shape == (1,) * new + unbroadcast:
-            return self.node("Unsqueeze", [value, _integers(range(new))], shape=shape)
+            return self.node("Unsqueeze", [value, self.vector(range(new))], shape=shape)
         return self.node("Expand", [value, self.vector(shape)], shape=shape)
-
-
-def _float32(number: float) -> Value:
-    return Value(np.dtype(np.float32), (), (), array=np.array(number, np.float32))
 
 
 def _made(name: str, shape: Sequence[Dim | None], dtype: np.dtype[Any]) -> Value:
@@ -701,11 +692,6 @@ def _may_wrap(value: Value, dtype: np.dtype[Any]) -> bool:
     """Return whether a conversion may change the number of an iteration."""
     pairs = itertools.product(value.sizes or (), (value.dtype, dtype))
     return any(may_wrap(dim, kind) for dim, kind in pairs)
-
-
-def _integers(numbers: Iterable[Dim]) -> Value:
-    array = np.array(list(numbers), np.int64)
-    return Value(array.dtype, array.shape, array.shape, array=array)
 
 
 def _key(attributes: Mapping[str, Any]) -> Any:

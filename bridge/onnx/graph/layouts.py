@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from bridge.core.size_polynomials import Shape
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.values import Value
@@ -81,10 +79,8 @@ def _before(graph: Graph, value: Value, fact: Transposed | None, order: Sequence
     behind = len(order) - 1 - order[-1]
     if not value.unbroadcast_shape or not behind:
         return value.broadcast_to(value.unbroadcast_shape)
-    axes = np.arange(1, 1 + behind)
     unbroadcast: Shape = (*value.unbroadcast_shape, *(1,) * behind)
-    return graph.node("Unsqueeze", [value, Value(axes.dtype, (behind,), (behind,), array=axes)],
-                      shape=unbroadcast)  # fmt: skip
+    return graph.node("Unsqueeze", [value, graph.vector(range(1, 1 + behind))], shape=unbroadcast)
 
 
 def untransposed_axes(graph: Graph, value: Value, axes: Sequence[int]) -> tuple[Value, list[int]]:

@@ -5,7 +5,7 @@ Each takes values as they are and broadcasts them where the operation does not d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,9 @@ from bridge.core.size_polynomials import (
     lower_bound,
 )
 from bridge.onnx.graph import layouts
+from bridge.onnx.graph.folding import MAX_COUNTED
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.values import Value, of_array
+from bridge.onnx.graph.values import Value, constant_array, of_array, of_size
 from xla_call_module.dtypes import Array
 
 __all__ = [
@@ -31,14 +32,16 @@ __all__ = [
     "concat",
     "constant",
     "constant_like",
+    "count_up",
     "elementwise",
     "expand_dims",
     "fits_in_32_bits",
     "gather",
-    "integers",
+    "look_up",
+    "loop",
     "loop_body",
-    "remember_narrow",
     "reshape",
+    "reverse",
     "slice_",
     "squeeze",
     "transpose",
@@ -49,6 +52,14 @@ __all__ = [
 _NARROW = frozenset({"bool", "int8", "int16", "int32", "uint8", "uint16"})
 _EXTREMES = {"Max": "Greater", "Min": "Less"}
 _NEUTRAL = {"Add": 0, "Div": 1, "Mul": 1, "Sub": 0}
+# Those whose results are truth values.
+_PREDICATES = frozenset({
+    "And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not",
+    "Or", "Xor",
+})  # fmt: skip
+
+# An operand of an elementwise operation: a number is one of the dtype of the other operands.
+Operand = Value | float | np.generic
 
 
 def constant(number: Any, dtype: Any) -> Value:
@@ -61,10 +72,42 @@ def constant_like(value: Value, number: Any) -> Value:
     return constant(number, value.dtype)
 
 
-def integers(numbers: Iterable[int]) -> Value:
-    """A vector of int64, such as many operations take for axes."""
-    array = np.array(list(numbers), np.int64)
-    return Value(array.dtype, array.shape, array.shape, array=array)
+def count_up(graph: Graph, size: Dim, *, is_constant: bool = True) -> Value:
+    """Return 0, 1, 2, … as int64, as a constant where they are few and may be one."""
+    if is_constant and isinstance(size, int) and size <= MAX_COUNTED:
+        return of_array(np.arange(size))
+    ends = [constant(0, np.int64), of_size(size), constant(1, np.int64)]
+    return graph.node("Range", ends, shape=(size,))
+
+
+def loop(
+    graph: Graph,
+    size: Dim,
+    inits: Sequence[Value],
+    step: Callable[[Graph, Value, list[Value]], Sequence[Value]],
+    row_shape: Shape | None = None,
+) -> list[Value]:
+    """Return the carried values behind a Loop, then the rows that its iterations return, if any.
+
+    Args:
+        graph: the graph that the operations are added to.
+        size: the number of iterations.
+        inits: the carried values before the first iteration.
+        step: a function of the graph of the body, the iteration number and the carried values. It
+            returns their next values, and then as many rows of their dtypes if there are rows.
+        row_shape: the shape of a row; None where there are none.
+    """
+    body, number, goes_on = loop_body(graph)
+    carried = [body.add_input(body.unique("carried"), init.dtype, init.shape) for init in inits]
+    body.add_result(goes_on)
+    for value in step(body, number, carried):
+        body.add_result(value)
+    shapes = [init.shape for init in inits]
+    if row_shape is not None:
+        shapes += [(size, *row_shape)] * len(inits)
+    kinds = [(shape, inits[place % len(inits)].dtype) for place, shape in enumerate(shapes)]
+    inputs = [of_size(size), constant(True, bool), *inits]
+    return graph.nodes_of("Loop", [graph.expand(value) for value in inputs], kinds, body=body)
 
 
 def loop_body(graph: Graph) -> tuple[Graph, Value, Value]:
@@ -78,27 +121,22 @@ def cast(graph: Graph, value: Value, dtype: Any) -> Value:
     """Convert values that both dtypes have, and integers modulo the narrower dtype."""
     made = graph.cast(value, np.dtype(dtype))
     if value.dtype.name in _NARROW and made.dtype == np.int64 and made.array is None:
-        remember_narrow(graph, made)
+        _remember_narrow(graph, made)
     return made
 
 
-def elementwise(
-    graph: Graph,
-    op_type: str,
-    *values: Value,
-    dtype: Any = None,
-    **attributes: Any,
-) -> Value:
+def elementwise(graph: Graph, op_type: str, *operands: Operand, **attributes: Any) -> Value:
     """An operation that broadcasts its operands as NumPy does; what can wait is not broadcast.
 
     Args:
         graph: the graph that the operations are added to.
-        op_type: the ONNX operation, such as `Add`.
-        values: the operands.
-        dtype: the dtype of the result; by default that of the first operand.
+        op_type: the ONNX operation, such as `Add`. Its result is of the operands' dtype, or `bool`.
+        operands: the operands: values of one dtype, one at least, and numbers.
         attributes: the attributes of the operation.
     """
-    kind = values[0].dtype if dtype is None else np.dtype(dtype)
+    own = next(value.dtype for value in operands if isinstance(value, Value))
+    values = [v if isinstance(v, Value) else constant(v, own) for v in operands]
+    kind = np.dtype(bool) if op_type in _PREDICATES else own
     if op_type in _EXTREMES and kind == np.int64:
         return _extreme_of_wide(graph, op_type, *values)
     if (kept := _unchanged(op_type, values)) is not None:
@@ -133,11 +171,11 @@ def _extreme_of_wide(graph: Graph, op_type: str, left: Value, right: Value) -> V
     values = (left, right)
     is_narrow = all(fits_in_32_bits(graph, value) for value in values)
     if not is_narrow and any(dim != 1 for value in values for dim in value.unbroadcast_shape):
-        condition = elementwise(graph, _EXTREMES[op_type], *values, dtype=bool)
+        condition = elementwise(graph, _EXTREMES[op_type], left, right)
         return where(graph, condition, *values)
     made = _elementwise(graph, op_type, values, left.dtype, {})
     if is_narrow and made.array is None:
-        remember_narrow(graph, made)
+        _remember_narrow(graph, made)
     return made
 
 
@@ -158,12 +196,14 @@ def _elementwise(
     return made.broadcast_to(broadcast([value.shape for value in values]))
 
 
-def where(graph: Graph, condition: Value, true: Value, false: Value) -> Value:
-    """Return elements of one value or of another one."""
+def where(graph: Graph, condition: Value, true: Operand, false: Operand) -> Value:
+    """Return elements of one value or of another one; a number is one of the other one's dtype."""
+    own = next(value.dtype for value in (true, false) if isinstance(value, Value))
+    one, other = (v if isinstance(v, Value) else constant(v, own) for v in (true, false))
     if condition.scalar is not None:
-        shape = broadcast([value.shape for value in (condition, true, false)])
-        return (true if condition.scalar else false).broadcast_to(shape)
-    return elementwise(graph, "Where", condition, true, false, dtype=true.dtype)
+        shape = broadcast([value.shape for value in (condition, one, other)])
+        return (one if condition.scalar else other).broadcast_to(shape)
+    return _elementwise(graph, "Where", (condition, one, other), own, {})
 
 
 def broadcast_in_dim(
@@ -181,7 +221,7 @@ def broadcast_in_dim(
         unbroadcast: list[Dim] = [1] * (len(shape) - first)
         for axis, dim in zip(kept, value.unbroadcast_shape, strict=True):
             unbroadcast[axis - first] = dim
-        value = graph.node("Unsqueeze", [value, integers(new)], shape=unbroadcast)
+        value = graph.node("Unsqueeze", [value, graph.vector(new)], shape=unbroadcast)
     return value.broadcast_to(tuple(shape))
 
 
@@ -272,7 +312,7 @@ def transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:
         return value.broadcast_to(shape)
     unbroadcast = (1,) * (value.rank - len(value.unbroadcast_shape)) + value.unbroadcast_shape
     if len(value.unbroadcast_shape) < value.rank:
-        new = integers(range(value.rank - len(value.unbroadcast_shape)))
+        new = graph.vector(range(value.rank - len(value.unbroadcast_shape)))
         value = graph.node("Unsqueeze", [value, new], shape=unbroadcast)
     made = graph.node("Transpose", [value], shape=[unbroadcast[a] for a in order], perm=list(order))
     return made.broadcast_to(shape)
@@ -324,14 +364,31 @@ def slice_(
             continue
         size = floordiv(limit - start + (stride - 1), stride)
         if axis >= missing and (unbroadcast[axis - missing] != 1 or shape[axis] == 1):
-            used.append((axis - missing, start, limit, stride))
+            used.append((start, limit, axis - missing, stride))
             unbroadcast[axis - missing] = size
         shape[axis] = size
     if used:
-        parts = list(zip(*used, strict=True))
-        vectors = [graph.vector(parts[1]), graph.vector(parts[2]), integers(parts[0])]
-        value = graph.node("Slice", [value, *vectors, integers(parts[3])], shape=unbroadcast)
+        vectors = [graph.vector(part) for part in zip(*used, strict=True)]
+        value = graph.node("Slice", [value, *vectors], shape=unbroadcast)
     return value.broadcast_to(tuple(shape))
+
+
+def reverse(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
+    """The value with the elements along some dimensions from the last to the first."""
+    missing = value.rank - len(value.unbroadcast_shape)
+    reversed_axes = [axis - missing for axis in axes if axis >= missing]
+    if not reversed_axes:
+        return value
+    rows = [(-1, np.iinfo(np.int64).min, axis, -1) for axis in reversed_axes]
+    vectors = [graph.vector(part) for part in zip(*rows, strict=True)]
+    made = graph.node("Slice", [value, *vectors], shape=value.unbroadcast_shape)
+    return made.broadcast_to(value.shape)
+
+
+def look_up(graph: Graph, table: Array, index: Value) -> Value:
+    """The elements of a table at the indices in a value, which are in bounds."""
+    inputs, shape = [constant_array(table), index], index.unbroadcast_shape
+    return graph.node("Gather", inputs, shape=shape, axis=0).broadcast_to(index.shape)
 
 
 def gather(graph: Graph, value: Value, indices: Value, axis: int) -> Value:
@@ -354,7 +411,7 @@ class _FitsIn32Bits:
     """That a value fits."""
 
 
-def remember_narrow(graph: Graph, value: Value) -> None:
+def _remember_narrow(graph: Graph, value: Value) -> None:
     """Keep that all elements of a value fit in 32 bits."""
     if graph.recall(value.name) is None:
         graph.remember(value, _FitsIn32Bits())

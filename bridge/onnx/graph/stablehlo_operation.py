@@ -29,6 +29,7 @@ __all__ = [
     "ResultType",
     "Rule",
     "describe",
+    "identity",
     "read",
     "type_of",
 ]
@@ -138,9 +139,7 @@ class Operation(Attributes):
             self.refuse(f"its operand {index}, which says sizes, is of unknown length")
         vector = graph.cast(graph.expand(value), np.dtype(np.int64))
         if value.rank == 0:
-            axes = np.zeros(1, np.int64)
-            axis = Value(axes.dtype, (1,), (1,), array=axes)
-            vector = graph.node("Unsqueeze", [vector, axis], shape=(1,))
+            vector = graph.node("Unsqueeze", [vector, graph.vector([0])], shape=(1,))
         name = graph.reference(vector)
         return tuple(of_atom(Element(name, n)) for n in range(math.prod(numbers_of(value.shape))))
 
@@ -232,6 +231,12 @@ class NarrowResults(enum.Enum):
     KEPT = "kept, since they are values that the operands have"
     KEPT_INTEGERS = "kept of integers, converted of floats"
     CONVERTED_SUMS = "converted where the region adds or multiplies, and kept elsewhere"
+
+
+def identity(graph: Graph, op: Operation) -> Value:
+    """Return the first operand as it is."""
+    del graph
+    return op.operands[0]
 
 
 @dataclass(frozen=True, slots=True)

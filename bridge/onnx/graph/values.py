@@ -15,7 +15,7 @@ import numpy as np
 from bridge.core.size_polynomials import Dim, Shape, is_static, numbers_of, product
 from xla_call_module.dtypes import Array
 
-__all__ = ["Value", "contents_of", "of_array", "of_sizes"]
+__all__ = ["Value", "constant_array", "contents_of", "of_array", "of_size", "of_sizes"]
 
 
 # The greatest array of integers that is read as sizes.
@@ -76,24 +76,31 @@ class Value:
         return self.array.reshape(())[()]
 
 
+def constant_array(array: Array) -> Value:
+    """Return the value of a constant, all of whose elements are stored."""
+    return Value(array.dtype, array.shape, array.shape, array=array)
+
+
 def of_array(array: Array) -> Value:
     """Return the value of a constant; elements that are all the same are stored once."""
-    shape = array.shape
     if array.size > 1 and (array == array.flat[0]).all() and not _is_signed_zero(array):
-        array = array.reshape(-1)[:1].reshape(())
-    return Value(array.dtype, shape, array.shape, array=array)
+        return constant_array(array.reshape(-1)[:1].reshape(())).broadcast_to(array.shape)
+    return constant_array(array)
 
 
 def _is_signed_zero(array: Array) -> bool:
     return bool(array.flat[0] == 0) and array.dtype.kind not in "biu"
 
 
+def of_size(dim: Dim) -> Value:
+    """Return the value of one size, a scalar of int64."""
+    return of_sizes((dim,), np.dtype(np.int64), ())
+
+
 def of_sizes(sizes: tuple[Dim, ...], dtype: np.dtype[Any], shape: Shape) -> Value:
     """Return the value of integers that are sizes, given row by row."""
     if is_static(sizes):
-        return Value(
-            dtype, shape, shape, array=np.array(sizes, np.int64).astype(dtype).reshape(shape)
-        )
+        return constant_array(np.array(sizes, np.int64).astype(dtype).reshape(shape))
     assert product(shape) == len(sizes)
     return Value(dtype, shape, shape, sizes=sizes)
 

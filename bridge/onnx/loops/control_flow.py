@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
 from bridge.onnx.graph.values import Value
 
 __all__ = ["RULES"]
+
+_Branch = Callable[[Graph], Sequence[Value]]
 
 
 def _case(graph: Graph, op: Operation) -> Sequence[Value]:
@@ -26,35 +28,33 @@ def _choose(graph: Graph, op: Operation, index: Value, number: int) -> Sequence[
     branch = op.regions[number]
     if number == len(op.regions) - 1:
         return branch.apply(graph, [])
-    is_this = nodes.elementwise(
-        graph, "Equal", index, nodes.constant_like(index, number), dtype=bool
+    is_this = nodes.elementwise(graph, "Equal", index, number)
+    return _branch(
+        graph,
+        op,
+        is_this,
+        lambda body: branch.apply(body, []),
+        lambda body: _choose(body, op, index, number + 1),
     )
-    then, other = graph.body(), graph.body()
-    for value in branch.apply(then, []):
-        then.add_result(value)
-    for value in _choose(other, op, index, number + 1):
-        other.add_result(value)
-    return _if(graph, op, is_this, then, other)
 
 
-def _if(graph: Graph, op: Operation, condition: Value, then: Graph, other: Graph) -> list[Value]:
-    kinds = [(kind.shape, kind.dtype) for kind in op.results]
-    return graph.nodes_of("If", [condition], kinds, then_branch=then, else_branch=other)
-
-
-def _if_op(graph: Graph, op: Operation) -> Sequence[Value]:
+def _if(graph: Graph, op: Operation) -> Sequence[Value]:
     (condition,), (true, false) = op.operands, op.regions
     if condition.scalar is not None:
         return (true if condition.scalar else false).apply(graph, [])
-    bodies = [_body_of(graph, region) for region in (true, false)]
-    return _if(graph, op, condition, *bodies)
+    return _branch(
+        graph, op, condition, lambda body: true.apply(body, []), lambda body: false.apply(body, [])
+    )
 
 
-def _body_of(graph: Graph, region: Region) -> Graph:
-    body = graph.body()
-    for value in region.apply(body, []):
-        body.add_result(value)
-    return body
+def _branch(graph: Graph, op: Operation, condition: Value, *branches: _Branch) -> list[Value]:
+    """Return the results of the first branch where a condition holds, of the second elsewhere."""
+    bodies = [graph.body() for _ in branches]
+    for body, branch in zip(bodies, branches, strict=True):
+        for value in branch(body):
+            body.add_result(value)
+    kinds = [(kind.shape, kind.dtype) for kind in op.results]
+    return graph.nodes_of("If", [condition], kinds, then_branch=bodies[0], else_branch=bodies[1])
 
 
 def _optimization_barrier(graph: Graph, op: Operation) -> Sequence[Value]:
@@ -78,7 +78,7 @@ RULES = {
     "stablehlo.after_all": Rule(_token),
     "stablehlo.case": Rule(_case, narrow=NarrowResults.KEPT),
     "stablehlo.create_token": Rule(_token),
-    "stablehlo.if": Rule(_if_op, narrow=NarrowResults.KEPT),
+    "stablehlo.if": Rule(_if, narrow=NarrowResults.KEPT),
     "stablehlo.map": Rule(_map, ("dimensions",), narrow=NarrowResults.KEPT),
     "stablehlo.optimization_barrier": Rule(
         _optimization_barrier, expand=False, narrow=NarrowResults.KEPT

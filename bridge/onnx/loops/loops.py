@@ -16,8 +16,8 @@ from bridge.core.size_polynomials import Dim, Iteration, maximum, of_atom
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
-from bridge.onnx.graph.values import Value, contents_of, of_sizes
-from bridge.onnx.loops.scans import Scan, needed, reverse_rows
+from bridge.onnx.graph.values import Value, contents_of, of_size, of_sizes
+from bridge.onnx.loops.scans import Scan, needed
 from xla_call_module.stablehlo.modules import splat
 
 __all__ = ["RULES"]
@@ -95,10 +95,10 @@ def _counter_of(
     known = contents_of(limit)
     if known is not None and (step == 1 or isinstance(known[0], int)):
         rounds = maximum(_ceil(known[0] - first[0], step), 0)
-        return _Counter(number, first[0], step, rounds, _number(rounds))
+        return _Counter(number, first[0], step, rounds, of_size(rounds))
     if step != 1 or first[0] != 0:
         return None
-    wide = nodes.elementwise(graph, "Max", nodes.cast(graph, limit, np.int64), _number(0))
+    wide = nodes.elementwise(graph, "Max", nodes.cast(graph, limit, np.int64), 0)
     return _Counter(number, 0, 1, None, wide)
 
 
@@ -137,10 +137,6 @@ def _outer(region: Region, value: Any, fixed: Mapping[int, Value]) -> Value | No
         return fixed.get(arguments.index(value))
     text = splat(value.owner) if value.owner.name == "stablehlo.constant" else None
     return nodes.constant(int(text), np.int64) if text and text.lstrip("-").isdigit() else None
-
-
-def _number(dim: Dim) -> Value:
-    return of_sizes((dim,), np.dtype(np.int64), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +204,7 @@ def _end(
         made = graph.nodes_of("Loop", [limit, begins, *whole], kinds, body=loop.body)
     last = dict(zip((*kept, *rows), made, strict=True))
     for number, written in rows.items():
-        rows_ = reverse_rows(graph, last[number]) if written.backwards else last[number]
+        rows_ = nodes.reverse(graph, last[number], [0]) if written.backwards else last[number]
         last[number] = nodes.reshape(graph, rows_, inits[number].shape)
     return [_last(graph, loop, number, last) for number in range(len(inits))]
 

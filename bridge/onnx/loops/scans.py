@@ -17,7 +17,7 @@ from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph, Node, Row
 from bridge.onnx.graph.values import Value
 
-__all__ = ["Scan", "needed", "reverse_rows"]
+__all__ = ["Scan", "needed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Scan:
         for name, array in zip(names, arrays, strict=True):
             body.add_input(name, array.dtype, array.shape[1:])
         if not arrays or number.name in used:
-            arrays.append(self._numbers())
+            arrays.append(nodes.count_up(self.graph, self.rounds))
             body.inputs.append(number)
         return self.graph.nodes_of(
             "Scan", [*inits, *arrays], kinds, body=body, num_scan_inputs=len(arrays)
@@ -81,7 +81,7 @@ class Scan:
     def _in_order(self, row: Row, number: str) -> Value:
         """The array that a row is read of, from the one that is read first on."""
         is_forwards = row.index == self._done(number)
-        return row.array if is_forwards else reverse_rows(self.graph, row.array)
+        return row.array if is_forwards else nodes.reverse(self.graph, row.array, [0])
 
     def _products(self, read: Mapping[str, Row]) -> dict[str, tuple[str, Value]]:
         """Return the products of rows with a matrix from outside, which are one MatMul."""
@@ -119,14 +119,6 @@ class Scan:
     def _done(self, number: str) -> Dim:
         return of_atom(Iteration(number, self.rounds))
 
-    def _numbers(self) -> Value:
-        """The numbers of the rounds."""
-        if isinstance(self.rounds, int):
-            return nodes.integers(range(self.rounds))
-        scalars = [nodes.constant(n, np.int64) for n in (0, 1)]
-        limit = self.graph.node("Squeeze", [self.graph.size(self.rounds)], shape=())
-        return self.graph.node("Range", [scalars[0], limit, scalars[1]], shape=(self.rounds,))
-
 
 def needed(body: Graph, references: Sequence[str]) -> set[str]:
     """The names of all values that some values are computed from."""
@@ -145,10 +137,3 @@ def _taken(node: Node) -> Iterator[str]:
             yield from (result.reference for result in value.results)
             for inner in value.nodes:
                 yield from _taken(inner)
-
-
-def reverse_rows(graph: Graph, value: Value) -> Value:
-    """The rows from the last to the first."""
-    ends = [nodes.integers([number]) for number in (-1, np.iinfo(np.int64).min)]
-    axes = [nodes.integers([0]), nodes.integers([-1])]
-    return graph.node("Slice", [value, *ends, *axes], shape=value.shape)

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from bridge.core.size_polynomials import Dim, floordiv, is_static, lower_bound, numbers_of, product
 from bridge.onnx.arrays.slicing import pad
 from bridge.onnx.graph import layouts, nodes
@@ -73,7 +71,9 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
         dilations=op.integers("rhs_dilation") or ones,
     )
     reversal = op.raw.attributes["window_reversal"] if op.has("window_reversal") else ()
-    w = _reversed(graph, w, [axis for axis, flag in zip(spatial, reversal, strict=False) if flag])
+    w = nodes.reverse(
+        graph, w, [axis for axis, flag in zip(spatial, reversal, strict=False) if flag]
+    )
     groups, batches = op.integer("feature_group_count", 1), op.integer("batch_group_count", 1)
     if batches > 1:
         x, groups = _batches_as_features(graph, x, batches), batches
@@ -103,16 +103,6 @@ def _dimensions(op: Operation) -> tuple[list[int], list[int], list[int]]:
         [kernels.index(name) for name in ("o", "i", *spatial)],
         [outputs.index(name) for name in ("b", "f", *spatial)],
     )
-
-
-def _reversed(graph: Graph, value: Value, axes: Sequence[int]) -> Value:
-    if not axes:
-        return value
-    count = len(axes)
-    ends = [nodes.integers([n] * count) for n in (-1, np.iinfo(np.int64).min)]
-    steps = nodes.integers([-1] * count)
-    inputs = [graph.expand(value), *ends, nodes.integers(axes), steps]
-    return graph.node("Slice", inputs, shape=value.shape)
 
 
 def _batches_as_features(graph: Graph, x: Value, groups: int) -> Value:
@@ -229,7 +219,7 @@ def _conv_transpose(
 ) -> Value:
     """Return ConvTranspose, which adds the reversed kernel for each element of the input."""
     before, behind = pads
-    w = _reversed(graph, w, range(2, w.rank))
+    w = nodes.reverse(graph, w, range(2, w.rank))
     rows, spatial = w.shape[0], numbers_of(w.shape[2:])
     w = nodes.transpose(graph, w, [1, 0, *range(2, w.rank)])
     sizes = [

@@ -84,5 +84,5 @@ def _nodes(graph: Graph, value: Value, rows: Sequence[tuple[int, int, int, int]]
     most = graph.node("MaxPool", [value], shape=shape, **moves)
     # With the padding counted, since ONNX's reference evaluator passes over NaNs otherwise.
     mean = graph.node("AveragePool", [value], shape=shape, count_include_pad=1, **moves)
-    is_nan = nodes.elementwise(graph, "IsNaN", mean, dtype=bool)
+    is_nan = nodes.elementwise(graph, "IsNaN", mean)
     return nodes.where(graph, is_nan, mean, most)

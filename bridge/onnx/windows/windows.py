@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -398,18 +399,15 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
 
     def choose(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
         (kept,) = select.apply(graph, [first[0], second[0]])
-        none = nodes.constant(-1, np.int64)
-        no_other, there = (
-            nodes.elementwise(graph, name, index, none, dtype=bool)
-            for name, index in (("Equal", second[1]), ("Greater", first[1]))
-        )
-        chosen = nodes.elementwise(graph, "Or", kept, no_other)
-        chosen = nodes.elementwise(graph, "And", chosen, there)
+        do = partial(nodes.elementwise, graph)
+        chosen = do("And", do("Or", kept, do("Equal", second[1], -1)), do("Greater", first[1], -1))
         return [nodes.where(graph, chosen, *pair) for pair in zip(first, second, strict=True)]
 
     count = product(value.shape)
     fillings = [nodes.constant_like(value, 0), nodes.constant(-1, np.int64)]
-    places = nodes.reshape(graph, _count_up(graph, count), value.shape)
+    # No constant, since it may be long.
+    line = nodes.count_up(graph, count, is_constant=False)
+    places = nodes.reshape(graph, line, value.shape)
     padded = _padded(graph, [value, places], fillings, windows)
     chosen = graph.expand(_slide(graph, padded, windows, choose)[1])
     updates = nodes.cast(graph, source, made_of)
@@ -417,13 +415,6 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     data = graph.expand(nodes.cast(graph, start, made_of).broadcast_to((count,)))
     made = graph.node("ScatterElements", [data, *flat], shape=[count], axis=0, reduction=reducer)
     return nodes.cast(graph, nodes.reshape(graph, made, value.shape), source.dtype)
-
-
-def _count_up(graph: Graph, count: Dim) -> Value:
-    """Return 0, 1, 2, … as a vector, which is no constant, since it may be long."""
-    limit = graph.node("Squeeze", [graph.size(count), nodes.integers([0])], shape=())
-    ends = [nodes.constant(0, np.int64), limit, nodes.constant(1, np.int64)]
-    return graph.node("Range", ends, shape=[count])
 
 
 _ATTRIBUTES = (
