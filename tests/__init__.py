@@ -1,0 +1,21 @@
+"""Where the tests are: `tests/<room>/test_<module>.py` for each `<module>.py` of a room.
+
+`bridge/saving/parameters.py` is tested by `tests/bridge/saving/test_parameters.py`, and a verb such
+as `bridge/save.py` by `tests/bridge/test_save.py`. Where the tests of a module are several files,
+each adds its aspect: `test_save_gradients.py`. Tests of a room as a whole are `test_<room>.py` in
+it. What several files of a room use lies beside them. Other subjects have folders of their own:
+
+- `benchmarks/`: what is measured, and never asserted: `make bench`.
+- `device/`: files that run on an accelerator, where there is one.
+- `distributed/`: several processes that save and load one model.
+- `docs/`: the pages, and the code in them.
+- `eight_devices/`: what needs several devices; `verbs/` runs each file in a process that has them.
+- `examples/`: every example, as it stands.
+- `foreign/`: programs that write SavedModels without this project.
+- `fuzzing/`: random programs and damaged files: `make fuzz`.
+- `golden/`: files that earlier versions wrote.
+- `matrix/`: other versions of TensorFlow and JAX: `make matrix`.
+- `policy/`: the rules of the house, on the sources and on these tests.
+- `quick/`: every verb in every mode, once: `make quick`.
+- `verbs/`: what all verbs share: options, gradients, platforms, hostile places, what they cost.
+"""

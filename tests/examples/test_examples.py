@@ -19,7 +19,7 @@ import bridge
 import savedmodel
 from tests.jax_versions import KEEPS_NAMES_OF_AXES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
