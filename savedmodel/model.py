@@ -39,6 +39,10 @@ RESERVED_NAMES = frozenset({
     "graph_debug_info", "tensorflow_git_version", "tensorflow_version",
 })  # fmt: skip
 DEFAULT_SIGNATURE = "serving_default"
+# The tag of the meta graph that servers and loaders take.
+SERVE_TAG = "serve"
+# How the keys of signatures begin that TensorFlow adds for itself.
+INTERNAL_SIGNATURE = "__saved_model"
 # Where a meta graph has the metadata.
 METADATA_COLLECTION = "jax_tf_bridge"
 
@@ -426,6 +430,7 @@ class SavedModel:
         metadata: JSON values that `inspect` shows and no loader needs.
         others: signatures of a file that was read which compute something besides calls of modules,
             by their keys, and what that is.
+        tensorflow: of a file that TensorFlow saved the version that did; empty for other writers.
         graph_constants: of a file that was read the arrays in its graphs that may be constants
             which a gradient takes and its function does not, as dtype and shape tell.
     """
@@ -435,6 +440,7 @@ class SavedModel:
     params: Structure = NONE
     metadata: Mapping[str, Any] = field(default_factory=dict)
     others: Mapping[str, str] = field(default_factory=dict)
+    tensorflow: str = field(default="", compare=False)
     graph_constants: tuple[np.ndarray[Any, Any], ...] = field(default=(), compare=False)
 
     @property

@@ -17,15 +17,12 @@ from savedmodel.decode.objects import SavedObjects, SignatureEntry
 from savedmodel.files import checksum
 from savedmodel.files.folder import PROTO_FILE
 from savedmodel.files.model_folder import ModelFolder, read_one_version
-from savedmodel.model import (
-    METADATA_COLLECTION,
-    SavedModel,
-    Signature,
-)
+from savedmodel.model import METADATA_COLLECTION, SERVE_TAG, SavedModel, Signature
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.schema import SavedModel as SavedModelProto
 from savedmodel.protos.tensor_values import decode_tensor
 from savedmodel.protos.wire_format import check_wire
+from savedmodel.write import MAX_PROTO_BYTES
 from xla_call_module.errors import (
     DtypeError,
     FormatError,
@@ -34,13 +31,10 @@ from xla_call_module.errors import (
     refusing_damage,
 )
 
-__all__ = ["read", "read_proto"]
+__all__ = ["read", "read_proto", "served_graphs"]
 
 _CHUNKED_FILE = "saved_model.cpb"
-_SERVE_TAG = "serve"
-_MAX_DEPTH = 200
 _MAX_METADATA_BYTES = 2**22
-_MAX_PROTO_BYTES = 2**31 - 1  # protobuf's own limit
 
 
 def read(path: str | os.PathLike[str] | ModelFolder) -> SavedModel:
@@ -76,15 +70,22 @@ def _read(folder: ModelFolder) -> SavedModel:
 
 
 def _read_model(folder: ModelFolder) -> SavedModel:
-    meta_graph = _read_meta_graph(folder)
+    graphs = served_graphs(read_proto(folder))
+    if not graphs:
+        raise FormatError(f"{folder.path / PROTO_FILE} has no graph with the tag {SERVE_TAG!r}.")
+    meta_graph = graphs[0]
+    tensorflow = _tensorflow_of(meta_graph)
     if not meta_graph.HasField("object_graph_def"):
-        return _from_session(folder, meta_graph)
+        signatures, variables = read_graph(folder, meta_graph)
+        if not signatures:
+            raise FormatError(f"{folder.path / PROTO_FILE} has no signatures and no object graph.")
+        return SavedModel(signatures, variables, tensorflow=tensorflow)
     objects = SavedObjects(folder, meta_graph)
     metadata = _read_metadata(meta_graph)
     entries = objects.entries()
     if not entries:
         raise FormatError(f"{folder.path / PROTO_FILE} has no signatures and no functions.")
-    signatures: list[Signature] = []
+    read: list[Signature] = []
     refused: dict[str, InteropError] = {}
     for entry in entries:
         recorded = metadata.get("signatures", {}).get(entry.key, {})
@@ -94,16 +95,17 @@ def _read_model(folder: ModelFolder) -> SavedModel:
             refused[entry.key] = error
         else:
             defaults = _read_defaults(entry, meta_graph)
-            signatures.append(dataclasses.replace(signature, defaults=defaults))
-    if not signatures:
+            read.append(dataclasses.replace(signature, defaults=defaults))
+    if not read:
         raise next(iter(refused.values()))
     return SavedModel(
-        signatures=tuple(signatures),
+        signatures=tuple(read),
         variables=objects.variables,
         params=objects.params,
         metadata=metadata,
         others={key: str(error) for key, error in refused.items()},
-        graph_constants=_read_constants(signatures, meta_graph.graph_def),
+        tensorflow=tensorflow,
+        graph_constants=_read_constants(read, meta_graph.graph_def),
     )
 
 
@@ -152,7 +154,7 @@ def _read_proto(folder: ModelFolder) -> Proto:
     file = folder.path / PROTO_FILE
     if folder.find(PROTO_FILE, links=True) is None:
         raise FormatError(_without_proto(folder))
-    data = folder.read(PROTO_FILE, limit=_MAX_PROTO_BYTES)
+    data = folder.read(PROTO_FILE, limit=MAX_PROTO_BYTES)
     check_wire(file, data)
     checked = checksum.check(file, data)
     proto: Any = SavedModelProto()
@@ -181,18 +183,19 @@ def _without_proto(folder: ModelFolder) -> str:
     )
 
 
-def _read_meta_graph(folder: ModelFolder) -> Proto:
-    for meta_graph in read_proto(folder).meta_graphs:
-        if _SERVE_TAG in meta_graph.meta_info_def.tags:
-            return meta_graph  # type: ignore[no-any-return]
-    raise FormatError(f"{folder.path / PROTO_FILE} has no graph with the tag {_SERVE_TAG!r}.")
+def served_graphs(proto: Proto) -> list[Proto]:
+    """Return the meta graphs of a file that servers and loaders take: those of the tag `serve`."""
+    return [graph for graph in proto.meta_graphs if SERVE_TAG in graph.meta_info_def.tags]
 
 
-def _from_session(folder: ModelFolder, meta_graph: Proto) -> SavedModel:
-    signatures, variables = read_graph(folder, meta_graph)
-    if not signatures:
-        raise FormatError(f"{folder.path / PROTO_FILE} has no signatures and no object graph.")
-    return SavedModel(signatures, variables)
+def _tensorflow_of(meta_graph: Proto) -> str:
+    """Return the version of the TensorFlow that wrote a file; empty where none did.
+
+    `tf.saved_model.save` writes it, and the git revision that it was built from. Other writers,
+    ours among them, have no revision to give.
+    """
+    info = meta_graph.meta_info_def
+    return str(info.tensorflow_version) if info.tensorflow_git_version else ""
 
 
 def _read_metadata(meta_graph: Proto) -> Mapping[str, Any]:

@@ -24,7 +24,14 @@ from savedmodel.encode.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objec
 from savedmodel.files import checksum
 from savedmodel.files.folder import PROTO_FILE, VARIABLES, new_folder, new_place
 from savedmodel.files.remote import is_remote
-from savedmodel.model import METADATA_COLLECTION, SavedModel, Signature, VariablePart
+from savedmodel.model import (
+    INTERNAL_SIGNATURE,
+    METADATA_COLLECTION,
+    SERVE_TAG,
+    SavedModel,
+    Signature,
+    VariablePart,
+)
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.schema import SavedModel as SavedModelProto
 from savedmodel.variables.bundle_layout import (
@@ -42,9 +49,8 @@ __all__ = ["Group", "serialize_proto", "write", "write_proto", "write_together"]
 
 # protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/.
 MAX_PROTO_BYTES = 2**31 - 1
-_SERVE_TAG = "serve"
 _Tensor = BundleTensor | BundleStrings
-_INIT_SIGNATURE = "__saved_model_init_op"
+_INIT_SIGNATURE = f"{INTERNAL_SIGNATURE}_init_op"
 
 
 def write(
@@ -166,7 +172,7 @@ def _encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
     library, signatures = write_functions(model, meta_graph.graph_def.library)
     objects = write_objects(model, signatures, library.concrete)
     graph = write_graph(model.variables, objects.keys, signatures)
-    meta_graph.meta_info_def.tags.append(_SERVE_TAG)
+    meta_graph.meta_info_def.tags.append(SERVE_TAG)
     meta_graph.meta_info_def.tensorflow_version = str(model.metadata.get("tensorflow", ""))
     meta_graph.graph_def.MergeFrom(graph.proto)
     meta_graph.saver_def.CopyFrom(graph.saver)

@@ -14,9 +14,7 @@ from typing import Any
 from bridge.inspecting.sharding import ShardingReport, read_shardings
 from bridge.loading.signature_calls import calls_of, inputs_of, names_of, outputs_of
 from savedmodel.files.assets import WARMUP_FILE
-from savedmodel.files.folder import PROTO_FILE
 from savedmodel.files.model_folder import ModelFolder
-from savedmodel.files.provenance import tensorflow_writer
 from savedmodel.files.records import record_sizes
 from savedmodel.manifest import Manifest, read_manifest
 from savedmodel.model import Parameter, SavedModel, Signature, Variable
@@ -303,7 +301,7 @@ def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
         _report_signature(signature, model.variables, report_order) for signature in signatures
     )
     files = _files(folder)
-    writer, saved_again = _writer(folder, model)
+    writer, saved_again = _writer(model)
     flags = read_flags()
     return FileReport(
         path=str(folder.path),
@@ -450,12 +448,10 @@ def newest(names: Sequence[str]) -> str:
     return max(names, key=lambda name: order.index(name) if name in order else len(order))
 
 
-def _writer(folder: ModelFolder, model: SavedModel) -> tuple[str, bool]:
+def _writer(model: SavedModel) -> tuple[str, bool]:
     """Return the program that wrote the file, and whether TensorFlow saved a file of ours again."""
-    version = tensorflow_writer(PROTO_FILE, within=folder)
-    ours = any(call.exported for call in model.calls)
-    if version:
-        return f"TensorFlow {version}", ours
+    if model.tensorflow:
+        return f"TensorFlow {model.tensorflow}", any(call.exported for call in model.calls)
     return str(model.metadata.get("writer", "another program")), False
 
 

@@ -39,12 +39,11 @@ from savedmodel.files.remote import is_remote
 from savedmodel.manifest import write_manifest
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.protos.schema import Proto, TensorProto
-from savedmodel.read import read, read_proto
+from savedmodel.read import read, read_proto, served_graphs
 from savedmodel.write import serialize_proto, write_proto
 
 __all__ = ["compose"]
 
-_SERVE_TAG = "serve"
 _FINGERPRINT = "fingerprint.pb"
 _ATTEMPTS = 3
 # How many references from a function a resource may be away.
@@ -296,12 +295,11 @@ def _read_lost(
 ) -> tuple[dict[str, str], dict[str, dict[str, Proto]]]:
     """Return the methods and defaults of the other signatures, which TensorFlow drops."""
     methods, defaults = {}, {}
-    for meta_graph in read_proto(folder).meta_graphs:
-        if _SERVE_TAG in meta_graph.meta_info_def.tags:
-            for key, definition in meta_graph.signature_def.items():
-                if key != signature:
-                    methods[key] = definition.method_name
-                    defaults[key] = dict(definition.defaults)
+    for meta_graph in served_graphs(read_proto(folder)):
+        for key, definition in meta_graph.signature_def.items():
+            if key != signature:
+                methods[key] = definition.method_name
+                defaults[key] = dict(definition.defaults)
     return methods, defaults
 
 
@@ -310,9 +308,7 @@ def _finish(
 ) -> None:
     """Add methods and defaults to the file, which TensorFlow has written without them."""
     proto = read_proto(place)
-    for meta_graph in proto.meta_graphs:
-        if _SERVE_TAG not in meta_graph.meta_info_def.tags:
-            continue
+    for meta_graph in served_graphs(proto):
         for key, name in methods.items():
             if key in meta_graph.signature_def:
                 meta_graph.signature_def[key].method_name = name

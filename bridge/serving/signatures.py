@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from bridge.loading.signature_calls import calls_of, inputs_of, outputs_of
 from bridge.serving.example_features import ExampleFeature, features_of
 from savedmodel.files.model_folder import ModelFolder, read_one_version
-from savedmodel.model import SavedModel
+from savedmodel.model import INTERNAL_SIGNATURE, SERVE_TAG, SavedModel
 from savedmodel.protos.schema import Proto
-from savedmodel.read import read, read_proto
+from savedmodel.read import read, read_proto, served_graphs
 from xla_call_module.analyses.constraints import SizeConstraint, constraints_of
 from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import Dim, evaluate, linear_form, solve
@@ -23,8 +23,6 @@ from xla_call_module.errors import FormatError, InteropError, StructureError
 __all__ = ["STRING", "ServedSignature", "ServedTensor", "read_signatures"]
 
 STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto, which JAX has nothing like
-_SERVE_TAG = "serve"
-_INTERNAL = "__saved_model_"
 _DTYPES = {dtype.enum: dtype for dtype in DTYPES}
 
 Shape = tuple[Dim | None, ...]
@@ -234,16 +232,16 @@ def read_signatures(
 
 def _read_signatures(folder: ModelFolder) -> tuple[ServedSignature, ...]:
     proto = read_proto(folder)
-    graphs = [g for g in proto.meta_graphs if _SERVE_TAG in g.meta_info_def.tags]
+    graphs = served_graphs(proto)
     definitions = {
         key: definition
         for graph in graphs[:1]
         for key, definition in sorted(graph.signature_def.items())
-        if not key.startswith(_INTERNAL)
+        if not key.startswith(INTERNAL_SIGNATURE)
     }
     if not definitions:
         raise FormatError(
-            f"{folder.path} has no signature under the tag {_SERVE_TAG!r}, which is what "
+            f"{folder.path} has no signature under the tag {SERVE_TAG!r}, which is what "
             "TensorFlow Serving calls. To do: save it with signatures=."
         )
     features = {

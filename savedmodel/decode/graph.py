@@ -16,7 +16,7 @@ from savedmodel.decode.gradients import Described, Gradients
 from savedmodel.decode.objects import open_checkpoint
 from savedmodel.files.folder import VARIABLES
 from savedmodel.files.model_folder import ModelFolder
-from savedmodel.model import Parameter, Signature, Variable
+from savedmodel.model import INTERNAL_SIGNATURE, Parameter, Signature, Variable
 from savedmodel.protos.schema import Proto
 from savedmodel.variables.bundle_reader import SharedTensor, read_tensor
 from savedmodel.variables.tensor_bundle import BundleIndex, find_tensor
@@ -30,7 +30,6 @@ from xla_call_module.node import decode_node, description_allowance
 __all__ = ["read_graph"]
 
 _VARIABLE_OPS = frozenset({"VarHandleOp", "Variable", "VariableV2"})
-_INTERNAL = "__saved_model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def read_graph(
     signatures = [
         read_signature(_signature_source(key, definition, graph, handles, gradients, chain))
         for key, definition in sorted(meta_graph.signature_def.items())
-        if not key.startswith(_INTERNAL)
+        if not key.startswith(INTERNAL_SIGNATURE)
     ]
     return tuple(signatures), tuple(_read_variables(folder, handles))
 

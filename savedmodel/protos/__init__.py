@@ -4,6 +4,6 @@
 arrays as TensorProtos, and `wire_format` refuses, before it is parsed, a message that would fill
 the memory.
 
-To add a message, add its paragraph to `schema` and its class at the end;
+To add a message, add its paragraph to `schema`, and where code makes one its class at the end;
 `tests/savedmodel/protos/test_schema.py` compares it with the one that TensorFlow ships.
 """

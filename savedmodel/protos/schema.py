@@ -44,57 +44,23 @@ else:
     Proto = Message
 
 __all__ = [
-    "AssetFileDef",
-    "AttrValue",
-    "BoundedTensorSpecProto",
     "BundleEntryProto",
     "BundleHeaderProto",
-    "CapturedTensor",
-    "CollectionDef",
-    "DictValue",
-    "FullTypeDef",
     "FunctionDef",
     "FunctionDefLibrary",
     "FunctionSpec",
-    "GradientDef",
     "GraphDef",
-    "ListValue",
     "MetaGraphDef",
-    "NameAttrList",
-    "NamedTupleValue",
     "NodeDef",
-    "NoneValue",
-    "OpDef",
-    "OpList",
-    "PairValue",
     "Proto",
-    "RegisteredGradient",
-    "RegisteredSaver",
-    "ResourceHandleProto",
-    "SaveableObject",
-    "SavedAsset",
-    "SavedBareConcreteFunction",
-    "SavedConcreteFunction",
-    "SavedConstant",
-    "SavedFunction",
     "SavedModel",
-    "SavedObject",
     "SavedObjectGraph",
-    "SavedResource",
-    "SavedUserObject",
-    "SavedVariable",
     "SaverDef",
     "SignatureDef",
     "StructuredValue",
-    "TensorInfo",
     "TensorProto",
     "TensorShapeProto",
-    "TensorSliceProto",
-    "TensorSpecProto",
     "TrackableObjectGraph",
-    "TupleValue",
-    "TypeSpecProto",
-    "VersionDef",
     "build_pool",
     "message_class",
     "parse_file",
@@ -468,53 +434,19 @@ def _message(name: str) -> type[Proto]:
     return message_class(_POOL, name)
 
 
-AssetFileDef = _message("AssetFileDef")
-AttrValue = _message("AttrValue")
-BoundedTensorSpecProto = _message("BoundedTensorSpecProto")
 BundleEntryProto = _message("BundleEntryProto")
 BundleHeaderProto = _message("BundleHeaderProto")
-CapturedTensor = _message("CapturedTensor")
-CollectionDef = _message("CollectionDef")
-DictValue = _message("DictValue")
-FullTypeDef = _message("FullTypeDef")
 FunctionDef = _message("FunctionDef")
 FunctionDefLibrary = _message("FunctionDefLibrary")
 FunctionSpec = _message("FunctionSpec")
-GradientDef = _message("GradientDef")
 GraphDef = _message("GraphDef")
-ListValue = _message("ListValue")
 MetaGraphDef = _message("MetaGraphDef")
-NameAttrList = _message("NameAttrList")
-NamedTupleValue = _message("NamedTupleValue")
 NodeDef = _message("NodeDef")
-NoneValue = _message("NoneValue")
-OpDef = _message("OpDef")
-OpList = _message("OpList")
-PairValue = _message("PairValue")
-RegisteredGradient = _message("RegisteredGradient")
-RegisteredSaver = _message("RegisteredSaver")
-ResourceHandleProto = _message("ResourceHandleProto")
-SaveableObject = _message("SaveableObject")
-SavedAsset = _message("SavedAsset")
-SavedBareConcreteFunction = _message("SavedBareConcreteFunction")
-SavedConcreteFunction = _message("SavedConcreteFunction")
-SavedConstant = _message("SavedConstant")
-SavedFunction = _message("SavedFunction")
 SavedModel = _message("SavedModel")
-SavedObject = _message("SavedObject")
 SavedObjectGraph = _message("SavedObjectGraph")
-SavedResource = _message("SavedResource")
-SavedUserObject = _message("SavedUserObject")
-SavedVariable = _message("SavedVariable")
 SaverDef = _message("SaverDef")
 SignatureDef = _message("SignatureDef")
 StructuredValue = _message("StructuredValue")
-TensorInfo = _message("TensorInfo")
 TensorProto = _message("TensorProto")
 TensorShapeProto = _message("TensorShapeProto")
-TensorSliceProto = _message("TensorSliceProto")
-TensorSpecProto = _message("TensorSpecProto")
 TrackableObjectGraph = _message("TrackableObjectGraph")
-TupleValue = _message("TupleValue")
-TypeSpecProto = _message("TypeSpecProto")
-VersionDef = _message("VersionDef")
