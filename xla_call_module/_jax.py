@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from xla_call_module.errors import VersionError, private_name
+from xla_call_module.errors import private_name
 
 try:
     from jaxlib.mlir import ir
@@ -239,16 +239,12 @@ def named_shardings(exported: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     Raises:
         VersionError: it is for several devices, and the fields are missing where they should be.
     """
-    if hasattr(exported, "_in_named_shardings"):
+    is_older = sys.modules["jax"].__version_info__ < (0, 9)
+    may_lack = is_older or exported.nr_devices == 1
+    if may_lack and not hasattr(exported, "_in_named_shardings"):
+        return (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
+    with private_name("an Exported for several devices", "jax"):
         return tuple(exported._in_named_shardings), tuple(exported._out_named_shardings)
-    jax = sys.modules["jax"]
-    if exported.nr_devices > 1 and jax.__version_info__ >= (0, 9):
-        raise VersionError(
-            f"{exported.fun_name} is for {exported.nr_devices} devices, and how its arguments lie "
-            f"on them is not where it is known to be in JAX {jax.__version__}. To do: install "
-            "another version of JAX, or a newer jax-tf-bridge."
-        )
-    return (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
 
 
 def hlo_proto_of(sharding: Any, rank: int) -> bytes | None:

@@ -6,7 +6,6 @@ again and again. Here a batch is padded to one of few sizes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -17,6 +16,7 @@ from jax import tree_util
 
 from bridge.batching.batch_sizes import parse_buckets
 from bridge.batching.rowwise.analysis import results_in_batches
+from bridge.core._jax import broken_size_constraint
 from bridge.core.keys import to_physical
 from bridge.core.trees import with_text_keys
 from bridge.loading.loaded import LoadedSignature
@@ -27,7 +27,6 @@ from xla_call_module.exported import from_exported
 __all__ = ["BatchedSignature"]
 
 # The message of the shape assertions that `jax.export` makes of constraints.
-_CONSTRAINT = re.compile(r"(Input shapes do not match .*?\.) ", re.DOTALL)
 # Without buckets, a batch has as many elements as a power of two up to this one, or more batches.
 _MAX_DOUBLINGS = 16
 # By which part of its largest number a result may differ from one run of a program to the next.
@@ -305,8 +304,8 @@ def _refusal(error: Exception) -> str:
     """Return the reason of a violated constraint on a size; any other error is raised again."""
     cause: BaseException | None = error
     while cause is not None:
-        if constraint := _CONSTRAINT.search(str(cause)):
-            return constraint[1]
+        if constraint := broken_size_constraint(cause):
+            return constraint
         cause = cause.__cause__
     if not isinstance(error, StructureError):
         raise error

@@ -12,7 +12,13 @@ import jax
 import tensorflow as tf
 from jax import tree_util
 
-from bridge.core._tf import composite_tensor_classes, eager_mode, gradients_for_xla
+from bridge.core._tf import (
+    composite_tensor_classes,
+    eager_mode,
+    gradients_for_xla,
+    has_lost_variables,
+    is_binding_error,
+)
 from bridge.core.containers import without_containers
 from bridge.core.explaining import refusing_unsortable_keys
 from bridge.core.narrowing import is_narrowed, narrow_dtype
@@ -169,7 +175,7 @@ def call_with_tensors(
             f"tensor, make it a tf.function. TensorFlow says: {str(error)[:400]}"
         ) from error
     except AssertionError as error:
-        if "variables which have been deleted" not in str(error):
+        if not has_lost_variables(error):
             raise
         raise StructureError(
             f"{name} reads variables that are gone: the signature of a SavedModel does not hold "
@@ -177,7 +183,7 @@ def call_with_tensors(
             "what was loaded."
         ) from error
     except TypeError as error:
-        if not str(error).startswith("Binding inputs to tf.function failed"):
+        if not is_binding_error(error):
             raise
         raise ArgumentError(
             f"The arguments of {name} do not fit its signature. TensorFlow says: "

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from bridge.calling_tf.concrete_functions import TracedFunction
 from bridge.calling_tf.graph_nodes import in_topological_order, stateful_operations
-from bridge.core._tf import gradient_query
+from bridge.core._tf import gradient_query, is_of_recompute_grad
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
 
@@ -98,7 +98,7 @@ def without_derivative(name: str, kind: str, error: Exception) -> StructureError
         error: the error of TensorFlow.
     """
     text = str(error).partition("\n")[0]
-    if "recompute_grad" in text:
+    if is_of_recompute_grad(error):
         return StructureError(
             f"{name} has no {_DERIVATIVES[kind]}: tf.recompute_grad gives a function a first "
             "gradient only. To do: leave it out, and have JAX compute the values again, as in "

@@ -30,6 +30,7 @@ from bridge.calling_tf.results import result_specs
 from bridge.calling_tf.sampled_sizes import SizeSamples, trace_at, trace_at_sizes
 from bridge.calling_tf.variables import to_spec
 from bridge.core._jax import cut_vjp, outside_meshes, replace_shardings
+from bridge.core._tf import compiler_refusal
 from xla_call_module.analyses.custom_calls import classify
 from xla_call_module.analyses.tensorflow_functions import TARGET
 from xla_call_module.call import read_artifact_version
@@ -304,29 +305,28 @@ def _replace_call(module: Any, inner: Any, traced: TracedFunction, dimensions: i
 
 def _refusal(name: str, error: Exception) -> StructureError:
     """Return the error that names the operation in TensorFlow's message."""
-    text = str(error)
-    if "fixed tensor list size" in text:
+    refusal = compiler_refusal(error)
+    if refusal.is_unbounded:
         return StructureError(
             f"{name} cannot be compiled for JAX: the gradient of a loop keeps values of every "
             "step, and XLA must know how many steps there are at most. To do: pass "
             "maximum_iterations= to tf.while_loop; or pass compiled=False, which runs the function "
             "in TensorFlow, through a callback."
         )
-    kernels = dict.fromkeys(re.findall(r"(\w+) \(No registered '", text))
-    constant = re.search(r"Input (\d+) to node `([^`]*)` with op (\w+) must be", text)
-    if constant and constant[3] == "TensorListReserve":
+    number, node, operation = refusal.constant or ("", "", "")
+    if operation == "TensorListReserve":
         return StructureError(
-            f"{name} cannot be compiled for JAX: {constant[2]} keeps values of every step of a "
+            f"{name} cannot be compiled for JAX: {node} keeps values of every step of a "
             "loop, the length of which XLA does not see across the call of a function. To do: if a "
             "gradient inside of the loop is that of a tf.custom_gradient (as that of tf.nn.silu "
             "is), have the loop outside of each tf.function; or pass compiled=False, which runs "
             "the function in TensorFlow, through a callback."
         )
-    if kernels:
-        what = f"XLA has no {', '.join(kernels)}"
-    elif constant:
+    if refusal.kernels:
+        what = f"XLA has no {', '.join(refusal.kernels)}"
+    elif refusal.constant:
         what = (
-            f"XLA needs input {constant[1]} of {constant[3]} ({constant[2]}), a shape or an axis, "
+            f"XLA needs input {number} of {operation} ({node}), a shape or an axis, "
             "as a constant that is made inside of the function"
         )
     else:

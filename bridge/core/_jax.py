@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,6 +22,7 @@ from xla_call_module.errors import private_name
 
 __all__ = [
     "allow_registration_of",
+    "broken_size_constraint",
     "callback_frames",
     "coordination_client",
     "cut_vjp",
@@ -32,6 +34,7 @@ __all__ = [
     "is_for_export",
     "is_staging",
     "map_orders",
+    "missing_rule",
     "outside_meshes",
     "polymorphic_shape_class",
     "replace_shardings",
@@ -39,7 +42,9 @@ __all__ = [
     "settings_query",
     "shardings_of_trace",
     "static_parameters",
+    "tracing_error_kind",
     "transformation_query",
+    "unstable_calls",
     "vary_together",
 ]
 
@@ -167,7 +172,8 @@ def replace_shardings(
         results: for each result.
     """
     changed: dict[str, Any]
-    if hasattr(exported, "_in_named_shardings"):
+    # Where they are somewhere else in a newer JAX, the old ones would stay without a word.
+    if hasattr(exported, "_in_named_shardings") or jax.__version_info__ >= (0, 9):
         changed = {
             "_in_named_shardings": arguments,
             "_out_named_shardings": results,
@@ -272,6 +278,10 @@ def allow_registration_of(types: Iterable[type]) -> None:
     ask whether a type is one, nor to take it back: the import would fail
     (jax/experimental/jax2tf/jax2tf.py, `_register_checkpoint_pytrees`). While it is imported,
     registering these types again does nothing. The gate can go with that converter.
+
+    Nothing can unwrap the containers at the boundary of a call instead: a `tf.Module` puts them in
+    place when an attribute is set, outside of any call, and code of the user that flattens such an
+    attribute, as JAX's converter lets it, meets them there.
     """
     if _CONVERTER not in sys.modules:
         sys.meta_path.insert(0, _Finder(frozenset(types)))
@@ -342,25 +352,86 @@ def is_staging() -> bool:
     return bool(query())
 
 
-def callback_frames(jaxpr: Any) -> list[tuple[str, int]]:
-    """Files and lines of the first callback to Python in a jaxpr, from it outwards; none if none.
+def callback_frames(jaxpr: Any) -> list[tuple[str, int]] | None:
+    """Return files and lines of the first callback to Python, from it outwards; None without one.
 
     Where an equation comes from is told by `source_info`, which `jax.extend.core` has without its
     form (jax/_src/source_info_util.py). Without the gate messages have no place. It can go when JAX
     tells the frames of an equation.
     """
     for equation in getattr(jaxpr, "eqns", ()):
-        found: list[tuple[str, int]] = []
+        inner: list[tuple[str, int]] | None = None
         name = equation.primitive.name
         is_callback = "callback" in name or name == "debug_print"
         for value in () if is_callback else equation.params.values():
             for part in value if isinstance(value, (tuple, list)) else (value,):
-                found = found or callback_frames(getattr(part, "jaxpr", part))
-        if is_callback or found:
+                if inner is None:
+                    inner = callback_frames(getattr(part, "jaxpr", part))
+        if is_callback or inner is not None:
             traceback = getattr(getattr(equation, "source_info", None), "traceback", None)
             frames = getattr(traceback, "frames", ())
-            return found + [(frame.file_name, frame.line_num) for frame in frames]
-    return []
+            return [*(inner or ()), *((frame.file_name, frame.line_num) for frame in frames)]
+    return None
+
+
+def missing_rule(error: Exception) -> tuple[str, list[str]] | None:
+    """Return the primitive that an error says has no lowering rule, and the platforms it names.
+
+    JAX raises a plain NotImplementedError (jax/_src/interpreters/mlir.py), told by its text alone.
+    Without the gate the error is JAX's own. It can go when that has a class.
+    """
+    text = str(error)
+    primitive = re.search(r"MLIR translation rule for primitive '(\w+)' not found", text)
+    platforms = re.search(r"not found for platforms? \[?([^\]]*)", text)
+    if primitive is None:
+        return None
+    return primitive[1], re.findall(r"\w+", platforms[1]) if platforms else []
+
+
+def unstable_calls(error: Exception) -> list[tuple[str, str]]:
+    """Return the custom calls whose meaning JAX does not guarantee: their targets and locations.
+
+    They are in the text of a plain ValueError alone (jax/_src/export/_export.py), a line each:
+    `%0 = stablehlo.custom_call @made_up(%arg0) {…} : … at loc("jit(f)/ffi_call"(… "f.py":4:11 …))`.
+    Without the gate, exports of linear algebra that JAX has no portable form of end in JAX's own
+    error. It can go when the error has its calls as an attribute.
+    """
+    call = r"custom_call @([^\s(]+)\((?:[^\n]* at loc\(([^\n]*)\))?"
+    return re.findall(call, str(error))
+
+
+def tracing_error_kind(error: Exception) -> str:
+    """Return `value`, `size` or `keys` for what a trace did not have; empty for other errors.
+
+    It needed the value of an argument, a symbolic dimension as a number, or an order of the keys of
+    a dict. Not all of these have classes; a plain TypeError or ValueError is told by its text alone
+    (jax/_src/core.py, `canonicalize_shape`; CPython, of `_DimExpr`; jaxlib's pytrees). Without the
+    gate the error is JAX's own. It can go when each has a class.
+    """
+    name, text = type(error).__name__, str(error)
+    if name in _VALUE_ERRORS or "Shapes must be 1D sequences of concrete values" in text:
+        return "value"
+    if name == _INCONCLUSIVE or "'_DimExpr' object cannot be interpreted as an integer" in text:
+        return "size"
+    unsortable = "Comparator raised exception while sorting pytree dictionary keys"
+    return "keys" if unsortable in text else ""
+
+
+_VALUE_ERRORS = frozenset({
+    "ConcretizationTypeError", "NonConcreteBooleanIndexError", "TracerArrayConversionError",
+    "TracerBoolConversionError", "TracerIntegerConversionError",
+})  # fmt: skip
+_INCONCLUSIVE = "InconclusiveDimensionOperation"
+
+
+def broken_size_constraint(error: BaseException) -> str:
+    """Return the sentence of an error that names a constraint on sizes; empty for other errors.
+
+    `Exported.call` raises a plain ValueError (jax/_src/export/shape_poly.py), told by its text
+    alone. Without the gate the error is JAX's own. It can go when that has a class.
+    """
+    constraint = re.search(r"(Input shapes do not match .*?\.) ", str(error), re.DOTALL)
+    return constraint[1] if constraint else ""
 
 
 def depends_on_first(function: Callable[..., Any], *args: Any) -> bool:
@@ -410,7 +481,7 @@ def is_certain(comparison: Callable[[], bool]) -> bool:
     try:
         return comparison()
     except Exception as error:
-        if type(error).__name__ != "InconclusiveDimensionOperation":
+        if type(error).__name__ != _INCONCLUSIVE:
             raise
         return False
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,17 @@ import tensorflow as tf
 from xla_call_module.errors import private_name
 
 __all__ = [
+    "CompilerRefusal",
     "annotate_sharding",
+    "compiler_refusal",
     "composite_tensor_classes",
     "eager_mode",
     "function_inliner",
     "gradient_query",
     "gradients_for_xla",
+    "has_lost_variables",
+    "is_binding_error",
+    "is_of_recompute_grad",
 ]
 
 
@@ -110,3 +117,64 @@ def gradient_query() -> Callable[[str], bool]:
             return False
 
     return has_gradient
+
+
+def has_lost_variables(error: AssertionError) -> bool:
+    """Return whether an error says that variables which a concrete function captures are gone.
+
+    It is a plain AssertionError, told by its text alone (tensorflow/python/framework/func_graph.py,
+    `FuncGraph.variables`). Without the gate the error is TensorFlow's own. It can go when that has
+    a class.
+    """
+    return "variables which have been deleted" in str(error)
+
+
+def is_binding_error(error: TypeError) -> bool:
+    """Return whether an error says that arguments do not fit the signature of a `tf.function`.
+
+    A TypeError of the function itself differs by its text alone
+    (tensorflow/python/eager/polymorphic_function/function_type_utils.py, `bind_function_inputs`).
+    Without the gate the error is TensorFlow's own. It can go when that has a class.
+    """
+    return str(error).startswith("Binding inputs to tf.function failed")
+
+
+def is_of_recompute_grad(error: Exception) -> bool:
+    """Return whether an error says that `tf.recompute_grad` has no second gradient.
+
+    It is a plain error, told by its text alone (tensorflow/python/ops/custom_gradient.py,
+    `recompute_grad`). Without the gate the cure is a general one. It can go when that has a class.
+    """
+    return "recompute_grad" in str(error).partition("\n")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerRefusal:
+    """The reasons of TensorFlow's compiler for which it does not compile a function.
+
+    Attributes:
+        is_unbounded: whether a loop keeps values of every step, and may have any number of steps.
+        kernels: the types of the operations that XLA does not have.
+        constant: the number of an input that is no constant, the name of its node, and the type of
+            the operation; None where that is not the reason.
+    """
+
+    is_unbounded: bool
+    kernels: tuple[str, ...]
+    constant: tuple[str, str, str] | None
+
+
+def compiler_refusal(error: Exception) -> CompilerRefusal:
+    """Return the reasons that an error of TensorFlow's compiler has.
+
+    It raises one class for all of them, told by the text alone (tensorflow/compiler/tf2xla/
+    xla_compiler.cc and const_analysis.cc, tensorflow/compiler/tf2xla/kernels/tensor_list_ops.cc).
+    Without the gate the message is TensorFlow's own. It can go when the errors have payloads.
+    """
+    text = str(error)
+    constant = re.search(r"Input (\d+) to node `([^`]*)` with op (\w+) must be", text)
+    return CompilerRefusal(
+        is_unbounded="fixed tensor list size" in text,
+        kernels=tuple(dict.fromkeys(re.findall(r"(\w+) \(No registered '", text))),
+        constant=None if constant is None else (constant[1], constant[2], constant[3]),
+    )

@@ -6,7 +6,6 @@ is imported here.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 
 from jax import tree_util
 
+from bridge.core._jax import tracing_error_kind
 from xla_call_module.errors import (
     ArgumentError,
     InteropError,
@@ -23,15 +23,6 @@ from xla_call_module.errors import (
 )
 
 __all__ = ["calls_back", "explain_tracing", "flatten", "refusing_unsortable_keys"]
-
-_VALUES = frozenset({
-    "ConcretizationTypeError", "NonConcreteBooleanIndexError", "TracerArrayConversionError",
-    "TracerBoolConversionError", "TracerIntegerConversionError",
-})  # fmt: skip
-# What JAX says where a shape is an argument, and where a symbol is to be an int.
-_NO_SHAPE = re.compile(r"Shapes must be 1D sequences of concrete values")
-_NO_SIZE = re.compile(r"'_DimExpr' object cannot be interpreted as an integer")
-_UNSORTABLE = re.compile(r"Comparator raised exception while sorting pytree dictionary keys")
 
 _BIND = (
     "takes an argument as a Python value, and what is exported gets arrays. To do: bind it, as in "
@@ -56,6 +47,7 @@ _STATE = (
     "use_running_average=True; or pass a function that calls apply with mutable= and returns the "
     "new state, too"
 )
+_BY_KIND = {"value": _BIND, "size": _FIXED, "keys": _SORTED}
 _OF_FRAMEWORKS = {
     ("haiku", "MissingRNGError"): _KEY,
     ("flax", "InvalidRngError"): _KEY,
@@ -70,7 +62,12 @@ def explain_tracing(name: str, error: Exception) -> StructureError | None:
         name: of the function.
         error: what was raised.
     """
-    what = None if isinstance(error, InteropError) else _reason(error)
+    if isinstance(error, InteropError):
+        return None
+    framework = type(error).__module__.partition(".")[0]
+    what = _BY_KIND.get(tracing_error_kind(error)) or _OF_FRAMEWORKS.get(
+        (framework, type(error).__name__)
+    )
     if what is None:
         return None
     cls: Any = {ValueError: StructureError, TypeError: ArgumentError}.get(type(error))
@@ -78,17 +75,6 @@ def explain_tracing(name: str, error: Exception) -> StructureError | None:
         cls = type(type(error).__name__, (StructureError, type(error)), {})
     explained: StructureError = cls(f"{name} {what}. What was raised: {error}")
     return explained
-
-
-def _reason(error: Exception) -> str | None:
-    name, text = type(error).__name__, str(error)
-    if name in _VALUES or _NO_SHAPE.search(text):
-        return _BIND
-    if name == "InconclusiveDimensionOperation" or _NO_SIZE.search(text):
-        return _FIXED
-    if _UNSORTABLE.search(text):
-        return _SORTED
-    return _OF_FRAMEWORKS.get((type(error).__module__.partition(".")[0], name))
 
 
 @contextmanager
@@ -104,7 +90,7 @@ def refusing_unsortable_keys(where: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if isinstance(error, InteropError) or not _UNSORTABLE.search(str(error)):
+        if isinstance(error, InteropError) or tracing_error_kind(error) != "keys":
             raise
         raise StructureError(f"{where} {_SORTED}.") from error
 

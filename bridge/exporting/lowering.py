@@ -1,4 +1,4 @@
-"""A function is exported for several platforms, and what to say where one of them cannot."""
+"""Export a function for several platforms, and explain the errors where it cannot be lowered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax import export, tree_util
 
-from bridge.core._jax import callback_frames, replace_vjp
+from bridge.core._jax import callback_frames, missing_rule, replace_vjp, unstable_calls
 from bridge.core.explaining import calls_back, explain_tracing
 from xla_call_module._jax import survive_forks
 from xla_call_module.checks import DisabledCheck, parse_checks, unite
@@ -25,14 +25,9 @@ from xla_call_module.linalg.lapack import is_portable
 
 __all__ = ["argument_names", "explain_gradient", "export_for"]
 
-# What JAX raises where it cannot lower; its own rule for `debug.print` ends in a `TypeError` with
+# The errors of JAX where it cannot lower; its rule for `debug.print` ends in a `TypeError` with
 # several platforms.
 _REFUSALS = (NotImplementedError, ValueError, TypeError)
-_NO_RULE = re.compile(r"MLIR translation rule for primitive '(\w+)' not found")
-# How JAX shows a custom call whose meaning it does not guarantee:
-# `%0 = stablehlo.custom_call @made_up(%arg0) {…} : … at loc("jit(f)/ffi_call"(… "f.py":4:11 …))`.
-_UNSTABLE_TARGET = re.compile(r"custom_call @([^\s(]+)\(")
-_UNSTABLE = re.compile(r"custom_call @([^\s(]+)\(.* at loc\((.*)\)", re.DOTALL)
 _PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
 
 
@@ -51,8 +46,8 @@ def export_for(
         fun: the function.
         args: specs of its positional arguments.
         kwargs: specs of its keyword arguments.
-        name: of the function, for messages.
-        platforms: what it is lowered for, in the order of the platform index.
+        name: the name of the function in messages.
+        platforms: the platforms to lower for, in the order of the platform index.
         disabled_checks: safety checks to leave out; those that JAX does not have are ignored.
 
     Raises:
@@ -75,18 +70,15 @@ def export_for(
         if explained is not None:
             raise explained from error
         known = isinstance(error, _REFUSALS) and not isinstance(error, UnsupportedError)
-        if not known or not _is_traced(fun, args, kwargs):
+        traced = _trace(fun, args, kwargs) if known else None
+        if traced is None:
             raise
-        if _is_of_callbacks(error):
-            raise _calls_back(name, fun, args, kwargs, error) from error
+        if (frames := callback_frames(traced.jaxpr.jaxpr)) is not None:
+            raise calls_back(name, frames, error) from error
         reasons = _reasons(export_on, platforms)
-        for reason in reasons.values():
-            if _is_of_callbacks(reason):  # which is what is wrong, on every platform
-                raise _calls_back(name, fun, args, kwargs, reason) from error
         usable = [platform for platform in platforms if platform not in reasons]
         obstacle = _obstacle(export_on(usable), disabled_checks) if usable else ""
-        said = {platform: str(reason) for platform, reason in reasons.items()}
-        refusal = _explain(name, platforms, said, obstacle)
+        refusal = _explain(name, platforms, reasons, obstacle)
         if refusal is None:
             raise
         raise refusal from error
@@ -107,7 +99,7 @@ def _export(
         return export.export(fun, platforms=platforms, disabled_checks=checks)(*args, **kwargs)
 
     def again(error: ValueError) -> export.Exported:
-        targets = [target for target in _UNSTABLE_TARGET.findall(str(error)) if is_portable(target)]
+        targets = [target for target, _ in unstable_calls(error) if is_portable(target)]
         if not targets:
             raise error
         named = parse_checks(f"custom_call:{target}" for target in targets)
@@ -133,7 +125,7 @@ def _export(
 def _reasons(
     export_on: Callable[[Sequence[str]], export.Exported], platforms: Sequence[str]
 ) -> Mapping[str, Exception]:
-    """Why a function cannot be lowered, for each platform for which it cannot."""
+    """Return the error of each platform for which a function cannot be lowered."""
     reasons = {}
     for platform in platforms:
         try:
@@ -141,20 +133,6 @@ def _reasons(
         except _REFUSALS as reason:
             reasons[platform] = reason
     return reasons
-
-
-def _is_of_callbacks(error: Exception) -> bool:
-    return isinstance(error, NotImplementedError) and "callback" in str(error)
-
-
-def _calls_back(
-    name: str,
-    fun: jax.stages.Wrapped,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    error: Exception,
-) -> UnsupportedError:
-    return calls_back(name, callback_frames(fun.trace(*args, **kwargs).jaxpr.jaxpr), error)
 
 
 def argument_names(
@@ -171,13 +149,12 @@ def argument_names(
 
 def explain_gradient(name: str, platforms: Sequence[str], error: Exception) -> LoweringError | None:
     """Return the error of a VJP that cannot be lowered; None where that is not the reason."""
-    if (primitive := _NO_RULE.search(str(error))) is None:
+    if (missing := missing_rule(error)) is None:
         return None
-    where = re.search(r"not found for platforms? \[?([^\]]*)", str(error))
-    missing = re.findall(r"\w+", where[1]) if where else []
-    usable = [platform for platform in platforms if platform not in missing]
-    reason = _without_rule(primitive[1])
-    return _unlowered(f"The gradient of {name}", usable, dict.fromkeys(missing, reason))
+    primitive, lacking = missing
+    usable = [platform for platform in platforms if platform not in lacking]
+    reasons = dict.fromkeys(lacking, _without_rule(primitive))
+    return _unlowered(f"The gradient of {name}", usable, reasons)
 
 
 def _obstacle(exported: export.Exported, disabled_checks: Sequence[DisabledCheck]) -> str:
@@ -189,36 +166,31 @@ def _obstacle(exported: export.Exported, disabled_checks: Sequence[DisabledCheck
     return ""
 
 
-def _is_traced(fun: jax.stages.Wrapped, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the function itself is in order, so that the error is one of lowering it."""
+def _trace(
+    fun: jax.stages.Wrapped, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> jax.stages.Traced | None:
+    """Return the trace of a function; None where the function itself is not in order."""
     try:
-        fun.trace(*args, **kwargs)
+        return fun.trace(*args, **kwargs)
     except _REFUSALS:
-        return False
-    return True
+        return None
 
 
 def _explain(
-    name: str, platforms: Sequence[str], reasons: Mapping[str, str], obstacle: str
+    name: str, platforms: Sequence[str], reasons: Mapping[str, Exception], obstacle: str
 ) -> InteropError | None:
-    """The error for what each platform says, or None where they say nothing of platforms."""
+    """Return the error for what each platform says, or None where they say nothing of platforms."""
     usable = [platform for platform in platforms if platform not in reasons]
-    found = {platform: _UNSTABLE.search(text) for platform, text in reasons.items()}
-    calls = {platform: call for platform, call in found.items() if call is not None}
-    if calls.keys() == set(platforms):
-        return _unstable(name, next(iter(calls.values())))
-    if usable or calls or any(_NO_RULE.search(text) for text in reasons.values()):
-        return _unlowered(
-            name,
-            usable,
-            {platform: _reason(text, calls.get(platform)) for platform, text in reasons.items()},
-            obstacle,
-        )
+    calls = {platform: unstable_calls(reason) for platform, reason in reasons.items()}
+    if all(calls.get(platform) for platform in platforms):
+        return _unstable(name, *calls[platforms[0]][0])
+    if usable or any(calls.values()) or any(map(missing_rule, reasons.values())):
+        said = {platform: _said(reason) for platform, reason in reasons.items()}
+        return _unlowered(name, usable, said, obstacle)
     return None
 
 
-def _unstable(name: str, call: re.Match[str]) -> StructureError:
-    target, location = call.groups()
+def _unstable(name: str, target: str, location: str) -> StructureError:
     place = _PLACE.search(location)
     return StructureError(
         f"{name} calls {target} at {f'{place[1]}:{place[2]}' if place else location}, and JAX does "
@@ -228,12 +200,12 @@ def _unstable(name: str, call: re.Match[str]) -> StructureError:
     )
 
 
-def _reason(text: str, call: re.Match[str] | None) -> str:
-    if (primitive := _NO_RULE.search(text)) is not None:
-        return _without_rule(primitive[1])
-    if call is not None:
-        return f"it is lowered to the custom call {call[1]}, whose meaning JAX does not guarantee"
-    return text.partition("\n")[0]
+def _said(reason: Exception) -> str:
+    if (missing := missing_rule(reason)) is not None:
+        return _without_rule(missing[0])
+    for target, _ in unstable_calls(reason):
+        return f"it is lowered to the custom call {target}, whose meaning JAX does not guarantee"
+    return str(reason).partition("\n")[0]
 
 
 def _without_rule(primitive: str) -> str:

@@ -137,11 +137,10 @@ def _read_npz(path: Path) -> dict[str, Any]:
     except InteropError:
         raise
     except NPZ_ERRORS as error:
-        pickled = "pickle" in str(error)
+        said = str(error).partition("\n")[0] or type(error).__name__
         raise FormatError(
-            f"{path} {'holds pickled objects' if pickled else 'is no .npz file'}: "
-            f"{str(error).splitlines()[0] if str(error) else type(error).__name__} "
-            "To do: write it with numpy.savez, of arrays of numbers alone."
+            f"{path} is no .npz file of numbers alone, without pickled objects: {said} To do: "
+            "write it with numpy.savez, of arrays of numbers."
         ) from error
     for key, array in arrays.items():
         if array.dtype.kind not in "biufc":

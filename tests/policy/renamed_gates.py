@@ -130,7 +130,7 @@ def _verbs(folder: Path) -> dict[str, Callable[[], object]]:
 
     bridge: Any = importlib.import_module("bridge")
     x, array = tf.constant([0.5, 1.0]), jnp.ones(2)
-    saved = folder / "saved"
+    saved, sharded = folder / "saved", folder / "sharded"
 
     def differentiated(function: Callable[[Any], Any]) -> Any:
         with tf.GradientTape() as tape:
@@ -140,6 +140,14 @@ def _verbs(folder: Path) -> dict[str, Callable[[], object]]:
 
     def in_graph(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return tf.function(function, autograph=False)
+
+    def on_a_mesh() -> object:
+        abstract = jax.sharding.AbstractMesh((2,), ("data",))
+        rows = jax.sharding.NamedSharding(abstract, jax.sharding.PartitionSpec("data"))
+        split = jax.jit(lambda x: x + 2, in_shardings=rows, out_shardings=rows)
+        spec = jax.ShapeDtypeStruct((2,), "float32")
+        bridge.save(jax.export.export(split, platforms=["cpu"])(spec), sharded, overwrite=True)
+        return bridge.load(sharded, mesh=jax.make_mesh((1,), ("data",)))(array)
 
     return {
         "import": lambda: [getattr(bridge, name) for name in bridge.__all__],
@@ -153,6 +161,7 @@ def _verbs(folder: Path) -> dict[str, Callable[[], object]]:
         )(x),
         "load": lambda: bridge.load(saved)(array),
         "call_tf": lambda: jax.jit(bridge.call_tf(tf.math.sin))(array),
+        "on a mesh": on_a_mesh,
         "traced": lambda: bridge.convert(
             jax.export.export(jax.jit(lambda x: x + 1), platforms=["cpu"])(array)
         )(x),

@@ -48,6 +48,13 @@ def test_some_names_are_needed(outcomes):
     assert any(text for said in outcomes.values() for text in said.values())
 
 
+@pytest.mark.parametrize("gate", [gate for gate, name in NAMES if name == "_in_named_shardings"])
+def test_shardings_that_are_not_where_they_were_are_refused(outcomes, gate):
+    """Without the refusal, those of the file would stay, or be lost, without a word."""
+    said = outcomes[gate, "_in_named_shardings"]["on a mesh"]
+    assert re.match("VersionError: an Exported (with other shardings|for several devices)", said)
+
+
 @pytest.mark.parametrize(
     "said",
     [
