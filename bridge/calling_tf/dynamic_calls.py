@@ -109,8 +109,9 @@ def _call(
 
 def split_tuples(module: Any) -> None:
     """Give custom calls in place several results where they have one tuple."""
-    for operation in [view.operation for view in walk(module)]:
-        if operation.name != "stablehlo.custom_call" or len(operation.results) != 1:
+    calls = [view.operation for view in walk(module) if view.name == "stablehlo.custom_call"]
+    for operation in calls:
+        if len(operation.results) != 1:
             continue
         if not isinstance(operation.results[0].type, ir.TupleType):
             continue
@@ -143,14 +144,16 @@ def attributes_of(operation: Any) -> dict[str, Any]:
 
 
 def _attribute_of(operation: Any, name: str) -> Any:
-    """Return an attribute; the elements of a constant may be of a type that jaxlib lacks."""
-    try:
-        return operation.attributes[name]
-    except TypeError:
-        if (operation.name, name) != ("stablehlo.constant", "value"):
-            raise
+    """Return an attribute.
+
+    jaxlib has no class for the elements of a complex constant: asked for them, it raises a
+    TypeError or, in JAX 0.8 and older, ends the process.
+    """
+    if (operation.name, name) == ("stablehlo.constant", "value"):
         element = ir.RankedTensorType(operation.results[0].type).element_type
-        return dense_elements(read_elements(operation), element)
+        if isinstance(element, ir.ComplexType):
+            return dense_elements(read_elements(operation), element)
+    return operation.attributes[name]
 
 
 def reducer_of(operation: Any, module: Any) -> str | None:
