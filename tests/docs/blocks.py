@@ -23,12 +23,14 @@ class Block:
         line: the line of the page on which it begins.
         language: the word behind the fence.
         code: the text in it.
+        span: where this text begins and ends on the page.
         directives: each word of a comment, with what follows it.
     """
 
     line: int
     language: str
     code: str
+    span: tuple[int, int]
     directives: dict[str, str]
 
 
@@ -51,7 +53,8 @@ def read_page(text: str) -> Page:
         line = text.count("\n", 0, fence.start()) + 1
         if fence[1] not in LANGUAGES:
             raise ValueError(f"line {line}: the language {fence[1]!r} is none of {LANGUAGES}.")
-        blocks.append(Block(line, fence[1], fence[2], _directives(text[: fence.start()], line)))
+        directives = _directives(text[: fence.start()], line)
+        blocks.append(Block(line, fence[1], fence[2], fence.span(2), directives))
     devices = _DEVICES.search(text)
     return Page(tuple(blocks), int(devices[1]) if devices else 1)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
+import os
 import re
 import shlex
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -16,28 +18,41 @@ from tests.docs.blocks import read_page
 __all__ = ["run_page"]
 
 ROOT = Path(__file__).parents[2]
+# The file of a block in an error, without the folder of this run.
+_FILES = re.compile(r"(?:(?:/[\w.-]+)*/)?block_\d+\.py")
 _TARGETS = re.compile(r"^(\w+):", re.MULTILINE)
 _CHECKER = doctest.OutputChecker()
 # Addresses and times differ between runs, and so does what follows an ellipsis.
 _OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def run_page(path: Path) -> int:
+def run_page(path: Path, *, write: bool = False) -> int:
     """Run every block of a page, and return how many were run.
+
+    Args:
+        path: the page.
+        write: whether what the blocks print now is written into the page.
 
     Raises:
         AssertionError: a block fails, or prints something else than the page says.
     """
-    runner = _Runner(path)
-    for block in read_page(path.read_text()).blocks:
+    text = path.read_text()
+    runner = _Runner(path, write=write)
+    for block in read_page(text).blocks:
         runner.run(block)
+    for (begin, end), printed in reversed(runner.differ):
+        text = f"{text[:begin]}{printed}{text[end:]}"
+    if runner.differ:
+        path.write_text(text)
     return runner.count
 
 
 class _Runner:
     """The names of the last Python block, and what the last block printed."""
 
-    def __init__(self, path):
+    def __init__(self, path, *, write):
+        self.write = write
+        self.differ = []
         self.page = path.relative_to(ROOT)
         self.names = {}
         self.printed = ""
@@ -67,10 +82,13 @@ class _Runner:
             if wanted not in names:
                 message = f"{where}: {type(error).__name__}: {error}"
                 raise AssertionError(f"{message}\n{printed.getvalue()}") from error
-            printed.write(f"{type(error).__name__}: {error}\n")
+            message = f"{type(error).__name__}: {error}"
+            printed.write("\n".join(map(_wrap, _without_places(message).splitlines())) + "\n")
         else:
             assert wanted is None, f"{where}: no {wanted}"
-        self.printed = printed.getvalue()
+        # Tables end in spaces.
+        lines = _without_places(printed.getvalue()).splitlines()
+        self.printed = "".join(f"{line.rstrip()}\n" for line in lines)
         self.count += 1
 
     def _python(self, block):
@@ -83,7 +101,19 @@ class _Runner:
 
     def _compare(self, block, where):
         same = _CHECKER.check_output(block.code, self.printed, _OPTIONS)
+        if self.write and not same:
+            self.differ.append((block.span, self.printed))
+            return
         assert same, f"{where}: printed was\n{self.printed}\nand the page has\n{block.code}"
+
+
+def _without_places(text):
+    """Return what is printed without the folder of this run and the names of its files."""
+    return _FILES.sub("example.py", text.replace(f"{Path.cwd()}{os.sep}", ""))
+
+
+def _wrap(line):
+    return textwrap.fill(line, 96, break_long_words=False, break_on_hyphens=False)
 
 
 def _shell(block, where):

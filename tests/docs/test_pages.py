@@ -27,6 +27,8 @@ def test_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     devices = read_page(page.read_text()).devices
     if devices == 1:
+        if keras := sys.modules.get("keras"):
+            keras.backend.clear_session()  # which counts the names of layers
         monkeypatch.syspath_prepend(tmp_path)
         assert run_page(page) > 0
         return
@@ -34,7 +36,7 @@ def test_blocks_run(page, tmp_path, monkeypatch):
         [sys.executable, "-m", "tests.docs", str(page)],
         env={
             **os.environ,
-            "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
+            "PYTHONPATH": str(ROOT),
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         },
         capture_output=True,
@@ -42,7 +44,7 @@ def test_blocks_run(page, tmp_path, monkeypatch):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"[1-9]\d* blocks run\n", done.stdout)
+    assert re.fullmatch(r".*: [1-9]\d* blocks run\n", done.stdout)
 
 
 def _page(tmp_path, monkeypatch, text):

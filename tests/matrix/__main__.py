@@ -57,9 +57,9 @@ def main(arguments: Sequence[str]) -> int:
         console.print(f"An environment cannot be made: {failure}", markup=False)
         return 1
     show(cells, console)
-    if options.readme:
+    if options.page:
         families = {name: [case.name for case in cases] for name, cases in FAMILIES.items()}
-        write_table(ROOT / "README.md", table(cells, families))
+        write_table(ROOT / "docs/reference/versions.md", table(cells, families))
     return exit_status(cells)
 
 
@@ -84,7 +84,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=math.inf,
         help="begin to run the tests with another JAX only while this has not passed",
     )
-    parser.add_argument("--readme", action="store_true", help="write the table of the README")
+    parser.add_argument("--page", action="store_true", help="write the table into the docs")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="a new folder for the files")
     options = parser.parse_args(arguments)
     known = _known(options)

@@ -1,4 +1,4 @@
-"""The grid as a table in the README, between two markers."""
+"""The grid as a table on a page of the documentation, between two markers."""
 
 from __future__ import annotations
 

@@ -482,15 +482,15 @@ def _cells():
         yield Cell("1", DEFAULT, tensorflow, "erf", Outcome.PASSED)
 
 
-def test_the_table_of_the_readme():
+def test_the_table_of_a_page():
     assert table([*_cells(), ABSENT], FAMILY).replace("|  |", "| |") == TABLE
 
 
 def test_the_table_is_put_between_the_markers(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write_table(readme, "new")
-    assert readme.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
-    readme.write_text("nothing")
+    page = tmp_path / "versions.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_table(page, "new")
+    assert page.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    page.write_text("nothing")
     with pytest.raises(ValueError, match="has no <!-- matrix -->"):
-        write_table(readme, "new")
+        write_table(page, "new")
