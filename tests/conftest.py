@@ -57,6 +57,24 @@ def foreign(tmp_path_factory):
     return get
 
 
+@pytest.fixture(scope="module")
+def x64():
+    """JAX's 64-bit mode, for all of a file."""
+    from tests.x64 import enable_x64
+
+    with enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def on_the_cpu():
+    """TensorFlow's operations on the CPU, whatever else there is."""
+    import tensorflow as tf
+
+    with tf.device("/CPU:0"):
+        yield
+
+
 @pytest.fixture(params=["eager", "graph", "jit", "reloaded"])
 def mode(request, tmp_path):
     """`mode(f)(*tensors)` is `f(*tensors)`, run in one of TensorFlow's ways."""

@@ -11,10 +11,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.policy.source import ROOT
 
 
 class _Blocker:

@@ -13,12 +13,13 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+from tests.policy.source import ROOT
 
 keras = pytest.importorskip("keras")
 h5py = pytest.importorskip("h5py")
@@ -31,7 +32,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
 )
 
-ROOT = Path(__file__).parents[2]
 X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
 Y = X.sum(1, keepdims=True)
 TABLE = np.random.default_rng(1).normal(size=(4, 8192)).astype("float32")

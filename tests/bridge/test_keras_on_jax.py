@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-pytest.importorskip("keras")
+from tests.policy.source import ROOT
 
-ROOT = Path(__file__).parents[2]
+pytest.importorskip("keras")
 
 
 # What is different on each backend: how steps run, and where state, keys and constants live.

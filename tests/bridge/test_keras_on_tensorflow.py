@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+from tests.policy.source import ROOT
 
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
@@ -28,7 +29,6 @@ pytestmark = [
     ),
 ]
 
-ROOT = Path(__file__).parents[2]
 X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
 Y = X.sum(1, keepdims=True)
 

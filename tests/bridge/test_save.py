@@ -13,29 +13,21 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
-from jax import export
 
 import bridge
 import savedmodel
 from tests.bridge.absence import run_without_tensorflow
 from tests.bridge.models import BY_NAME, bit_patterns
 from tests.bridge.pytrees import read_meta_graph, read_paths
+from tests.exports import export_of
 from tests.jax_versions import bits_of
 from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError, FormatError, StructureError, VersionError
 
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
+
 SPEC = jax.ShapeDtypeStruct((3,), np.float32)
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu():
-    with tf.device("/CPU:0"):
-        yield
-
-
-def _export(function, *args, **kwargs):
-    return export.export(jax.jit(function))(*args, **kwargs)
 
 
 def _files(folder):
@@ -70,7 +62,7 @@ class TestDefaultNames:
         ],
     )  # fmt: skip
     def test_inputs(self, tmp_path, function, args, kwargs, inputs):
-        bridge.save(_export(function, *args, **kwargs), tmp_path / "model")
+        bridge.save(export_of(function, *args, **kwargs), tmp_path / "model")
         assert list(read_paths(tmp_path / "model", "serving_default")[0]) == sorted(inputs)
         (by_name,) = tf.saved_model.load(tmp_path / "model").signatures.values()
         _, found = by_name.structured_input_signature
@@ -89,13 +81,13 @@ class TestDefaultNames:
         ],
     )
     def test_outputs(self, tmp_path, function, outputs):
-        bridge.save(_export(function, SPEC), tmp_path / "model")
+        bridge.save(export_of(function, SPEC), tmp_path / "model")
         assert read_paths(tmp_path / "model", "serving_default")[1] == outputs
         signature = tf.saved_model.load(tmp_path / "model").signatures["serving_default"]
         assert signature(x=tf.ones(3)).keys() == outputs.keys()
 
     def test_tensorflow_keeps_them_when_it_saves_again(self, tmp_path):
-        exported = _export(lambda X, x, self: {"Y": X - x, "y": x - self}, *[SPEC] * 3)  # noqa: N803
+        exported = export_of(lambda X, x, self: {"Y": X - x, "y": x - self}, *[SPEC] * 3)  # noqa: N803
         bridge.save(exported, tmp_path / "model")
         loaded = tf.saved_model.load(tmp_path / "model")
         tf.saved_model.save(loaded, tmp_path / "again", signatures=loaded.signatures)
@@ -107,7 +99,7 @@ class TestDefaultNames:
         }
 
     def test_the_python_signature(self, tmp_path):
-        exported = _export(lambda p, self, *rest, key: self, 1.0, SPEC, SPEC, None, key=SPEC)
+        exported = export_of(lambda p, self, *rest, key: self, 1.0, SPEC, SPEC, None, key=SPEC)
         bridge.save(exported, tmp_path / "model", params=1.0)
         loaded = tf.saved_model.load(tmp_path / "model")
         x = tf.ones(3)
@@ -136,7 +128,7 @@ class TestGivenNames:
         ],
     )
     def test_forms(self, tmp_path, inputs, outputs):
-        bridge.save(_export(_pair, SPEC, SPEC), tmp_path / "m", inputs=inputs, outputs=outputs)
+        bridge.save(export_of(_pair, SPEC, SPEC), tmp_path / "m", inputs=inputs, outputs=outputs)
         signature = tf.saved_model.load(tmp_path / "m").signatures["serving_default"]
         found = signature(left=tf.fill(3, 5.0), right=tf.fill(3, 2.0))
         assert {name: tensor[0].numpy() for name, tensor in found.items()} == {
@@ -149,21 +141,21 @@ class TestGivenNames:
         )
 
     def test_swapped_names(self, tmp_path):
-        exported = _export(_pair, SPEC, SPEC)
+        exported = export_of(_pair, SPEC, SPEC)
         bridge.save(exported, tmp_path / "m", inputs={"x": "y", "y": "x"})
         signature = tf.saved_model.load(tmp_path / "m").signatures["serving_default"]
         found = signature(y=tf.fill(3, 5.0), x=tf.fill(3, 2.0))
         assert found["output_0"].numpy().tolist() == [3, 3, 3]
 
     def test_one_name_is_a_string(self, tmp_path):
-        bridge.save(_export(jnp.sin, SPEC), tmp_path / "m", inputs="angle", outputs="sine")
+        bridge.save(export_of(jnp.sin, SPEC), tmp_path / "m", inputs="angle", outputs="sine")
         assert read_paths(tmp_path / "m", "serving_default") == (
             {"angle": "args[0]"},
             {"sine": "result"},
         )
 
     def test_of_several_signatures(self, tmp_path):
-        models = {"pair": _export(_pair, SPEC, SPEC), "sine": _export(jnp.sin, SPEC)}
+        models = {"pair": export_of(_pair, SPEC, SPEC), "sine": export_of(jnp.sin, SPEC)}
         bridge.save(
             models, tmp_path / "m", inputs={"pair": {"y": "z"}}, outputs={"sine": ["value"]}
         )
@@ -197,18 +189,18 @@ class TestGivenNames:
     )
     def test_wrong_names(self, tmp_path, options, message):
         with pytest.raises(StructureError, match=message):
-            bridge.save(_export(_pair, SPEC, SPEC), tmp_path / "m", **options)
+            bridge.save(export_of(_pair, SPEC, SPEC), tmp_path / "m", **options)
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("key", ["", "a-b", "1a", "_a", "params", "variables", "signatures"])
     def test_wrong_signature_keys(self, tmp_path, key):
         with pytest.raises(StructureError, match=f"'{key}' cannot be a signature key"):
-            bridge.save({key: _export(jnp.sin, SPEC)}, tmp_path / "m")
+            bridge.save({key: export_of(jnp.sin, SPEC)}, tmp_path / "m")
         assert list(tmp_path.iterdir()) == []
 
 
 def test_the_first_signature_is_the_default_one(tmp_path):
-    sine, cosine = _export(jnp.sin, SPEC), _export(jnp.cos, SPEC)
+    sine, cosine = export_of(jnp.sin, SPEC), export_of(jnp.cos, SPEC)
     bridge.save({"b": cosine, "a": sine}, tmp_path / "first")
     bridge.save({"b": cosine, "serving_default": sine}, tmp_path / "named")
     for name, value in (("first", 1), ("named", 0)):
@@ -245,7 +237,7 @@ class TestParameters:
     def test_values(self, tmp_path, array):
         native = np.asarray(array).astype(np.asarray(array).dtype.newbyteorder("="))
         want = np.asarray(jnp.asarray(native))
-        exported = _export(lambda params, x: params["w"] + x, {"w": want}, 0)
+        exported = export_of(lambda params, x: params["w"] + x, {"w": want}, 0)
         bridge.save(exported, tmp_path / "m", params={"w": array})
         (variable,) = tf.saved_model.load(tmp_path / "m").variables
         assert (variable.dtype.as_numpy_dtype, tuple(variable.shape)) == (want.dtype, want.shape)
@@ -258,7 +250,7 @@ class TestParameters:
             "planes": np.arange(5 << 20, dtype=np.float32).reshape(1 << 20, 5).T[::-1],
             "narrowed": np.arange(2 << 20, dtype=np.float64).reshape(2, -1),
         }
-        exported = _export(lambda params: sum(value[0, 0] for value in params.values()), params)
+        exported = export_of(lambda params: sum(value[0, 0] for value in params.values()), params)
         bridge.save(exported, tmp_path / "m", params=params)
         loaded = tf.saved_model.load(tmp_path / "m")
         for name, value in params.items():
@@ -266,7 +258,7 @@ class TestParameters:
 
     def test_containers_with_gaps(self, tmp_path):
         params = {"list": [np.float32(2), None, np.float32(3)], "tuple": (None, np.float32(4))}
-        exported = _export(
+        exported = export_of(
             lambda params, x: (params["list"][0] - params["list"][2]) * params["tuple"][1] * x,
             params,
             1.0,
@@ -278,7 +270,7 @@ class TestParameters:
         assert loaded.params["tuple"][1].numpy() == 4
 
     def test_no_leaves(self, tmp_path):
-        bridge.save(_export(lambda params, x: x * 2, {}, SPEC), tmp_path / "m", params={})
+        bridge.save(export_of(lambda params, x: x * 2, {}, SPEC), tmp_path / "m", params={})
         loaded = tf.saved_model.load(tmp_path / "m")
         assert loaded(tf.ones(3)).numpy().tolist() == [2, 2, 2]
         assert len(loaded.variables) == 0
@@ -321,22 +313,22 @@ for spec in (P("a", "b"), P("b"), P(None, "a"), P()):
     )
     def test_refused(self, tmp_path, params, error, message):
         good = {"w": np.ones(3, np.float32), "b": 1.0}
-        exported = _export(lambda p, x: p["w"] * x + p["b"], good, 1.0)
+        exported = export_of(lambda p, x: p["w"] * x + p["b"], good, 1.0)
         with pytest.raises(error, match=message):
             bridge.save(exported, tmp_path / "m", params=params)
         assert list(tmp_path.iterdir()) == []
 
     def test_every_signature_has_the_same_parameters(self, tmp_path):
         models = {
-            "a": _export(lambda p, x: p * x, np.ones(3, np.float32), 1.0),
-            "b": _export(lambda p, x: p * x, np.ones(4, np.float32), 1.0),
+            "a": export_of(lambda p, x: p * x, np.ones(3, np.float32), 1.0),
+            "b": export_of(lambda p, x: p * x, np.ones(4, np.float32), 1.0),
         }
         with pytest.raises(StructureError, match=r"has shape \(3,\).*float32\[4\]"):
             bridge.save(models, tmp_path / "m", params=np.ones(3, np.float32))
 
     def test_parameters_must_be_the_first_argument(self, tmp_path):
         with pytest.raises(StructureError, match=r"first positional argument of .* has none"):
-            bridge.save(_export(lambda *, x: x, x=1.0), tmp_path / "m", params=1.0)
+            bridge.save(export_of(lambda *, x: x, x=1.0), tmp_path / "m", params=1.0)
 
 
 class TestTrainable:
@@ -355,7 +347,7 @@ class TestTrainable:
         ],
     )
     def test_prefixes(self, tmp_path, trainable, expected):
-        exported = _export(lambda p, x: p[0] * p[1]["b"] * x, self.PARAMS, 1.0)
+        exported = export_of(lambda p, x: p[0] * p[1]["b"] * x, self.PARAMS, 1.0)
         bridge.save(exported, tmp_path / "m", params=self.PARAMS, trainable=trainable)
         loaded = tf.saved_model.load(tmp_path / "m")
         assert [variable.trainable for variable in loaded.variables] == expected
@@ -377,7 +369,7 @@ class TestTrainable:
         ],
     )
     def test_refused(self, tmp_path, trainable, message):
-        exported = _export(lambda p, x: p[0] * x, self.PARAMS, 1.0)
+        exported = export_of(lambda p, x: p[0] * x, self.PARAMS, 1.0)
         with pytest.raises(StructureError, match=message):
             bridge.save(exported, tmp_path / "m", params=self.PARAMS, trainable=trainable)
         assert list(tmp_path.iterdir()) == []
@@ -398,7 +390,7 @@ class TestDtypes:
             ),
         }
         with enable_x64(True):
-            models = {key: _export(function, bits, bits) for key, function in functions.items()}
+            models = {key: export_of(function, bits, bits) for key, function in functions.items()}
             bridge.save(models, tmp_path / "m", params=bits)
             # On NaNs of two dtypes XLA joins by way of float32, which keeps no payloads.
             joined = [np.asarray(array) for array in jax.jit(functions["joined"])(bits, bits)]
@@ -426,7 +418,7 @@ class TestDtypes:
         with enable_x64(True):
             (b,) = jax.export.symbolic_shape("b")
             spec = jax.ShapeDtypeStruct((b,), dtype.numpy)
-            bridge.save(_export(lambda x, y: (y, x), spec, spec), tmp_path / "m")
+            bridge.save(export_of(lambda x, y: (y, x), spec, spec), tmp_path / "m")
         loaded = tf.saved_model.load(tmp_path / "m")
         for run in (loaded, loaded.signatures["serving_default"]):
             assert len(run(x=tf.constant(x), y=tf.constant(x))) == 2
@@ -437,7 +429,7 @@ class TestDtypes:
         p = np.array([0, 1, 2**63, 2**64 - 1], np.uint64)
         x = np.array([-(2**63), -1, 0, 2**63 - 1], np.int64)
         with enable_x64(True):
-            exported = _export(lambda p, x: (p + 1, x - 1, p // 3), p, x)
+            exported = export_of(lambda p, x: (p + 1, x - 1, p // 3), p, x)
             bridge.save(exported, tmp_path / "m", params=p)
         found = tf.saved_model.load(tmp_path / "m")(tf.constant(x))
         for tensor, want in zip(found, (p + np.uint64(1), x - 1, p // np.uint64(3)), strict=True):
@@ -457,16 +449,18 @@ class TestDtypes:
         }
         for path, (function, arg) in cases.items():
             with pytest.raises(DtypeError, match=f"^{path} has dtype {name}, .*To do: convert"):
-                bridge.save(_export(function, arg), tmp_path / "m")
+                bridge.save(export_of(function, arg), tmp_path / "m")
         params = {"w": narrow}
-        exported = _export(lambda params, x: x + params["w"].astype(jnp.float32), params, SPEC)
+        exported = export_of(lambda params, x: x + params["w"].astype(jnp.float32), params, SPEC)
         with pytest.raises(DtypeError, match=rf"^args\[0\]\['w'\] has dtype {name}"):
             bridge.save(exported, tmp_path / "m", params=params)
         assert list(tmp_path.iterdir()) == []
 
     def test_64_bits_are_not_lost_unseen(self, tmp_path):
         """Where JAX computes with 32 bits, so does TensorFlow; a float64 tensor is refused."""
-        bridge.save(_export(lambda p, x: p * x, np.ones(3), 2.0), tmp_path / "m", params=np.ones(3))
+        bridge.save(
+            export_of(lambda p, x: p * x, np.ones(3), 2.0), tmp_path / "m", params=np.ones(3)
+        )
         loaded = tf.saved_model.load(tmp_path / "m")
         assert loaded.params.dtype == tf.float32
         with pytest.raises(ValueError, match="Could not find matching concrete function"):
@@ -487,12 +481,12 @@ class TestRefused:
     @pytest.mark.parametrize("nothing", [(), None, {"a": [None]}])
     def test_no_results(self, tmp_path, nothing):
         with pytest.raises(StructureError, match="returns no array"):
-            bridge.save(_export(lambda x: nothing, SPEC), tmp_path / "m")
+            bridge.save(export_of(lambda x: nothing, SPEC), tmp_path / "m")
 
     def test_a_tensorflow_that_is_too_old(self, tmp_path):
         x = np.eye(2, dtype=np.float32)
         product = lambda x: jax.lax.dot(x, x, precision=jax.lax.DotAlgorithmPreset.F32_F32_F32)  # noqa: E731
-        exported = _export(product, x)
+        exported = export_of(product, x)
         with pytest.raises(VersionError, match=r"2\.18.*explicit algorithm at .*2\.19"):
             bridge.save(exported, tmp_path / "m", tensorflow="2.18")
         bridge.save(exported, tmp_path / "m", tensorflow="2.19")
@@ -503,7 +497,7 @@ class TestRefused:
         exact = jax.lax.DotAlgorithmPreset.F32_F32_F32
         double = jax.custom_vjp(lambda x: 2 * x)
         double.defvjp(lambda x: (2 * x, x), lambda x, g: (jax.lax.dot(x, g, precision=exact),))
-        exported = _export(double, np.eye(2, dtype=np.float32))
+        exported = export_of(double, np.eye(2, dtype=np.float32))
         with pytest.raises(VersionError, match=r"explicit algorithm at \S+\.py:\d+\. .*2\.19"):
             bridge.save(exported, tmp_path / "m", tensorflow="2.18", gradient_order=1)
 
@@ -514,7 +508,7 @@ class TestRefused:
 
     def test_a_file_over_the_limit(self, tmp_path, monkeypatch):
         table = np.arange(1000, dtype=np.float32)
-        exported = _export(lambda x: x + jnp.asarray(table)[:3].sum() * jnp.asarray(table), 1.0)
+        exported = export_of(lambda x: x + jnp.asarray(table)[:3].sum() * jnp.asarray(table), 1.0)
         size = len(exported.mlir_module_serialized)
         monkeypatch.setattr(import_module("bridge.save"), "MAX_PROTO_BYTES", size)
         with pytest.raises(
@@ -577,7 +571,7 @@ for name in ("several", "containers", "symbols", "two_signatures", "composites",
 
     def test_whatever_holds_the_parameters(self, tmp_path):
         value = np.arange(6, dtype=np.float32).reshape(2, 3)
-        exported = _export(lambda p, x: p * x, value, 1.0)
+        exported = export_of(lambda p, x: p * x, value, 1.0)
         held = {"numpy": value, "jax": jnp.asarray(value), "transposed": value.T.copy().T}
         for name, params in held.items():
             bridge.save(exported, tmp_path / name, params=params)
@@ -600,34 +594,34 @@ class TestOverwriting:
     """An older file stays as it is until the new one is whole."""
 
     def test_only_when_asked(self, tmp_path):
-        exported = _export(jnp.sin, SPEC)
+        exported = export_of(jnp.sin, SPEC)
         bridge.save(exported, tmp_path / "m")
         before = _files(tmp_path / "m")
         with pytest.raises(StructureError, match=r"m exists\. To do: pass overwrite=True"):
-            bridge.save(_export(jnp.cos, SPEC), tmp_path / "m")
+            bridge.save(export_of(jnp.cos, SPEC), tmp_path / "m")
         assert _files(tmp_path / "m") == before
-        bridge.save(_export(jnp.cos, SPEC), tmp_path / "m", overwrite=True)
+        bridge.save(export_of(jnp.cos, SPEC), tmp_path / "m", overwrite=True)
         assert tf.saved_model.load(tmp_path / "m")(tf.zeros(3)).numpy().tolist() == [1, 1, 1]
 
     def test_what_keras_and_tensorflow_wrote_is_replaced(self, tmp_path):
         module = tf.Module()
         module.v = tf.Variable(1.0)
         tf.saved_model.save(module, tmp_path / "m")
-        bridge.save(_export(jnp.sin, SPEC), tmp_path / "m", overwrite=True)
+        bridge.save(export_of(jnp.sin, SPEC), tmp_path / "m", overwrite=True)
         assert tf.saved_model.load(tmp_path / "m")(tf.zeros(3)).numpy().tolist() == [0, 0, 0]
 
     def test_not_what_is_something_else(self, tmp_path):
         (tmp_path / "m").mkdir()
         (tmp_path / "m" / "thesis.txt").write_text("years of work")
         with pytest.raises(FormatError, match=r"holds thesis\.txt, which is no part"):
-            bridge.save(_export(jnp.sin, SPEC), tmp_path / "m", overwrite=True)
+            bridge.save(export_of(jnp.sin, SPEC), tmp_path / "m", overwrite=True)
         assert _files(tmp_path / "m") == {"thesis.txt": b"years of work"}
 
     @pytest.mark.parametrize("overwrite", [False, True])
     def test_a_parameter_that_cannot_be_read(self, tmp_path, overwrite):
         """A donated array is gone."""
         params = {"a": jnp.ones(3), "b": jnp.ones(3)}
-        exported = _export(lambda p, x: p["a"] * p["b"] * x, params, 1.0)
+        exported = export_of(lambda p, x: p["a"] * p["b"] * x, params, 1.0)
         if overwrite:
             bridge.save(exported, tmp_path / "m", params=params)
         before = _files(tmp_path)
@@ -682,7 +676,7 @@ print(resident("VmHWM") - before)
     @pytest.mark.slow
     def test_a_module_that_protobuf_does_not_take(self, tmp_path):
         """All but a few bytes of the limit, so that what is around the module is too much."""
-        bridge.save(_export(jnp.sin, SPEC), tmp_path / "m", gradient_order=0)
+        bridge.save(export_of(jnp.sin, SPEC), tmp_path / "m", gradient_order=0)
         model = savedmodel.read(tmp_path / "m")
         function = model.default.function
         module = function.call.module
@@ -701,7 +695,7 @@ print(resident("VmHWM") - before)
         value = np.zeros((gigabytes << 8) + 1 << 20, np.float32)
         value[0], value[-1] = 3, 7
         assert value.nbytes > gigabytes << 30
-        exported = _export(lambda p, x: p[-1] * x, value, 1.0)
+        exported = export_of(lambda p, x: p[-1] * x, value, 1.0)
         bridge.save(exported, tmp_path / "m", params=value)
         loaded = tf.saved_model.load(tmp_path / "m")
         assert loaded.params.shape == value.shape

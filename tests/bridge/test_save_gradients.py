@@ -22,6 +22,8 @@ from tests.bridge.pytrees import (
     tensors_by_path,
 )
 
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
+
 # Relative to the largest of a gradient: the two XLA versions add and fuse in other orders.
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2**-7}
 NOT_DIFFERENTIABLE = {"integers", "bytes", "keys", "while_loop", "float8"}
@@ -35,12 +37,6 @@ GRADIENTS = [
 each_function = pytest.mark.parametrize(
     ("case", "key"), GRADIENTS, ids=[f"{case.name}-{key}" for case, key in GRADIENTS]
 )
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu():
-    with tf.device("/CPU:0"):
-        yield
 
 
 @pytest.fixture(scope="module")

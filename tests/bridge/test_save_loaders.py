@@ -37,18 +37,14 @@ from tests.bridge.pytrees import (
 from tests.jax_versions import bits_of
 from xla_call_module.dtypes import dtype_from_name, dtype_from_tensorflow
 
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
+
 keras = pytest.importorskip("keras")
 
 KEYS = [(case.name, key) for case in CASES for key in case.functions]
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 each_signature = pytest.mark.parametrize(("name", "key"), KEYS)
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu():
-    with tf.device("/CPU:0"):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+from tests.policy.source import ROOT
 
 keras = pytest.importorskip("tf_keras")
 tf = pytest.importorskip("tensorflow")
@@ -25,7 +26,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning"),
 ]
 
-ROOT = Path(__file__).parents[2]
 X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
 Y = X.sum(1, keepdims=True)
 TABLE = np.random.default_rng(1).normal(size=(4, 8192)).astype("float32") / 100

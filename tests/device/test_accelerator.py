@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +12,8 @@ import numpy as np
 import pytest
 
 import bridge
+from tests.policy.source import ROOT
 
-ROOT = Path(__file__).parents[2]
 NAMES = ("linear_algebra", "transformer_block")
 
 

@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -15,8 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import bridge
 from tests.distributed import load_worker
-
-ROOT = Path(__file__).parents[2]
+from tests.policy.source import ROOT
 
 
 @pytest.fixture

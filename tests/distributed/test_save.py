@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -20,8 +19,8 @@ import bridge
 import savedmodel
 from savedmodel.variables.tensor_bundle import read_index
 from tests.distributed import worker
+from tests.policy.source import ROOT
 
-ROOT = Path(__file__).parents[2]
 X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(2, 16)
 FAILED, KILLED = 3, -signal.SIGKILL
 # How JAX's runtime ends a process when another one has died; that of 0.8 exits.

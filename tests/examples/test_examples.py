@@ -10,7 +10,6 @@ import runpy
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +17,8 @@ import pytest
 import bridge
 import savedmodel
 from tests.jax_versions import KEEPS_NAMES_OF_AXES
+from tests.policy.source import ROOT
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from tests.policy.source import ROOT
+
 __all__ = ["NAMES", "ForeignFile", "write_foreign"]
 
-ROOT = Path(__file__).parents[2]
 NAMES = ("jax2tf", "keras", "bare_graph", "session_graph", "orbax")
 
 

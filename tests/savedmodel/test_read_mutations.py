@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,9 @@ from tests.fuzzing.models import make
 from tests.fuzzing.mutations import damage_bytes, mutate_foreign
 from tests.fuzzing.reading import TookTooLongError, outcome, read_all, time_limit
 from tests.fuzzing.run import copy, run, show
+from tests.policy.source import ROOT
 from xla_call_module.errors import FormatError, InteropError
 
-ROOT = Path(__file__).parents[2]
 COUNT = 5000
 LOADED = 300
 FOREIGN = 400

@@ -15,6 +15,8 @@ import bridge
 from bridge.testing import assert_gradients_match
 from tests.verbs.gradient_functions import CASES
 
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
+
 MODES = ("eager", "graph", "jit", "saved", "tf_saved", "resaved")
 ORDER = 3
 BY_NAME = {case.name: case for case in CASES}
@@ -24,12 +26,6 @@ MARKED = [
     for index, case in enumerate(CASES)
 ]
 REFUSED = [(case, mode) for case in CASES for mode in case.refused]
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu():
-    with tf.device("/CPU:0"):
-        yield
 
 
 def _compare(case, order, modes):

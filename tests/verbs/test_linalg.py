@@ -12,14 +12,9 @@ from jax import export, lax
 from jax.scipy.stats import multivariate_normal
 
 import bridge
-from tests.x64 import enable_x64
 from xla_call_module.errors import InteropError, StructureError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def x64():
-    with enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def _draw(*shape, seed=0):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.policy.source import ROOT
+
 FILES = sorted(path.stem for path in (ROOT / "tests" / "eight_devices").glob("[a-z]*.py"))
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import inspect
 import typing
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,8 @@ import bridge
 from bridge.cli.command_arguments import SAVE_ARGUMENTS
 from bridge.cli.export_command import ExportRequest
 from bridge.save import SaveOptions
+from tests.policy.source import ROOT
 
-ROOT = Path(__file__).parents[2]
 TABLES = "tests/verbs/test_options.py"
 # For each verb its parameters, in the groups that a file tests.
 TESTED = {

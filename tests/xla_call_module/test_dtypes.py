@@ -10,18 +10,13 @@ import pytest
 import tensorflow as tf
 from jax import export
 
-from tests.x64 import enable_x64
 from xla_call_module.dtypes import DTYPES, dtype_from_name, dtype_from_tensorflow
 from xla_call_module.errors import DtypeError
 from xla_call_module.stablehlo.modules import open_module, read_main
 
+pytestmark = pytest.mark.usefixtures("x64")
+
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-
-
-@pytest.fixture(autouse=True)
-def _x64():
-    with enable_x64(True):
-        yield
 
 
 @each_dtype

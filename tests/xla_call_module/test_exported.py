@@ -12,6 +12,7 @@ from jax import export
 from jax.experimental import io_callback
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from tests.exports import export_of
 from xla_call_module import DisabledCheck, InteropError, from_exported
 from xla_call_module.errors import (
     DtypeError,
@@ -27,11 +28,6 @@ X = jax.ShapeDtypeStruct((2, 3), "float32")
 N = jax.ShapeDtypeStruct((), "int32")
 
 
-def _export(function, *args, platforms=None, checks=(), **kwargs):
-    exporter = export.export(jax.jit(function), platforms=platforms, disabled_checks=checks)
-    return exporter(*args, **kwargs)
-
-
 def _dot(params, x, *, scale):
     return {"y": x @ params["w"] * scale, "n": (jnp.int32(x.shape[0]),)}
 
@@ -39,7 +35,7 @@ def _dot(params, x, *, scale):
 def _export_dot(shape):
     params = {"unused": N, "w": jax.ShapeDtypeStruct((3, 2), "float32")}
     scale = jax.ShapeDtypeStruct((), "float32")
-    return _export(_dot, params, jax.ShapeDtypeStruct(shape, "float32"), scale=scale)
+    return export_of(_dot, params, jax.ShapeDtypeStruct(shape, "float32"), scale=scale)
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +87,12 @@ class TestWhatItSays:
             export.DisabledSafetyCheck.platform(),
             export.DisabledSafetyCheck.custom_call("lapack_spotrf_ffi"),
         ]
-        call = from_exported(_export(jnp.linalg.cholesky, jnp.eye(2), checks=checks))
+        call = from_exported(export_of(jnp.linalg.cholesky, jnp.eye(2), checks=checks))
         assert set(call.disabled_checks) == {
             DisabledCheck("platform"),
             DisabledCheck("custom_call:lapack_spotrf_ffi"),
         }
-        call = from_exported(_export(jnp.sin, X, platforms=["tpu", "cuda", "cpu", "rocm"]))
+        call = from_exported(export_of(jnp.sin, X, platforms=["tpu", "cuda", "cpu", "rocm"]))
         assert call.platforms == ("tpu", "cuda", "cpu", "rocm")
         assert call.has_platform_index
 
@@ -126,16 +122,16 @@ class TestWhatItSays:
     def test_shardings(self, devices, shardy):
         """On one device every sharding is replication, whatever the partitioner."""
         sharding = NamedSharding(AbstractMesh((devices,), ("x",)), PartitionSpec("x"))
-        exported = _export(jnp.sin, jax.ShapeDtypeStruct((4,), "float32", sharding=sharding))
+        exported = export_of(jnp.sin, jax.ShapeDtypeStruct((4,), "float32", sharding=sharding))
         call = from_exported(exported)
         assert (call.nr_devices, call.uses_shardy) == (devices, shardy)
 
     def test_typed_keys(self):
-        call = from_exported(_export(jax.random.split, jax.random.key(0)))
+        call = from_exported(export_of(jax.random.split, jax.random.key(0)))
         assert (call.args[0].element, str(call.args[0])) == ("key<fry>", "uint32[2]")
         assert (call.results[0].element, str(call.results[0])) == ("key<fry>", "uint32[2,2]")
         keys = jax.random.split(jax.random.key(0, impl="rbg"), 3)
-        assert str(from_exported(_export(lambda k: k, keys)).args[0]) == "uint32[3,4]"
+        assert str(from_exported(export_of(lambda k: k, keys)).args[0]) == "uint32[3,4]"
 
 
 class TestWhatCannotRun:
@@ -146,12 +142,12 @@ class TestWhatCannotRun:
     @pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e4m3", "float8_e4m3b11fnuz"])
     def test_a_dtype_in_the_arguments(self, dtype):
         tree = {"a": [X, jax.ShapeDtypeStruct((2,), dtype)]}
-        exported = _export(lambda tree: tree["a"][1].astype("float32"), tree)
+        exported = export_of(lambda tree: tree["a"][1].astype("float32"), tree)
         with pytest.raises(DtypeError, match=rf"args\[0\]\['a'\]\[1\] has dtype {dtype}"):
             from_exported(exported)
 
     def test_a_dtype_in_the_results(self):
-        exported = _export(lambda x: (x, {"low": x.astype("int4")}), X)
+        exported = export_of(lambda x: (x, {"low": x.astype("int4")}), X)
         with pytest.raises(DtypeError, match=r"result\[1\]\['low'\] has dtype int4.*int8 before"):
             from_exported(exported)
 
@@ -164,7 +160,7 @@ class TestWhatCannotRun:
 
     @pytest.mark.parametrize("target", ["xla_ffi_python_cpu_callback", "xla_python_gpu_callback"])
     def test_a_host_callback(self, target):
-        exported = _export(lambda x: jax.ffi.ffi_call(target, X)(x), X, checks=_allowing(target))
+        exported = export_of(lambda x: jax.ffi.ffi_call(target, X)(x), X, checks=_allowing(target))
         with pytest.raises(
             StructureError, match=rf"calls back to Python at .*test_exported\.py:\d+ .*{target}"
         ):
@@ -173,7 +169,7 @@ class TestWhatCannotRun:
     def test_jax_does_not_export_callbacks(self):
         """Where it does, one day, `test_a_host_callback` has to be true of what it exports."""
         with pytest.raises(NotImplementedError, match="host_callbacks"):
-            _export(lambda x: io_callback(np.sin, X, x), X)
+            export_of(lambda x: io_callback(np.sin, X, x), X)
 
     def test_a_library_that_tensorflow_lacks(self):
         def spectrum(x):
@@ -185,13 +181,13 @@ class TestWhatCannotRun:
             match=rf"spectrum calls lapack_sgeev_ffi at .*test_exported\.py:{line}, a library that "
             r".*for the primitive eig on cpu.*To do: compute .*custom_call\('lapack_sgeev_ffi'\)\]",
         ):
-            from_exported(_export(spectrum, jnp.eye(2)))
+            from_exported(export_of(spectrum, jnp.eye(2)))
         checks = _allowing("lapack_sgeev_ffi")
-        assert from_exported(_export(spectrum, jnp.eye(2), checks=checks)).name == "spectrum"
+        assert from_exported(export_of(spectrum, jnp.eye(2), checks=checks)).name == "spectrum"
 
     def test_a_library_call_with_a_portable_form_is_not_refused(self):
         assert (
-            b"lapack_spotrf_ffi" in from_exported(_export(jnp.linalg.cholesky, jnp.eye(2))).module
+            b"lapack_spotrf_ffi" in from_exported(export_of(jnp.linalg.cholesky, jnp.eye(2))).module
         )
 
     def test_static_data_that_cannot_be_written(self):
@@ -202,7 +198,7 @@ class TestWhatCannotRun:
         jax.tree_util.register_pytree_node(
             Pair, lambda p: ((p.x, p.y), p.kind), lambda kind, parts: Pair(*parts, kind)
         )
-        exported = _export(lambda pair: pair.x + pair.y, Pair(X, X, object()))
+        exported = export_of(lambda pair: pair.x + pair.y, Pair(X, X, object()))
         with pytest.raises(
             UnsupportedError,
             match=r"lambda>: the argument args\[0\] \(static data of Pair\).*To do",
@@ -233,7 +229,7 @@ class TestContradictions:
             from_exported(wrong)
 
     def test_fewer_platforms(self):
-        exported = _export(jnp.sin, X, platforms=["cpu", "tpu"])
+        exported = export_of(jnp.sin, X, platforms=["cpu", "tpu"])
         with pytest.raises(StructureError, match=r"for 1 platform\(s\), but its module takes a"):
             from_exported(dataclasses.replace(exported, platforms=("cpu",)))
 

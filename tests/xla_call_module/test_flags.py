@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import export
 
+from tests.policy.source import ROOT
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import FormatError
 from xla_call_module.exported import from_exported
 from xla_call_module.flags import FLAGS, XlaFlags, parse_flags, read_flags
 from xla_call_module.passes.pipeline import retarget
 
-ROOT = Path(__file__).parents[2]
 FLAG = "--tf_xla_call_module_disabled_checks"
 IN_A_FILE = f"\n{FLAG}='shape_assertions'\t{FLAG}=platform\n"
 

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +23,9 @@ from bridge.cli.export_command import _shown_progress
 from bridge.cli.main import main
 from bridge.verifying.verification import VerifyReport
 from savedmodel.manifest import MANIFEST_FILE, compare_manifest, read_manifest
+from tests.policy.source import ROOT
 from xla_call_module.errors import MissingDependencyError
 
-ROOT = Path(__file__).parents[3]
 SOURCE = """
 import functools
 import jax

@@ -7,11 +7,11 @@ import pty
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.policy.source import ROOT
+
 SAVE = """
 import sys
 import jax, jax.export, numpy as np

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bridge.serving.clients import GrpcClient, RequestError, RestClient
+from tests.policy.source import ROOT
 
 __all__ = ["COMMANDS", "MODEL", "Server", "running", "wait_for"]
 
 MODEL = "served"
 _BINARY = "tensorflow_model_server"
 _PATIENCE = 120.0  # seconds, of a busy machine
-_ROOT = Path(__file__).parents[3]
 
 
 def _real() -> Sequence[str] | None:
@@ -105,7 +105,7 @@ def running(
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, *options], stdout=output, stderr=subprocess.STDOUT, cwd=_ROOT
+            [*command, *options], stdout=output, stderr=subprocess.STDOUT, cwd=ROOT
         )
     server = Server(process, log, ports, name)
     try:

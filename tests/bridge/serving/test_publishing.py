@@ -20,6 +20,7 @@ from bridge.serving import Published, base_path, publish, publishing, rollback
 from bridge.serving.base_path import parse_version
 from savedmodel.manifest import compare_manifest, read_manifest
 from tests.bridge.serving.conftest import PARAMS
+from tests.policy.source import ROOT
 from tests.savedmodel.files.test_remote import store  # noqa: F401 - a fixture
 from xla_call_module.errors import (
     FormatError,
@@ -27,8 +28,6 @@ from xla_call_module.errors import (
     ShardingError,
     StructureError,
 )
-
-ROOT = Path(__file__).parents[3]
 
 
 def _visible(base):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzzing.programs.outcomes import FAILURES
+from tests.policy.source import ROOT
 
 __all__ = ["SUITES", "campaign", "read", "summary"]
 
@@ -23,7 +24,6 @@ SUITES = {
     "programs": "tests.fuzzing.programs.suite",
     "call_tf": "tests.fuzzing.tf_programs.suite",
 }
-ROOT = Path(__file__).parents[3]
 CHUNK = 150
 # Of one program: seconds of CPU, so that a busy machine is no hang, and of waiting.
 LIMIT = 100.0

@@ -17,9 +17,8 @@ import pytest
 
 from savedmodel.files import folder as folder_module
 from savedmodel.files.folder import move_new, new_folder
+from tests.policy.source import ROOT
 from xla_call_module.errors import FormatError, StructureError
-
-ROOT = Path(__file__).parents[3]
 
 
 def _write(target, text, *, overwrite=True, meanwhile=lambda folder: None):

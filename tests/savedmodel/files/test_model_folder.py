@@ -32,9 +32,9 @@ from savedmodel.files import folder as folder_module
 from savedmodel.files import model_folder
 from savedmodel.files.model_folder import ModelFolder, read_file
 from savedmodel.manifest import compare_manifest
+from tests.policy.source import ROOT
 from xla_call_module.errors import FormatError
 
-ROOT = Path(__file__).parents[3]
 DATA = "variables/variables.data-00000-of-00001"
 
 

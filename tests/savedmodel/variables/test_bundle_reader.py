@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +23,10 @@ from savedmodel.variables.bundle_layout import BundleTensor
 from savedmodel.variables.bundle_reader import SharedTensor
 from savedmodel.variables.bundle_writer import write_bundle
 from savedmodel.variables.tensor_bundle import read_index
+from tests.policy.source import ROOT
 from xla_call_module.dtypes import DTYPES, WIDE
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
-ROOT = Path(__file__).parents[3]
 DATA = "variables/variables.data-00000-of-00001"
 
 

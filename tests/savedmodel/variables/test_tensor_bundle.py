@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -26,19 +25,15 @@ from savedmodel.variables.bundle_layout import BundleStrings, BundleTensor
 from savedmodel.variables.bundle_reader import read_strings, read_tensor
 from savedmodel.variables.bundle_writer import write_bundle
 from savedmodel.variables.tensor_bundle import read_index
+from tests.policy.source import ROOT
 from xla_call_module.dtypes import DTYPES, dtype_from_name
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 
-ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
+
 SHARD = "v.data-00000-of-00001"
 SHAPES = [(), (3,), (2, 5), (0,), (4, 0, 2), (1, 1, 1, 1)]
 MANY = 5000
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu():
-    with tf.device("/CPU:0"):
-        yield
 
 
 def _enum(array):

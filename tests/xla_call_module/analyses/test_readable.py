@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from jax import export, lax
 
-from xla_call_module import from_exported
+from tests.exports import call_of
 from xla_call_module.analyses.readable import _OLD, is_read_as_written
 from xla_call_module.passes.pipeline import Artifact, Target, prepare, retarget
 from xla_call_module.runtime.op import Op
@@ -48,17 +48,13 @@ PROGRAMS = {
 }
 
 
-def _call(function, *args, **kwargs):
-    return from_exported(export.export(jax.jit(function), **kwargs)(*args))
-
-
 def _names(artifact):
     return {name.decode() for name in re.findall(rb"[A-Za-z0-9_]+_v\d+(?=\x00)", artifact)}
 
 
 @pytest.fixture(scope="module")
 def calls():
-    return {name: _call(program, X) for name, program in PROGRAMS.items()}
+    return {name: call_of(program, X) for name, program in PROGRAMS.items()}
 
 
 def _for_running(call, release):
@@ -94,7 +90,7 @@ def test_most_of_the_list_is_in_the_programs(calls):
 
 @pytest.mark.parametrize("function", [lax.erf, jnp.arccosh, lambda x: lax.top_k(x, 2)])
 def test_a_composite_gets_another_form(function):
-    call = _call(function, X + 1)
+    call = call_of(function, X + 1)
     if not any("composite" in name or "custom_call" in name for name in _names(call.module)):
         pytest.skip("this JAX lowers the function to operations that are old")
     assert not is_read_as_written(call, NEWEST)
@@ -112,7 +108,7 @@ def test_other_releases_get_another_form(calls):
 
 def test_shapes_that_are_asserted_get_another_form():
     spec = jax.ShapeDtypeStruct(export.symbolic_shape("b, b"), np.float32)
-    assert not is_read_as_written(_call(jnp.sin, spec), NEWEST)
+    assert not is_read_as_written(call_of(jnp.sin, spec), NEWEST)
 
 
 def test_the_calling_convention_is_that_of_the_release(calls):

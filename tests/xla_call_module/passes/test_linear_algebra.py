@@ -14,7 +14,6 @@ import pytest
 import tensorflow as tf
 from jax import export, lax
 
-from tests.x64 import enable_x64
 from xla_call_module import from_exported, retarget
 from xla_call_module._tf import imported_release
 from xla_call_module.checks import DisabledCheck
@@ -26,11 +25,7 @@ from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.runtime.op import Op
 from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
 
-
-@pytest.fixture(scope="module", autouse=True)
-def x64():
-    with enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def _draw(*shape, dtype=np.float64, seed=0):

@@ -13,6 +13,7 @@ import tensorflow as tf
 from jax import export, lax
 from jax.scipy import special
 
+from tests.exports import call_of
 from xla_call_module import from_exported, retarget
 from xla_call_module._tf import imported_release
 from xla_call_module.errors import FormatError, StructureError, VersionError
@@ -48,10 +49,6 @@ NO_ACCURACY = pytest.mark.skipif(
 )
 
 
-def _call(function, *args, **kwargs):
-    return from_exported(export.export(jax.jit(function), **kwargs)(*args))
-
-
 def _run(call, *args):
     return [x.numpy() for x in Op(call).run([tf.constant(np.asarray(x)) for x in args])]
 
@@ -60,7 +57,7 @@ def _run(call, *args):
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_what_jax_exports_too_new_runs(name, release):
     """The two XLA versions approximate differently; a few units in the last place."""
-    call = retarget(_call(COMPOSITES[name], X), release)
+    call = retarget(call_of(COMPOSITES[name], X), release)
     if release == "2.14":
         with open_module(call.module) as module:
             assert COMPOSITE not in {operation.name for operation in walk(module)}
@@ -75,7 +72,7 @@ def _two(x):
 
 @pytest.fixture(scope="module")
 def call():
-    return _call(_two, np.ones((2, 3), np.float32))
+    return call_of(_two, np.ones((2, 3), np.float32))
 
 
 class TestVersions:
@@ -99,7 +96,7 @@ class TestVersions:
 
     def test_polymorphic_and_multi_platform_modules(self):
         shape = jax.ShapeDtypeStruct(export.symbolic_shape("b, 3"), "float32")
-        call = retarget(_call(_two, shape, platforms=["tpu", "cpu"]), "2.18")
+        call = retarget(call_of(_two, shape, platforms=["tpu", "cpu"]), "2.18")
         assert call.has_platform_index
         np.testing.assert_allclose(
             _run(call, np.ones((4, 3), np.float32))[0], _two(jnp.ones((4, 3))), rtol=1e-6
@@ -194,7 +191,7 @@ class TestWhatCannotBeExpressed:
         ],
     )  # fmt: skip
     def test_it_is_named_with_its_place(self, function, operation, first, cure):
-        call = _call(function, np.ones((2, 2), np.float32))
+        call = call_of(function, np.ones((2, 2), np.float32))
         line = function.__code__.co_firstlineno + 1
         for release in RELEASES:
             if release.tensorflow >= parse_release(first).tensorflow:
