@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import tensorflow as tf
 from jax import custom_batching, export, lax
 from jax.custom_derivatives import SymbolicZero
@@ -32,7 +31,6 @@ from bridge.calling_tf.callbacks import (
 )
 from bridge.calling_tf.concrete_functions import FlatFunction, TracedFunction, trace
 from bridge.calling_tf.differentiability import (
-    conjugate,
     is_differentiable,
     lost_gradients,
     operations_without_gradient,
@@ -40,7 +38,7 @@ from bridge.calling_tf.differentiability import (
     without_derivative,
 )
 from bridge.calling_tf.embedding import Embedding
-from bridge.calling_tf.graph_inlining import gradient_in_graph, has_loops, inline
+from bridge.calling_tf.graph_inlining import has_loops
 from bridge.calling_tf.graph_nodes import (
     WITHOUT_VECTORIZATION,
     has_custom_gradients,
@@ -49,6 +47,7 @@ from bridge.calling_tf.graph_nodes import (
 from bridge.calling_tf.linear_calls import LinearMap, apply_linear, transposable
 from bridge.calling_tf.results import result_specs
 from bridge.calling_tf.sampled_sizes import is_static
+from bridge.calling_tf.tape_gradients import TapeGradients, is_trainable_spec
 from bridge.calling_tf.variables import is_split, read, to_spec
 from bridge.calling_tf.xla_lowering import (
     compile_function,
@@ -212,7 +211,7 @@ class CompiledFunction:
             for index, tangent in enumerate(tangents)
             if not isinstance(tangent, SymbolicZero) and self._is_trainable(index)
         )
-        moving = self._differentiable_results
+        moving = self._gradients.targets
         if active and moving:
             refuse_effects(self._traced)
         results = self(*primals)
@@ -235,7 +234,7 @@ class CompiledFunction:
                 "depends on the arguments, so it is not linear in them. To do: transpose a linear "
                 "function, or take jax.vjp, which transposes the derivative at a point."
             )
-        given = [cotangents[index] for index in self._differentiable_results]
+        given = [cotangents[index] for index in self._gradients.targets]
         return self._pullback_of(active)(*self._join(inputs, given))
 
     def _is_linear_in(self, active: tuple[int, ...]) -> bool:
@@ -258,53 +257,30 @@ class CompiledFunction:
     def _is_trainable(self, index: int) -> bool:
         count = len(self._traced.arguments)
         if index < count:
-            return _is_trainable(self._traced.arguments[index])
+            return is_trainable_spec(self._traced.arguments[index])
         variable = self._variables[index - count]
         return not is_split(variable) and is_differentiable(variable.dtype.base_dtype.name)
 
     @cached_property
-    def _in_graph(self) -> Callable[..., list[tf.Tensor]] | None:
-        """A function that puts the operations into a graph for their gradient; None for a call.
-
-        A gradient that TensorFlow was told knows the graph in which it was told, so that the Python
-        function must run again.
-        """
-        if self._runner is not None or not has_loops(self._traced.concrete):
-            return None
-        if has_custom_gradients(self._traced.concrete):
-            again: Callable[..., list[tf.Tensor]] = self._traced.function.python_function
-            return again
-        return lambda *arguments: inline(self._traced.concrete, arguments)
-
-    @cached_property
-    def _differentiable_results(self) -> tuple[int, ...]:
-        """The indices of the results that have tangents."""
-        specs = enumerate(self._results)
-        return tuple(index for index, spec in specs if _is_trainable(spec))
+    def _gradients(self) -> TapeGradients:
+        return TapeGradients(
+            self._traced,
+            self._variables,
+            self._results,
+            inline_loops=self._runner is None and has_loops(self._traced.concrete),
+        )
 
     def _tangent_of(self, active: tuple[int, ...]) -> CompiledFunction:
         """Return the function of arguments and of tangents of the active inputs."""
-        given, results = self._specs_of(active)
-        return self._derive("tangent", active, self._tangents(active), given, results)
+        of = self._gradients
+        given, results = of.input_specs(active), of.target_specs
+        return self._derive("tangent", active, of.tangents(active), given, results)
 
     def _pullback_of(self, active: tuple[int, ...]) -> CompiledFunction:
         """Return the function of arguments and of cotangents of the differentiable results."""
-        results, given = self._specs_of(active)
-        return self._derive("pullback", active, self._cotangents(active), given, results)
-
-    def _specs_of(
-        self, active: tuple[int, ...]
-    ) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct]]:
-        """Return the specs of the active inputs, and of the differentiable results."""
-        inputs = [self._spec_of(index) for index in active]
-        return inputs, [self._results[index] for index in self._differentiable_results]
-
-    def _spec_of(self, index: int) -> jax.ShapeDtypeStruct:
-        count = len(self._traced.arguments)
-        if index < count:
-            return self._traced.arguments[index]
-        variable = self._variables[index - count]
-        return jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype.as_numpy_dtype)
+        of = self._gradients
+        given, results = of.target_specs, of.input_specs(active)
+        return self._derive("pullback", active, of.cotangents(active), given, results)
 
     def _derive(
         self,
@@ -351,78 +327,6 @@ class CompiledFunction:
             )
         if lost:
             raise lost_gradients(self._traced.name, kind, lost)
-
-    def _cotangents(self, active: tuple[int, ...]) -> FlatFunction:
-        """Return TensorFlow's gradient, with complex cotangents conjugated, as JAX has them."""
-        count = len(self._traced.arguments)
-
-        def pull_back(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            given = [conjugate(cotangent) for cotangent in tensors[count:]]
-            return [
-                conjugate(cotangent) for cotangent in self._gradient(active, tensors[:count], given)
-            ]
-
-        return pull_back
-
-    def _tangents(self, active: tuple[int, ...]) -> FlatFunction:
-        """Return the tangents: the gradient, by the cotangents, of the gradient, which is linear.
-
-        It is the same at all cotangents, but some gradients take the logarithm of them.
-        """
-        count = len(self._traced.arguments)
-
-        def push_forward(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            specs = [self._results[index] for index in self._differentiable_results]
-            results = self._traced.concrete(*tensors[:count])  # for the shapes only
-            ones = [tf.ones_like(results[index]) for index in self._differentiable_results]
-            if self._in_graph is not None:
-                pulled = self._gradient(active, tensors[:count], ones)
-                return _to_tensors(gradient_in_graph(pulled, ones, tensors[count:]), specs)
-            with tf.GradientTape(watch_accessed_variables=False) as tape:
-                tape.watch(ones)
-                pulled = self._gradient(active, tensors[:count], ones)
-            return _to_tensors(
-                tape.gradient(
-                    pulled,
-                    ones,
-                    output_gradients=list(tensors[count:]),
-                    unconnected_gradients=tf.UnconnectedGradients.ZERO,
-                ),
-                specs,
-            )
-
-        return push_forward
-
-    def _gradient(
-        self,
-        active: tuple[int, ...],
-        arguments: Sequence[tf.Tensor],
-        cotangents: Sequence[tf.Tensor],
-    ) -> list[tf.Tensor]:
-        inputs = [*arguments, *self._variables]
-        sources = [inputs[index] for index in active]
-        specs = [self._spec_of(index) for index in active]
-        if self._in_graph is not None:
-            sources = [_alone(source) for source in sources]
-            given = dict(zip(active, sources, strict=True))
-            results = self._in_graph(
-                *(given.get(index, argument) for index, argument in enumerate(arguments))
-            )
-            targets = [results[index] for index in self._differentiable_results]
-            return _to_tensors(gradient_in_graph(targets, sources, cotangents), specs)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(sources)
-            results = self._traced.concrete(*arguments)
-            targets = [results[index] for index in self._differentiable_results]
-        return _to_tensors(
-            tape.gradient(
-                targets,
-                sources,
-                output_gradients=cotangents,
-                unconnected_gradients=tf.UnconnectedGradients.ZERO,
-            ),
-            specs,
-        )
 
     def _map(
         self, axis_size: int, in_batched: Sequence[bool], *inputs: Any
@@ -580,28 +484,10 @@ def _without_logging() -> Iterator[None]:
         logger.removeFilter(is_elsewhere)
 
 
-def _is_trainable(spec: jax.ShapeDtypeStruct) -> bool:
-    return is_differentiable(str(np.dtype(spec.dtype)))
-
-
 def _zero_tangent(result: Any) -> Any:
     if jnp.issubdtype(result.dtype, jnp.inexact):
         return jnp.zeros_like(result)
     return SymbolicZero(jax.typeof(result).to_tangent_aval())  # numpy has no symbolic shapes
-
-
-def _to_tensors(values: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct]) -> list[tf.Tensor]:
-    """Return tensors of known shapes, where TensorFlow has lost one, or has slices of a tensor."""
-    tensors = map(tf.convert_to_tensor, values)
-    return [
-        tf.reshape(tensor, spec.shape) if is_static(spec) else tensor
-        for tensor, spec in zip(tensors, specs, strict=True)
-    ]
-
-
-def _alone(source: Any) -> Any:
-    """Return the tensor under a new name, so that one that is given twice has two gradients."""
-    return source if isinstance(source, tf.Variable) else tf.identity(source)
 
 
 def _has_effects(runner: Callback | Embedding | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from savedmodel.model import Variable
@@ -147,9 +147,9 @@ class Body:
         key = f"variable {index}"
         if key not in self._made:
             handle = self.add_variable(index, variable)
-            node = self.add_node("ReadVariableOp", f"{handle.node}_read")
-            node.input.append(handle.in_function)
-            node.attr["dtype"].type = variable.dtype.enum
+            node = self.add_operation(
+                "ReadVariableOp", f"{handle.node}_read", [handle], {"dtype": variable.dtype.enum}
+            )
             fill_shape(node.attr["_output_shapes"].list.shape.add(), variable.shape)
             self._made[key] = Tensor(node.name, "value")
         return self._made[key]
@@ -184,24 +184,24 @@ class Body:
             spec: of the source.
             dtype: of the zeros.
         """
-        shape = self.add_node("Shape", f"{name}_shape")
-        shape.input.append(source.in_function)
-        shape.attr["T"].type = spec.dtype.enum
-        shape.attr["out_type"].type = _INT32.enum
+        shape = self.add_shape(f"{name}_shape", source, spec)
         filled = _BOOL if dtype == _BOOL else _FLOAT32  # of float8 TensorFlow casts these alone
         value = self.add_constant(f"{name}_value", 0, filled)
-        fill = self.add_node("Fill", name)
-        fill.input.extend([f"{shape.name}:output:0", value.in_function])
-        fill.attr["T"].type = filled.enum
-        fill.attr["index_type"].type = _INT32.enum
-        if filled == dtype:
-            return Tensor(fill.name, "output")
-        cast = self.add_node("Cast", f"{name}_cast")
-        cast.input.append(f"{fill.name}:output:0")
-        cast.attr["SrcT"].type = filled.enum
-        cast.attr["DstT"].type = dtype.enum
-        cast.attr["Truncate"].b = False
-        return Tensor(cast.name, "y")
+        types = {"T": filled.enum, "index_type": _INT32.enum}
+        zeros = Tensor(self.add_operation("Fill", name, [shape, value], types).name, "output")
+        return zeros if filled == dtype else self.cast(f"{name}_cast", zeros, filled, dtype)
+
+    def add_shape(self, name: str, tensor: Tensor, spec: TensorSpec) -> Tensor:
+        """Return the shape of a tensor, as int32."""
+        types = {"T": spec.dtype.enum, "out_type": _INT32.enum}
+        return Tensor(self.add_operation("Shape", name, [tensor], types).name, "output")
+
+    def cast(self, name: str, tensor: Tensor, source: DType, target: DType) -> Tensor:
+        """Return a tensor in another dtype."""
+        types = {"SrcT": source.enum, "DstT": target.enum}
+        node = self.add_operation("Cast", name, [tensor], types)
+        node.attr["Truncate"].b = False
+        return Tensor(node.name, "y")
 
     def conjugate(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
         """The conjugate of a complex tensor, any other as it is.
@@ -210,18 +210,14 @@ class Body:
         """
         if not spec.dtype.is_complex:
             return tensor
-        node = self.add_node("Conj", f"{tensor.node}_{tensor.index}_conj")
-        node.input.append(tensor.in_function)
-        node.attr["T"].type = spec.dtype.enum
-        return Tensor(node.name, "output")
+        name = f"{tensor.node}_{tensor.index}_conj"
+        return Tensor(self._of_one("Conj", name, tensor, spec).name, "output")
 
     def ensure_shape(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
         """The same tensor, which TensorFlow refuses by name where rank or static sizes differ."""
         if spec.shape is None:
             return tensor
-        node = self.add_node("EnsureShape", f"{tensor.node}_shape")
-        node.input.append(tensor.in_function)
-        node.attr["T"].type = spec.dtype.enum
+        node = self._of_one("EnsureShape", f"{tensor.node}_shape", tensor, spec)
         fill_shape(node.attr["shape"].shape, spec.static_shape)
         fill_shape(node.attr["_output_shapes"].list.shape.add(), spec.static_shape)
         return Tensor(node.name, "output")
@@ -249,26 +245,19 @@ class Body:
 
     def stop_gradient(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
         """A tensor on which TensorFlow takes nothing to depend."""
-        node = self.add_node("StopGradient", "StopGradient")
-        node.input.append(tensor.in_function)
-        node.attr["T"].type = spec.dtype.enum
-        return Tensor(node.name, "output")
+        return Tensor(self._of_one("StopGradient", "StopGradient", tensor, spec).name, "output")
 
     def prevent_gradient(self, tensor: Tensor, spec: TensorSpec, message: str) -> Tensor:
         """A tensor of which TensorFlow refuses the gradient with a LookupError that says why."""
         if not message or not spec.dtype.differentiable:
             return tensor
-        node = self.add_node("PreventGradient", "PreventGradient")
-        node.input.append(tensor.in_function)
-        node.attr["T"].type = spec.dtype.enum
+        node = self._of_one("PreventGradient", "PreventGradient", tensor, spec)
         node.attr["message"].s = message.encode()
         return Tensor(node.name, "output")
 
     def add_output(self, name: str, spec: TensorSpec, tensor: Tensor) -> None:
         """A new result, after those that are there."""
-        node = self.add_node("Identity", "Identity")
-        node.input.append(tensor.in_function)
-        node.attr["T"].type = spec.dtype.enum
+        node = self._of_one("Identity", "Identity", tensor, spec)
         fill_shape(node.attr["_output_shapes"].list.shape.add(), spec.static_shape)
         argument = self._proto.signature.output_arg.add(
             name=self.reserve(name), type=spec.dtype.enum
@@ -280,6 +269,19 @@ class Body:
         name = f"effect_{len(self._proto.control_ret)}"
         self._proto.signature.control_output.append(name)
         self._proto.control_ret[name] = node
+
+    def add_operation(
+        self, op: str, name: str, inputs: Iterable[Tensor], types: Mapping[str, int]
+    ) -> Proto:
+        """Return a new node with its inputs, and with the attributes that are dtypes."""
+        node = self.add_node(op, name)
+        node.input.extend(tensor.in_function for tensor in inputs)
+        for key, enum in types.items():
+            node.attr[key].type = enum
+        return node
+
+    def _of_one(self, op: str, name: str, tensor: Tensor, spec: TensorSpec) -> Proto:
+        return self.add_operation(op, name, [tensor], {"T": spec.dtype.enum})
 
     def add_node(self, op: str, name: str) -> Proto:
         """A new node; its name is the given one, or one like it."""

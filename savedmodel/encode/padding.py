@@ -39,7 +39,7 @@ class Padding:
             spec: what the function says of it.
         """
         self._body = body
-        shape = self._node("Shape", "batch_shape", [counted], {"T": spec.dtype.enum, **_SHAPE})
+        shape = body.add_shape("batch_shape", counted, spec)
         self._zero, self._one = self._constant([0]), self._constant([1])
         self._minus_one, self._axis = self._constant([-1]), self._constant(0)
         bounds = [self._zero, self._one, self._one]
@@ -87,10 +87,7 @@ class Padding:
     def _node(
         self, op: str, name: str, inputs: Sequence[Tensor], types: Mapping[str, int]
     ) -> Tensor:
-        node = self._body.add_node(op, name)
-        node.input.extend(tensor.in_function for tensor in inputs)
-        for key, enum in types.items():
-            node.attr[key].type = enum
+        node = self._body.add_operation(op, name, inputs, types)
         if op == "ConcatV2":
             node.attr["N"].i = 2
         elif op == "Sum":
@@ -100,7 +97,6 @@ class Padding:
         return Tensor(node.name, _OUTPUTS.get(op, "output"))
 
 
-_SHAPE = {"out_type": _INT32}
 _GATHER = {"Tindices": _INT32, "Taxis": _INT32}
 # What the result of an operation is called, where it is not `output`
 # (tensorflow/core/ops/math_ops.cc).

@@ -92,10 +92,9 @@ class _Writer:
         return made
 
     def _size(self, operand: int, axis: int) -> Tensor:
-        node = self._body.add_node("StridedSlice", "size")
-        bounds = [self._vector(axis), self._vector(axis + 1), self._vector(1)]
-        node.input.extend(t.in_function for t in [self._shape(operand), *bounds])
-        node.attr["T"].type = node.attr["Index"].type = _INT32.enum
+        inputs = [self._shape(operand), *map(self._vector, (axis, axis + 1, 1))]
+        types = {"T": _INT32.enum, "Index": _INT32.enum}
+        node = self._body.add_operation("StridedSlice", "size", inputs, types)
         for mask in ("begin", "ellipsis", "end", "new_axis"):
             node.attr[f"{mask}_mask"].i = 0
         node.attr["shrink_axis_mask"].i = 1
@@ -103,11 +102,8 @@ class _Writer:
 
     def _shape(self, operand: int) -> Tensor:
         if operand not in self._shapes:
-            node = self._body.add_node("Shape", "shape")
-            node.input.append(self._operands[operand].in_function)
-            node.attr["T"].type = self._specs[operand].dtype.enum
-            node.attr["out_type"].type = _INT32.enum
-            self._shapes[operand] = Tensor(node.name, "output")
+            tensor, spec = self._operands[operand], self._specs[operand]
+            self._shapes[operand] = self._body.add_shape("shape", tensor, spec)
         return self._shapes[operand]
 
     def _vector(self, value: int) -> Tensor:
@@ -116,17 +112,15 @@ class _Writer:
         return self._vectors[value]
 
     def _operation(self, step: Operation) -> Tensor:
-        node = self._body.add_node(step.op, step.op)
-        node.input.extend(self._steps[number].in_function for number in step.inputs)
+        inputs = [self._steps[number] for number in step.inputs]
         if step.op == "Cast":
-            node.attr["SrcT"].type, node.attr["DstT"].type = step.taken.enum, step.dtype.enum
-            node.attr["Truncate"].b = False
-        elif step.op not in _OF_BOOLS:
-            node.attr["T"].type = step.taken.enum
+            return self._body.cast("Cast", inputs[0], step.taken, step.dtype)
+        types = {} if step.op in _OF_BOOLS else {"T": step.taken.enum}
+        node = self._body.add_operation(step.op, step.op, inputs, types)
         if step.op in _EQUALITIES:
             node.attr["incompatible_shape_error"].b = True
         return Tensor(node.name, _OUTPUTS.get(step.op, "z"))
 
 
 # What TensorFlow calls the result in the definition of an operation.
-_OUTPUTS = {"SelectV2": "output", "Cast": "y", "Neg": "y", "Sign": "y", "LogicalNot": "y"}
+_OUTPUTS = {"SelectV2": "output", "Neg": "y", "Sign": "y", "LogicalNot": "y"}
