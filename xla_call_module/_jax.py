@@ -2,9 +2,9 @@
 
 The first is MLIR without JAX. `jax.extend.mlir`, the public way to it, hands on what jaxlib has
 (https://docs.jax.dev/en/latest/jax.extend.html), but importing it imports all of JAX, which takes
-longer, and more memory, than looking at a file does. So `ir`, `func`, `sdy` and `PassManager`, and
-what is done to portable artifacts, come from jaxlib as they do there, and from `jax.extend.mlir`
-where jaxlib has them in other places. The gate can go when that can be imported alone.
+longer, and more memory, than looking at a file does. So `ir`, `PassManager` and three
+dialects, and what is done to portable artifacts, come from jaxlib as they do there, and from
+`jax.extend.mlir` where jaxlib has them in other places. The gate can go when that can be imported alone.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from xla_call_module.errors import private_name
 
 try:
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import func, sdy
+    from jaxlib.mlir.dialects import func, sdy, stablehlo
     from jaxlib.mlir.passmanager import PassManager
 except ImportError:
     from jax.extend.mlir import ir  # type: ignore[no-redef]
-    from jax.extend.mlir.dialects import func, sdy  # type: ignore[no-redef]
+    from jax.extend.mlir.dialects import func, sdy, stablehlo  # type: ignore[no-redef]
     from jax.extend.mlir.passmanager import PassManager
 
 __all__ = [
     "PassManager",
     "dense_elements",
+    "deserialization_fault",
     "func",
     "hlo_proto_of",
     "ir",
     "is_runtime_inherited",
+    "location_kind",
     "logical_device_ids",
     "make_gspmd_sharding",
     "make_ir_context",
@@ -47,12 +49,13 @@ __all__ = [
     "sdy",
     "serialize_artifact",
     "serialized_dimensions",
+    "stablehlo",
     "survive_forks",
 ]
 
 
 def pytree_classes() -> Mapping[type, Any]:
-    """The classes that are registered as pytree nodes, each with what was registered.
+    """Return the classes that are registered as pytree nodes, each with what was registered.
 
     `jax.tree_util` flattens a node of any class, and makes one only of a treedef, which there is no
     way to have without a node; the function that makes one of static data and children,
@@ -69,7 +72,7 @@ def pytree_classes() -> Mapping[type, Any]:
 
 
 def make_ir_context() -> Any:
-    """An MLIR context with the dialects that modules of JAX have.
+    """Return an MLIR context with the dialects that modules of JAX have.
 
     It is that of the public `jax.interpreters.mlir.make_ir_context`, in one thread. The gate is the
     one above; where jaxlib keeps its dialects in other places the context is JAX's own.
@@ -94,7 +97,7 @@ def survive_forks() -> None:
 
 
 def is_runtime_inherited() -> bool:
-    """Whether this process was forked from one that had used JAX's runtime.
+    """Return whether this process was forked from one that had used JAX's runtime.
 
     The threads with which XLA compiles and computes are in that process only.
     """
@@ -130,7 +133,7 @@ def _forks() -> _Forks:
 
 
 class _Context(ir.Context):
-    """With the dialects that jax/_src/interpreters/mlir.py registers."""
+    """A context with the dialects that jax/_src/interpreters/mlir.py registers."""
 
     def __init__(self) -> None:
         from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _stablehlo
@@ -164,19 +167,14 @@ def _artifact_functions() -> Any:
 
 def register_stablehlo_passes() -> None:
     """Make StableHLO's passes known to `PassManager`; the gate is the first one."""
-    try:
-        from jaxlib.mlir.dialects import stablehlo
-    except ImportError:
-        from jax.extend.mlir.dialects import stablehlo  # type: ignore[no-redef]
-
     stablehlo.register_stablehlo_passes()
 
 
 def refine_module(module: Any, *, check_assertions: bool) -> Any:
-    """The module with the shapes that follow from those of its arguments, in the current context.
+    """Return the module with the shapes that follow from its arguments', in the current context.
 
     Raises:
-        RuntimeError, ValueError: there are none, or an assertion does not hold.
+        RuntimeError, ValueError: there are no such shapes, or an assertion does not hold.
     """
     bytecode = io.BytesIO()
     module.operation.write_bytecode(bytecode)
@@ -185,7 +183,7 @@ def refine_module(module: Any, *, check_assertions: bool) -> Any:
 
 
 def parse_artifact(artifact: bytes) -> Any:
-    """The module of a portable artifact, in the current MLIR context.
+    """Return the module of a portable artifact, in the current MLIR context.
 
     Newer versions of `jax.extend.mlir.deserialize_portable_artifact` return the module, JAX 0.8 and
     older its text (jaxlib's mlir.cc). The gate can go when JAX 0.8 is no longer supported.
@@ -195,13 +193,13 @@ def parse_artifact(artifact: bytes) -> Any:
 
 
 def serialize_artifact(module: Any, version: str, *, mixed: bool = False) -> bytes:
-    """The portable artifact of a module.
+    """Return the portable artifact of a module.
 
     JAX 0.8 and older take the bytecode, newer ones the module; the gate can go with the one above.
 
     Args:
-        module: a parsed one.
-        version: of StableHLO.
+        module: the parsed module.
+        version: the version of StableHLO.
         mixed: whether Shardy's operations stay as they are; otherwise they become StableHLO's
             attributes.
     """
@@ -214,8 +212,31 @@ def serialize_artifact(module: Any, version: str, *, mixed: bool = False) -> byt
         return bytes(serialize(bytecode.getvalue(), version, mixed))
 
 
+# The classes of MLIR's locations (mlir/lib/Bindings/Python/IRCore.cpp).
+_LOCATIONS = {
+    "name": "NameLoc",
+    "file": "FileLineColLoc",
+    "callsite": "CallSiteLoc",
+    "fused": "FusedLoc",
+}
+
+
+def location_kind(location: Any) -> str:
+    """Return `name`, `file`, `callsite` or `fused`, a location's kind; empty for any other.
+
+    Newer versions of jaxlib have a class for each kind. That of JAX 0.7.1 has one for all, which is
+    asked for its kind; to read what only another kind has ends the process there. The gate can go
+    with that version.
+    """
+    for kind, name in _LOCATIONS.items():
+        ask = getattr(location, f"is_a_{kind}", None)
+        if ask() if ask is not None else isinstance(location, getattr(ir, name)):
+            return kind
+    return ""
+
+
 def dense_elements(array: np.ndarray[Any, Any], element: Any) -> Any:
-    """The elements of a constant, in the current MLIR context.
+    """Return the elements of a constant, in the current MLIR context.
 
     With JAX 0.8 and older it takes eight bools as the bits of a byte, since then each as a byte
     (llvm/llvm-project, mlir/lib/Bindings/Python/IRAttributes.cpp). The gate can go with those.
@@ -230,7 +251,7 @@ def dense_elements(array: np.ndarray[Any, Any], element: Any) -> Any:
 
 
 def named_shardings(exported: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The `NamedSharding`s of an `Exported`'s arguments and results; None where it has none.
+    """Return the `NamedSharding`s of an `Exported`: of its arguments and of its results, or None.
 
     JAX since 0.9 keeps them in private fields (jax/_src/export/_export.py) and leaves the public
     `in_shardings_hlo` empty when it exports; the public `in_shardings_jax` asks for the mesh that
@@ -248,7 +269,7 @@ def named_shardings(exported: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def hlo_proto_of(sharding: Any, rank: int) -> bytes | None:
-    """The serialized `OpSharding` of a `jax.sharding.Sharding`; None where it has none.
+    """Return the serialized `OpSharding` of a `jax.sharding.Sharding`; None where it has none.
 
     Those that have no public form that tells it, `GSPMDSharding` and `PositionalSharding`, have it
     for the compiler (jax/_src/sharding.py). `PmapSharding` has none. The gate can go with the last
@@ -261,7 +282,7 @@ def hlo_proto_of(sharding: Any, rank: int) -> bytes | None:
 
 
 def logical_device_ids(sharding: Any) -> tuple[int, ...]:
-    """The order of the devices that a `NamedSharding` has besides its mesh's; mostly empty.
+    """Return the order of devices that a `NamedSharding` has besides its mesh's; mostly empty.
 
     JAX sets it where a module says so (jax/_src/named_sharding.py); no public name tells it.
     Without the gate there is none. It can go when JAX drops it.
@@ -270,7 +291,7 @@ def logical_device_ids(sharding: Any) -> tuple[int, ...]:
 
 
 def make_gspmd_sharding(devices: Any, proto: bytes, memory: str | None) -> Any:
-    """A `GSPMDSharding` of devices and a serialized `OpSharding`.
+    """Return the `GSPMDSharding` of devices and a serialized `OpSharding`.
 
     The class was `jax.sharding.GSPMDSharding` until JAX made it private, and the messages always
     were so (jax/_src/sharding_impls.py, jax/_src/lib/xla_client.py). The gate can go when JAX has
@@ -286,8 +307,19 @@ def make_gspmd_sharding(devices: Any, proto: bytes, memory: str | None) -> Any:
         return GSPMDSharding(devices, sharding, memory_kind=memory)
 
 
+def deserialization_fault(error: Exception) -> str:
+    """Return `class` or `version`, what `jax.export.deserialize` lacks; empty for damaged data.
+
+    All of it is a ValueError or a KeyError, whose text alone tells one from the other
+    (jax/_src/export/serialization.py). Without the gate all data is damaged that cannot be read. It
+    can go when JAX has classes for these errors.
+    """
+    faults = {"unregistered": "class", "serialization version": "version", "unsupported version": "version"}
+    return next((fault for text, fault in faults.items() if text in str(error)), "")
+
+
 def serialized_dimensions(data: bytes) -> Iterator[str]:
-    """The dimensions of all arguments and results in a serialized `Exported`, as they are written.
+    """Return the dimensions of all arguments and results in a serialized `Exported`, as text.
 
     JAX has no public way to look at one before it is read
     (jax/_src/export/serialization_generated.py has the fields; a version without some of them has

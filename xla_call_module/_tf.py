@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,8 +21,10 @@ __all__ = [
     "device_query",
     "eager_call_module",
     "flags_in_force",
+    "foreign_platform",
     "graph_operation_maker",
     "imported_release",
+    "is_refinement_failure",
     "recording_query",
     "register_function",
     "stop_recording",
@@ -45,7 +48,7 @@ def register_function(definition: Any) -> None:
 
 
 def eager_call_module() -> Callable[..., Any]:
-    """The eager endpoint of the op.
+    """Return the eager endpoint of the op.
 
     `tf.raw_ops.XlaCallModule` is missing from every wheel, because the op's registration is hidden
     from the public API (tensorflow/core/api_def/base_api/api_def_XlaCallModule.pbtxt, "visibility:
@@ -102,8 +105,34 @@ def flags_in_force() -> XlaFlags:
     return flags
 
 
+_PLATFORM_REFUSAL = re.compile(
+    r"The current platform (\S+) is not among the platforms required by the module"
+)
+
+
+def foreign_platform(error: Exception) -> tuple[str, str] | None:
+    """Return what the op says of a device that it refuses, and JAX's name of the platform there.
+
+    It is None for any other error. All that the op cannot find is a NotFoundError, and only the
+    text tells what that is (tensorflow/compiler/tf2xla/kernels/xla_call_module_loader.cc). Without
+    the gate the user gets TensorFlow's message. It can go when the error says the platform.
+    """
+    refusal = _PLATFORM_REFUSAL.search(str(error))
+    return None if refusal is None else (refusal[0], refusal[1].lower())
+
+
+def is_refinement_failure(error: Exception) -> bool:
+    """Return whether the op refuses the shapes of its operands.
+
+    All arguments that it refuses are an InvalidArgumentError, and only the text tells more
+    (tensorflow/compiler/tf2xla/kernels/xla_call_module_loader.cc, `RefineDynamicShapes`). Without
+    the gate the user gets TensorFlow's message. It can go when the error says what is wrong.
+    """
+    return "Module shape refinement failed" in str(error)
+
+
 def device_query() -> Callable[[], str | None]:
-    """A function that says which device `tf.device` asks for here; None or empty for none.
+    """Return a function that says which device `tf.device` asks for here; None or empty for none.
 
     No public one tells it in eager mode without making a tensor, at the cost of a whole call
     (tensorflow/python/eager/context.py). Without the gate no device is ever asked for.
@@ -116,7 +145,7 @@ def device_query() -> Callable[[], str | None]:
 
 
 def recording_query() -> Callable[[], bool]:
-    """A function that says whether a gradient tape may be watching.
+    """Return a function that says whether a gradient tape may be watching.
 
     `tf.custom_gradient` costs several times the op itself, so in eager mode it is only entered when
     it is of use; TensorFlow's own operations ask the same before they record
@@ -130,7 +159,7 @@ def recording_query() -> Callable[[], bool]:
 
 
 def stop_recording() -> AbstractContextManager[None]:
-    """A context in which no tape and no forward accumulator records what is run.
+    """Return a context in which no tape and no forward accumulator records what is run.
 
     The op has no gradient of its own; the one of the call is recorded around it. A tape tolerates
     the op inside, an accumulator differentiates it at once and fails. TensorFlow's own functions

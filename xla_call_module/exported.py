@@ -13,6 +13,7 @@ from typing import Any
 import jax
 from jax import export, tree_util
 
+from xla_call_module._jax import deserialization_fault
 from xla_call_module.analyses.custom_calls import check_custom_calls, refuse_callbacks
 from xla_call_module.analyses.operations import check_operations
 from xla_call_module.analyses.readable import is_plain
@@ -336,22 +337,22 @@ def _deserialize(call: CallModule) -> export.Exported:
     except FormatError:
         raise
     except _DAMAGED as error:
-        message = str(error)
-        if "unregistered" in message:
+        fault = deserialization_fault(error)
+        if fault == "class":
             raise StructureError(
                 f"The arguments or results of {call.name} have a pytree type that is not "
-                f"registered for serialization in this process: {message}. To do: import the "
+                f"registered for serialization in this process: {error}. To do: import the "
                 "module that registers it, or call jax.export."
                 "register_pytree_node_serialization or register_namedtuple_serialization as when "
                 "the file was written."
             ) from error
-        if "serialization version" in message:
+        if fault == "version":
             raise VersionError(
-                f"{call.name} was written by another version of JAX: {message}. To do: take a "
+                f"{call.name} was written by another version of JAX: {error}. To do: take a "
                 "JAX that is at least as new as the one that wrote the file."
             ) from error
         raise FormatError(
-            f"The Exported that {call.name} carries is damaged: {type(error).__name__}: {message}"
+            f"The Exported that {call.name} carries is damaged: {type(error).__name__}: {error}"
         ) from error
 
 

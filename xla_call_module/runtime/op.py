@@ -13,7 +13,9 @@ from xla_call_module._tf import (
     device_query,
     eager_call_module,
     flags_in_force,
+    foreign_platform,
     graph_operation_maker,
+    is_refinement_failure,
     register_function,
 )
 from xla_call_module.analyses.several_devices import check_one_device
@@ -32,10 +34,6 @@ __all__ = ["Op"]
 _GPU = "rocm" if tf.test.is_built_with_rocm() else "cuda"
 # What runs on TensorFlow's kinds of device; on any other, TensorFlow decides.
 _PLATFORM_OF_DEVICE = {"CPU": "cpu", "GPU": _GPU, "TPU": "tpu"}
-_WRONG_SHAPES = "Module shape refinement failed"
-_REFUSAL = re.compile(
-    r"The current platform (\S+) is not among the platforms required by the module"
-)
 
 
 class Op:
@@ -102,9 +100,9 @@ class Op:
             results = self._endpoint(list(operands), **self._attributes)
         except tf.errors.NotFoundError as error:
             # Device or flags were not what they seemed to be.
-            if (refusal := _REFUSAL.search(str(error))) is not None:
-                found = f"TensorFlow says: {refusal[0]}"
-                raise self._refuse(found, refusal[1].lower()) from error
+            if (refusal := foreign_platform(error)) is not None:
+                said, platform = refusal
+                raise self._refuse(f"TensorFlow says: {said}", platform) from error
             raise
         except tf.errors.InvalidArgumentError as error:
             self._refuse_shapes(operands, error)
@@ -227,7 +225,7 @@ class Op:
 
     def _refuse_shapes(self, operands: Sequence[tf.Tensor], error: Exception) -> None:
         """Say what TensorFlow's message does not where the shapes of arguments are wrong."""
-        if _WRONG_SHAPES in str(error) and SHAPE_ASSERTIONS not in self.disabled_checks:
+        if is_refinement_failure(error) and SHAPE_ASSERTIONS not in self.disabled_checks:
             self._guard.refuse([tensor.shape.as_list() for tensor in operands])
 
     def _show_sharding(self, tensor: tf.Tensor, spec: TensorSpec) -> tf.Tensor:

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from xla_call_module._jax import ir
+from xla_call_module._jax import ir, stablehlo
 
-__all__ = ["Attributes", "dictionary", "read_changes", "write_changes"]
+__all__ = [
+    "Attributes",
+    "callee_of",
+    "comparison_direction",
+    "dictionary",
+    "read_changes",
+    "symbol_name",
+    "value_attributes",
+    "write_changes",
+]
 
 # What was done to a module, in words. MLIR keeps attributes of dialects that it does not know, such
 # as `jax.uses_shape_polymorphism`.
 _CHANGES = "jax_tf_bridge.changes"
+_GATHER = ("dimension_numbers", stablehlo.GatherDimensionNumbers)
+_DIMENSION_NUMBERS: Mapping[str, tuple[str, Any]] = {
+    "stablehlo.dot_general": ("dot_dimension_numbers", stablehlo.DotDimensionNumbers),
+    "stablehlo.dynamic_gather": _GATHER,
+    "stablehlo.gather": _GATHER,
+    "stablehlo.scatter": ("scatter_dimension_numbers", stablehlo.ScatterDimensionNumbers),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,36 +44,61 @@ class Attributes:
     raw: Any
 
     def has(self, name: str) -> bool:
-        """Whether there is an attribute of this name."""
+        """Return whether there is an attribute of this name."""
         return name in self.raw.attributes
 
     def text(self, name: str) -> str:
-        """An attribute as MLIR prints it, a string without its quotes; empty if it is missing."""
+        """Return an attribute as MLIR prints it, a string without its quotes; empty if it is missing."""
         return str(self.raw.attributes[name]).strip('"') if self.has(name) else ""
 
     def integer(self, name: str, default: int = 0) -> int:
-        """An attribute such as `1 : i64`."""
+        """Return an attribute such as `1 : i64`."""
         return int(self.raw.attributes[name].value) if self.has(name) else default
 
     def flag(self, name: str) -> bool:
-        """An attribute `true` or `false`; false if it is missing."""
+        """Return an attribute `true` or `false`; false if it is missing."""
         return self.text(name).startswith("true")
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """An attribute such as `array<i64: 0, 1>`; empty if it is missing."""
+        """Return an attribute such as `array<i64: 0, 1>`; empty if it is missing."""
         return tuple(map(int, self.raw.attributes[name])) if self.has(name) else ()
 
     def matrix(self, name: str) -> np.ndarray[Any, Any] | None:
-        """An attribute of dense integers, such as a convolution's padding; None if missing."""
+        """Return an attribute of dense integers, such as a convolution's padding; None if missing."""
         return np.asarray(self.raw.attributes[name]) if self.has(name) else None
 
-    def fields(self, name: str) -> dict[str, tuple[int, ...]]:
-        """The numbers in an attribute such as `#stablehlo.dot<lhs_batching_dimensions = [0]>`."""
-        found = re.findall(r"(\w+) = (?:\[([-\d, ]*)\]|(-?\d+))", self.text(name))
-        return {
-            key: tuple(map(int, re.findall(r"-?\d+", several or one)))
-            for key, several, one in found
-        }
+    def dimension_numbers(self) -> Any:
+        """Return the dimension numbers of a dot, a gather or a scatter, as jaxlib has them."""
+        name, class_of = _DIMENSION_NUMBERS[self.raw.name]
+        return class_of(self.raw.attributes[name])
+
+
+def symbol_name(operation: Any) -> str:
+    """Return the name of a function, a module or another operation that others name."""
+    return str(ir.StringAttr(operation.attributes["sym_name"]).value)
+
+
+def callee_of(call: Any) -> str:
+    """Return the name of the function that a `func.call` calls."""
+    return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
+
+
+def comparison_direction(comparison: Any) -> str:
+    """Return `EQ`, `NE`, `GE`, `GT`, `LE` or `LT`, what a `stablehlo.compare` asks."""
+    direction: Any = stablehlo.ComparisonDirectionAttr(comparison.attributes["comparison_direction"])
+    return str(direction.value)
+
+
+def value_attributes(function: Any, key: str) -> list[dict[str, Any]]:
+    """Return the attributes of each argument or result of a function.
+
+    Args:
+        function: the function, such as `find_main` returns.
+        key: `arg_attrs` or `res_attrs`.
+    """
+    if key in function.attributes:
+        return list(map(dictionary, function.attributes[key]))
+    return [{} for _ in (function.type.inputs if key == "arg_attrs" else function.type.results)]
 
 
 def dictionary(attribute: Any) -> dict[str, Any]:

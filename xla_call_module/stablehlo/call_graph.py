@@ -1,4 +1,4 @@
-"""Which functions of a module call which, and how much they are once their calls are written out.
+"""The call graph of a module's functions, and their size once their calls are written out.
 
 XLA writes out every call, and so does whoever walks a module as one function. Functions that call
 themselves, which StableHLO has none of, would take for ever, and a few that each call the one
@@ -7,7 +7,6 @@ before twice nearly so.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,10 +14,15 @@ from typing import Any
 from xla_call_module._jax import ir
 from xla_call_module.errors import StructureError
 
-__all__ = ["REFERENCES", "check_calls", "named_by"]
+__all__ = ["COMPOSITE", "REFERENCES", "check_calls", "named_by"]
 
-# Attributes that name functions of the module.
-REFERENCES = ("callee", "decomposition", "called_computations")
+COMPOSITE = "stablehlo.composite"
+# The attribute by which an operation names functions of the module; of a custom call it is a list.
+REFERENCES: Mapping[str, str] = {
+    "func.call": "callee",
+    COMPOSITE: "decomposition",
+    "stablehlo.custom_call": "called_computations",
+}
 # How deep calls are in calls, since each takes some frames of Python's stack: JAX has tens of them.
 MAX_DEPTH = 100
 # How many operations a module may have when its calls are written out: so many times as many as it
@@ -26,9 +30,6 @@ MAX_DEPTH = 100
 MAX_GROWTH = 100
 MAX_WRITTEN_OUT = 100_000
 
-_CALLS = ("func.call", "stablehlo.composite", "stablehlo.custom_call")
-# Names of functions in an attribute, such as `[@f, @"g h"]`.
-_SYMBOL = re.compile(r'@(?:"([^"]+)"|([\w.$-]+))')
 _Graph = Mapping[str, Counter[str]]
 
 
@@ -67,15 +68,14 @@ def check_calls(functions: Mapping[str, Any]) -> None:
 
 
 def _measure(function: Any, known: Mapping[str, Any]) -> tuple[int, Counter[str]]:
-    """How many operations a function has, and how often it names each other one."""
+    """Return the number of operations of a function, and how often it names each other one."""
     count = 0
     calls: Counter[str] = Counter()
 
     def visit(operation: Any) -> Any:
         nonlocal count
         count += 1
-        if operation.name in _CALLS:
-            calls.update(name for name in named_by(operation) if name in known)
+        calls.update(name for name in named_by(operation) if name in known)
         return ir.WalkResult.ADVANCE
 
     function.operation.walk(visit)
@@ -83,15 +83,16 @@ def _measure(function: Any, known: Mapping[str, Any]) -> tuple[int, Counter[str]
 
 
 def named_by(operation: Any) -> Iterator[str]:
-    """The functions that an operation calls, or says that it is made of."""
-    for name in REFERENCES:
-        if name in operation.attributes:
-            found = _SYMBOL.findall(str(operation.attributes[name]))
-            yield from (quoted or plain for quoted, plain in found)
+    """Return the functions that an operation calls, or says that it is made of."""
+    key = REFERENCES.get(operation.name)
+    if key is not None and key in operation.attributes:
+        named = operation.attributes[key]
+        for symbol in ir.ArrayAttr(named) if key == "called_computations" else (named,):
+            yield ir.FlatSymbolRefAttr(symbol).value
 
 
 def _callees_first(graph: _Graph) -> Iterator[str]:
-    """The functions, each behind those that it calls.
+    """Return the functions, each behind those that it calls.
 
     Raises:
         StructureError: one calls itself.

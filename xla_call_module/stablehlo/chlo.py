@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from xla_call_module._jax import PassManager, ir, register_stablehlo_passes
+from xla_call_module._jax import ir, register_stablehlo_passes
 from xla_call_module.stablehlo.modules import walk
+from xla_call_module.stablehlo.rewriting import run_passes
 
 __all__ = ["define_chlo"]
 
-_DEFINE = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
+_DEFINE = "func.func(chlo-legalize-to-stablehlo)"
 # Takes what is done on a condition out of it, where the condition is known to hold.
-_ASSUME = "builtin.module(func.func(canonicalize))"
+_ASSUME = "func.func(canonicalize)"
 # Of `shape.shape_of`, which takes the place of dimensions that are symbols.
-_DEFINE_SHAPES = "builtin.module(func.func(shape-legalize-to-stablehlo))"
+_DEFINE_SHAPES = "func.func(shape-legalize-to-stablehlo)"
 _IS_REVERSE = "is_reverse"
 
 
@@ -32,10 +33,10 @@ def define_chlo(module: Any) -> None:
             _turn(operation)
     register_stablehlo_passes()
     with module.context:
-        PassManager.parse(_DEFINE).run(module.operation)
+        run_passes(module, _DEFINE)
         if any(operation.name == "shape.assuming" for operation in walk(module)):
-            PassManager.parse(_ASSUME).run(module.operation)
-        PassManager.parse(_DEFINE_SHAPES).run(module.operation)
+            run_passes(module, _ASSUME)
+        run_passes(module, _DEFINE_SHAPES)
 
 
 def _turn(scan: Any) -> None:
@@ -56,7 +57,7 @@ def _turn(scan: Any) -> None:
 
 
 def _reversed(scan: Any, value: Any, place: Any) -> Any:
-    """A value of a scan in the opposite order along its dimension."""
+    """Return a value of a scan in the opposite order along its dimension."""
     with scan.context, scan.location:
         axes = ir.DenseI64ArrayAttr.get([ir.IntegerAttr(scan.attributes["dimension"]).value])
         made = ir.Operation.create(

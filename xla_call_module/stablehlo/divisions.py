@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from xla_call_module._jax import ir
+from xla_call_module._jax import ir, stablehlo
 from xla_call_module.stablehlo.modules import walk
+from xla_call_module.stablehlo.rewriting import replace_operation
 
 __all__ = ["guard_divisions"]
 
@@ -19,8 +20,7 @@ _DIVISIONS = frozenset({"stablehlo.divide", "stablehlo.remainder"})
 
 def guard_divisions(module: Any) -> None:
     """Have integer divisions, in place, divide by one instead of zero, and choose XLA's result."""
-    found = [op.operation for op in walk(module) if _may_divide_by_zero(op.operation)]
-    for operation in found:
+    for operation in [op for op in walk(module) if _may_divide_by_zero(op)]:
         with ir.InsertionPoint(operation), operation.location:
             _guard(operation)
 
@@ -44,29 +44,14 @@ def _is_constant_without_zeros(value: Any) -> bool:
 
 def _guard(operation: Any) -> None:
     dividend, divisor = operation.operands
-    kind = divisor.type
-    truths = ir.RankedTensorType.get(
-        ir.RankedTensorType(kind).shape, ir.IntegerType.get_signless(1)
-    )
-
-    def make(name: str, result: Any, *operands: Any, **attributes: Any) -> Any:
-        created = ir.Operation.create(
-            name, results=[result], operands=list(operands), attributes=attributes
-        )
-        return created.results[0]
-
-    def equal(left: Any, right: Any) -> Any:
-        direction = ir.Attribute.parse("#stablehlo<comparison_direction EQ>")
-        return make("stablehlo.compare", truths, left, right, comparison_direction=direction)
-
+    equal = stablehlo.ComparisonDirectionAttr.get("EQ")
     # A constant would need a shape that is known.
-    zero = make("stablehlo.subtract", kind, divisor, divisor)
-    one = make("stablehlo.convert", kind, equal(divisor, divisor))
-    is_zero = equal(divisor, zero)
-    other = make("stablehlo.select", kind, is_zero, one, divisor)
-    divided = make(operation.name, kind, dividend, other)
-    is_quotient = operation.name == "stablehlo.divide"
-    instead = make("stablehlo.subtract", kind, zero, one) if is_quotient else dividend
-    chosen = make("stablehlo.select", kind, is_zero, instead, divided)
-    operation.results[0].replace_all_uses_with(chosen)
-    operation.erase()
+    zero = stablehlo.subtract(divisor, divisor)
+    one = stablehlo.convert(divisor.type, stablehlo.compare(divisor, divisor, equal))
+    is_zero = stablehlo.compare(divisor, zero, equal)
+    other = stablehlo.select(is_zero, one, divisor)
+    if operation.name == "stablehlo.divide":
+        divided, instead = stablehlo.divide(dividend, other), stablehlo.subtract(zero, one)
+    else:
+        divided, instead = stablehlo.remainder(dividend, other), dividend
+    replace_operation(operation, [stablehlo.select(is_zero, instead, divided)])

@@ -1,6 +1,11 @@
-"""Functions of a module written out where they are called.
+"""Functions of a module written out where they are called, and composites as calls of these.
 
-MLIR's own pass does it in contexts with an extension that those of JAX do not have.
+MLIR's own pass writes calls out in contexts with an extension that those of JAX do not have.
+
+A composite is an operation that carries its own definition as a function of the module. A consumer
+that knows it may take its own way to compute it, any other calls the definition
+(https://openxla.org/stablehlo/spec#composite). TensorFlow does not refine the shapes in the
+definitions, so with symbolic dimensions a composite fails when it runs.
 """
 
 from __future__ import annotations
@@ -8,13 +13,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xla_call_module._jax import PassManager, ir
-from xla_call_module.stablehlo.call_graph import check_calls
+from xla_call_module._jax import func, ir
+from xla_call_module.stablehlo.attributes import callee_of
+from xla_call_module.stablehlo.call_graph import COMPOSITE, check_calls
 from xla_call_module.stablehlo.modules import functions_of, walk
+from xla_call_module.stablehlo.rewriting import replace_operation, rewire, run_passes
 
-__all__ = ["inline_calls", "rewire"]
+__all__ = ["call_definitions", "inline_calls"]
 
-_CALL = "func.call"
+
+def call_definitions(module: Any) -> None:
+    """Replace each composite of a parsed module, in place, by a call of its definition."""
+    for composite in [op for op in walk(module) if op.name == COMPOSITE]:
+        with composite.context, composite.location, ir.InsertionPoint(composite):
+            types = [result.type for result in composite.results]
+            definition = composite.attributes["decomposition"]
+            call = func.CallOp(types, definition, list(composite.operands))
+        replace_operation(composite, call.results)
 
 
 def inline_calls(module: Any) -> None:
@@ -28,7 +43,7 @@ def inline_calls(module: Any) -> None:
     done: set[str] = set()
     for name in functions:
         _inline_into(name, functions, done)
-    PassManager.parse("builtin.module(symbol-dce)").run(module.operation)
+    run_passes(module, "symbol-dce")
 
 
 def _inline_into(name: str, functions: Mapping[str, Any], done: set[str]) -> None:
@@ -40,8 +55,8 @@ def _inline_into(name: str, functions: Mapping[str, Any], done: set[str]) -> Non
     if name in done:
         return
     done.add(name)
-    for call in [op for op in walk(functions[name]) if op.name == _CALL]:
-        callee = str(call.attributes["callee"]).strip('@"')
+    for call in [op for op in walk(functions[name]) if op.name == "func.call"]:
+        callee = callee_of(call)
         _inline_into(callee, functions, done)
         _write_out(call, functions[callee])
 
@@ -54,17 +69,4 @@ def _write_out(call: Any, callee: Any) -> None:
         copied = operation.clone(ip=ir.InsertionPoint(call)).operation
         rewire(copied, values)
         values.update(zip(operation.results, copied.results, strict=True))
-    for old, new in zip(call.results, last.operands, strict=True):
-        old.replace_all_uses_with(values[new])
-    call.erase()
-
-
-def rewire(operation: Any, values: Mapping[Any, Any]) -> None:
-    """Make an operation, and those in its regions, take new values for old ones."""
-    for index, operand in enumerate(operation.operands):
-        if operand in values:
-            operation.operands[index] = values[operand]
-    for region in operation.regions:
-        for block in region:
-            for inner in block:
-                rewire(inner.operation, values)
+    replace_operation(call, [values[operand] for operand in last.operands])

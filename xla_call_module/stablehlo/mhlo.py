@@ -13,8 +13,10 @@ from typing import Any
 
 from xla_call_module._jax import func, ir
 from xla_call_module.stablehlo.chlo import define_chlo
-from xla_call_module.stablehlo.composites import COMPOSITE
+from xla_call_module.stablehlo.attributes import dictionary
+from xla_call_module.stablehlo.call_graph import COMPOSITE
 from xla_call_module.stablehlo.modules import custom_call_target, walk
+from xla_call_module.stablehlo.rewriting import new_function, replace_operation
 from xla_call_module.versions import Feature
 
 __all__ = [
@@ -34,8 +36,6 @@ _UNARY = frozenset(_FEATURES) - {Feature.MHLO_TOPK.value}
 
 def feature_of_call(operation: Any) -> Feature | None:
     """Return what a release runs or not of a custom call of MHLO; None for other operations."""
-    if operation.name != "stablehlo.custom_call":
-        return None
     target = custom_call_target(operation)
     if not target.startswith(_PREFIX):
         return None
@@ -44,9 +44,7 @@ def feature_of_call(operation: Any) -> Feature | None:
 
 def to_custom_calls(module: Any) -> None:
     """Replace, in place, operations of MHLO's own by custom calls, as a file has them."""
-    for operation in [found.operation for found in walk(module)]:
-        if operation.name not in _UNARY:
-            continue
+    for operation in [op for op in walk(module) if op.name in _UNARY]:
         with operation.context, operation.location, ir.InsertionPoint(operation):
             call = ir.Operation.create(
                 "stablehlo.custom_call",
@@ -54,7 +52,7 @@ def to_custom_calls(module: Any) -> None:
                 operands=list(operation.operands),
                 attributes={"call_target_name": ir.StringAttr.get(operation.name)},
             )
-        _replace(operation, call)
+        replace_operation(operation, call.results)
 
 
 def is_expandable(operation: Any, features: Container[Feature]) -> bool:
@@ -68,7 +66,7 @@ def expand_custom_calls(module: Any, features: Container[Feature]) -> None:
     for call in calls:
         with call.context, call.location, ir.InsertionPoint(call):
             made = _to_chlo(call, call.operands)
-        _replace(call, made)
+        replace_operation(call, made.results)
     _define(module, calls)
 
 
@@ -82,7 +80,7 @@ def compose_custom_calls(module: Any) -> None:
     for number, call in enumerate(calls):
         with call.context, call.location:
             made = _to_composite(module, call, f"mhlo.{number}")
-        _replace(call, made)
+        replace_operation(call, made.results)
     _define(module, calls)
 
 
@@ -93,22 +91,20 @@ def _define(module: Any, calls: Sequence[Any]) -> None:
 
 
 def _is_known(call: Any) -> bool:
-    target = custom_call_target(call)
-    if "mhlo.attributes" not in call.attributes:
-        return target in _FEATURES
-    smallest = "largest = false" in str(call.attributes["mhlo.attributes"])
-    return target in _FEATURES and not smallest
+    """Return whether a call has an equivalent in CHLO, whose `top_k` takes the largest ones."""
+    options = {}
+    if "mhlo.attributes" in call.attributes:
+        options = dictionary(call.attributes["mhlo.attributes"])
+    largest = ir.BoolAttr(options["largest"]).value if "largest" in options else True
+    return custom_call_target(call) in _FEATURES and largest
 
 
 def _to_composite(module: Any, call: Any, symbol: str) -> Any:
-    """A composite before a call, and its definition, a function of that name."""
-    name, attributes = _named(call)
+    """Put a composite before a call, and its definition, a function of that name, into the module."""
+    name, attributes = _equivalent(call)
     takes = [operand.type for operand in call.operands]
     gives = [result.type for result in call.results]
-    new: Any = func.FuncOp  # its stub is that of the class that it extends
-    start = ir.InsertionPoint.at_block_begin(module.body)
-    kind = ir.FunctionType.get(takes, gives)
-    definition = new(symbol, kind, visibility="private", ip=start)
+    definition = new_function(module, symbol, takes, gives, visibility="private")
     with ir.InsertionPoint(definition.add_entry_block()):
         func.ReturnOp(list(_to_chlo(call, definition.arguments).results))
     said = {
@@ -124,7 +120,7 @@ def _to_composite(module: Any, call: Any, symbol: str) -> Any:
 
 def _to_chlo(call: Any, operands: Sequence[Any]) -> Any:
     """Return the equivalent of a call, put where operations are inserted."""
-    name, attributes = _named(call)
+    name, attributes = _equivalent(call)
     return ir.Operation.create(
         name,
         results=[result.type for result in call.results],
@@ -133,15 +129,9 @@ def _to_chlo(call: Any, operands: Sequence[Any]) -> Any:
     )
 
 
-def _named(call: Any) -> tuple[str, dict[str, Any]]:
-    """The operation of CHLO that stands for a call, and its attributes."""
+def _equivalent(call: Any) -> tuple[str, dict[str, Any]]:
+    """Return the operation of CHLO that stands for a call, and its attributes."""
     name = custom_call_target(call).removeprefix(_PREFIX)
     if name == "topk":
         return "chlo.top_k", {"k": ir.DictAttr(call.attributes["mhlo.attributes"])["k"]}
     return f"chlo.{name}", {}
-
-
-def _replace(call: Any, made: Any) -> None:
-    for old, new in zip(call.results, made.results, strict=True):
-        old.replace_all_uses_with(new)
-    call.erase()

@@ -1,11 +1,11 @@
-"""StableHLO portable artifacts: what a module's `main` takes and which targets it calls."""
+"""StableHLO portable artifacts, parsed: the functions of a module, and what its `main` takes."""
 
 from __future__ import annotations
 
 import functools
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,14 @@ from xla_call_module._jax import (
 )
 from xla_call_module.call import read_artifact_version
 from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.stablehlo.attributes import (
+    callee_of,
+    dictionary,
+    symbol_name,
+    value_attributes,
+)
 from xla_call_module.stablehlo.call_graph import check_calls
+from xla_call_module.stablehlo.source_locations import argument_name
 from xla_call_module.versions import StablehloVersion
 
 __all__ = [
@@ -27,8 +34,6 @@ __all__ = [
     "TensorType",
     "custom_call_target",
     "custom_call_targets",
-    "describe_location",
-    "describe_primitive",
     "find_main",
     "first_line",
     "functions_of",
@@ -49,7 +54,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """One argument or result of `main`: the shape with None for `?`, the element type's text."""
+    """The type of an argument or result.
+
+    Attributes:
+        shape: the size of each dimension; None for `?`.
+        element: the element type as StableHLO writes it, such as `bf16`.
+    """
 
     shape: tuple[int | None, ...]
     element: str
@@ -65,9 +75,9 @@ class Main:
     """The public function of a module.
 
     Attributes:
-        args: types of the array arguments, without the platform index.
-        names: what the Python function calls each of them, from the source locations; or empty.
-        results: types of the results.
+        args: the types of the array arguments, without the platform index.
+        names: the names that the Python function has for them, from the source locations; or empty.
+        results: the types of the results.
         zeros: for each result whether it is a constant zero, broadcast or reshaped at most.
         has_platform_index: whether argument 0 is the platform index.
     """
@@ -81,7 +91,7 @@ class Main:
 
 @contextmanager
 def open_module(artifact: bytes) -> Iterator[Any]:
-    """The parsed MLIR module, for as long as its context lasts.
+    """Return the parsed MLIR module, for as long as its context lasts.
 
     Raises:
         FormatError: the bytes are damaged, or newer than this jaxlib reads.
@@ -92,7 +102,7 @@ def open_module(artifact: bytes) -> Iterator[Any]:
 
 @contextmanager
 def open_context(size: int) -> Iterator[None]:
-    """The current MLIR context, for modules of some bytes."""
+    """Make an MLIR context the current one, for modules of some bytes."""
     survive_forks()
     with _contexts().take(size):
         yield
@@ -114,7 +124,7 @@ class _Contexts:
         self._uses = 0
 
     def take(self, size: int) -> Any:
-        """A context for a module of some bytes."""
+        """Return a context for a module of some bytes."""
         if size >= self._LARGE or threading.current_thread() is not threading.main_thread():
             return make_ir_context()
         if self._context is None or self._uses >= self._USES:
@@ -129,7 +139,7 @@ def _contexts() -> _Contexts:
 
 
 def parse_module(artifact: bytes) -> Any:
-    """The parsed MLIR module, in the context that is entered.
+    """Return the parsed MLIR module, in the context that is entered.
 
     Raises:
         FormatError: the bytes are damaged, or newer than this jaxlib reads.
@@ -145,11 +155,11 @@ def parse_module(artifact: bytes) -> Any:
 
 
 def serialize_module(module: Any, version: StablehloVersion, *, mixed: bool = False) -> bytes:
-    """The portable artifact of a parsed module.
+    """Return the portable artifact of a parsed module.
 
     Args:
-        module: any.
-        version: of StableHLO.
+        module: the parsed module.
+        version: the version of StableHLO.
         mixed: whether Shardy's operations stay, as in what JAX exports; otherwise they become
             StableHLO's attributes.
 
@@ -160,13 +170,13 @@ def serialize_module(module: Any, version: StablehloVersion, *, mixed: bool = Fa
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an MLIR error with content, without a full stop at its end."""
+    """Return the first line of an MLIR error that has content, without a full stop at its end."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line.removesuffix(".") for line in lines if line), "no message")
 
 
 def read_main(module: Any) -> Main:
-    """The signature of a parsed module's `main`.
+    """Return the signature of a parsed module's `main`.
 
     Raises:
         StructureError: there is no `main`, it takes something that is no tensor, or functions call
@@ -176,20 +186,28 @@ def read_main(module: Any) -> Main:
     check_calls(functions)
     returned: dict[str, list[Any]] = {}
     arguments = list(main.regions[0].blocks[0].arguments)
-    attributes = list(main.attributes["arg_attrs"]) if "arg_attrs" in main.attributes else []
-    has_platform_index = bool(attributes) and "_platform_index" in str(attributes[0])
+    has_platform_index = any(map(_is_platform_index, value_attributes(main, "arg_attrs")[:1]))
     arguments = arguments[int(has_platform_index) :]
     return Main(
         args=tuple(tensor_type(str(argument.type)) for argument in arguments),
-        names=tuple(_argument_name(argument, functions) for argument in arguments),
+        names=tuple(argument_name(argument, functions) for argument in arguments),
         results=tuple(tensor_type(str(result)) for result in main.type.results),
         zeros=tuple(_is_zero(value, functions, returned) for value in _returned(main)),
         has_platform_index=has_platform_index,
     )
 
 
+def _is_platform_index(attributes: Mapping[str, Any]) -> bool:
+    """Return whether an argument with these attributes is the index of the platform.
+
+    https://docs.jax.dev/en/latest/export/export.html#module-calling-convention
+    """
+    constant = attributes.get("jax.global_constant")
+    return constant is not None and ir.StringAttr(constant).value == "_platform_index"
+
+
 def find_main(module: Any) -> Any:
-    """The public function of a parsed module.
+    """Return the public function of a parsed module.
 
     Raises:
         StructureError: there is none.
@@ -201,32 +219,20 @@ def find_main(module: Any) -> Any:
 
 
 def is_shape_assertion(operation: Any) -> bool:
-    """Whether an operation is a call by which JAX asserts something of sizes."""
+    """Return whether an operation is a call by which JAX asserts something of sizes."""
     return custom_call_target(operation) == "shape_assertion"
 
 
 def custom_call_target(operation: Any) -> str:
-    """The target of a `stablehlo.custom_call`; empty for any other operation."""
+    """Return the target of a `stablehlo.custom_call`; empty for any other operation."""
     if operation.name != "stablehlo.custom_call":
         return ""
-    return str(operation.attributes["call_target_name"]).strip('"')
+    return str(ir.StringAttr(operation.attributes["call_target_name"]).value)
 
 
 def custom_call_targets(operations: Iterable[Any]) -> list[str]:
-    """The targets of the custom calls among operations, in their order."""
+    """Return the targets of the custom calls among operations, in their order."""
     return [target for op in operations if (target := custom_call_target(op))]
-
-
-def describe_primitive(operation: Any) -> str:
-    """The last part of the scope in an operation's location, such as `jit(f)/jit(g)/cholesky`.
-
-    In what JAX lowers once and calls from many places it is all that there is, `cholesky`, or has
-    one of those places behind it. A name in front of a file's is that of a Python function.
-    """
-    found = re.match(
-        r'loc\("(?:[^"]*/(\w+)"|(\w+)"(?:\)$|\((?!"[^"]*":\d)))', str(operation.location)
-    )
-    return (found[1] or found[2]) if found else ""
 
 
 # Operations of which the result is zero where operand 0 is.
@@ -237,13 +243,13 @@ _KEEP_ZERO = frozenset({
 
 
 def _is_zero(value: Any, functions: dict[str, Any], returned: dict[str, list[Any]]) -> bool:
-    """Whether a value is a constant zero; what functions return is kept in `returned`."""
+    """Return whether a value is a constant zero; what functions return is kept in `returned`."""
     while True:
         owner = value.owner
         if not hasattr(owner, "name"):  # the block of which it is an argument
             return False
         if owner.name == "func.call":
-            name = str(owner.attributes["callee"]).strip('@"')
+            name = callee_of(owner)
             if name not in returned:
                 returned[name] = _returned(functions[name])
             value = returned[name][result_number(value)]
@@ -254,7 +260,7 @@ def _is_zero(value: Any, functions: dict[str, Any], returned: dict[str, list[Any
 
 
 def splat(constant: Any) -> str | None:
-    """The text of the one element that a `stablehlo.constant` repeats; None where it has several.
+    """Return the text of the one element that a `stablehlo.constant` repeats; None where it has several.
 
     It is taken from the printed operation, since jaxlib has no Python class for complex elements.
     """
@@ -264,7 +270,7 @@ def splat(constant: Any) -> str | None:
 
 
 def print_constant(constant: Any, **options: Any) -> str:
-    """The text of a `stablehlo.constant`, with options of MLIR's `get_asm`.
+    """Return the text of a `stablehlo.constant`, with options of MLIR's `get_asm`.
 
     A copy outside the module is printed: MLIR numbers all values of the function around what it
     prints, which takes far longer where that is large.
@@ -279,7 +285,7 @@ def _is_zero_splat(constant: Any) -> bool:
 
 
 def result_number(value: Any) -> int:
-    """Which of its operation's results a value is."""
+    """Return the position of a value among the results of its operation."""
     number: int = ir.OpResult(value).result_number
     return number
 
@@ -290,16 +296,12 @@ def _returned(function: Any) -> list[Any]:
 
 
 def functions_of(module: Any) -> dict[str, Any]:
-    """The functions of a parsed module by name."""
-    return {
-        str(op.attributes["sym_name"]).strip('"'): op
-        for op in module.body.operations
-        if op.operation.name == "func.func"
-    }
+    """Return the functions of a parsed module by name."""
+    return {symbol_name(op): op for op in module.body.operations if op.operation.name == "func.func"}
 
 
 def walk(module: Any) -> Iterator[Any]:
-    """Every operation of a parsed module or function, outer ones first."""
+    """Yield every operation of a parsed module or function, outer ones first."""
     pending = [module.operation]
     while pending:
         operation = pending.pop()
@@ -309,46 +311,11 @@ def walk(module: Any) -> Iterator[Any]:
             pending.extend(reversed(inner))
 
 
-def describe_location(operation: Any) -> str:
-    """Where an operation comes from: the innermost user frame, as `file.py:12`, or its scope.
-
-    What JAX lowers once and calls from many places, such as `jnp.linalg.cholesky`, has no frame of
-    its own; the function around it has that of its first call, or else that call has it.
-    """
-    place: Any = operation
-    seen: set[str] = set()
-    while place is not None:
-        function = ancestor = place
-        while ancestor is not None:
-            if (frame := re.search(r'"([^"]+)":(\d+):\d+', str(ancestor.location))) is not None:
-                return f"{frame[1]}:{frame[2]}"
-            if ancestor.name == "func.func":
-                function = ancestor
-            ancestor = ancestor.parent
-        place = _first_call(function, seen)
-    scope = re.search(r'loc\("([^"]*)"', str(operation.location))
-    return scope[1] if scope else "an unknown place"
-
-
-def _first_call(function: Any, seen: set[str]) -> Any:
-    """The first call of a function in its module; None where there is none, or it was `seen`."""
-    if function.name != "func.func":
-        return None
-    name = ir.StringAttr(function.attributes["sym_name"]).value
-    if name in seen:
-        return None
-    seen.add(name)
-    if name == "main":  # which nothing in the module calls
-        return None
-    calls = (op for op in walk(function.parent) if op.name == "func.call")
-    return next((op for op in calls if str(op.attributes["callee"]) == f"@{name}"), None)
-
-
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^,>]+>?)(?:, .*)?>")
 
 
 def tensor_type(text: str) -> TensorType:
-    """The value of a tensor type's text.
+    """Return the value of a tensor type's text, which may be kept when its MLIR context is gone.
 
     Raises:
         StructureError: it is the type of something else, such as a token.
@@ -361,28 +328,10 @@ def tensor_type(text: str) -> TensorType:
     return TensorType(dims, match[2])
 
 
-def _argument_name(argument: Any, functions: dict[str, Any]) -> str:
-    """The name in an argument's location, or in that of the function it is handed on to.
-
-    With symbolic shapes JAX wraps the lowered function in a new `main`, whose own arguments have
-    no locations.
-    """
-    if (own := re.match(r'loc\("([^"]*)"\)', str(argument.location))) is not None:
-        return own[1]
-    for use in argument.uses:
-        caller = use.owner
-        if caller.operation.name == "func.call":
-            callee = functions[str(caller.attributes["callee"]).strip('@"')]
-            inner = callee.regions[0].blocks[0].arguments[use.operand_number]
-            if (handed := re.match(r'loc\("([^"]*)"\)', str(inner.location))) is not None:
-                return handed[1]
-    return ""
-
-
 def uses_shardy(module: Any) -> bool:
-    """Whether a parsed module declares a Shardy mesh, as an operation or, serialized, as text."""
+    """Return whether a parsed module declares a mesh of Shardy's, as an operation or as text."""
     if any(op.operation.name == "sdy.mesh" for op in module.body.operations):
         return True
     attributes = module.operation.attributes
     name = "mhlo.frontend_attributes"
-    return name in attributes and "xla.sdy.meshes" in ir.DictAttr(attributes[name])
+    return name in attributes and "xla.sdy.meshes" in dictionary(attributes[name])

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from xla_call_module._jax import func, ir, refine_module
+from xla_call_module._jax import func, ir, refine_module, stablehlo
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.errors import StructureError
-from xla_call_module.stablehlo.composites import call_definitions
 from xla_call_module.stablehlo.divisions import guard_divisions
+from xla_call_module.stablehlo.inlining import call_definitions
 from xla_call_module.stablehlo.modules import (
     TensorType,
     find_main,
@@ -20,6 +20,7 @@ from xla_call_module.stablehlo.modules import (
     read_main,
     serialize_module,
 )
+from xla_call_module.stablehlo.rewriting import new_function
 
 __all__ = ["refine", "refine_results"]
 
@@ -27,10 +28,10 @@ _GENERAL = "_general_main"
 
 
 def refine(call: CallModule, shapes: Sequence[Sequence[int]]) -> CallModule:
-    """The call for arguments of given shapes; its shape assertions are gone.
+    """Return the call for arguments of given shapes; its shape assertions are gone.
 
     Args:
-        call: what is called.
+        call: the call whose shapes are symbolic.
         shapes: a shape for each of `call.operands`.
 
     Raises:
@@ -44,8 +45,8 @@ def refine(call: CallModule, shapes: Sequence[Sequence[int]]) -> CallModule:
         return dataclasses.replace(
             call,
             module=serialize_module(module, call.stablehlo_version),
-            args=tuple(_with_shape(spec, found) for spec, found in operands),
-            results=tuple(_with_shape(spec, found) for spec, found in results),
+            args=tuple(_with_shape(spec, refined) for spec, refined in operands),
+            results=tuple(_with_shape(spec, refined) for spec, refined in results),
             kept=tuple(range(len(call.operands))),
             exported=b"",
         )
@@ -54,10 +55,10 @@ def refine(call: CallModule, shapes: Sequence[Sequence[int]]) -> CallModule:
 def refine_results(
     call: CallModule, shapes: Sequence[Sequence[int]], *, check_assertions: bool = False
 ) -> tuple[TensorType, ...]:
-    """The types of the results for arguments of given shapes.
+    """Return the types of the results for arguments of given shapes.
 
     Args:
-        call: what is called.
+        call: the call whose shapes are symbolic.
         shapes: a shape for each of `call.operands`.
         check_assertions: whether its shape assertions have to hold.
 
@@ -68,8 +69,8 @@ def refine_results(
         return read_main(module).results
 
 
-def _with_shape(spec: TensorSpec, found: TensorType) -> TensorSpec:
-    return dataclasses.replace(spec, shape=tuple(size or 0 for size in found.shape))
+def _with_shape(spec: TensorSpec, refined: TensorType) -> TensorSpec:
+    return dataclasses.replace(spec, shape=tuple(size or 0 for size in refined.shape))
 
 
 @contextmanager
@@ -94,8 +95,7 @@ def _take_shapes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
     """Put a new main function in front of the old one, in place, whose arguments have shapes."""
     main = find_main(module)
     offset = int(read_main(module).has_platform_index)
-    kinds = list(main.type.inputs)
-    results = list(main.type.results)
+    kinds, results = list(main.type.inputs), list(main.type.results)
     with module.context, main.location:
         given = [
             *kinds[:offset],
@@ -106,20 +106,13 @@ def _take_shapes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
         ]
         main.attributes["sym_name"] = ir.StringAttr.get(_GENERAL)
         main.attributes["sym_visibility"] = ir.StringAttr.get("private")
-        new: Any = func.FuncOp  # its stub is that of the class that it extends
-        start = ir.InsertionPoint.at_block_begin(module.body)
-        front = new("main", ir.FunctionType.get(given, results), visibility="public", ip=start)
+        front = new_function(module, "main", given, results, visibility="public")
         if "arg_attrs" in main.attributes:  # which say what the platform index is
             front.attributes["arg_attrs"] = main.attributes["arg_attrs"]
         with ir.InsertionPoint(front.add_entry_block()):
-            arguments = list(front.regions[0].blocks[0].arguments)
             passed = [
-                argument
-                if argument.type == kind
-                else ir.Operation.create(
-                    "stablehlo.convert", results=[kind], operands=[argument]
-                ).results[0]
-                for argument, kind in zip(arguments, kinds, strict=True)
+                argument if argument.type == kind else stablehlo.convert(kind, argument)
+                for argument, kind in zip(front.arguments, kinds, strict=True)
             ]
             called = func.CallOp(results, ir.FlatSymbolRefAttr.get(_GENERAL), passed)
             func.ReturnOp(list(called.results))

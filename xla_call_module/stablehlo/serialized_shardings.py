@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from xla_call_module._jax import PassManager, ir, sdy
+from xla_call_module._jax import ir, sdy
 from xla_call_module.call import read_artifact_version
 from xla_call_module.errors import FormatError
 from xla_call_module.stablehlo.attributes import dictionary
@@ -21,6 +21,7 @@ from xla_call_module.stablehlo.modules import (
     uses_shardy,
     walk,
 )
+from xla_call_module.stablehlo.rewriting import run_passes
 
 __all__ = [
     "MESHES",
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 # How JAX itself reads such a module (jax/_src/export/_export.py, `_call_exported_lowering`).
-_IMPORT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
+_IMPORT = "xla-sdy-round-trip-import-shardy-attrs"
 _FRONTEND = "mhlo.frontend_attributes"
 _SHARDY = "xla.sdy."
 MESHES = "xla.sdy.meshes"
@@ -69,7 +70,7 @@ def import_shardings_into(module: Any) -> None:
     try:
         for operation in walk(module):
             _check_operation(operation)
-        PassManager.parse(_IMPORT).run(module.operation)
+        run_passes(module, _IMPORT)
     except (ir.MLIRError, ValueError) as error:
         raise FormatError(
             f"The shardings in the module are damaged: {first_line(error)}. To do: write the file "

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from xla_call_module._jax import ir
+from xla_call_module.stablehlo.attributes import symbol_name
+from xla_call_module.stablehlo.call_graph import REFERENCES, named_by
 from xla_call_module.stablehlo.modules import functions_of, walk
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
 __all__ = ["splice_functions", "symbols_of"]
-
-# The attributes of operations that name functions: one, or a list of them.
-_FUNCTION = ("callee", "decomposition")
-_FUNCTIONS = "called_computations"
 
 
 def symbols_of(module: Any) -> UniqueNames:
@@ -21,7 +19,7 @@ def symbols_of(module: Any) -> UniqueNames:
     names = UniqueNames()
     for operation in module.body.operations:
         if "sym_name" in operation.attributes:
-            names.take(ir.StringAttr(operation.attributes["sym_name"]).value)
+            names.take(symbol_name(operation))
     return names
 
 
@@ -51,15 +49,9 @@ def splice_functions(source: Any, module: Any, *, prefix: str, taken: UniqueName
 
 
 def _rename_symbols(operation: Any, names: Mapping[str, str]) -> None:
-    for key in _FUNCTION:
-        if key in operation.attributes:
-            operation.attributes[key] = _rename(operation.attributes[key], names)
-    if _FUNCTIONS in operation.attributes:
-        called = ir.ArrayAttr(operation.attributes[_FUNCTIONS])
-        renamed = [_rename(symbol, names) for symbol in called]
-        operation.attributes[_FUNCTIONS] = ir.ArrayAttr.get(renamed, operation.context)
-
-
-def _rename(symbol: Any, names: Mapping[str, str]) -> Any:
-    name = ir.FlatSymbolRefAttr(symbol).value
-    return ir.FlatSymbolRefAttr.get(names[name], symbol.context)
+    key = REFERENCES.get(operation.name)
+    if key is not None and key in operation.attributes:
+        context = operation.context
+        symbols = [ir.FlatSymbolRefAttr.get(names[name], context) for name in named_by(operation)]
+        is_list = key == "called_computations"
+        operation.attributes[key] = ir.ArrayAttr.get(symbols, context) if is_list else symbols[0]
