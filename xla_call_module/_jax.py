@@ -2,9 +2,9 @@
 
 The first is MLIR without JAX. `jax.extend.mlir`, the public way to it, hands on what jaxlib has
 (https://docs.jax.dev/en/latest/jax.extend.html), but importing it imports all of JAX, which takes
-longer, and more memory, than looking at a file does. So `ir`, `PassManager` and three
-dialects, and what is done to portable artifacts, come from jaxlib as they do there, and from
-`jax.extend.mlir` where jaxlib has them in other places. The gate can go when that can be imported alone.
+longer, and more memory, than looking at a file does. So `ir`, `PassManager`, three dialects, and
+what is done to portable artifacts, come from jaxlib as they do there, and from `jax.extend.mlir`
+where jaxlib has them in other places. The gate can go when that can be imported alone.
 """
 
 from __future__ import annotations
@@ -314,7 +314,11 @@ def deserialization_fault(error: Exception) -> str:
     (jax/_src/export/serialization.py). Without the gate all data is damaged that cannot be read. It
     can go when JAX has classes for these errors.
     """
-    faults = {"unregistered": "class", "serialization version": "version", "unsupported version": "version"}
+    faults = {
+        "unregistered": "class",
+        "serialization version": "version",
+        "unsupported version": "version",
+    }
     return next((fault for text, fault in faults.items() if text in str(error)), "")
 
 

@@ -36,13 +36,7 @@ from xla_call_module.pytrees.tree_restoring import restore_tree
 from xla_call_module.shardings.sharding_jax import exported_shardings
 from xla_call_module.stablehlo.attributes import read_changes
 from xla_call_module.stablehlo.bytecode import mentions
-from xla_call_module.stablehlo.modules import (
-    Main,
-    TensorType,
-    open_module,
-    read_main,
-    uses_shardy,
-)
+from xla_call_module.stablehlo.modules import Main, TensorType, open_module, read_main, uses_shardy
 from xla_call_module.symbolic_shapes import deserialize_exported
 
 __all__ = [

@@ -51,12 +51,7 @@ from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import InteropError, PlatformError, StructureError, quote
 from xla_call_module.exported import to_jax_checks
 from xla_call_module.stablehlo.call_graph import check_calls
-from xla_call_module.stablehlo.modules import (
-    custom_call_targets,
-    functions_of,
-    open_module,
-    walk,
-)
+from xla_call_module.stablehlo.modules import custom_call_targets, functions_of, open_module, walk
 from xla_call_module.symbolic_shapes import limited_steps, parse_shape
 
 __all__ = ["export_signature", "exported_from_call", "input_order", "is_real", "to_results"]

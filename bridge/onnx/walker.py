@@ -16,11 +16,8 @@ from bridge.onnx.graph.stablehlo_operation import Operation, Rule, describe, rea
 from bridge.onnx.graph.values import Value, constant_array
 from bridge.onnx.operation_table import COMPOSITES, CUSTOM_CALLS, RULES
 from xla_call_module.errors import InteropError, UnsupportedError
-from xla_call_module.stablehlo.modules import (
-    describe_location,
-    find_main,
-    functions_of,
-)
+from xla_call_module.stablehlo.modules import find_main, functions_of
+from xla_call_module.stablehlo.operation_locations import describe_location
 
 __all__ = ["walk_main"]
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from xla_call_module.stablehlo.call_graph import REFERENCES
-from xla_call_module.stablehlo.composites import COMPOSITE
+from xla_call_module.stablehlo.call_graph import COMPOSITE, named_by
 from xla_call_module.stablehlo.modules import functions_of, result_number, splat, walk
+from xla_call_module.stablehlo.rewriting import replace_operation
 
 __all__ = ["CASE", "keep_platform", "operations_on"]
 
@@ -24,7 +24,7 @@ _Known = Mapping[Any, int]
 
 
 def operations_on(module: Any, platform_index: int | None) -> Iterator[Any]:
-    """The operations of a parsed module that can run on a platform.
+    """Return the operations of a parsed module that can run on a platform.
 
     Args:
         module: the parsed module.
@@ -58,7 +58,7 @@ def keep_platform(module: Any, platform_index: int) -> None:
 
 
 def _reached(module: Any, platform_index: int) -> Iterator[tuple[Any, _Known]]:
-    """The body of each function that is called, for each set of arguments that are known."""
+    """Return the body of each function that is called, for each set of arguments that are known."""
     functions = functions_of(module)
     pending: list[tuple[str, tuple[int | None, ...]]] = [("main", (platform_index,))]
     seen = set(pending)
@@ -79,7 +79,7 @@ def _reached(module: Any, platform_index: int) -> Iterator[tuple[Any, _Known]]:
 
 
 def _taken(block: Any, known: _Known) -> Iterator[Any]:
-    """The operations of a block and of the regions that are entered from it."""
+    """Return the operations of a block and of the regions that are entered from it."""
     for view in block:
         operation = view.operation
         yield operation
@@ -89,7 +89,7 @@ def _taken(block: Any, known: _Known) -> Iterator[Any]:
 
 
 def _entered(operation: Any, known: _Known) -> Sequence[Any]:
-    """The regions of an operation that can be entered."""
+    """Return the regions of an operation that can be entered."""
     regions: Sequence[Any] = operation.regions
     if operation.name == CASE and (index := _evaluate(operation.operands[0], known)) is not None:
         return [_branch(operation, index)]
@@ -111,55 +111,50 @@ def _write_out(case: Any, region: Any) -> None:
     *operations, last = [view.operation for view in region.blocks[0]]
     for operation in operations:
         operation.move_before(case)
-    for old, new in zip(case.results, last.operands, strict=True):
-        old.replace_all_uses_with(new)
-    case.erase()
+    replace_operation(case, list(last.operands))
 
 
 def _calls(operation: Any, known: _Known) -> Iterator[tuple[str, tuple[int | None, ...]]]:
-    """The functions that an operation refers to, with what is known of their arguments."""
-    for key in REFERENCES:
-        if key in operation.attributes:
-            passes_on = operation.name in ("func.call", COMPOSITE)
-            operands = operation.operands if passes_on else ()
-            numbers = tuple(_evaluate(operand, known) for operand in operands)
-            for name in re.findall(r'@"?([^"\s,\]]+)', str(operation.attributes[key])):
-                yield name, numbers
+    """Return the functions that an operation names, with what is known of their arguments."""
+    passes_on = operation.name in ("func.call", COMPOSITE)
+    for name in named_by(operation):
+        operands = operation.operands if passes_on else ()
+        yield name, tuple(_evaluate(operand, known) for operand in operands)
 
 
 def _evaluate(value: Any, known: _Known) -> int | None:
-    """The number that a value is once the platform is known, or None."""
+    """Return the number that a value is once the platform is known, or None."""
     return _follow(value, known, {})
 
 
-def _follow(value: Any, known: _Known, found: dict[Any, int | None]) -> int | None:
-    """The same, with what has been found of other values, each of which is followed once."""
+def _follow(value: Any, known: _Known, numbers: dict[Any, int | None]) -> int | None:
+    """Return the number of a value; `numbers` has those of values that were followed before."""
     if value in known:
         return known[value]
-    if value not in found:
-        if len(found) >= _MAX_STEPS:
+    if value not in numbers:
+        if len(numbers) >= _MAX_STEPS:
             return None
-        found[value] = None
-        found[value] = _follow_owner(value, known, found)
-    return found[value]
+        numbers[value] = None
+        numbers[value] = _follow_owner(value, known, numbers)
+    return numbers[value]
 
 
-def _follow_owner(value: Any, known: _Known, found: dict[Any, int | None]) -> int | None:
+def _follow_owner(value: Any, known: _Known, numbers: dict[Any, int | None]) -> int | None:
     owner = value.owner
     name = getattr(owner, "name", "")  # a block, of which it is an argument, has none
     if name == "stablehlo.convert":  # with x64 on the platform index has 64 bits
-        return _follow(owner.operands[0], known, found)
+        return _follow(owner.operands[0], known, numbers)
     if name == "stablehlo.constant":
         element = splat(owner) or ""
         return int(element) if re.fullmatch(r"-?[0-9]+", element) else None
-    if name == CASE and (index := _follow(owner.operands[0], known, found)) is not None:
+    if name == CASE and (index := _follow(owner.operands[0], known, numbers)) is not None:
         results = list(list(_branch(owner, index).blocks[0].operations)[-1].operands)
-        return _follow(results[result_number(value)], known, found)
+        return _follow(results[result_number(value)], known, numbers)
     return None
 
 
 def _branch(case: Any, index: int) -> Any:
-    """The region that is run: the last one for an index that is out of bounds.
+    """Return the region that is run: the last one for an index that is out of bounds.
 
     https://openxla.org/stablehlo/spec#case
     """

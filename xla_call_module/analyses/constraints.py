@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from xla_call_module._jax import ir
 from xla_call_module.call import CallModule
 from xla_call_module.dimensions import evaluate
+from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import is_shape_assertion, open_module, walk
 
 __all__ = ["SizeConstraint", "constraints_in", "constraints_of"]
 
-# Strings stand in a module as they are, and reading a large one takes a while.
-_SIGN = b"symbolic shape constraint"
 _QUOTED = re.compile(r"symbolic shape constraint (.+?)\. Expected")
 _PARTS = re.compile(r"(.+?)(>=|<=|==)(.+)")
 # JAX keeps `mod(b, 4) == 0` in this form.
@@ -35,13 +35,13 @@ class SizeConstraint:
     """A relation of two dimension expressions.
 
     Attributes:
-        text: as the module quotes it.
+        text: the relation as the module quotes it, such as `b>=8`.
     """
 
     text: str
 
     def holds(self, values: Mapping[str, int]) -> bool | None:
-        """Whether it holds; None while one of its variables has no value.
+        """Return whether it holds; None while one of its variables has no value.
 
         Raises:
             StructureError: a part of it is no dimension expression.
@@ -49,24 +49,24 @@ class SizeConstraint:
         >>> SizeConstraint("b>=8").holds({"b": 4})
         False
         """
-        found = _PARTS.fullmatch(self.text)
-        if found is None:
+        parts = _PARTS.fullmatch(self.text)
+        if parts is None:
             return None
-        left, right = evaluate(found[1].strip(), values), evaluate(found[3].strip(), values)
+        left, right = evaluate(parts[1].strip(), values), evaluate(parts[3].strip(), values)
         if left is None or right is None:
             return None
-        return _COMPARISONS[found[2]](left, right)
+        return _COMPARISONS[parts[2]](left, right)
 
     def __str__(self) -> str:
-        """The text, and for a multiple what a user would have written."""
-        found = _MULTIPLE.fullmatch(self.text)
-        if found is None or found[2] != found["whole"]:
+        """Return the text, and for a multiple what a user would have written."""
+        multiple = _MULTIPLE.fullmatch(self.text)
+        if multiple is None or multiple[2] != multiple["whole"]:
             return self.text
-        return f"mod({found[2]}, {found[1]}) == 0"
+        return f"mod({multiple[2]}, {multiple[1]}) == 0"
 
 
 def constraints_of(call: CallModule) -> tuple[SizeConstraint, ...]:
-    """The constraints that the module of a call asserts, each once.
+    """Return the constraints that the module of a call asserts, each once.
 
     Raises:
         FormatError: the module is damaged.
@@ -75,18 +75,18 @@ def constraints_of(call: CallModule) -> tuple[SizeConstraint, ...]:
 
 
 def constraints_in(serialized: bytes) -> tuple[SizeConstraint, ...]:
-    """The constraints that a serialized module asserts, each once.
+    """Return the constraints that a serialized module asserts, each once.
 
     Raises:
         FormatError: it is damaged.
     """
-    if _SIGN not in serialized:
+    if not mentions(serialized, [b"symbolic shape constraint"]):
         return ()
     texts: dict[str, None] = {}
     with open_module(serialized) as module:
         for operation in walk(module):
             if not is_shape_assertion(operation):
                 continue
-            for quoted in _QUOTED.finditer(str(operation.attributes["error_message"])):
-                texts.setdefault(quoted[1])
+            message = ir.StringAttr(operation.attributes["error_message"]).value
+            texts |= dict.fromkeys(_QUOTED.findall(message))
     return tuple(map(SizeConstraint, texts))

@@ -20,12 +20,8 @@ from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.linalg.lapack import is_portable
 from xla_call_module.platforms import PLATFORMS
-from xla_call_module.stablehlo.modules import (
-    custom_call_target,
-    describe_location,
-    describe_primitive,
-    walk,
-)
+from xla_call_module.stablehlo.modules import custom_call_target, walk
+from xla_call_module.stablehlo.operation_locations import describe_location, describe_primitive
 
 __all__ = ["TARGETS", "Provider", "Target", "check_custom_calls", "classify", "refuse_callbacks"]
 

@@ -1,21 +1,29 @@
-"""Which results of a call depend on which of its arguments, as far as its operations tell."""
+"""The dependences of a call's results on its arguments, as far as its operations tell."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from xla_call_module.call import CallModule
-from xla_call_module.stablehlo.modules import find_main, functions_of, open_module, read_main
+from xla_call_module.stablehlo.attributes import callee_of
+from xla_call_module.stablehlo.call_graph import named_by
+from xla_call_module.stablehlo.modules import (
+    custom_call_target,
+    find_main,
+    functions_of,
+    open_module,
+    read_main,
+    walk,
+)
 
 __all__ = ["dependencies", "operations_behind"]
 
 _Arguments = frozenset[int]
-_CALL = "custom_call"
 
 
 def dependencies(call: CallModule) -> tuple[frozenset[int], ...]:
-    """For each result the indices of the arguments that it may depend on.
+    """Return, for each result, the indices of the arguments that it may depend on.
 
     Every result of an operation depends on all that the operation takes, its regions included; what
     a function returns is followed through it, result by result. A size of an argument counts as the
@@ -36,16 +44,16 @@ def dependencies(call: CallModule) -> tuple[frozenset[int], ...]:
     """
     with open_module(call.module) as module:
         first = int(read_main(module).has_platform_index)
-        found = _Functions(functions_of(module)).of(find_main(module))
-    return tuple(frozenset(call.kept[i - first] for i in one if i >= first) for one in found)
+        results = _Functions(functions_of(module)).of(find_main(module))
+    return tuple(frozenset(call.kept[i - first] for i in one if i >= first) for one in results)
 
 
 def operations_behind(call: CallModule, names: Iterable[str]) -> tuple[frozenset[str], ...]:
-    """For each result those of some operations that it may depend on.
+    """Return, for each result, those of some operations that it may depend on.
 
     Args:
         call: any call.
-        names: of operations, such as `stablehlo.maximum`, or targets of custom calls.
+        names: the names of operations, such as `stablehlo.maximum`, or targets of custom calls.
 
     Raises:
         FormatError: its module is damaged.
@@ -59,8 +67,8 @@ def operations_behind(call: CallModule, names: Iterable[str]) -> tuple[frozenset
     """
     wanted = sorted(set(names))
     with open_module(call.module) as module:
-        found = _Functions(functions_of(module), wanted).of(find_main(module))
-    return tuple(frozenset(wanted[-1 - i] for i in one if i < 0) for one in found)
+        results = _Functions(functions_of(module), wanted).of(find_main(module))
+    return tuple(frozenset(wanted[-1 - i] for i in one if i < 0) for one in results)
 
 
 class _Functions:
@@ -72,15 +80,17 @@ class _Functions:
     def __init__(self, functions: dict[str, Any], wanted: Sequence[str] = ()) -> None:
         self._functions = functions
         self._wanted = {name: -1 - index for index, name in enumerate(wanted)}
-        self._found: dict[str, tuple[_Arguments, ...]] = {}
+        self._results_of: dict[str, tuple[_Arguments, ...]] = {}
 
     def of(self, function: Any) -> tuple[_Arguments, ...]:
-        """For each result of a function the arguments that it depends on."""
+        """Return, for each result of a function, the arguments that it depends on."""
         block = function.regions[0].blocks[0]
         known = {argument: frozenset([i]) for i, argument in enumerate(block.arguments)}
         for operation in block.operations:
             op = operation.operation
-            taken = [known.get(value, frozenset()) for value in _taken(op)]
+            taken = [
+                known.get(value, frozenset()) for inner in walk(op) for value in inner.operands
+            ]
             if op.name == "func.return":
                 return tuple(taken)
             known.update(zip(op.results, self._results(op, taken), strict=True))
@@ -88,48 +98,29 @@ class _Functions:
 
     def _results(self, op: Any, taken: list[_Arguments]) -> list[_Arguments]:
         if op.name == "func.call":
-            name = str(op.attributes["callee"]).strip('@"')
             return [
                 _union([taken[i] if i >= 0 else frozenset([i]) for i in one])
-                for one in self._of_name(name)
+                for one in self._of_name(callee_of(op))
             ]
         if op.name == "stablehlo.get_dimension_size" and int(op.attributes["dimension"]) > 0:
             return [frozenset()]
         return [_union([*taken, self._wanted_in(op)])] * len(op.results)
 
     def _of_name(self, name: str) -> tuple[_Arguments, ...]:
-        if name not in self._found:
-            self._found[name] = self.of(self._functions[name])
-        return self._found[name]
+        if name not in self._results_of:
+            self._results_of[name] = self.of(self._functions[name])
+        return self._results_of[name]
 
     def _wanted_in(self, op: Any) -> _Arguments:
-        """The operations that are looked for, of which this is one or has some in it."""
+        """Return those that are looked for among an operation and the ones in it."""
         if not self._wanted:
             return frozenset()
-        found: set[int] = set()
-        for inner in _with_inner(op):
-            target = inner.attributes["call_target_name"] if _CALL in inner.name else inner.name
-            found.add(self._wanted.get(str(target).strip('"'), 0))
-            for key in ("callee", "decomposition"):
-                if key in inner.attributes:
-                    called = self._of_name(str(inner.attributes[key]).strip('@"'))
-                    found.update(*called)
-        return frozenset(index for index in found if index < 0)
-
-
-def _taken(op: Any) -> Iterator[Any]:
-    """Return the operands of an operation and of those in its regions."""
-    for inner in _with_inner(op):
-        yield from inner.operands
-
-
-def _with_inner(op: Any) -> Iterator[Any]:
-    """An operation and those in its regions."""
-    pending = [op]
-    while pending:
-        found = pending.pop()
-        yield found
-        pending += [o.operation for region in found.regions for block in region for o in block]
+        indices: set[int] = set()
+        for inner in walk(op):
+            indices.add(self._wanted.get(custom_call_target(inner) or inner.name, 0))
+            for name in named_by(inner):
+                indices.update(*self._of_name(name))
+        return frozenset(index for index in indices if index < 0)
 
 
 def _union(sets: list[_Arguments]) -> _Arguments:

@@ -1,4 +1,4 @@
-"""The pass that finds out of a module what the node of another program does not say of it.
+"""The signature of a call that another program wrote, as its module says it.
 
 Such a node has dtypes, but neither shapes nor names of its arguments. The module has both, and its
 shape assertions quote the specification that it was exported with
@@ -15,10 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from xla_call_module._jax import ir
 from xla_call_module.analyses.module_shardings import ModuleShardings, read_module_shardings
 from xla_call_module.call import CallModule
 from xla_call_module.dimensions import Dim, Shape, evaluate_shape
 from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.stablehlo.attributes import symbol_name, value_attributes
 from xla_call_module.stablehlo.modules import (
     Main,
     TensorType,
@@ -42,7 +44,7 @@ _NOTHING: Mapping[int, Shape] = MappingProxyType({})
 
 
 def infer_signature(call: CallModule, results: Mapping[int, Shape] = _NOTHING) -> CallModule:
-    """The call with shapes, names, paths and shardings for its arguments and results.
+    """Return the call with shapes, names, paths and shardings for its arguments and results.
 
     Unknown dimensions get the expressions of the module's shape assertions; where it has none, each
     is a variable of its own. Those of results are what somebody says that they are, if the module
@@ -61,20 +63,20 @@ def infer_signature(call: CallModule, results: Mapping[int, Shape] = _NOTHING) -
     if all(spec.shape is not None for spec in call.args):
         return call
     described, main, infos, shardings = _with_arguments(call)
-    found = _result_shapes(described, main.results, results)
+    shapes = _result_shapes(described, main.results, results)
     specs = tuple(
         dataclasses.replace(
             spec, shape=shape, path=info or spec.path, is_zero=is_zero, sharding=sharding
         )
         for spec, shape, info, is_zero, sharding in zip(
-            call.results, found, infos, main.zeros, shardings.results, strict=True
+            call.results, shapes, infos, main.zeros, shardings.results, strict=True
         )
     )
     return dataclasses.replace(described, results=specs)
 
 
 def infer_argument_signature(call: CallModule) -> CallModule:
-    """The call with shapes, names and shardings for its arguments, as `infer_signature` says.
+    """Return the call with shapes, names and shardings for its arguments, as `infer_signature`.
 
     An unknown dimension of a result is a variable of its own.
 
@@ -84,26 +86,26 @@ def infer_argument_signature(call: CallModule) -> CallModule:
     described, main, _, _ = _with_arguments(call)
     taken = {*described.symbols}
 
-    def dims(index: int, found: TensorType) -> Iterator[Dim]:
-        for axis, size in enumerate(found.shape):
+    def dims(index: int, type_: TensorType) -> Iterator[Dim]:
+        for axis, size in enumerate(type_.shape):
             names = (f"r{index}_{axis}{'_' * more}" for more in itertools.count())
             yield next(name for name in names if name not in taken) if size is None else size
 
     return dataclasses.replace(
         described,
         results=tuple(
-            dataclasses.replace(spec, shape=tuple(dims(index, found)))
-            for index, (spec, found) in enumerate(zip(call.results, main.results, strict=True))
+            dataclasses.replace(spec, shape=tuple(dims(index, type_)))
+            for index, (spec, type_) in enumerate(zip(call.results, main.results, strict=True))
         ),
     )
 
 
 def _with_arguments(call: CallModule) -> tuple[CallModule, Main, list[str], ModuleShardings]:
-    """The call with its arguments described; and what the module says of its results."""
+    """Return the call with its arguments described, and what the module says of its results."""
     with open_module(call.module) as module:
         main = read_main(module)
         quoted = _quoted_shapes(module)
-        name = str(module.operation.attributes["sym_name"]).strip('"').removeprefix(_PREFIX)
+        name = symbol_name(module.operation).removeprefix(_PREFIX)
         infos = _result_infos(module)
         shardings = read_module_shardings(module)
     _check_counts(call, main)
@@ -119,7 +121,7 @@ def _with_arguments(call: CallModule) -> tuple[CallModule, Main, list[str], Modu
 
 
 def argument_shapes(call: CallModule) -> tuple[Shape, ...]:
-    """The shape of each operand, with the expressions that the module's assertions quote.
+    """Return the shape of each operand, with the expressions that the module's assertions quote.
 
     Raises:
         FormatError: the module is damaged, or is not what the node says.
@@ -139,17 +141,17 @@ def _check_counts(call: CallModule, main: Main) -> None:
 
 
 def _quoted_shapes(module: Any) -> list[tuple[str, ...]]:
-    """The shapes with variables that the assertions quote, in the order of the arguments."""
+    """Return the shapes with variables that the assertions quote, in the order of the arguments."""
     for operation in walk(find_main(module)):
         if is_shape_assertion(operation):
-            message = str(operation.attributes["error_message"])
-            found = re.search(r"shapes specifications: (.*?)\. Obtained", message)
-            return _split_specification(found[1]) if found else []
+            message = ir.StringAttr(operation.attributes["error_message"]).value
+            quoted = re.search(r"shapes specifications: (.*?)\. Obtained", message)
+            return _split_specification(quoted[1]) if quoted else []
     return []
 
 
 def _split_specification(text: str) -> list[tuple[str, ...]]:
-    """The shapes in `args[0].shape = (b, 3),args[1].shape = (2*b,)`."""
+    """Return the shapes in `args[0].shape = (b, 3),args[1].shape = (2*b,)`."""
     shapes = []
     for start in re.finditer(r"\.shape = \(", text):
         dims, depth = [""], 0
@@ -166,38 +168,35 @@ def _split_specification(text: str) -> list[tuple[str, ...]]:
 
 
 def _argument_shapes(types: Sequence[TensorType], quoted: list[tuple[str, ...]]) -> list[Shape]:
-    unknown = [found for found in types if None in found.shape]
+    unknown = [type_ for type_ in types if None in type_.shape]
     fitting = len(unknown) == len(quoted) and all(
-        _fits(found, shape) for found, shape in zip(unknown, quoted, strict=True)
+        _fits(type_, shape) for type_, shape in zip(unknown, quoted, strict=True)
     )
     rest = iter(quoted)
     shapes: list[Shape] = []
-    for index, found in enumerate(types):
-        names = next(rest) if fitting and None in found.shape else ()
+    for index, type_ in enumerate(types):
+        names = next(rest) if fitting and None in type_.shape else ()
         shapes.append(
             tuple(
                 size if size is not None else names[axis] if names else f"d{index}_{axis}"
-                for axis, size in enumerate(found.shape)
+                for axis, size in enumerate(type_.shape)
             )
         )
     return shapes
 
 
-def _fits(found: TensorType, shape: tuple[str, ...]) -> bool:
-    return len(found.shape) == len(shape) and all(
-        size is None or str(size) == dim for size, dim in zip(found.shape, shape, strict=True)
+def _fits(type_: TensorType, shape: tuple[str, ...]) -> bool:
+    return len(type_.shape) == len(shape) and all(
+        size is None or str(size) == dim for size, dim in zip(type_.shape, shape, strict=True)
     )
 
 
 def _result_infos(module: Any) -> list[str]:
-    """The paths into the result that JAX notes down, such as `result['y']`."""
-    main = find_main(module)
-    attributes = list(main.attributes["res_attrs"]) if "res_attrs" in main.attributes else []
+    """Return the paths into the result that JAX notes down, such as `result['y']`."""
     infos = []
-    for position in range(len(main.type.results)):
-        text = str(attributes[position]) if attributes else ""
-        found = re.search(r'jax\.result_info = "([^"]*)"', text)
-        path = found[1] if found else ""
+    for attributes in value_attributes(find_main(module), "res_attrs"):
+        info = attributes.get("jax.result_info")
+        path = "" if info is None else ir.StringAttr(info).value
         infos.append(path if path.startswith("result") or not path else f"result{path}")
     return infos
 
@@ -205,20 +204,23 @@ def _result_infos(module: Any) -> list[str]:
 def _result_shapes(
     call: CallModule, types: Sequence[TensorType], told: Mapping[int, Shape]
 ) -> list[Shape]:
-    """The shapes of the results in terms of the arguments' dimension variables."""
-    if all(None not in found.shape for found in types):
-        return [tuple(size or 0 for size in found.shape) for found in types]
+    """Return the shapes of the results in terms of the arguments' dimension variables."""
+    if all(None not in type_.shape for type_ in types):
+        return [tuple(size or 0 for size in type_.shape) for type_ in types]
     names = call.symbols
     if len(names) > _MAX_SYMBOLS:
         raise StructureError(
             f"{call.name} has {len(names)} dimension variables, and how its results depend on them "
             f"can be found out for {_MAX_SYMBOLS}. To do: export it again with fewer."
         )
-    corners = {chosen: _sizes_at(call, names, chosen) for chosen in _subsets(names)}
+    corners = {  # where the chosen variables are one step larger than the others
+        chosen: _sizes(call, {n: _BASE + (_STEP if n in chosen else 0) for n in names})
+        for chosen in _subsets(names)
+    }
     shapes: list[Shape] = []
-    for index, found in enumerate(types):
+    for index, type_ in enumerate(types):
         dims: list[Dim] = []
-        for axis, size in enumerate(found.shape):
+        for axis, size in enumerate(type_.shape):
             values = {chosen: sizes[index][axis] for chosen, sizes in corners.items()}
             dims.append(_polynomial(values) if size is None else size)
         shapes.append(tuple(dims))
@@ -229,23 +231,16 @@ def _result_shapes(
     ]
 
 
-def _sizes_at(
-    call: CallModule, names: Sequence[str], chosen: tuple[str, ...]
-) -> list[tuple[int, ...]]:
-    """The shapes of the results where the chosen variables are one step larger than the others."""
-    values = {name: _BASE + (_STEP if name in chosen else 0) for name in names}
-    return _sizes(call, values)
-
-
 def _sizes(call: CallModule, values: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """Return the shapes of the results for values of the dimension variables."""
     shapes = [
         tuple(size or 0 for size in evaluate_shape(spec.shape or (), values)) for spec in call.args
     ]
-    return [tuple(n or 0 for n in found.shape) for found in refine_results(call, shapes)]
+    return [tuple(n or 0 for n in type_.shape) for type_ in refine_results(call, shapes)]
 
 
 def _polynomial(values: Mapping[tuple[str, ...], int]) -> Dim:
-    """The polynomial, linear in each variable, that has the values at the corners.
+    """Return the polynomial, linear in each variable, that has the values at the corners.
 
     Where its coefficients are no whole numbers they are rounded, and it does not fit elsewhere.
     """
@@ -268,7 +263,7 @@ def _subsets(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _to_text(terms: Mapping[tuple[str, ...], int]) -> Dim:
-    """The sum of products, as JAX writes it; the number of one that has no variables."""
+    """Return the sum of products, as JAX writes it; the number of one that has no variables."""
     if terms.keys() <= {()}:
         return terms.get((), 0)
     text = ""
@@ -301,23 +296,23 @@ def _sizes_elsewhere(call: CallModule, names: Sequence[str]) -> list[_Sample]:
 def _chosen(
     call: CallModule, index: int, candidates: Sequence[Shape], samples: Sequence[_Sample]
 ) -> Shape:
-    """The first shape that is what the module says at all sizes."""
+    """Return the first shape that is what the module says at all sizes."""
     for shape in candidates:
-        if all(_sizes_of(shape, values) == found[index] for values, found in samples):
+        if all(_sizes_of(shape, values) == sizes[index] for values, sizes in samples):
             return shape
-    values, found = next(
+    values, sizes = next(
         sample for sample in samples if _sizes_of(candidates[-1], sample[0]) != sample[1][index]
     )
     at = ", ".join(f"{name} = {value}" for name, value in values.items())
     raise StructureError(
-        f"The shape {found[index]} of {call.results[index].path} of {call.name} at {at} is no "
+        f"The shape {sizes[index]} of {call.results[index].path} of {call.name} at {at} is no "
         "polynomial of its dimension variables, and no gradient in the file says what it is, so "
         "the function cannot be exported again. To do: use the file through TensorFlow."
     )
 
 
 def _sizes_of(shape: Shape, values: Mapping[str, int]) -> tuple[int | None, ...] | None:
-    """The sizes for values of the variables; None where the text is of something else."""
+    """Return the sizes for values of the variables; None where the text is of something else."""
     try:
         return evaluate_shape(shape, values)
     except StructureError:

@@ -19,7 +19,7 @@ from xla_call_module.shardings.array_sharding import Sharding, place
 from xla_call_module.shardings.mesh_placement import Mesh
 from xla_call_module.shardings.sharding_text import sharding_from_text
 from xla_call_module.shardings.shardy import mesh_from_shardy, placement_from_shardy
-from xla_call_module.stablehlo.attributes import dictionary
+from xla_call_module.stablehlo.attributes import dictionary, symbol_name, value_attributes
 from xla_call_module.stablehlo.modules import TensorType, find_main, read_main
 from xla_call_module.stablehlo.serialized_shardings import (
     MESHES,
@@ -62,9 +62,8 @@ def read_module_shardings(module: Any) -> ModuleShardings:
     attributes = module.operation.attributes
     devices = int(ir.IntegerAttr(attributes[_DEVICES]).value) if _DEVICES in attributes else 1
     meshes = _meshes(module)
-    offset = int(types.has_platform_index)
-    arguments = _of_each(main, "arg_attrs", offset + len(types.args))[offset:]
-    results = _of_each(main, "res_attrs", len(types.results))
+    arguments = value_attributes(main, "arg_attrs")[int(types.has_platform_index) :]
+    results = value_attributes(main, "res_attrs")
     return ModuleShardings(
         nr_devices=devices,
         arguments=_read_all(arguments, types.args, meshes),
@@ -73,13 +72,6 @@ def read_module_shardings(module: Any) -> ModuleShardings:
         result_texts=tuple(_text(value) for value in results),
         meshes=tuple(meshes.values()),
     )
-
-
-def _of_each(main: Any, key: str, count: int) -> list[Any]:
-    """Return the attributes of each argument or result."""
-    if key not in main.attributes:
-        return [{}] * count
-    return [ir.DictAttr(value) for value in main.attributes[key]]
 
 
 def _read_all(
@@ -91,10 +83,7 @@ def _read_all(
 
 def _meshes(module: Any) -> dict[str, Mesh]:
     """Return the meshes of a module by their names, but for those that JAX does not make."""
-    declared = {
-        ir.StringAttr(op.attributes["sym_name"]).value: op.attributes["mesh"]
-        for op in shardy_meshes(module)
-    }
+    declared = {symbol_name(mesh): mesh.attributes["mesh"] for mesh in shardy_meshes(module)}
     if (written := _parse_shardy(module.operation.attributes, MESHES)) is not None:
         with contextlib.suppress(ValueError):  # it is damaged
             declared |= dictionary(written)

@@ -13,7 +13,8 @@ from typing import Any
 
 from xla_call_module.analyses.branches import operations_on
 from xla_call_module.errors import PlatformError
-from xla_call_module.stablehlo.modules import describe_location, describe_primitive, splat, walk
+from xla_call_module.stablehlo.modules import splat, walk
+from xla_call_module.stablehlo.operation_locations import describe_location, describe_primitive
 
 __all__ = ["OPERATIONS", "Operation", "check_operations"]
 

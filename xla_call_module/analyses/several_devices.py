@@ -16,12 +16,8 @@ from typing import Any
 
 from xla_call_module.call import CallModule
 from xla_call_module.errors import ShardingError
-from xla_call_module.stablehlo.modules import (
-    custom_call_target,
-    describe_location,
-    open_module,
-    walk,
-)
+from xla_call_module.stablehlo.modules import custom_call_target, open_module, walk
+from xla_call_module.stablehlo.operation_locations import describe_location
 
 __all__ = ["check_one_device", "name_of_several_devices", "operation_of_several_devices"]
 

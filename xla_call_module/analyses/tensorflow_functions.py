@@ -13,12 +13,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from jax.extend.mlir import ir
-
+from xla_call_module._jax import ir
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.stablehlo.bytecode import mentions
-from xla_call_module.stablehlo.modules import open_module, serialize_module, walk
+from xla_call_module.stablehlo.modules import (
+    custom_call_target,
+    open_module,
+    serialize_module,
+    walk,
+)
 
 __all__ = ["TARGET", "pack_functions", "refuse_functions", "return_functions", "take_functions"]
 
@@ -28,18 +32,18 @@ _MARK = '{"tensorflow_function": '
 
 
 def pack_functions(name: str, definitions: Sequence[bytes]) -> str:
-    """The configuration of a custom call that holds what it calls.
+    """Return the configuration of a custom call that holds what it calls.
 
     Args:
-        name: of the function that is called.
-        definitions: serialized FunctionDefs: of that function, and of those that it calls.
+        name: the name of the function that is called.
+        definitions: the serialized FunctionDefs of that function, and of those that it calls.
     """
     packed = [base64.b64encode(definition).decode() for definition in definitions]
     return json.dumps({"tensorflow_function": name, "definitions": packed})
 
 
 def take_functions(call: CallModule) -> CallModule:
-    """The call with the functions out of its module, in `function_list` and `functions`.
+    """Return the call with the functions out of its module, in `function_list` and `functions`.
 
     Raises:
         FormatError: what a custom call holds is damaged.
@@ -52,8 +56,8 @@ def take_functions(call: CallModule) -> CallModule:
         for operation in _calls(module):
             if (packed := _read(call.name, operation)) is None:
                 continue
-            name, found = packed
-            definitions |= dict.fromkeys(found)
+            name, called = packed
+            definitions |= dict.fromkeys(called)
             if name not in names:
                 names.append(name)
             _write_index(operation, names.index(name))
@@ -64,7 +68,7 @@ def take_functions(call: CallModule) -> CallModule:
 
 
 def return_functions(call: CallModule) -> CallModule:
-    """The call with its functions in the module again, as an `Exported` has them."""
+    """Return the call with its functions in the module again, as an `Exported` has them."""
     if not call.functions:
         return call
     with open_module(call.module) as module:
@@ -98,12 +102,7 @@ def refuse_functions(where: str, module: Any) -> None:
 
 
 def _calls(module: Any) -> Any:
-    return (
-        operation
-        for operation in walk(module)
-        if operation.name == "stablehlo.custom_call"
-        and ir.StringAttr(operation.attributes["call_target_name"]).value == TARGET
-    )
+    return (operation for operation in walk(module) if custom_call_target(operation) == TARGET)
 
 
 def _read(where: str, operation: Any) -> tuple[str, list[bytes]] | None:

@@ -23,14 +23,8 @@ from xla_call_module.errors import StructureError
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.stablehlo.elements import read_elements
 from xla_call_module.stablehlo.inlining import inline_calls
-from xla_call_module.stablehlo.modules import (
-    describe_location,
-    find_main,
-    open_module,
-    splat,
-    tensor_type,
-    walk,
-)
+from xla_call_module.stablehlo.modules import find_main, open_module, splat, tensor_type, walk
+from xla_call_module.stablehlo.operation_locations import describe_location
 
 __all__ = [
     "HOISTED_FROM",

@@ -19,13 +19,8 @@ from xla_call_module.linalg.lapack import MARKS, OPERATIONS, parse_target
 from xla_call_module.linalg.replacements import LibraryForm, replacement
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.stablehlo.bytecode import mentions
-from xla_call_module.stablehlo.modules import (
-    custom_call_target,
-    describe_location,
-    parse_module,
-    tensor_type,
-    walk,
-)
+from xla_call_module.stablehlo.modules import custom_call_target, parse_module, tensor_type, walk
+from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.stablehlo.splicing import splice_functions, symbols_of
 from xla_call_module.stablehlo.unique_names import UniqueNames
 

@@ -21,12 +21,8 @@ from xla_call_module.passes.retargeting import (
     unmet_needs,
 )
 from xla_call_module.stablehlo.bytecode import operation_versions, without_version
-from xla_call_module.stablehlo.modules import (
-    describe_location,
-    open_module,
-    serialize_module,
-    walk,
-)
+from xla_call_module.stablehlo.modules import open_module, serialize_module, walk
+from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.versions import RELEASES, Release, oldest_running
 
 __all__ = ["Obstacle", "find_obstacles", "oldest_release"]

@@ -8,7 +8,8 @@ from typing import Any
 
 from xla_call_module.passes.gspmd import to_gspmd
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall
-from xla_call_module.stablehlo.composites import COMPOSITE, call_definitions
+from xla_call_module.stablehlo.call_graph import COMPOSITE
+from xla_call_module.stablehlo.inlining import call_definitions
 from xla_call_module.stablehlo.mhlo import expand_custom_calls, is_expandable
 from xla_call_module.stablehlo.modules import custom_call_target, walk
 from xla_call_module.versions import KEPT_FOR_ANY, Feature, Release

@@ -23,13 +23,13 @@ from xla_call_module.shardings.sharding_text import sharding_from_text, sharding
 from xla_call_module.shardings.shardy import mesh_from_shardy
 from xla_call_module.stablehlo.attributes import dictionary
 from xla_call_module.stablehlo.modules import (
-    describe_location,
     first_line,
     open_module,
     serialize_module,
     tensor_type,
     walk,
 )
+from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.stablehlo.serialized_shardings import import_shardings_into, shardy_meshes
 
 __all__ = ["read_meshes", "remesh_module"]

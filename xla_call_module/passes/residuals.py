@@ -17,13 +17,9 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall, open_pair
-from xla_call_module.stablehlo.composites import call_definitions
-from xla_call_module.stablehlo.inlining import inline_calls, rewire
-from xla_call_module.stablehlo.modules import (
-    find_main,
-    functions_of,
-    tensor_type,
-)
+from xla_call_module.stablehlo.inlining import call_definitions, inline_calls
+from xla_call_module.stablehlo.modules import find_main, functions_of, tensor_type
+from xla_call_module.stablehlo.rewriting import rewire
 
 __all__ = ["drop_residuals", "join_residuals", "split_parsed", "split_residuals"]
 

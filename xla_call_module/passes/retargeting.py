@@ -18,15 +18,10 @@ from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.errors import VersionError
 from xla_call_module.passes.gspmd import is_only_shardy
 from xla_call_module.passes.module_pass import ParsedCall
-from xla_call_module.stablehlo.composites import COMPOSITE
+from xla_call_module.stablehlo.call_graph import COMPOSITE
 from xla_call_module.stablehlo.mhlo import feature_of_call
-from xla_call_module.stablehlo.modules import (
-    custom_call_target,
-    describe_location,
-    first_line,
-    serialize_module,
-    walk,
-)
+from xla_call_module.stablehlo.modules import custom_call_target, first_line, serialize_module, walk
+from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.versions import (
     BEFORE_BATCHING_DIMENSIONS,
     NEWEST,

@@ -9,21 +9,22 @@ them once more, in a module of their own, which runs first where a size is wrong
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from xla_call_module._jax import PassManager, func, ir
+from xla_call_module._jax import func, ir
 from xla_call_module.call import CallModule
 from xla_call_module.checks import SHAPE_ASSERTIONS
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import InteropError
 from xla_call_module.shape_checks.shape_assertions import Number, Operation, ShapeCheck, Size, Step
-from xla_call_module.stablehlo.inlining import inline_calls, rewire
+from xla_call_module.stablehlo.attributes import comparison_direction
+from xla_call_module.stablehlo.inlining import inline_calls
 from xla_call_module.stablehlo.modules import (
     find_main,
+    has_platform_index,
     is_shape_assertion,
     open_module,
     read_main,
@@ -32,6 +33,7 @@ from xla_call_module.stablehlo.modules import (
     walk,
 )
 from xla_call_module.stablehlo.refining import refine_results
+from xla_call_module.stablehlo.rewriting import new_function, rewire, run_passes
 from xla_call_module.versions import LAST_WITHOUT_SHARDY
 
 __all__ = ["to_shape_check"]
@@ -40,7 +42,6 @@ _NO_NAMES: Mapping[int, str] = MappingProxyType({})
 _MAX_SYMBOLS = 3
 _MAX_BYTES = 1 << 22
 _TYPICAL = 8
-_INDEX = "_platform_index"
 _FRONTEND = "mhlo.frontend_attributes"
 # TensorFlow's operation on the same scalars; those of comparisons are below.
 _OPERATIONS = {
@@ -194,11 +195,11 @@ def _drop_positivity(module: Any) -> None:
     for operation in [op.operation for op in find_main(module).regions[0].blocks[0].operations]:
         if is_shape_assertion(operation) and _compares_with_one(operation.operands[0].owner):
             operation.erase()
-    _run(module, "canonicalize")
+    run_passes(module, "canonicalize")
 
 
 def _compares_with_one(operation: Any) -> bool:
-    if operation.name != "stablehlo.compare" or _direction(operation) != "GE":
+    if operation.name != "stablehlo.compare" or comparison_direction(operation) != "GE":
         return False
     size, least = (operand.owner for operand in operation.operands)
     return (
@@ -206,11 +207,6 @@ def _compares_with_one(operation: Any) -> bool:
         and least.name == "stablehlo.constant"
         and splat(least) == "1"
     )
-
-
-def _direction(comparison: Any) -> str:
-    found = re.search(r"(\w+)>$", str(comparison.attributes["comparison_direction"]))
-    return found[1] if found else ""
 
 
 def _asserting(main: Any) -> list[Any] | None:
@@ -256,18 +252,15 @@ def _leave_only(module: Any, operations: Sequence[Any], numbers: Sequence[int]) 
     with module.context, main.location:
         main.attributes["sym_name"] = ir.StringAttr.get("_whole")
         main.attributes["sym_visibility"] = ir.StringAttr.get("private")
-        new: Any = func.FuncOp  # its stub is that of the class that it extends
-        kind = ir.FunctionType.get([argument.type for argument in arguments], [])
-        start = ir.InsertionPoint.at_block_begin(module.body)
-        front = new("main", kind, visibility="public", ip=start)
-        if "arg_attrs" in main.attributes and _INDEX in str(main.attributes["arg_attrs"]):
+        types = [argument.type for argument in arguments]
+        front = new_function(module, "main", types, [], visibility="public")
+        if has_platform_index(main):
             # Shardings of the others mean nothing where nothing is computed.
             index, empty = ir.ArrayAttr(main.attributes["arg_attrs"])[0], ir.DictAttr.get({})
             given = [index, *[empty] * (len(numbers) - 1)]
             front.attributes["arg_attrs"] = ir.ArrayAttr.get(given)
         with ir.InsertionPoint(front.add_entry_block()):
-            inside = list(front.regions[0].blocks[0].arguments)
-            values = dict(zip(arguments, inside, strict=True))
+            values = dict(zip(arguments, front.arguments, strict=True))
             for operation in operations:
                 copy = operation.clone().operation
                 rewire(copy, values)
@@ -281,13 +274,9 @@ def _leave_only(module: Any, operations: Sequence[Any], numbers: Sequence[int]) 
         module.operation.attributes["mhlo.num_partitions"] = one
         if _FRONTEND in module.operation.attributes:
             del module.operation.attributes[_FRONTEND]
-    _run(module, "symbol-dce")
+    run_passes(module, "symbol-dce")
     inline_calls(module)
-    _run(module, "canonicalize,cse")
-
-
-def _run(module: Any, passes: str) -> None:
-    PassManager.parse(f"builtin.module({passes})").run(module.operation)
+    run_passes(module, "canonicalize,cse")
 
 
 def _read_steps(main: Any, offset: int) -> tuple[Step, ...] | None:
@@ -325,7 +314,7 @@ def _to_step(operation: Any, numbers: Mapping[Any, int], offset: int) -> Step | 
         return Number(int(text == "true") if dtype.name == "bool" else int(text), dtype)
     op = _OPERATIONS.get(operation.name)
     if operation.name == "stablehlo.compare":
-        op = _COMPARISONS.get(_direction(operation))
+        op = _COMPARISONS.get(comparison_direction(operation))
     taken = _DTYPES.get(str(operation.operands[-1].type)) if len(operation.operands) else None
     if op is None or taken is None:
         return None

@@ -48,7 +48,7 @@ class Attributes:
         return name in self.raw.attributes
 
     def text(self, name: str) -> str:
-        """Return an attribute as MLIR prints it, a string without its quotes; empty if it is missing."""
+        """Return an attribute as MLIR prints it, a string without its quotes; empty if missing."""
         return str(self.raw.attributes[name]).strip('"') if self.has(name) else ""
 
     def integer(self, name: str, default: int = 0) -> int:
@@ -64,7 +64,7 @@ class Attributes:
         return tuple(map(int, self.raw.attributes[name])) if self.has(name) else ()
 
     def matrix(self, name: str) -> np.ndarray[Any, Any] | None:
-        """Return an attribute of dense integers, such as a convolution's padding; None if missing."""
+        """Return an attribute of dense integers, such as a window's padding; None if missing."""
         return np.asarray(self.raw.attributes[name]) if self.has(name) else None
 
     def dimension_numbers(self) -> Any:
@@ -85,7 +85,9 @@ def callee_of(call: Any) -> str:
 
 def comparison_direction(comparison: Any) -> str:
     """Return `EQ`, `NE`, `GE`, `GT`, `LE` or `LT`, what a `stablehlo.compare` asks."""
-    direction: Any = stablehlo.ComparisonDirectionAttr(comparison.attributes["comparison_direction"])
+    direction: Any = stablehlo.ComparisonDirectionAttr(
+        comparison.attributes["comparison_direction"]
+    )
     return str(direction.value)
 
 

@@ -12,9 +12,9 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from xla_call_module._jax import func, ir
-from xla_call_module.stablehlo.chlo import define_chlo
 from xla_call_module.stablehlo.attributes import dictionary
 from xla_call_module.stablehlo.call_graph import COMPOSITE
+from xla_call_module.stablehlo.chlo import define_chlo
 from xla_call_module.stablehlo.modules import custom_call_target, walk
 from xla_call_module.stablehlo.rewriting import new_function, replace_operation
 from xla_call_module.versions import Feature
@@ -100,7 +100,7 @@ def _is_known(call: Any) -> bool:
 
 
 def _to_composite(module: Any, call: Any, symbol: str) -> Any:
-    """Put a composite before a call, and its definition, a function of that name, into the module."""
+    """Put a composite before a call, and its definition, a new function, into the module."""
     name, attributes = _equivalent(call)
     takes = [operand.type for operand in call.operands]
     gives = [result.type for result in call.results]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ from xla_call_module.stablehlo.attributes import (
     value_attributes,
 )
 from xla_call_module.stablehlo.call_graph import check_calls
-from xla_call_module.stablehlo.source_locations import argument_name
+from xla_call_module.stablehlo.operation_locations import argument_name
 from xla_call_module.versions import StablehloVersion
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "find_main",
     "first_line",
     "functions_of",
+    "has_platform_index",
     "is_shape_assertion",
     "open_context",
     "open_module",
@@ -186,24 +187,27 @@ def read_main(module: Any) -> Main:
     check_calls(functions)
     returned: dict[str, list[Any]] = {}
     arguments = list(main.regions[0].blocks[0].arguments)
-    has_platform_index = any(map(_is_platform_index, value_attributes(main, "arg_attrs")[:1]))
-    arguments = arguments[int(has_platform_index) :]
+    is_indexed = has_platform_index(main)
+    arguments = arguments[int(is_indexed) :]
     return Main(
         args=tuple(tensor_type(str(argument.type)) for argument in arguments),
         names=tuple(argument_name(argument, functions) for argument in arguments),
         results=tuple(tensor_type(str(result)) for result in main.type.results),
         zeros=tuple(_is_zero(value, functions, returned) for value in _returned(main)),
-        has_platform_index=has_platform_index,
+        has_platform_index=is_indexed,
     )
 
 
-def _is_platform_index(attributes: Mapping[str, Any]) -> bool:
-    """Return whether an argument with these attributes is the index of the platform.
+def has_platform_index(main: Any) -> bool:
+    """Return whether argument 0 of `main` is the index of the platform.
 
     https://docs.jax.dev/en/latest/export/export.html#module-calling-convention
     """
-    constant = attributes.get("jax.global_constant")
-    return constant is not None and ir.StringAttr(constant).value == "_platform_index"
+    for attributes in value_attributes(main, "arg_attrs")[:1]:
+        if "jax.global_constant" in attributes:
+            name: str = ir.StringAttr(attributes["jax.global_constant"]).value
+            return name == "_platform_index"
+    return False
 
 
 def find_main(module: Any) -> Any:
@@ -260,7 +264,7 @@ def _is_zero(value: Any, functions: dict[str, Any], returned: dict[str, list[Any
 
 
 def splat(constant: Any) -> str | None:
-    """Return the text of the one element that a `stablehlo.constant` repeats; None where it has several.
+    """Return the text of the one element that a `stablehlo.constant` repeats; None for several.
 
     It is taken from the printed operation, since jaxlib has no Python class for complex elements.
     """
@@ -297,7 +301,9 @@ def _returned(function: Any) -> list[Any]:
 
 def functions_of(module: Any) -> dict[str, Any]:
     """Return the functions of a parsed module by name."""
-    return {symbol_name(op): op for op in module.body.operations if op.operation.name == "func.func"}
+    return {
+        symbol_name(op): op for op in module.body.operations if op.operation.name == "func.func"
+    }
 
 
 def walk(module: Any) -> Iterator[Any]:

@@ -21,6 +21,7 @@ from bridge.core.size_polynomials import (
     minimum,
     remainder,
 )
+from xla_call_module.stablehlo.attributes import comparison_direction
 
 __all__ = ["RULES", "elements_or_none"]
 
@@ -113,11 +114,8 @@ def _is_place(atom: Atom) -> bool:
 def _rule_for(op: RowOperation, element: str) -> Callable[..., _Known] | None:
     name = op.name.removeprefix("stablehlo.")
     if name == "compare":
-        direction = op.text("comparison_direction")
-        directions = [
-            word for word in ("EQ", "NE", "GE", "GT", "LE", "LT") if f" {word}" in direction
-        ]
-        return _known(lambda a, b: compare(directions[0], a, b)) if len(directions) == 1 else None
+        direction = comparison_direction(op.raw)
+        return _known(lambda a, b: compare(direction, a, b))
     if name in ("and", "or", "not"):
         return _LOGIC[name] if element == "i1" else None
     if name == "select":

@@ -49,26 +49,26 @@ class _Places:
 
 
 def _gather_places(op: RowOperation) -> _Places:
-    fields = op.fields("dimension_numbers")
+    numbers = op.dimension_numbers()
     return _Places(
-        fields.get("offset_dims", ()),
-        fields.get("collapsed_slice_dims", ()),
-        fields.get("operand_batching_dims", ()),
-        fields.get("start_indices_batching_dims", ()),
-        fields.get("start_index_map", ()),
-        fields["index_vector_dim"][0] if "index_vector_dim" in fields else 0,
+        tuple(numbers.offset_dims),
+        tuple(numbers.collapsed_slice_dims),
+        tuple(numbers.operand_batching_dims),
+        tuple(numbers.start_indices_batching_dims),
+        tuple(numbers.start_index_map),
+        numbers.index_vector_dim,
     )
 
 
 def _scatter_places(op: RowOperation) -> _Places:
-    fields = op.fields("scatter_dimension_numbers")
+    numbers = op.dimension_numbers()
     return _Places(
-        fields.get("update_window_dims", ()),
-        fields.get("inserted_window_dims", ()),
-        fields.get("input_batching_dims", ()),
-        fields.get("scatter_indices_batching_dims", ()),
-        fields.get("scatter_dims_to_operand_dims", ()),
-        fields["index_vector_dim"][0] if "index_vector_dim" in fields else 0,
+        tuple(numbers.update_window_dims),
+        tuple(numbers.inserted_window_dims),
+        tuple(numbers.input_batching_dims),
+        tuple(numbers.scatter_indices_batching_dims),
+        tuple(numbers.scattered_dims_to_operand_dims),
+        numbers.index_vector_dim,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from bridge.batching.rowwise.row_value import Batch, BatchValue, Elements, Mixing, Rows
 from bridge.batching.rowwise.value_numbering import Numbering, captured
 from bridge.core.size_polynomials import Iteration, of_atom
+from xla_call_module.stablehlo.attributes import callee_of, comparison_direction
 from xla_call_module.stablehlo.modules import result_number, splat
 
 __all__ = ["Loop", "read_loop"]
@@ -155,7 +156,7 @@ def _operation_of(value: Any, functions: Mapping[str, Any]) -> tuple[str, list[A
     owner = value.owner
     if getattr(owner, "name", "") != "func.call":
         return getattr(owner, "name", ""), list(getattr(owner, "operands", ()))
-    block = functions[str(owner.attributes["callee"]).strip('@"')].regions[0].blocks[0]
+    block = functions[callee_of(owner)].regions[0].blocks[0]
     returned = list(_last(block).operands)[result_number(value)]
     taken = dict(zip(block.arguments, owner.operands, strict=True))
     operands = list(getattr(returned.owner, "operands", ()))
@@ -220,10 +221,10 @@ def _read_counter(condition: Any, body: Any) -> tuple[int | None, Any]:
     compared = going.owner
     if getattr(compared, "name", "") != "stablehlo.compare":
         return None, None
-    direction = str(compared.attributes["comparison_direction"])
+    direction = comparison_direction(compared)
     left, right = compared.operands
     carried = list(condition.arguments)
-    if " LT" not in direction or left not in carried or right in carried:
+    if direction != "LT" or left not in carried or right in carried:
         return None, None
     index = carried.index(left)
     added = list(_last(body).operands)[index].owner

@@ -98,10 +98,10 @@ def _select_and_scatter(op: RowOperation) -> BatchValue:
 
 def _dot_general(op: RowOperation) -> BatchValue:
     left, right = op.data(0, 1)
-    fields = op.fields("dot_dimension_numbers")
+    numbers = op.dimension_numbers()
     names = ("batching_dimensions", "contracting_dimensions")
     (batch_l, contract_l), (batch_r, contract_r) = (
-        [fields.get(f"{side}_{name}", ()) for name in names] for side in ("lhs", "rhs")
+        [tuple(getattr(numbers, f"{side}_{name}")) for name in names] for side in ("lhs", "rhs")
     )
     free_l = [a for a in range(left.rank) if a not in (*batch_l, *contract_l)]
     free_r = [a for a in range(right.rank) if a not in (*batch_r, *contract_r)]

@@ -13,7 +13,8 @@ from bridge.batching.rowwise.row_value import Batch, BatchValue, Elements, Mixin
 from bridge.core.size_polynomials import Dim, Element, Function, broadcast, of_atom
 from xla_call_module.errors import StructureError
 from xla_call_module.stablehlo.attributes import Attributes
-from xla_call_module.stablehlo.modules import describe_location, describe_primitive, tensor_type
+from xla_call_module.stablehlo.modules import tensor_type
+from xla_call_module.stablehlo.operation_locations import describe_location, describe_primitive
 
 __all__ = [
     "RowOperation",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from xla_call_module.stablehlo.attributes import callee_of
+
 __all__ = ["Numbering", "captured"]
 
 
@@ -42,7 +44,7 @@ class Numbering:
 
     def _results(self, raw: Any, taken: tuple[int, ...], known: Mapping[Any, int]) -> list[int]:
         if raw.name == "func.call":
-            block = self.functions[str(raw.attributes["callee"]).strip('@"')].regions[0].blocks[0]
+            block = self.functions[callee_of(raw)].regions[0].blocks[0]
             inner = dict(zip(block.arguments, taken, strict=True))
             return self.of_block(block, inner)[1]
         names = sorted(getattr(item, "name", item) for item in raw.attributes)

@@ -24,6 +24,7 @@ from bridge.onnx.graph.stablehlo_operation import (
     identity,
 )
 from bridge.onnx.graph.values import Value
+from xla_call_module.stablehlo.attributes import comparison_direction
 
 __all__ = ["RULES"]
 
@@ -250,7 +251,7 @@ _ORDERS = ("", "FLOAT", "NOTYPE", "SIGNED", "TOTALORDER", "UNSIGNED")
 
 
 def _compare(graph: Graph, op: Operation) -> Value:
-    direction = op.text("comparison_direction").split()[-1].rstrip(">")
+    direction = comparison_direction(op.raw)
     known = compare_sizes(direction, op.operands)
     if known is not None:
         return known

@@ -75,27 +75,27 @@ class Places:
 
 def of_gather(op: Operation) -> Places:
     """The places that the attribute of a gather says."""
-    fields = op.fields("dimension_numbers")
+    numbers = op.dimension_numbers()
     return Places(
-        mapped=fields.get("start_index_map", ()),
-        batching=fields.get("operand_batching_dims", ()),
-        index_batching=fields.get("start_indices_batching_dims", ()),
-        dropped=fields.get("collapsed_slice_dims", ()),
-        window=fields.get("offset_dims", ()),
-        vector_axis=fields.get("index_vector_dim", (0,))[0],
+        mapped=tuple(numbers.start_index_map),
+        batching=tuple(numbers.operand_batching_dims),
+        index_batching=tuple(numbers.start_indices_batching_dims),
+        dropped=tuple(numbers.collapsed_slice_dims),
+        window=tuple(numbers.offset_dims),
+        vector_axis=numbers.index_vector_dim,
     )
 
 
 def of_scatter(op: Operation) -> Places:
     """The places that the attribute of a scatter says."""
-    fields = op.fields("scatter_dimension_numbers")
+    numbers = op.dimension_numbers()
     return Places(
-        mapped=fields.get("scatter_dims_to_operand_dims", ()),
-        batching=fields.get("input_batching_dims", ()),
-        index_batching=fields.get("scatter_indices_batching_dims", ()),
-        dropped=fields.get("inserted_window_dims", ()),
-        window=fields.get("update_window_dims", ()),
-        vector_axis=fields.get("index_vector_dim", (0,))[0],
+        mapped=tuple(numbers.scattered_dims_to_operand_dims),
+        batching=tuple(numbers.input_batching_dims),
+        index_batching=tuple(numbers.scatter_indices_batching_dims),
+        dropped=tuple(numbers.inserted_window_dims),
+        window=tuple(numbers.update_window_dims),
+        vector_axis=numbers.index_vector_dim,
     )
 
 

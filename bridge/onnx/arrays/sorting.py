@@ -21,6 +21,8 @@ from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, ResultType, Rule
 from bridge.onnx.graph.values import Value, constant_array
 from xla_call_module.dtypes import Array
+from xla_call_module.stablehlo.attributes import comparison_direction, symbol_name
+from xla_call_module.stablehlo.call_graph import named_by
 
 __all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
 
@@ -185,18 +187,18 @@ def _setting(op: Operation, name: str) -> int:
 
 def _comparison_of(op: Operation) -> str:
     """The direction of the only comparison in the function that a custom call names."""
-    name = op.text("called_computations").strip('[]@"')
+    (name,) = named_by(op.raw)
     around = op.raw
     while around.name != "builtin.module":
         around = around.parent
     functions = [view.operation for view in around.regions[0].blocks[0]]
-    (called,) = [f for f in functions if str(f.attributes["sym_name"]).strip('"') == name]
+    (called,) = [function for function in functions if symbol_name(function) == name]
     body = called.regions[0].blocks[0]
     comparisons = [v.operation for v in body if v.operation.name == "stablehlo.compare"]
     arguments = list(body.arguments)[:2]
     if len(comparisons) != 1 or list(comparisons[0].operands) != arguments:
         return ""
-    return str(comparisons[0].attributes["comparison_direction"]).split()[-1].rstrip(">")
+    return comparison_direction(comparisons[0])
 
 
 def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:

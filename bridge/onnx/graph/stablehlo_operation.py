@@ -18,8 +18,10 @@ from bridge.onnx.graph.storage_dtypes import NARROW_TYPES, NarrowType
 from bridge.onnx.graph.values import Value, contents_of
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError
-from xla_call_module.stablehlo.attributes import Attributes
-from xla_call_module.stablehlo.modules import describe_location, tensor_type
+from xla_call_module.stablehlo.attributes import Attributes, symbol_name
+from xla_call_module.stablehlo.call_graph import named_by
+from xla_call_module.stablehlo.modules import tensor_type
+from xla_call_module.stablehlo.operation_locations import describe_location
 
 __all__ = [
     "Emit",
@@ -211,12 +213,8 @@ def _regions(raw: Any) -> Sequence[Any]:
     around = raw
     while around.name != "builtin.module":
         around = around.parent
-    functions = {
-        str(view.operation.attributes["sym_name"]).strip('"'): view.operation
-        for view in around.regions[0].blocks[0]
-    }
-    names = [str(name).strip('@"') for name in raw.attributes["called_computations"]]
-    return [functions[name].regions[0] for name in names]
+    functions = {symbol_name(view): view.operation for view in around.regions[0].blocks[0]}
+    return [functions[name].regions[0] for name in named_by(raw)]
 
 
 # Adds what an operation computes to the graph and returns its result, or all of them if they are

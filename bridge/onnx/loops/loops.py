@@ -18,6 +18,7 @@ from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, contents_of, of_size, of_sizes
 from bridge.onnx.loops.scans import Scan, needed
+from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.modules import splat
 
 __all__ = ["RULES"]
@@ -84,7 +85,7 @@ def _counter_of(
         return None
     left, right = asked.owner.operands
     arguments = list(condition.block.arguments)
-    if "LT" not in str(asked.owner.attributes["comparison_direction"]) or left not in arguments:
+    if comparison_direction(asked.owner) != "LT" or left not in arguments:
         return None
     number = arguments.index(left)
     limit = _outer(condition, right, fixed)

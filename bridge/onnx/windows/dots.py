@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,10 +48,10 @@ class _Side:
 
 def _dot_general(graph: Graph, op: Operation) -> Value:
     _check_algorithm(op)
-    fields = op.fields("dot_dimension_numbers")
+    numbers = op.dimension_numbers()
     values = [nodes.cast(graph, value, op.result.dtype) for value in op.operands]
     left, right = (
-        _side(value, fields, name) for value, name in zip(values, ("lhs", "rhs"), strict=True)
+        _side(value, numbers, name) for value, name in zip(values, ("lhs", "rhs"), strict=True)
     )
     if not left.contracted:
         return _outer_product(graph, left, right)
@@ -98,9 +99,9 @@ def _has(element: str, value: Value) -> bool:
     return bool((usual & (fraction == np.round(fraction))).all())
 
 
-def _side(value: Value, fields: Mapping[str, tuple[int, ...]], side: str) -> _Side:
-    batch = fields.get(f"{side}_batching_dimensions", ())
-    contracted = fields.get(f"{side}_contracting_dimensions", ())
+def _side(value: Value, numbers: Any, side: str) -> _Side:
+    batch = tuple(getattr(numbers, f"{side}_batching_dimensions"))
+    contracted = tuple(getattr(numbers, f"{side}_contracting_dimensions"))
     taken = (*batch, *contracted)
     return _Side(value, batch, contracted, tuple(a for a in range(value.rank) if a not in taken))
 

@@ -19,7 +19,7 @@ from xla_call_module._tf import imported_release
 from xla_call_module.errors import FormatError, StructureError, VersionError
 from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.runtime.op import Op
-from xla_call_module.stablehlo.composites import COMPOSITE
+from xla_call_module.stablehlo.call_graph import COMPOSITE
 from xla_call_module.stablehlo.modules import open_module, walk
 from xla_call_module.versions import RELEASES, parse_release
 

@@ -18,7 +18,8 @@ from jax.interpreters.mlir import make_ir_context
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from tests.xla_call_module.sharding_strategies import device_indices, named_shardings, tilings
-from xla_call_module.errors import FormatError, ShardingError
+from xla_call_module.errors import FormatError, ShardingError, VersionError
+from xla_call_module.exported import from_exported
 from xla_call_module.shardings.array_sharding import Sharding, maximal, place, tiled
 from xla_call_module.shardings.mesh_placement import DimAxes, Mesh, MeshAxis, Placement
 from xla_call_module.shardings.sharding_jax import (
@@ -318,3 +319,20 @@ def test_an_exported_has_its_shardings_in_one_of_two_ways():
     # A key has one dimension more in the module than in JAX.
     (found, _), _ = exported_shardings(of_compiler, (3, 1), (2, 0))
     assert found == tiled([2, 2, 1])
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 9), reason="all shardings are of the compiler")
+def test_shardings_that_cannot_be_found_are_not_left_out():
+    """Where JAX has put its private field elsewhere, nothing is exported as if it had none."""
+    mesh = AbstractMesh((2,), ("a",))
+    split = NamedSharding(mesh, PartitionSpec("a"))
+    fun = jax.jit(lambda x: x + 1, in_shardings=split)
+    exported = jax.export.export(fun)(np.zeros(4, np.float32))
+    assert from_exported(exported).args[0].sharding.parts(1) == (2,)
+    del vars(exported)["_in_named_shardings"]
+    with pytest.raises(VersionError, match=r"for 2 devices, and how its arguments lie on them"):
+        from_exported(exported)
+    # On one device they mean nothing.
+    alone = jax.export.export(jax.jit(lambda x: x + 1))(np.zeros(4, np.float32))
+    del vars(alone)["_in_named_shardings"]
+    assert exported_shardings(alone, (1,), (1,)) == ((None,), (None,))

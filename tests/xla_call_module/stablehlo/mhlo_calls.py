@@ -7,7 +7,7 @@ import dataclasses
 from jax.extend.mlir import ir
 
 from xla_call_module import from_exported
-from xla_call_module.stablehlo.composites import COMPOSITE
+from xla_call_module.stablehlo.call_graph import COMPOSITE
 from xla_call_module.stablehlo.modules import open_module, serialize_module, walk
 
 __all__ = ["as_old_jax_writes_it", "integer"]

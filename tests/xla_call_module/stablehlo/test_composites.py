@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import bridge
 from xla_call_module import from_exported, retarget
-from xla_call_module.stablehlo.composites import COMPOSITE
+from xla_call_module.stablehlo.call_graph import COMPOSITE
 from xla_call_module.stablehlo.modules import open_module, walk
 
 X = np.linspace(0.1, 0.9, 6).astype(np.float32).reshape(2, 3)

@@ -18,7 +18,7 @@ from xla_call_module import from_exported, retarget
 from xla_call_module.errors import VersionError
 from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.runtime.op import Op
-from xla_call_module.stablehlo.composites import COMPOSITE
+from xla_call_module.stablehlo.call_graph import COMPOSITE
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 from xla_call_module.stablehlo.modules import (
     custom_call_targets,
