@@ -257,7 +257,7 @@ def call_tf(
 
 
 def _only_exported(callable_tf: Callable[..., Any], shapes: Any) -> Callable[..., Any]:
-    """The function as a TensorFlow function in a file; JAX's converter refuses to run it in JAX."""
+    """Return the function as a TensorFlow function of a file, which does not run in JAX."""
     options = CallOptions(
         variables="constant",
         compiled=True,

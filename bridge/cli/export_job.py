@@ -20,10 +20,9 @@ from bridge.cli.targets import CodeError, Target, find_target
 from bridge.core._jax import enable_x64
 from bridge.core.trees import key_names
 from bridge.exporting.argument_text import parse_arguments, to_text
-from bridge.exporting.environment import describe_environment
-from bridge.exporting.export_model import TracedModel, export_model
+from bridge.exporting.environment import describe_environment, relative_locations
+from bridge.exporting.export_model import ExportedModel, export_model
 from bridge.exporting.parameter_files import read_parameters, select
-from bridge.exporting.source_locations import relative_locations
 from bridge.inspect import inspect
 from bridge.inspecting.report import FileReport
 from bridge.save import save
@@ -112,7 +111,7 @@ def _read_params(request: ExportRequest, folder: Path) -> Any:
     return params if request.params_key is None else select(params, request.params_key)
 
 
-def _trace(target: Target, params: Any, request: ExportRequest) -> TracedModel:
+def _trace(target: Target, params: Any, request: ExportRequest) -> ExportedModel:
     # A model of Keras knows its arguments, and says so where none are given.
     is_exported = not request.args
     with _explaining(target.name):
@@ -143,7 +142,7 @@ def _explaining(name: str) -> Iterator[None]:
         ) from error
 
 
-def _trainable(traced: TracedModel, patterns: Sequence[str]) -> Any:
+def _trainable(traced: ExportedModel, patterns: Sequence[str]) -> Any:
     """Return a pytree of bools: a parameter is trained if a pattern fits and its framework does."""
     if traced.params is None:
         return True
@@ -167,7 +166,7 @@ def _fits(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")
 
 
-def _save(traced: TracedModel, staged: Path, request: ExportRequest) -> None:
+def _save(traced: ExportedModel, staged: Path, request: ExportRequest) -> None:
     model: Any = traced.exported
     if isinstance(model, Mapping) and request.signature != DEFAULT_SIGNATURE:
         raise StructureError(

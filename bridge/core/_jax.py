@@ -53,7 +53,7 @@ Shardings = tuple[NamedSharding | None, ...]
 
 
 def enable_x64() -> AbstractContextManager[Any]:
-    """A context in which JAX has 64-bit dtypes.
+    """Return a context in which JAX has 64-bit dtypes.
 
     It is `jax.enable_x64` now and was `jax.experimental.enable_x64` in JAX 0.7. The gate can go
     when that is no longer supported.
@@ -64,7 +64,7 @@ def enable_x64() -> AbstractContextManager[Any]:
 
 
 def outside_meshes() -> AbstractContextManager[Any]:
-    """A context in which no mesh is set.
+    """Return a context in which no mesh is set.
 
     It is entered by `jax.sharding.use_abstract_mesh` now, which JAX 0.7 had in jax/_src/mesh.py
     only. The gate can go when that is no longer supported.
@@ -80,7 +80,7 @@ def outside_meshes() -> AbstractContextManager[Any]:
 
 
 def replace_vjp(exported: export.Exported, vjp: Callable[[], export.Exported]) -> export.Exported:
-    """The same `Exported` with another VJP, which is made each time that it is asked for.
+    """Return the same `Exported` with another VJP, which is made each time that it is asked for.
 
     `Exported.vjp` calls the field `_get_vjp` with the object itself (jax/_src/export/_export.py);
     there is no public way to say what a changed `Exported` is differentiated by. The gate can go
@@ -101,7 +101,7 @@ def map_orders(
 
 
 def cut_vjp(exported: export.Exported, order: int) -> export.Exported:
-    """The same `Exported` with VJPs up to an order only.
+    """Return the same `Exported` with VJPs up to an order only.
 
     The gate is that of `replace_vjp`.
     """
@@ -114,7 +114,7 @@ def cut_vjp(exported: export.Exported, order: int) -> export.Exported:
 def shardings_of_trace(
     traced: jax.stages.Traced,
 ) -> tuple[tuple[jax.sharding.Sharding | None, ...], tuple[jax.sharding.Sharding | None, ...]]:
-    """How the flat arguments and results of a trace lie on several devices; None on one.
+    """Return the shardings of the flat arguments and results of a trace; None on one device.
 
     What `jax.jit` was told is in `_params`, and what the arguments themselves say in
     `_meta_tys_flat` (jax/_src/stages.py, `Traced`), which were `_lower_callable` and `_args_flat`
@@ -136,13 +136,13 @@ def shardings_of_trace(
 
 
 def _on_several_devices(sharding: Any) -> jax.sharding.Sharding | None:
-    """The sharding if it is one at all, which what JAX has for an unknown one is not."""
+    """Return the sharding if it is for several devices; JAX's mark of an unknown one is none."""
     known = isinstance(sharding, jax.sharding.Sharding) and sharding.num_devices > 1
     return sharding if known else None
 
 
 def static_parameters(fun: jax.stages.Wrapped) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Positions and names of the arguments that a `jax.jit`-ed function takes as Python values.
+    """Return the positions and names of the static arguments of a `jax.jit`-ed function.
 
     Exporting such an argument with the spec of an array hands the spec to the function, which may
     even run. `jax.stages.Wrapped` does not tell which ones they are
@@ -160,7 +160,7 @@ def static_parameters(fun: jax.stages.Wrapped) -> tuple[tuple[int, ...], tuple[s
 def replace_shardings(
     exported: export.Exported, arguments: Shardings, results: Shardings
 ) -> export.Exported:
-    """The same `Exported` with other shardings of its arguments and results.
+    """Return the same `Exported` with other shardings of its arguments and results.
 
     JAX since 0.9 keeps them in private fields, older versions in public ones as the compiler's form
     of them, which only a private method gives (jax/_src/export/_export.py). The gate can go when
@@ -199,7 +199,7 @@ def _to_hlo(shardings: Shardings, avals: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def coordination_client() -> Any:
-    """The key-value store that `jax.distributed.initialize` connects the processes by, or None.
+    """Return the key-value store by which `jax.distributed` connects processes, or None.
 
     It has no public name. What `jax.experimental.multihost_utils` offers instead are collectives on
     the devices: they need a backend that has some between hosts (on the CPU an option, and off),
@@ -215,7 +215,7 @@ def coordination_client() -> Any:
 
 
 def settings_query() -> Callable[[], Hashable]:
-    """A function that tells all of JAX's configuration that a trace depends on, as one value.
+    """Return a function that returns JAX's configuration, as far as traces depend on it.
 
     What `jax.jit` keeps its traces by has no public name (jax/_src/config.py, `trace_context`).
     Without the gate only the settings that change dtypes and precision are told. It can go when
@@ -230,7 +230,7 @@ def settings_query() -> Callable[[], Hashable]:
 
 
 def dlpack_exporter() -> Callable[[jax.Array], Any]:
-    """A function that makes a DLPack capsule of an array on the CPU, when it has been computed.
+    """Return a function that makes a DLPack capsule of a computed array on the CPU.
 
     `jax.Array.__dlpack__` asks for device and stream before, at a tenth of an eager call; what it
     calls then is in jaxlib (jax/_src/dlpack.py). Without the gate it is `__dlpack__` itself.
@@ -245,7 +245,7 @@ def dlpack_exporter() -> Callable[[jax.Array], Any]:
 
 
 def transformation_query() -> Callable[[], bool]:
-    """A function that says whether no JAX transformation, such as `jax.jit`, is tracing here.
+    """Return a function that returns whether no JAX transformation is tracing here.
 
     It was `jax.core.trace_state_clean` until JAX took that away (jax/_src/core.py). Without the
     gate the answer is always yes, and JAX refuses the tracers that arrive. It can go when there is
@@ -259,7 +259,7 @@ def transformation_query() -> Callable[[], bool]:
 
 
 def polymorphic_shape_class() -> type[tuple[Any, ...]]:
-    """The class of polymorphic shapes that are no text, which JAX has deprecated.
+    """Return the class of polymorphic shapes that are no text, which JAX has deprecated.
 
     Its only public name is in what this package replaces (jax/_src/export/shape_poly.py). Without
     the gate it is a class that JAX refuses as a shape. It can go with the class.
@@ -340,7 +340,7 @@ def _without_registering(types: frozenset[type]) -> Iterator[None]:
 
 
 def is_staging() -> bool:
-    """Whether JAX is tracing a program, so that what is computed now is not what will run.
+    """Return whether JAX is tracing a program, which runs later.
 
     Arguments do not tell where there are none that are traced. JAX says so in `jax.extend.core`
     since version 0.8; before, a constant is traced like everything else. The gate can go when
@@ -435,7 +435,7 @@ def broken_size_constraint(error: BaseException) -> str:
 
 
 def depends_on_first(function: Callable[..., Any], *args: Any) -> bool:
-    """Whether results of a function may depend on leaves of its first argument.
+    """Return whether results of a function may depend on leaves of its first argument.
 
     An operation is taken to use all that it is given. `jax.extend.core` has equations without their
     form, and `jax.make_jaxpr` gives them (jax/_src/core.py, `Jaxpr`).
@@ -450,7 +450,7 @@ def depends_on_first(function: Callable[..., Any], *args: Any) -> bool:
 
 
 def devices_of_lowering(context: Any) -> int | None:
-    """For how many devices a program is lowered, in a lowering rule; None where it is unknown.
+    """Return the number of devices that a lowering rule lowers for; None where it is unknown.
 
     `Exported.call` asks the same and raises a plain ValueError (jax/_src/export/_export.py,
     `_call_exported_lowering`). The gate can go when JAX says it in `jax.interpreters.mlir`.
@@ -462,7 +462,7 @@ def devices_of_lowering(context: Any) -> int | None:
 
 
 def is_for_export(context: Any) -> bool:
-    """Whether a program is lowered by `jax.export`, and not to be run here, in a lowering rule.
+    """Return whether a lowering rule lowers for `jax.export`, and not to run here.
 
     JAX keeps it with the other parameters (jax/_src/interpreters/mlir.py, `LoweringParameters`).
     Without the gate everything is lowered as what is exported. It can go when JAX says it in
@@ -473,7 +473,7 @@ def is_for_export(context: Any) -> bool:
 
 
 def is_certain(comparison: Callable[[], bool]) -> bool:
-    """Whether a comparison of symbolic dimensions holds for all sizes that they may have.
+    """Return whether a comparison of symbolic dimensions holds for all sizes that they may have.
 
     JAX raises where that depends on the sizes; the error is in `jax.errors` in newer versions, and
     in `jax.core` before. The gate can go with JAX 0.9.
@@ -487,7 +487,7 @@ def is_certain(comparison: Callable[[], bool]) -> bool:
 
 
 def vary_together(values: Sequence[Any], like: Sequence[Any] = ()) -> list[Any]:
-    """The values, each marked as varying over all mesh axes over which any does.
+    """Return the values, each marked as varying over all mesh axes over which any does.
 
     In `jax.shard_map` JAX keeps account of what differs between devices, and derivatives add up
     over the others. What `Exported.call` and callbacks return is not marked, nor are their

@@ -66,7 +66,7 @@ def composite_tensor_classes() -> tuple[type, ...]:
 
 
 def annotate_sharding(tensor: tf.Tensor, tile_assignment: np.ndarray[Any, Any] | None) -> tf.Tensor:
-    """The tensor with an XlaSharding op that says how it is split; None for not at all.
+    """Return the tensor with an XlaSharding op that says how it is split; None for not at all.
 
     The op has no public name (tensorflow/compiler/tf2xla/ops/xla_ops.cc), and its attribute is an
     `xla.OpSharding` that only `xla_sharding` makes
@@ -82,7 +82,7 @@ def annotate_sharding(tensor: tf.Tensor, tile_assignment: np.ndarray[Any, Any] |
 
 
 def gradients_for_xla() -> AbstractContextManager[None]:
-    """A context in which the gradients of branches are made of what XLA compiles.
+    """Return a context in which the gradients of branches are made of what XLA compiles.
 
     Outside of a graph that it knows to be compiled TensorFlow hands the values of branches to their
     gradients as optionals (tensorflow/python/ops/cond_v2.py, `_IfGrad`), and the gradient of a
@@ -98,7 +98,7 @@ def gradients_for_xla() -> AbstractContextManager[None]:
 
 
 def gradient_query() -> Callable[[str], bool]:
-    """A function that says whether TensorFlow has a gradient for a type of operation.
+    """Return a function that says whether TensorFlow has a gradient for a type of operation.
 
     The public `tf.RegisterGradient` writes to a registry that only private functions read
     (tensorflow/python/framework/ops.py), and a tape takes what is not in it for zero

@@ -11,7 +11,7 @@ __all__ = ["platform_of", "require_own_runtime"]
 
 
 def platform_of(device: Any) -> str:
-    """The platform of a device; JAX itself says `gpu` of two of them.
+    """Return the platform of a device; JAX itself says `gpu` of two of them.
 
     Args:
         device: one of `jax.devices()`.

@@ -51,7 +51,7 @@ def _register_sequence(wrapper: type, plain: type) -> None:
 
 
 def _named_tuple(wrapper: Any) -> Any:
-    """The class of the named tuple that is wrapped; None where it is another sequence."""
+    """Return the class of the named tuple that is wrapped; None for another sequence."""
     inner = getattr(wrapper, "__wrapped__", None)
     return type(inner) if hasattr(inner, "_fields") else None
 
@@ -66,7 +66,7 @@ def _register_mapping(wrapper: Any) -> None:
 
 
 def without_containers(tree: Any) -> Any:
-    """The pytree with Python's containers where TensorFlow has put its own."""
+    """Return the pytree with Python's containers where TensorFlow has put its own."""
     return tree_util.tree_map(_unwrap, tree, is_leaf=lambda node: type(node) in _kinds())
 
 
@@ -81,7 +81,7 @@ def _unwrap(leaf: Any) -> Any:
 
 @functools.cache
 def _kinds() -> dict[type, type]:
-    """The classes of the containers, each with the one that it stands for."""
+    """Return the classes of the containers, each with the one that it stands for."""
     holder: Any = tf.Module()
     holder.list, holder.tuple, holder.dict = [tf.Module()], (tf.Module(),), {"": tf.Module()}
     return {type(holder.list): list, type(holder.tuple): tuple, type(holder.dict): dict}

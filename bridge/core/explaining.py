@@ -79,7 +79,7 @@ def explain_tracing(name: str, error: Exception) -> StructureError | None:
 
 @contextmanager
 def refusing_unsortable_keys(where: str) -> Iterator[None]:
-    """A context in which JAX's error of a dict whose keys have no order is one of ours.
+    """Return a context in which JAX's error of dict keys without an order is one of ours.
 
     Args:
         where: what has such a dict, at the beginning of a sentence.
@@ -96,7 +96,7 @@ def refusing_unsortable_keys(where: str) -> Iterator[None]:
 
 
 def flatten(tree: Any, *, where: str) -> tuple[list[Any], tree_util.PyTreeDef]:
-    """The leaves of a pytree and its structure.
+    """Return the leaves of a pytree and its structure.
 
     Args:
         tree: any pytree.

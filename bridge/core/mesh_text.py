@@ -14,7 +14,7 @@ Axes = Sequence[tuple[str, int]]
 
 
 def axes_text(axes: Axes) -> str:
-    """The axes in a line.
+    """Return the axes in a line.
 
     >>> axes_text([("data", 4), ("model", 2)])
     'data 4 x model 2'
@@ -31,7 +31,7 @@ def draw_mesh(axes: Axes) -> list[str]:
 
 
 def draw_grid(axes: Axes, values: Sequence[int]) -> list[str]:
-    r"""Lines with a number for each device: the last axis from left to right, the others downwards.
+    r"""Return lines of numbers, one for each device: the last axis across, the others downwards.
 
     Args:
         axes: of the mesh.
@@ -61,7 +61,7 @@ def draw_grid(axes: Axes, values: Sequence[int]) -> list[str]:
 
 
 def _row_name(axes: Axes, row: int) -> str:
-    """Where a row is along the axes that go downwards."""
+    """Return the place of a row along the axes that go downwards."""
     names: list[str] = []
     for index in reversed(range(len(axes) - 1)):
         row, position = divmod(row, axes[index][1])

@@ -42,7 +42,7 @@ def names_of_signature(
 def input_names(
     key: str, call: CallModule, indices: Sequence[int], names: Names | None
 ) -> list[str]:
-    """Unique names for some of the call's flat arguments.
+    """Return unique names for some of the call's flat arguments.
 
     Args:
         key: of the signature, for the messages.
@@ -72,7 +72,7 @@ def input_names(
 
 
 def output_names(key: str, call: CallModule, names: Names | None) -> list[str]:
-    """Unique names for the call's flat results.
+    """Return unique names for the call's flat results.
 
     Args:
         key: of the signature, for the messages.
@@ -88,7 +88,7 @@ def output_names(key: str, call: CallModule, names: Names | None) -> list[str]:
 
 
 def parameter_names(call: CallModule, arguments: Structure, *, first: int) -> tuple[str, ...]:
-    """Names of the positional arguments from number `first` on, as far as the module tells them."""
+    """Return the names of the positional arguments from `first` on, as far as they are known."""
     assert isinstance(arguments, Branch)
     args = arguments.children[0][1]
     assert isinstance(args, Branch)
@@ -101,7 +101,7 @@ def parameter_names(call: CallModule, arguments: Structure, *, first: int) -> tu
 
 
 def _argument_names(call: CallModule) -> dict[str, str]:
-    """For `args[1]` and the like what the Python function calls them.
+    """Return the names that the Python function has for `args[1]` and the like.
 
     A module has names for the leaves that it takes; each names the whole argument that it is in.
     """
@@ -116,7 +116,7 @@ def _argument_names(call: CallModule) -> dict[str, str]:
 
 
 def _split_path(spec: TensorSpec) -> tuple[str, str]:
-    """Which argument, and the path into it: `args[1]` and `['w'][0]`."""
+    """Return the argument and the path into it: `args[1]` and `['w'][0]`."""
     match = _ARGUMENT.match(spec.path)
     end = match.end() if match else 0
     return spec.path[:end], spec.path[end:]
@@ -131,7 +131,7 @@ def _output_name(spec: TensorSpec) -> str:
 def choose_names(
     defaults: Sequence[str], names: Names | None, what: str, *, ignore_case: bool
 ) -> list[str]:
-    """The names that a user wants instead of some defaults.
+    """Return the names that a user wants instead of some defaults.
 
     Args:
         defaults: the names that are taken where nothing else is said.

@@ -20,17 +20,17 @@ _PIECE = 1 << 20
 
 
 def narrow_dtype(dtype: Any) -> np.dtype[Any]:
-    """The dtype of the array that JAX makes of one with this dtype."""
+    """Return the dtype of the array that JAX makes of one with this dtype."""
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
 
 def is_narrowed(dtype: Any) -> bool:
-    """Whether JAX has the values of this dtype in another one only."""
+    """Return whether JAX has the values of this dtype in another one only."""
     return bool(narrow_dtype(dtype) != dtype)
 
 
 def narrow_array(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
-    """The array with the dtype that JAX would give it; itself where it has that.
+    """Return the array with the dtype that JAX would give it; itself where it has that.
 
     Raises:
         DtypeError: a value would be another one; see `check_narrowing`.
@@ -65,7 +65,7 @@ def check_narrowing(array: np.ndarray[Any, Any], where: str) -> None:
 
 
 def _is_changed(array: np.ndarray[Any, Any], narrow: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """For each number whether it is another one in a narrower dtype, but for rounding."""
+    """Return for each number whether a narrower dtype changes it by more than rounding."""
     if array.dtype.kind in "iu":
         limits = np.iinfo(narrow)
         return np.asarray((array < limits.min) | (array > limits.max))

@@ -1,4 +1,4 @@
-"""Files of numpy's arrays, .npz, opened so that a small one cannot fill the memory."""
+"""A reader of numpy's .npz files that a small file cannot make fill the memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NPZ_ERRORS = (
 
 @contextmanager
 def open_npz(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """The arrays of a file by their names, each of which is read when it is asked for.
+    """Return a context with the arrays of a file by name; each is read when it is asked for.
 
     Raises:
         FormatError: it is no regular file, or its arrays are far larger than it is.

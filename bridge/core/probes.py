@@ -33,7 +33,7 @@ _HUGE_EXPONENT = 0.75
 def choose_sizes(
     symbols: Sequence[str], wanted: int, accepts: Callable[[Mapping[str, int]], bool]
 ) -> dict[str, int]:
-    """A size for each dimension variable that a function accepts, near to the wanted one.
+    """Return a size for each dimension variable that a function accepts, near to the wanted one.
 
     Args:
         symbols: the variables.
@@ -66,7 +66,7 @@ def _sizes(count: int, wanted: int) -> Iterator[tuple[int, ...]]:
 def draw(
     spec: TensorSpec, kind: str, sizes: Mapping[str, int], random: np.random.Generator
 ) -> Array:
-    """An input.
+    """Return an input of a function.
 
     Args:
         spec: what the function takes.
@@ -111,7 +111,7 @@ def _draw_integers(
 
 
 def draw_cotangent(like: Array, random: np.random.Generator) -> Array:
-    """A cotangent for an array of numbers."""
+    """Return a cotangent for an array of numbers."""
     numbers: Any = random.standard_normal(like.shape)
     if np.iscomplexobj(like):
         numbers = numbers + 1j * random.standard_normal(like.shape)
@@ -125,6 +125,6 @@ def _huge(dtype: DType) -> float:
 
 
 def _has(dtype: DType, kind: str) -> bool:
-    """Whether a dtype has the number; not all of 8 bits have an infinity."""
+    """Return whether a dtype has the number; not all of 8 bits have an infinity."""
     number = np.array(float(kind)).astype(dtype.numpy).astype(np.complex128)
     return bool(np.isnan(number) if kind == "nan" else np.isinf(number))

@@ -19,7 +19,7 @@ _SILENT_SECONDS = 2.0
 
 @contextmanager
 def progress_bar(what: str, *, unit: str = "") -> Iterator[Callable[[int, int], None] | None]:
-    """A function that is told how much is done and how much there is; None where nobody looks.
+    """Return a context with a function that shows progress; None where there is no terminal.
 
     The bar is on the standard error, appears after two seconds and goes away at the end.
 

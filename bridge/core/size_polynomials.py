@@ -113,25 +113,25 @@ class Size:
     terms: tuple[tuple[_Monomial, int], ...]
 
     def __add__(self, other: Dim) -> Dim:
-        """The sum."""
+        """Return the sum."""
         return _sum(_terms(self), _terms(other))
 
     __radd__ = __add__
 
     def __neg__(self) -> Dim:
-        """The negative."""
+        """Return the negative."""
         return self * -1
 
     def __sub__(self, other: Dim) -> Dim:
-        """The difference."""
+        """Return the difference."""
         return self + other * -1
 
     def __rsub__(self, other: int) -> Dim:
-        """The difference from a number."""
+        """Return the difference from a number."""
         return -self + other
 
     def __mul__(self, other: Dim) -> Dim:
-        """The product."""
+        """Return the product."""
         products: Counter[_Monomial] = Counter()
         for left, a in _terms(self).items():
             for right, b in _terms(other).items():
@@ -182,19 +182,19 @@ def _sum(*polynomials: Mapping[_Monomial, int]) -> Dim:
 
 
 def numbers_of(shape: Iterable[Dim]) -> tuple[int, ...]:
-    """A shape of which all sizes are numbers."""
+    """Return a shape of which all sizes are numbers."""
     numbers = tuple(dim for dim in shape if isinstance(dim, int))
     assert len(numbers) == len(tuple(shape)), "the sizes are static"
     return numbers
 
 
 def symbol(name: str) -> Size:
-    """The size that is a dimension variable."""
+    """Return the size that is a dimension variable."""
     return of_atom(Symbol(name))
 
 
 def of_atom(atom: Atom) -> Size:
-    """The size that is one atom."""
+    """Return the size that is one atom."""
     return Size((((atom,), 1),))
 
 
@@ -204,7 +204,7 @@ def is_static(shape: Iterable[Dim]) -> bool:
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    """The product of all; 1 of none.
+    """Return the product of all; 1 of none.
 
     >>> str(product([2, symbol("b"), 3]))
     '6*b'
@@ -216,7 +216,7 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 
 def floordiv(left: Dim, right: Dim) -> Dim:
-    """The quotient, rounded down.
+    """Return the quotient, rounded down.
 
     >>> floordiv(7, 2), str(floordiv(6 * symbol("b") * symbol("t"), 2 * symbol("b")))
     (3, '3*t')
@@ -228,7 +228,7 @@ def floordiv(left: Dim, right: Dim) -> Dim:
 
 
 def mod(left: Dim, right: Dim) -> Dim:
-    """The remainder of the quotient that is rounded down."""
+    """Return the remainder of the quotient that is rounded down."""
     if isinstance(left, int) and isinstance(right, int):
         return left % right if right else left
     if _exact_quotient(left, right) is not None:
@@ -237,7 +237,7 @@ def mod(left: Dim, right: Dim) -> Dim:
 
 
 def _exact_quotient(left: Dim, right: Dim) -> Dim | None:
-    """The quotient by a divisor of one term that divides every term."""
+    """Return the quotient by a divisor of one term that divides every term."""
     divisor = list(_terms(right).items())
     if len(divisor) != 1 or divisor[0][1] == 0:
         return 1 if left == right else None
@@ -253,12 +253,12 @@ def _exact_quotient(left: Dim, right: Dim) -> Dim | None:
 
 
 def maximum(left: Dim, right: Dim) -> Dim:
-    """The larger one."""
+    """Return the larger one."""
     return _extreme("max", left, right, operator.ge)
 
 
 def minimum(left: Dim, right: Dim) -> Dim:
-    """The smaller one."""
+    """Return the smaller one."""
     return _extreme("min", left, right, operator.le)
 
 
@@ -272,7 +272,7 @@ def _extreme(name: str, left: Dim, right: Dim, is_better: Callable[[int, int], b
 
 
 def lower_bound(dim: Dim) -> int | None:
-    """A number than which the size is never smaller; None where none is known.
+    """Return a lower bound of a size; None where none is known.
 
     >>> lower_bound(2 * symbol("b") - 1), lower_bound(5 - symbol("b"))
     (1, None)
@@ -292,7 +292,7 @@ def lower_bound(dim: Dim) -> int | None:
 
 
 def _at_last_round(dim: Dim) -> Dim:
-    """The size with the number of the last round for one that is subtracted."""
+    """Return the size with the number of the last round for one that is subtracted."""
     for atoms, coefficient in _terms(dim).items():
         match atoms:
             case (Iteration(_, limit),) if coefficient < 0 and limit is not None:
@@ -320,7 +320,7 @@ def _least_of_atom(atom: Atom) -> int | None:
 
 
 def divide(left: Dim, right: Dim) -> Dim | None:
-    """The quotient, rounded towards zero; None where a size may be negative.
+    """Return the quotient, rounded towards zero; None where a size may be negative.
 
     That is down for sizes that are known not to be.
     """
@@ -328,7 +328,7 @@ def divide(left: Dim, right: Dim) -> Dim | None:
 
 
 def remainder(left: Dim, right: Dim) -> Dim | None:
-    """The remainder of `divide`; None where a size may be negative."""
+    """Return the remainder of `divide`; None where a size may be negative."""
     return mod(left, right) if _are_natural(left, right) else None
 
 
@@ -364,7 +364,7 @@ def _equal(left: Dim, right: Dim) -> bool | None:
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """The shape of an elementwise operation of tensors that NumPy would broadcast.
+    """Return the shape of an elementwise operation of tensors that NumPy would broadcast.
 
     Of two sizes that a program takes to be equal, the one that is known better is taken.
     """
@@ -401,7 +401,7 @@ def atoms_of(dim: Dim) -> Iterable[Atom]:
 
 
 def parse_size(text: int | str) -> Dim:
-    """The size that `jax.export` writes as a text.
+    """Return the size that `jax.export` writes as a text.
 
     Raises:
         StructureError: it is none.

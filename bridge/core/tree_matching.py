@@ -1,4 +1,4 @@
-"""Whether a pytree is one that a function takes, where it came from a file.
+"""The comparison of a pytree with the one that a function of a file takes.
 
 No file holds functions, nor classes that a process has not imported. What JAX says of two treedefs
 is therefore too little: a state with `apply_fn=model.apply` is what was exported, if all else is.
@@ -24,7 +24,7 @@ __all__ = ["Match", "match_trees"]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How a pytree is one of another structure.
+    """The way in which a pytree matches another structure.
 
     Attributes:
         order: for each leaf of the other its index; None where it is the same.
@@ -35,11 +35,11 @@ class Match:
     functions: Mapping[int, Any] = field(default_factory=dict)
 
     def leaves(self, given: Sequence[Any]) -> list[Any]:
-        """The leaves in the other's order."""
+        """Return the leaves in the other's order."""
         return list(given) if self.order is None else [given[index] for index in self.order]
 
     def results(self, tree: tree_util.PyTreeDef) -> tree_util.PyTreeDef:
-        """The structure of results, with the functions that were passed."""
+        """Return the structure of results, with the functions that were passed."""
         if not self.functions:
             return tree
         data = StaticData()
@@ -56,7 +56,7 @@ _SAME = Match()
 
 
 def match_trees(given: Any, expected: Any) -> Match | None:
-    """How a pytree that was passed is what is expected; None where it is something else.
+    """Return how a pytree that was passed matches the expected one; None where it does not.
 
     Args:
         given: the treedef of what was passed.
@@ -94,7 +94,7 @@ class _Matcher:
     functions: dict[int, Any]
 
     def leaves(self, given: TreeNode, expected: TreeNode, first: int) -> list[int] | None:
-        """The indices of the leaves of what was passed; None where it is something else.
+        """Return the indices of the leaves of what was passed; None where it does not match.
 
         Args:
             given: a part of what was passed.
@@ -118,7 +118,7 @@ class _Matcher:
         return order
 
     def _positions(self, given: TreeNode, expected: TreeNode) -> Sequence[int] | None:
-        """Where in what was passed each child is; None where it is something else."""
+        """Return the index of each child in what was passed; None where it does not match."""
         if len(given.children) != len(expected.children):
             return None
         if given.kind == "dict" and expected.kind in ("class", "namedtuple"):
@@ -140,7 +140,7 @@ class _Matcher:
         return self._is_data(given.static, expected.static)
 
     def _is_data(self, given: TreeNode, expected: TreeNode) -> bool:
-        """Whether static data is the same, but for functions that a file lacks."""
+        """Return whether static data is the same, but for functions that a file lacks."""
         if expected.kind == "function":
             return self._is_function(given, self.known.functions[int(expected.value)])
         if (given.kind, given.path, given.names, given.value) != (

@@ -28,7 +28,7 @@ __all__ = [
 
 
 def to_structure(tree: tree_util.PyTreeDef) -> Structure:
-    """The structure of a pytree; its leaves are numbered in JAX's order.
+    """Return the structure of a pytree; its leaves are numbered in JAX's order.
 
     TensorFlow knows dicts with string keys, lists, tuples, named tuples and None. Other mappings
     become dicts of their keys' text, and classes dicts of their fields' names.
@@ -37,7 +37,7 @@ def to_structure(tree: tree_util.PyTreeDef) -> Structure:
 
 
 def _convert(node: TreeNode, numbers: Iterator[int]) -> Structure:
-    """The structure of a node, whose leaves take the next numbers."""
+    """Return the structure of a node, whose leaves take the next numbers."""
     if node.kind == "leaf":
         return Leaf(next(numbers))
     if node.kind == "none":
@@ -53,7 +53,7 @@ def _convert(node: TreeNode, numbers: Iterator[int]) -> Structure:
 
 
 def _text(name: TreeNode) -> str:
-    """The text of a key, as Python has it."""
+    """Return the text of a key, as Python has it."""
     return str(_key(name))
 
 
@@ -64,7 +64,7 @@ def _key(name: TreeNode) -> Any:
 
 
 def with_text_keys(tree: tree_util.PyTreeDef) -> tree_util.PyTreeDef:
-    """The pytree with the text of those keys that are no strings, its leaves in the same order.
+    """Return the pytree with texts for keys that are no strings, its leaves in the same order.
 
     JAX serializes dicts with string keys only. Text sorts differently from numbers, so what was a
     dict becomes an OrderedDict.
@@ -88,7 +88,7 @@ def _has_other_keys(node: Any) -> bool:
 
 
 def key_names(tree: tree_util.PyTreeDef) -> list[tuple[str, ...]]:
-    """For each leaf the keys, indices and attributes that lead to it."""
+    """Return for each leaf the keys, indices and attributes that lead to it."""
     return list(_paths(outline(tree), ()))
 
 
@@ -101,13 +101,13 @@ def _paths(node: TreeNode, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def unique_names(names: Iterable[str], *, ignore_case: bool = False) -> list[str]:
-    """The names, with `_1`, `_2`, … after those that were there before."""
+    """Return the names, with `_1`, `_2`, … after those that were there before."""
     unique = UniqueNames(ignore_case=ignore_case)
     return [unique.take(name) for name in names]
 
 
 def to_identifier(text: str, *, fallback: str) -> str:
-    """A valid name for an input or output: letters, digits and underscores, a letter first."""
+    """Return a valid name of an input or output: letters, digits, underscores, a letter first."""
     name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")
     if not name:
         return fallback
@@ -115,7 +115,7 @@ def to_identifier(text: str, *, fallback: str) -> str:
 
 
 def check_prefix(prefix: Any, tree: Any, *, what: str) -> list[Any]:
-    """The leaves of `prefix`, one for each leaf of `tree`.
+    """Return the leaves of `prefix`, one for each leaf of `tree`.
 
     Raises:
         StructureError: it is no prefix.
@@ -133,7 +133,7 @@ def check_prefix(prefix: Any, tree: Any, *, what: str) -> list[Any]:
 
 
 def check_flags(prefix: Any, tree: Any, *, what: str) -> list[bool]:
-    """The bools of `prefix`, one for each leaf of `tree`.
+    """Return the bools of `prefix`, one for each leaf of `tree`.
 
     Raises:
         StructureError: it is no prefix, or has something else than bools.

@@ -1,14 +1,19 @@
 """From a function, or a module of a framework, to an `Exported`.
 
-1. `framework_modules` makes a function of its parameters of a module of Flax, Haiku, Equinox or
-   Keras (`parametric`, `plain_parameters`; `trained` says which arrays its framework trains).
+1. `framework_modules` makes a `ModelFunction` of a module of Flax, Haiku, Equinox or Keras, or of
+   any function: its parameters are the first argument (`model_function`), and those of classes
+   that no file holds become dicts (`plain_parameters`).
 2. `argument_specs` makes the specs of its arguments of texts such as `f32[b,3]` (`argument_text`)
    and of values; `specifications` does that for the arguments of `convert` as they arrive.
-3. `export_model.export_model` traces it, and `lowering` exports it for several platforms and says
-   what to do where one of them cannot. `stages` takes what JAX has traced already.
+3. `export_model.export_model` traces it, which makes an `ExportedModel`: the same pair of function
+   and parameters. `lowering` exports it for several platforms, and says what to do where one of
+   them cannot. `stages` takes what JAX has traced already.
 
-For a whole job from a shell, `parameter_files` reads parameters, and `environment`, `revision` and
-`source_locations` say what a file was made of, whatever folder that happened in.
+From there on each verb binds the parameters in the way of its own target: `save` as variables of a
+`savedmodel.Function`, a layer as weights of a `LayerFunction`, `to_onnx` as initializers.
+
+For a whole job from a shell, `parameter_files` reads parameters, and `environment` and `revision`
+say what a file was made of, whatever folder that happened in.
 
 To support another framework, add its class to `framework_modules`, with a function of the
 parameters and inputs; `tests/bridge/exporting/test_framework_modules.py` tries each.

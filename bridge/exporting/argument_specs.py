@@ -24,7 +24,7 @@ __all__ = ["to_specs"]
 def to_specs(
     arguments: Any, *, constraints: Sequence[str] = ()
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Specs of the positional and of the keyword arguments, all in one symbolic scope.
+    """Return the specs of positional and keyword arguments, all in one symbolic scope.
 
     Args:
         arguments: a text such as `"f32[b,28,28], mask=bool[b]"`, or a sequence of these; or a tuple
@@ -88,7 +88,7 @@ def _is_leaf(value: Any) -> bool:
 
 
 def _scope_of(known: Sequence[Any], constraints: tuple[str, ...]) -> export.SymbolicScope:
-    """That of the dimensions that are there already; otherwise a new one."""
+    """Return the scope of the symbolic dimensions that are there already, or a new one."""
     dims = [dim for spec in known for dim in spec.shape or () if export.is_symbolic_dim(dim)]
     if dims and not constraints:
         scope: export.SymbolicScope = dims[0].scope
@@ -98,7 +98,7 @@ def _scope_of(known: Sequence[Any], constraints: tuple[str, ...]) -> export.Symb
 
 @dataclass(frozen=True, slots=True)
 class _Symbols:
-    """Where the symbols of all arguments come from.
+    """The source of the symbols of all arguments.
 
     Attributes:
         scope: what they belong to.
@@ -109,7 +109,7 @@ class _Symbols:
     unknown: UnknownDimensions
 
     def shape(self, text: str) -> tuple[Any, ...]:
-        """The shape of a text."""
+        """Return the shape of a text."""
         return tuple(export.symbolic_shape(self.unknown.name(text), scope=self.scope))
 
 
@@ -145,7 +145,7 @@ def _to_spec(leaf: Any, name: str, symbols: _Symbols) -> jax.ShapeDtypeStruct:
 
 
 def _is_number(leaf: Any) -> bool:
-    """Whether it is a Python number, as the step of a new `TrainState` is.
+    """Return whether it is a Python number, as the step of a new `TrainState` is.
 
     A bool is none: as in `train=False` it is to be known while the function is traced.
     """
@@ -153,7 +153,7 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _like(leaf: Any, name: str, symbols: _Symbols) -> jax.ShapeDtypeStruct:
-    """The spec of an array, or of what describes one, such as TensorFlow's and Keras's specs.
+    """Return the spec of an array, or of a description of one, as TensorFlow and Keras have.
 
     A dimension that is None in a description is unknown, and has a symbol of its own.
     """
@@ -188,7 +188,7 @@ def _check_width(dtype: str, name: str) -> None:
 
 
 def _name(path: Sequence[Any]) -> str:
-    """The path as JAX names arguments: `args[0]['x']`."""
+    """Return the path as JAX names arguments: `args[0]['x']`."""
     return "".join(_names(path))
 
 

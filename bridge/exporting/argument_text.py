@@ -76,7 +76,7 @@ class ArgumentTexts:
 
 
 def parse_arguments(texts: str | Sequence[str]) -> ArgumentTexts:
-    """The arguments that are written down.
+    """Return the arguments that a text describes.
 
     Args:
         texts: one text with all arguments between commas, or several, which are read one after
@@ -110,7 +110,7 @@ def parse_arguments(texts: str | Sequence[str]) -> ArgumentTexts:
 
 
 def to_text(arguments: ArgumentTexts) -> str:
-    """The text that `parse_arguments` reads the same arguments from.
+    """Return the text that `parse_arguments` reads the same arguments from.
 
     >>> to_text(parse_arguments("float32[b, 2]"))
     'f32[b,2]'
@@ -159,7 +159,7 @@ class _Reader:
         return self.position == len(self.text)
 
     def keyword(self) -> str | None:
-        """The name before a `=`, if there is one."""
+        """Read the name before a `=`, if there is one."""
         self._skip(_SPACE)
         name = _NAME.match(self.text, self.position)
         if name is None or not re.match(r"\s*=", self.text[name.end() :]):
@@ -172,7 +172,7 @@ class _Reader:
             raise self.error(f"{self.text[self.position]!r} is not expected here", self.position)
 
     def tree(self) -> TextTree:
-        """A pytree; the position is behind it afterwards."""
+        """Read a pytree; the position is behind it afterwards."""
         self._skip(_SPACE)
         start = self.position
         if (array := _ARRAY.match(self.text, start)) is not None:

@@ -1,18 +1,26 @@
-"""The environment of an export: Python, the packages, and the source of the function."""
+"""The environment of an export: Python, the packages, and the source of the function.
+
+Source locations name files without the folder of the checkout, so that the bytes of a file do not
+depend on where it was.
+"""
 
 from __future__ import annotations
 
 import inspect
 import platform
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypedDict
 
+import jax
+
 from bridge.exporting.revision import read_revision
 
-__all__ = ["Environment", "describe_environment", "source_file"]
+__all__ = ["Environment", "describe_environment", "relative_locations", "source_file"]
 
 # By the module that is imported where a package is in use, the distribution that has its version.
 # What is written depends on these.
@@ -34,6 +42,11 @@ _PACKAGES = {
     "safetensors": "safetensors",
 }
 
+# Of every operation the line of the function alone, without who called it, and without the folder.
+# https://docs.jax.dev/en/latest/config_options.html
+_FRAMES = "jax_include_full_tracebacks_in_locations"
+_FOLDERS = "jax_hlo_source_file_canonicalization_regex"
+
 
 class Environment(TypedDict):
     """The entries of a manifest besides the files and the request."""
@@ -43,20 +56,22 @@ class Environment(TypedDict):
 
 
 def describe_environment(source: Path | None) -> Environment:
-    """The versions of all that is in use, and the revision of a source file.
+    """Return the versions of all packages in use, and the revision of a source file.
 
     Args:
         source: the file, or a folder; None where it is not known.
     """
-    found = None if source is None else read_revision(source)
-    revision = None if found is None else {"revision": found.commit, "changed": found.changed}
-    return Environment(versions=_versions(), source=revision)
+    revision = None if source is None else read_revision(source)
+    if revision is None:
+        return Environment(versions=_versions(), source=None)
+    known = {"revision": revision.commit, "changed": revision.changed}
+    return Environment(versions=_versions(), source=known)
 
 
 def source_file(value: Any) -> Path | None:
-    """Where a function or the class of an object was written; None where that is not known.
+    """Return the file of a function, or of the class of an object; None where it is not known.
 
-    Of a mapping, as `bridge.save` takes it, it is that of the first value of which it is known.
+    For a mapping, as `bridge.save` takes it, it is that of the first value with a known file.
     """
     if isinstance(value, Mapping):
         return next(filter(None, map(source_file, value.values())), None)
@@ -81,3 +96,29 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:  # in use from its source folder
             versions[distribution] = "not installed"
     return dict(sorted(versions.items()))
+
+
+@contextmanager
+def relative_locations(*folders: Path) -> Iterator[None]:
+    """Return a context in which JAX writes `model.py`, and not the whole path of a source file.
+
+    Args:
+        folders: the folders that are left out of paths, besides those that Python imports from.
+    """
+    before = {name: getattr(jax.config, name) for name in (_FRAMES, _FOLDERS)}
+    jax.config.update(_FRAMES, False)
+    jax.config.update(_FOLDERS, _pattern([*map(str, folders), *sys.path]))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+def _pattern(folders: list[str]) -> str:
+    """Return a pattern for any of the folders, a longer one before those that it lies in."""
+    places = {
+        place for folder in folders if folder for place in (folder, str(Path(folder).resolve()))
+    }
+    ordered = sorted(places, key=lambda place: (-len(place), place))
+    return "|".join(f"^{re.escape(place.rstrip('/'))}/" for place in ordered if place != "/")

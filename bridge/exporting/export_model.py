@@ -9,28 +9,26 @@ from typing import Any
 import jax
 from jax import export, stages, tree_util
 
-from bridge.core.trees import check_flags
 from bridge.exporting.argument_specs import to_specs
-from bridge.exporting.framework_modules import to_parametric
+from bridge.exporting.framework_modules import to_model_function
 from bridge.exporting.lowering import export_for
-from bridge.exporting.parametric import Parametric
 from bridge.exporting.stages import exported_from_stage
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import StructureError
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 
-__all__ = ["TracedModel", "export_model", "trainable_of"]
+__all__ = ["ExportedModel", "export_model"]
 
 
 @dataclass(frozen=True, slots=True)
-class TracedModel:
-    """A function or a module, exported, with its parameters.
+class ExportedModel:
+    """A function or a module, exported, with its parameters: a `ModelFunction` after the export.
 
     Attributes:
-        exported: the function, of the parameters and its arguments; or several, by their keys.
+        exported: the function, of the parameters and its arguments; or several, by signature key.
         params: the parameters; None where there are none.
         trainable: a bool, or a pytree like `params` with bools.
-        inputs: names for the inputs of the signature; None where nobody has given any.
+        inputs: the names for the inputs of the signature; None where nobody has given any.
     """
 
     exported: export.Exported | Mapping[str, export.Exported]
@@ -49,8 +47,8 @@ def export_model(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[DisabledCheck] = (),
     constraints: Sequence[str] = (),
-) -> TracedModel:
-    """A function or a module, traced and lowered, with its parameters.
+) -> ExportedModel:
+    """Return a function or a module, traced and lowered, with its parameters.
 
     Args:
         model: as for `bridge.save`; what is exported already stays as it is, and what is traced or
@@ -58,12 +56,12 @@ def export_model(
         params: as for `bridge.save`.
         trainable: a bool, or a prefix of the parameters with bools. What the framework does not
             train stays untrained.
-        inputs: names for the inputs of the signature; by default those that the module has.
+        inputs: the names for the inputs of the signature; by default those that the module has.
         args: the arguments after the parameters, as `argument_specs.to_specs` takes them; of
             several functions for all, or by their signature keys.
-        platforms: what to lower for; by default cpu, cuda and tpu.
-        disabled_checks: safety checks to leave out.
-        constraints: between the symbols in `args`.
+        platforms: the platforms to lower for; by default cpu, cuda and tpu.
+        disabled_checks: the safety checks to leave out.
+        constraints: the constraints between the symbols in `args`.
 
     Raises:
         StructureError, ArgumentError, DtypeError: `model` is none of these, or what was passed
@@ -78,13 +76,13 @@ def export_model(
         )  # fmt: skip
     if isinstance(model, (export.Exported, Mapping)):
         _refuse_arguments(args=args, platforms=platforms, constraints=constraints or None)
-        return TracedModel(model, params, trainable, inputs)
+        return ExportedModel(model, params, trainable, inputs)
     if isinstance(model, (stages.Traced, stages.Lowered)):
         _refuse_arguments(args=args, constraints=constraints or None)
         exported = exported_from_stage(model, platforms=platforms, disabled_checks=disabled_checks)
-        return TracedModel(exported, params, trainable, inputs)
+        return ExportedModel(exported, params, trainable, inputs)
     chosen = parse_platforms(DEFAULT_PLATFORMS if platforms is None else platforms)
-    function = to_parametric(model, params)
+    function = to_model_function(model, params)
     if args is None and function.inputs is None:
         raise StructureError(
             f"Expected a jax.export.Exported, got {type(model).__name__} ({function.name}) without "
@@ -105,34 +103,34 @@ def export_model(
     )
     if inputs is None and args is None:
         inputs = function.input_names
-    return TracedModel(exported, function.params, trainable_of(function, trainable), inputs)
+    return ExportedModel(exported, function.params, function.select_trainable(trainable), inputs)
 
 
 def _export_each(
     models: Mapping[str, Any], *, args: Any, inputs: Any, params: Any, **options: Any
-) -> TracedModel:
-    """Each function of a mapping, traced; they share their parameters."""
+) -> ExportedModel:
+    """Return all functions of a mapping, traced; they share their parameters."""
     by_key = isinstance(args, Mapping) and args.keys() <= models.keys() and bool(args)
-    traced: dict[str, TracedModel] = {}
+    traced: dict[str, ExportedModel] = {}
     for key, model in models.items():
         if not _is_exported(model):
             own = args.get(key) if by_key else args
             traced[key] = export_model(model, params=params, args=own, **options)
             _check_shared(key, traced[key].params, next(iter(traced.values())).params)
-    named = {key: found.inputs for key, found in traced.items() if found.inputs is not None}
+    named = {key: model.inputs for key, model in traced.items() if model.inputs is not None}
     first = next(iter(traced.values()))
     exporteds: dict[str, Any] = {
         key: traced[key].exported if key in traced else model for key, model in models.items()
     }
     names = named or None if inputs is None else inputs
-    return TracedModel(exporteds, first.params, first.trainable, names)
+    return ExportedModel(exporteds, first.params, first.trainable, names)
 
 
 def _check_shared(key: str, params: Any, others: Any) -> None:
     """Refuse functions of which each has parameters of its own."""
     (leaves, tree), (known, first) = map(tree_util.tree_flatten, (params, others))
-    found: Any = tree  # the stub of its class lacks `==`
-    if found != first or any(a is not b for a, b in zip(leaves, known, strict=True)):
+    own_tree: Any = tree  # the stub of its class lacks `==`
+    if own_tree != first or any(a is not b for a, b in zip(leaves, known, strict=True)):
         raise StructureError(
             f"{key} has other parameters than the function before it, and the signatures of a file "
             "share theirs. To do: save it to a file of its own, or pass functions of one params=."
@@ -149,26 +147,3 @@ def _refuse_arguments(**given: Any) -> None:
             f"{passed[0]}= is for a function or a module, and what was passed is exported already. "
             "To do: leave it out, or pass the function."
         )
-
-
-def trainable_of(function: Parametric, wanted: Any) -> Any:
-    """Return the leaves that the user and the framework both train, as a pytree of bools.
-
-    Args:
-        function: with its parameters.
-        wanted: a bool, or a prefix of these, or of what was passed for them, with bools.
-
-    Raises:
-        StructureError: it is no such prefix.
-    """
-    if function.params is None:
-        return True
-    try:
-        flags = check_flags(wanted, function.params, what="trainable")
-    except StructureError:
-        if function.arranged is None:
-            raise
-        of_given = check_flags(wanted, function.given, what="trainable")
-        flags = list(function.arranged.select(of_given))
-    both = [flag and own for flag, own in zip(flags, function.trainable, strict=True)]
-    return tree_util.tree_unflatten(tree_util.tree_structure(function.params), both)

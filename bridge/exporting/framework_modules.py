@@ -15,59 +15,60 @@ from typing import Any
 from jax import export, tree_util
 
 from bridge.core._jax import depends_on_first
-from bridge.exporting.parametric import (
+from bridge.exporting.model_function import (
     LINEN_TRAINED,
-    Parametric,
+    ModelFunction,
+    flags_of_parts,
+    from_function,
     in_collection,
-    named,
-    of_function,
+    trained_leaves,
     unwrapped,
+    with_signature_of,
 )
 from bridge.exporting.plain_parameters import PlainParameters
-from bridge.exporting.trained import of_parts, trained_leaves
 from xla_call_module.errors import ArgumentError, StructureError
 
-__all__ = ["of_module", "to_parametric"]
+__all__ = ["from_module", "to_model_function"]
 
 
-def to_parametric(model: Any, params: Any = None) -> Parametric:
-    """The function that an object is, with its parameters.
+def to_model_function(model: Any, params: Any = None) -> ModelFunction:
+    """Return the function that an object is, with its parameters.
 
     Args:
         model: a function, or a module of Keras on JAX, Flax (linen or nnx), Haiku or Equinox.
-        params: what goes in front of the arguments: for a linen module the variables and for a
+        params: the first argument of the function: for a linen module the variables and for a
             Haiku function what `init` has returned; None for those that hold their parameters.
 
     Raises:
         ArgumentError: it is nothing of that kind.
         StructureError: `params` is missing, or there although the module has its own.
     """
-    found = of_module(model, params)
-    if found is not None:
-        return found
+    function = from_module(model, params)
+    if function is not None:
+        return function
     if not callable(model) or isinstance(model, (type, export.Exported)):
         raise ArgumentError(
             f"Expected a jax.export.Exported, a function, or a module of Flax, Haiku, Equinox or "
             f"Keras on JAX, got {model!r:.80}. To do: pass one of these; of a class, an instance."
         )
-    return of_function(model, params)
+    return from_function(model, params)
 
 
-def of_module(model: Any, params: Any = None) -> Parametric | None:
-    """The function that a module is, with its parameters; None for what is no module.
+def from_module(model: Any, params: Any = None) -> ModelFunction | None:
+    """Return the function that a module is, with its parameters; None for what is no module.
 
     Raises:
-        InteropError: as of `to_parametric`.
+        InteropError: as of `to_model_function`.
     """
     for framework, adapter in _ADAPTERS.items():
         module = sys.modules.get(framework)
-        found = None if module is None else adapter(module, model, params)
-        if found is not None:
-            return found
+        function = None if module is None else adapter(module, model, params)
+        if function is not None:
+            return function
     return None
 
 
-def _of_keras(keras: ModuleType, model: Any, params: Any) -> Parametric | None:
+def _of_keras(keras: ModuleType, model: Any, params: Any) -> ModelFunction | None:
     if not isinstance(model, keras.layers.Layer):
         return None
     name = f"The Keras model {model.name}"
@@ -96,8 +97,13 @@ def _of_keras(keras: ModuleType, model: Any, params: Any) -> Parametric | None:
 
     flags = plain.select([True] * len(trained) + [False] * len(fixed))
     inputs, names = _keras_inputs(model)
-    return Parametric(
-        named(call, model.call, name=model.name), name, plain.params, flags, inputs, names
+    return ModelFunction(
+        with_signature_of(call, model.call, name=model.name),
+        name,
+        plain.params,
+        flags,
+        inputs,
+        names,
     )
 
 
@@ -117,7 +123,7 @@ def _keras_inputs(model: Any) -> tuple[tuple[Any, ...] | None, tuple[str, ...] |
 
 
 def _text_of(tensor: Any, number: int) -> str:
-    """`float32[b,8,b0_2]`: the batch is one, every other unknown size its own."""
+    """Return a spec as `float32[b,8,b0_2]`: one symbol for the batch, one for each other size."""
     sizes = [
         str(size) if size is not None else f"b{number}_{axis}" if axis else "b"
         for axis, size in enumerate(tensor.shape)
@@ -125,7 +131,7 @@ def _text_of(tensor: Any, number: int) -> str:
     return f"{tensor.dtype}[{','.join(sizes)}]"
 
 
-def _of_equinox(equinox: ModuleType, model: Any, params: Any) -> Parametric | None:
+def _of_equinox(equinox: ModuleType, model: Any, params: Any) -> ModelFunction | None:
     if not isinstance(model, equinox.Module):
         return None
     plain = PlainParameters.of(model)
@@ -138,12 +144,12 @@ def _of_equinox(equinox: ModuleType, model: Any, params: Any) -> Parametric | No
             f"{name} is not callable. To do: pass a function of it, as in bridge.save(lambda m, x: "
             "m.encode(x), path, params=module, args=…)."
         )
-    call = named(lambda p, *args, **kw: plain.rebuild(p)(*args, **kw), model)
+    call = with_signature_of(lambda p, *args, **kw: plain.rebuild(p)(*args, **kw), model)
     flags = plain.select(trained_leaves(model))
-    return Parametric(call, name, plain.params, flags, given=model, arranged=plain)
+    return ModelFunction(call, name, plain.params, flags, arranged=plain)
 
 
-def _of_linen(linen: ModuleType, model: Any, params: Any) -> Parametric | None:
+def _of_linen(linen: ModuleType, model: Any, params: Any) -> ModelFunction | None:
     if not isinstance(model, linen.Module):
         return None
     name = f"The linen module {type(model).__name__}"
@@ -152,17 +158,17 @@ def _of_linen(linen: ModuleType, model: Any, params: Any) -> Parametric | None:
         model, params = model.unbind()
     _expect_params(name, params, "params=module.init(key, x)")
     if not isinstance(params, Mapping) or LINEN_TRAINED not in params:
-        found = sorted(map(str, params)) if isinstance(params, Mapping) else type(params).__name__
+        passed = sorted(map(str, params)) if isinstance(params, Mapping) else type(params).__name__
         raise StructureError(
-            f"{name} takes variables by collection, with 'params' among them; found {found}. To "
+            f"{name} takes variables by collection, with 'params' among them; found {passed}. To "
             "do: pass what module.init returned, or params={'params': …}."
         )
-    made = of_function(model.apply, params)
-    call = named(made.call, type(model).__call__, name=type(model).__name__)
-    return Parametric(call, name, made.params, made.trainable)
+    made = from_function(model.apply, params)
+    call = with_signature_of(made.call, type(model).__call__, name=type(model).__name__)
+    return ModelFunction(call, name, made.params, made.trainable)
 
 
-def _of_nnx(nnx: ModuleType, model: Any, params: Any) -> Parametric | None:
+def _of_nnx(nnx: ModuleType, model: Any, params: Any) -> ModelFunction | None:
     owner, method = model, "__call__"
     if inspect.ismethod(model):
         owner, method = model.__self__, model.__name__
@@ -193,11 +199,11 @@ def _of_nnx(nnx: ModuleType, model: Any, params: Any) -> Parametric | None:
             raise _new_state(name, "random numbers") from error
         return results
 
-    flags = of_parts(state, lambda part: isinstance(part, nnx.Param), trained=True)
-    return Parametric(named(call, model), name, plain.params, plain.select(flags))
+    flags = flags_of_parts(state, lambda part: isinstance(part, nnx.Param), trained=True)
+    return ModelFunction(with_signature_of(call, model), name, plain.params, plain.select(flags))
 
 
-def _of_haiku(haiku: ModuleType, model: Any, params: Any) -> Parametric | None:
+def _of_haiku(haiku: ModuleType, model: Any, params: Any) -> ModelFunction | None:
     if isinstance(model, haiku.MultiTransformed | haiku.MultiTransformedWithState):
         raise ArgumentError(
             "A function of haiku.multi_transform has several apply functions. To do: pass one of "
@@ -210,13 +216,13 @@ def _of_haiku(haiku: ModuleType, model: Any, params: Any) -> Parametric | None:
     takes_key = "rng" in inspect.signature(model.apply).parameters
     key = (None,) if takes_key else ()
     if isinstance(model, haiku.Transformed):
-        call = named(
+        call = with_signature_of(
             lambda p, *a, **kw: model.apply(p, *key, *a, **kw),
             model.apply,
             name="haiku",
             skip=len(key) + 1,
         )
-        return Parametric(call, name, params, (True,) * len(tree_util.tree_leaves(params)))
+        return ModelFunction(call, name, params, (True,) * len(tree_util.tree_leaves(params)))
     if not isinstance(params, tuple) or len(params) != 2:
         raise StructureError(
             f"{name} has a state. To do: pass both that transformed.init returned, as in "
@@ -230,11 +236,11 @@ def _of_haiku(haiku: ModuleType, model: Any, params: Any) -> Parametric | None:
         return results
 
     both = {"params": params[0], "state": params[1]}
-    call = named(with_state, model.apply, name="haiku", skip=len(key) + 2)
-    return Parametric(call, name, both, in_collection(both, "params"))
+    call = with_signature_of(with_state, model.apply, name="haiku", skip=len(key) + 2)
+    return ModelFunction(call, name, both, in_collection(both, "params"))
 
 
-_ADAPTERS: Mapping[str, Callable[[ModuleType, Any, Any], Parametric | None]] = {
+_ADAPTERS: Mapping[str, Callable[[ModuleType, Any, Any], ModelFunction | None]] = {
     "keras": _of_keras,
     "equinox": _of_equinox,
     "flax.linen": _of_linen,
@@ -260,7 +266,7 @@ def _is_new(old: Sequence[Any], new: Sequence[Any]) -> bool:
 
 
 def _refuse_new_state(name: str, old: Sequence[Any], new: Sequence[Any]) -> None:
-    """A signature returns results alone, and a new state would be lost."""
+    """Refuse a new state, which would be lost: a signature returns results alone."""
     if _is_new(old, new):
         raise _new_state(name, "its state, such as batch statistics")
 

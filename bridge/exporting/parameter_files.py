@@ -1,4 +1,4 @@
-"""Files of parameters -> pytrees of arrays: .npz, .safetensors and checkpoint folders of orbax.
+"""Readers of parameters: .npz and .safetensors files, and checkpoint folders of orbax.
 
 None of them can run code when it is read; pickles can, and are refused.
 """
@@ -33,7 +33,7 @@ _DEEPEST = 100
 
 
 def read_parameters(path: str | os.PathLike[str], *, separator: str | None = None) -> Any:
-    """The pytree of parameters in a file, or in a folder of orbax.
+    """Return the pytree of parameters in a file, or in a folder of orbax.
 
     The keys of a .npz or .safetensors file are split into the keys of dicts within dicts at `/`,
     or, if none has that, at `.`; a level whose keys are 0, 1, 2 … is a list. A checkpoint has its
@@ -103,7 +103,7 @@ def nest(arrays: Mapping[str, Any], *, separator: str | None = None) -> Any:
 
 
 def select(params: Any, path: str) -> Any:
-    """The part of a pytree at a path such as `model/params`.
+    """Return the part of a pytree at a path such as `model/params`.
 
     Raises:
         StructureError: there is none; the message has the keys where the path ends.
@@ -186,7 +186,7 @@ def _read_orbax(path: Path) -> Any:
 
 
 def _orbax_tree(path: Path) -> Path:
-    """The folder of the one pytree in a folder."""
+    """Return the folder of the one pytree in a folder."""
     if any((path / name).is_file() for name in _ORBAX_TREE):
         return path
     folders = sorted(entry for entry in path.iterdir() if entry.is_dir())

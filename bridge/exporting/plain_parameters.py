@@ -7,6 +7,7 @@ none of their classes.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,11 +28,11 @@ class PlainParameters:
     """A pytree of any classes, its arrays as dicts within dicts, by the names on their paths.
 
     Attributes:
-        params: the dicts.
-        paths: of each array in them, in the order of the pytree.
-        others: its leaves with None for the arrays.
-        is_array: which of them these are.
-        tree: its structure.
+        params: the arrays, in dicts within dicts.
+        paths: the path of each array in these dicts, in the order of the pytree.
+        others: the leaves of the pytree, with None for the arrays.
+        is_array: for each leaf of the pytree whether it is an array.
+        tree: the structure of the pytree.
     """
 
     params: Any
@@ -42,7 +43,7 @@ class PlainParameters:
 
     @classmethod
     def of(cls, tree: Any, *, without: str | None = None) -> PlainParameters:
-        """Of a pytree whose leaves are arrays and whatever else.
+        """Arrange a pytree whose leaves are arrays and anything else.
 
         Numbers are parts of the structure here, as they are in modules. `without` is left out at
         the end of paths, such as the `value` of nnx's variables.
@@ -50,40 +51,38 @@ class PlainParameters:
         leaves, structure = tree_util.tree_flatten(tree)
         is_array = tuple(isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves)
         paths = [path[:-1] if path[-1:] == (without,) else path for path in key_names(structure)]
-        named = _short([path for path, array in zip(paths, is_array, strict=True) if array])
-        arrays = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
+        named = _without_wrappers(list(itertools.compress(paths, is_array)))
         others = tuple(None if a else leaf for leaf, a in zip(leaves, is_array, strict=True))
-        params = _nest(list(zip(named, arrays, strict=True)))
+        params = _nest(list(zip(named, itertools.compress(leaves, is_array), strict=True)))
         return cls(params, tuple(named), others, is_array, structure)
 
     @classmethod
     def of_paths(cls, arrays: Sequence[tuple[Sequence[str], Any]]) -> PlainParameters:
-        """A list of arrays, each with its path."""
+        """Arrange a list of arrays, each with its path."""
         pairs = [(tuple(path), value) for path, value in arrays]
         tree = tree_util.tree_structure([0] * len(pairs))
         paths = tuple(path for path, _ in pairs)
         return cls(_nest(pairs), paths, (None,) * len(pairs), (True,) * len(pairs), tree)
 
     def leaves(self, params: Any) -> list[Any]:
-        """The arrays in the order of the pytree."""
+        """Return the arrays of such dicts in the order of the pytree."""
         return [functools.reduce(lambda part, key: part[key], path, params) for path in self.paths]
 
     def rebuild(self, params: Any) -> Any:
-        """The pytree with the arrays of such dicts."""
+        """Return the pytree with the arrays of such dicts."""
         arrays = iter(self.leaves(params))
         pairs = zip(self.others, self.is_array, strict=True)
         return tree_util.tree_unflatten(self.tree, [next(arrays) if a else o for o, a in pairs])
 
     def select(self, flags: Sequence[bool]) -> tuple[bool, ...]:
         """Return the values of the pytree's leaves, for the leaves of the dicts."""
-        chosen = [flag for flag, array in zip(flags, self.is_array, strict=True) if array]
-        by_path = dict(zip(self.paths, chosen, strict=True))
+        by_path = dict(zip(self.paths, itertools.compress(flags, self.is_array), strict=True))
         order = key_names(tree_util.tree_structure(self.params))
         return tuple(by_path[path] for path in order)
 
 
-def _short(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Without what only wraps, as `equinox.filter_vmap` does: a common private first part."""
+def _without_wrappers(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the paths without a common private first part, as `equinox.filter_vmap` adds."""
     while paths and all(len(p) > 1 and p[0][:1] == "_" and p[0] == paths[0][0] for p in paths):
         paths = [path[1:] for path in paths]
     return list(paths)
@@ -105,7 +104,7 @@ def _nest(arrays: Sequence[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
 
 
 def is_plain(params: Any) -> bool:
-    """Whether all leaves are arrays, and the classes of the pytree can be written down."""
+    """Return whether all leaves are arrays, and the classes of the pytree can be written down."""
     leaves, tree = tree_util.tree_flatten(params)
     if not all(map(_is_array, leaves)):
         return False

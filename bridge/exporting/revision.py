@@ -11,18 +11,18 @@ from pathlib import Path
 __all__ = ["Revision", "read_revision"]
 
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_LONGEST_WAIT_SECONDS = 30.0
-_MOST_LINKS = 10
+_MAX_WAIT_SECONDS = 30.0
+_MAX_LINKS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A commit.
+    """A commit, and whether the checkout is the same.
 
     Attributes:
-        commit: its hash.
-        changed: whether files that it has are different on the disk, or the file in question is
-            none of them; None where git is not there to tell.
+        commit: the hash.
+        changed: whether files of the commit are different on the disk, or the file in question is
+            none of them; None where git is not installed.
     """
 
     commit: str
@@ -30,7 +30,7 @@ class Revision:
 
 
 def read_revision(file: Path) -> Revision | None:
-    """The commit that is checked out where a file or folder lies; None where there is none.
+    """Return the commit that is checked out where a file or folder is; None where there is none.
 
     >>> import os
     >>> read_revision(Path(os.sep)) is None
@@ -46,8 +46,8 @@ def read_revision(file: Path) -> Revision | None:
         own = _ask(root, "status", "--porcelain", "--", str(file))
         known = tracked is not None and own is not None
         return Revision(commit.strip(), bool(tracked or own) if known else None)
-    found = _read_head(root / ".git")
-    return None if found is None else Revision(found, None)
+    head = _read_head(root / ".git")
+    return None if head is None else Revision(head, None)
 
 
 def _ask(root: Path, *arguments: str) -> str | None:
@@ -63,7 +63,7 @@ def _ask(root: Path, *arguments: str) -> str | None:
             text=True,
             check=False,
             stdin=subprocess.DEVNULL,
-            timeout=_LONGEST_WAIT_SECONDS,
+            timeout=_MAX_WAIT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -71,7 +71,7 @@ def _ask(root: Path, *arguments: str) -> str | None:
 
 
 def _read_head(git: Path) -> str | None:
-    """The commit that HEAD leads to (https://git-scm.com/docs/gitrepository-layout)."""
+    """Return the commit that HEAD leads to (https://git-scm.com/docs/gitrepository-layout)."""
     try:
         if git.is_file():  # of a worktree or a submodule
             text = git.read_text().strip()
@@ -79,7 +79,7 @@ def _read_head(git: Path) -> str | None:
         shared = git / "commondir"
         common = (git / shared.read_text().strip()).resolve() if shared.is_file() else git
         text = (git / "HEAD").read_text().strip()
-        for _ in range(_MOST_LINKS):
+        for _ in range(_MAX_LINKS):
             if not text.startswith("ref: "):
                 break
             text = _read_reference(common, text.removeprefix("ref: "))

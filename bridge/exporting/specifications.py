@@ -48,21 +48,21 @@ class ArgumentSpec:
 
     @property
     def is_weak(self) -> bool:
-        """Whether it is a Python scalar, which takes the dtype of what it meets."""
+        """True for a Python scalar, which takes the dtype of what it meets."""
         return self.origin in (bool, int, float, complex)
 
     @property
     def is_tensor(self) -> bool:
-        """Whether TensorFlow has chosen its dtype."""
+        """True for a tensor, whose dtype TensorFlow has chosen."""
         return self.origin is None
 
     @property
     def is_static(self) -> bool:
-        """Whether every dimension is known."""
+        """True where every dimension is known."""
         return self.shape is not None and None not in self.shape
 
     def __str__(self) -> str:
-        """The aval, with `?` for what is unknown."""
+        """Return the aval, with `?` for what is unknown."""
         if self.shape is None:
             return f"{self.dtype}[...]"
         return (
@@ -87,11 +87,11 @@ class UnknownDimensions:
         self._names = (name for n in itertools.count() if (name := f"d{n}") not in taken)
 
     def symbol(self) -> str:
-        """The next one."""
+        """Return the next symbol."""
         return next(self._names)
 
     def name(self, text: str) -> str:
-        """A shape with a symbol for each dimension that is `None` or `?`.
+        """Return a shape with a symbol for each dimension that is `None` or `?`.
 
         Raises:
             StructureError: one of these is part of an expression.
@@ -115,7 +115,7 @@ class UnknownDimensions:
 
 
 def parse_constraints(constraints: Sequence[str]) -> tuple[str, ...]:
-    """Constraints between symbols, as `jax.export.SymbolicScope` takes them.
+    """Return constraints between symbols, as `jax.export.SymbolicScope` takes them.
 
     Raises:
         StructureError: one of them is not of its language.

@@ -86,7 +86,7 @@ def exported_from_stage(
 
 
 def _as_wide_as(stage: stages.Traced | stages.Lowered) -> contextlib.AbstractContextManager[Any]:
-    """The dtypes that JAX had when it was traced: with 64 bits, if anything in it has."""
+    """Return a context with the dtypes of JAX at the trace: with 64 bits if anything has them."""
     dtypes = [leaf.dtype for leaf in tree_util.tree_leaves((stage.args_info, stage.out_info))]
     if isinstance(stage, stages.Traced):
         dtypes += [value.aval.dtype for eqn in stage.jaxpr.eqns for value in eqn.outvars]
@@ -115,12 +115,12 @@ def _refuse_arguments(stage: object, args: Sequence[Any], kwargs: Any) -> None:
 
 
 def _specs(info: Any) -> Any:
-    """Positional and keyword arguments as specs."""
+    """Return positional and keyword arguments as specs."""
     return tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), info)
 
 
 def _specs_on(info: Any, shardings: Sequence[jax.sharding.Sharding | None]) -> Any:
-    """The same, with what lies on several devices there."""
+    """Return the specs with the shardings of those that are on several devices."""
     leaves, structure = tree_util.tree_flatten(_specs(info))
     if any(shardings):
         pairs = zip(leaves, shardings, strict=True)
@@ -129,7 +129,7 @@ def _specs_on(info: Any, shardings: Sequence[jax.sharding.Sharding | None]) -> A
 
 
 def _function_of(traced: stages.Traced) -> Callable[..., Any]:
-    """The function that was traced; its Python is not run again."""
+    """Return the function that was traced; its Python is not run again."""
     run = core.jaxpr_as_fun(traced.jaxpr)
     structure = tree_util.tree_structure(traced.out_info)
 
@@ -143,7 +143,7 @@ def _function_of(traced: stages.Traced) -> Callable[..., Any]:
 
 
 def _signature_of(traced: stages.Traced) -> inspect.Signature:
-    """The parameters of the function that was traced, as far as its jaxpr names them.
+    """Return the parameters of the function that was traced, as far as its jaxpr names them.
 
     JAX names what it exports by the signature.
     """
@@ -170,7 +170,7 @@ def _free(name: str, taken: Container[str]) -> str:
 
 
 def _argument_names(traced: stages.Traced) -> dict[int | str, str]:
-    """By the position or keyword of an argument with leaves its name, if the jaxpr has one."""
+    """Return the names that the jaxpr has for arguments, by their positions and keywords."""
     leaves = tree_util.tree_leaves_with_path(traced.args_info)
     known = traced.jaxpr.jaxpr.debug_info.arg_names
     names: dict[int | str, str] = {}
@@ -190,7 +190,7 @@ def _from_lowered(
     platforms: Sequence[str] | None,
     disabled_checks: tuple[DisabledCheck, ...],
 ) -> export.Exported:
-    """An `Exported` of the right types, with the module in the place of its own."""
+    """Return an `Exported` of the right types, with the module in the place of its own."""
     args, kwargs = _specs(lowered.args_info)
     if symbolic := [a for a in tree_util.tree_leaves((args, kwargs)) if _is_symbolic(a)]:
         raise StructureError(
@@ -256,7 +256,7 @@ def _check_devices(module: Any) -> None:
 
 
 def _kept(name: str, given: Sequence[TensorType], taken: Sequence[TensorType]) -> tuple[int, ...]:
-    """Which of the arguments the module takes: JAX leaves out those that are not used."""
+    """Return the indices of the arguments that the module takes: JAX leaves out unused ones."""
     if len(given) == len(taken):
         return tuple(range(len(given)))
     # From the first fitting argument on, and from the last: where both agree, there is no other.
@@ -272,7 +272,7 @@ def _kept(name: str, given: Sequence[TensorType], taken: Sequence[TensorType]) -
 
 
 def _fit(given: Sequence[TensorType], taken: Sequence[TensorType]) -> tuple[int, ...]:
-    """The first places at which the types occur in their order."""
+    """Return the first places at which the types occur in their order."""
     places: list[int] = []
     for index, found in enumerate(given):
         if len(places) < len(taken) and found == taken[len(places)]:

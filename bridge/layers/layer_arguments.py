@@ -15,9 +15,8 @@ from typing import Any
 
 from jax import export, tree_util
 
-from bridge.exporting.export_model import trainable_of
-from bridge.exporting.framework_modules import of_module
-from bridge.exporting.parametric import Parametric, of_function
+from bridge.exporting.framework_modules import from_module
+from bridge.exporting.model_function import ModelFunction, from_function
 from bridge.loading.loaded import LoadedModel, LoadedSignature
 from savedmodel.read import read
 from xla_call_module.errors import ArgumentError, StructureError
@@ -78,17 +77,17 @@ def read_arguments(
         )
     if isinstance(model, export.Exported):
         return _with_functions(model, train, params, trainable)
-    module = of_module(model, params)
+    module = from_module(model, params)
     if module is not None:
         _refuse_with_module(module, {"train": train, **state_and_keys})
         call = _for_inference(module, model)
-        return _with_functions(call, None, module.params, trainable_of(module, trainable))
+        return _with_functions(call, None, module.params, module.select_trainable(trainable))
     if not callable(model):
         return _with_functions(model, train, params, trainable)
-    function = of_function(model, params)
+    function = from_function(model, params)
     if callable(train) and not isinstance(train, export.Exported):
-        train = of_function(train, params).call
-    trainable = trainable_of(function, trainable)
+        train = from_function(train, params).call
+    trainable = function.select_trainable(trainable)
     return _with_functions(function.call, train, function.params, trainable)
 
 
@@ -168,7 +167,7 @@ def _named(partial: functools.partial[Any], function: Any) -> functools.partial[
     return partial
 
 
-def _refuse_with_module(module: Parametric, others: Mapping[str, Any]) -> None:
+def _refuse_with_module(module: ModelFunction, others: Mapping[str, Any]) -> None:
     names = [name for name, value in others.items() if value is not None and value is not False]
     if names:
         raise StructureError(
@@ -178,7 +177,7 @@ def _refuse_with_module(module: Parametric, others: Mapping[str, Any]) -> None:
         )
 
 
-def _for_inference(module: Parametric, model: Any) -> Callable[..., Any]:
+def _for_inference(module: ModelFunction, model: Any) -> Callable[..., Any]:
     """Return the function of a module for inference."""
     signature = inspect.signature(module.call)
     if _TRAINING not in signature.parameters:

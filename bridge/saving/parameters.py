@@ -14,7 +14,7 @@ from bridge.core.backend import require_own_runtime
 from bridge.core.keys import is_key, to_physical
 from bridge.core.narrowing import check_narrowing, narrow_dtype
 from bridge.core.trees import check_flags, key_names, unique_names
-from bridge.exporting.trained import trained_leaves
+from bridge.exporting.model_function import trained_leaves
 from bridge.saving.array_parts import ArrayPart, is_in_host_memory, join_parts, parts_of
 from savedmodel.model import Variable, VariablePart
 from savedmodel.variables.extents import boxes_of, slices_of, strides_of

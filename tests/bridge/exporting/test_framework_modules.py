@@ -17,7 +17,7 @@ from jax import export
 import bridge
 import savedmodel
 from bridge.exporting.environment import source_file
-from bridge.exporting.framework_modules import to_parametric
+from bridge.exporting.framework_modules import to_model_function
 from xla_call_module.errors import ArgumentError, DtypeError, StructureError
 
 X = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)
@@ -360,7 +360,7 @@ def test_one_line_needs_no_framework(monkeypatch):
     frameworks = ("keras", "equinox", "flax", "flax.linen", "flax.nnx", "haiku")
     for name in frameworks:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    assert to_parametric(_predict, PARAMS).params is PARAMS
+    assert to_model_function(_predict, PARAMS).params is PARAMS
     assert not any(name in sys.modules for name in frameworks)
 
 

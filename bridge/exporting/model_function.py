@@ -1,0 +1,198 @@
+"""A model as a function whose first argument is its parameters."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jax import tree_util
+
+from bridge.core.trees import check_flags, key_names
+from bridge.exporting.plain_parameters import PlainParameters, is_plain
+from xla_call_module.errors import StructureError
+
+__all__ = [
+    "LINEN_TRAINED",
+    "ModelFunction",
+    "flags_of_parts",
+    "from_function",
+    "in_collection",
+    "trained_leaves",
+    "unwrapped",
+    "with_signature_of",
+]
+
+# What linen calls the collection that is trained, and that of running averages.
+LINEN_TRAINED = "params"
+_AVERAGES = "batch_stats"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFunction:
+    """A function of parameters and inputs; after the export it is an `ExportedModel`.
+
+    Attributes:
+        call: the function, of the parameters and its own arguments; of the latter alone where
+            there are no parameters.
+        name: the name in messages.
+        params: a pytree of arrays; None where there are none.
+        trainable: for each leaf of `params`, in JAX's order, whether its framework trains it.
+        inputs: the specs of the arguments where the object knows them.
+        input_names: the names of the inputs where the object knows them, too.
+        arranged: the pytree that the user passed, where `params` are dicts of its arrays.
+    """
+
+    call: Callable[..., Any]
+    name: str
+    params: Any = None
+    trainable: tuple[bool, ...] = ()
+    inputs: tuple[Any, ...] | None = None
+    input_names: tuple[str, ...] | None = None
+    arranged: PlainParameters | None = None
+
+    def select_trainable(self, wanted: Any) -> Any:
+        """Return the leaves that the user and the framework both train, as a pytree of bools.
+
+        Args:
+            wanted: a bool, or a prefix of the parameters, or of what was passed for them, with
+                bools.
+
+        Raises:
+            StructureError: it is no such prefix.
+        """
+        if self.params is None:
+            return True
+        try:
+            flags = check_flags(wanted, self.params, what="trainable")
+        except StructureError:
+            if self.arranged is None:
+                raise
+            passed = self.arranged.rebuild(self.params)
+            flags = list(self.arranged.select(check_flags(wanted, passed, what="trainable")))
+        both = [flag and own for flag, own in zip(flags, self.trainable, strict=True)]
+        return tree_util.tree_unflatten(tree_util.tree_structure(self.params), both)
+
+
+def from_function(function: Callable[..., Any], params: Any) -> ModelFunction:
+    """Return a callable with the parameters as its first argument."""
+    name = _name_of(function)
+    if params is None:
+        return ModelFunction(function, name)
+    trained = _trained_collections(function, params)
+    if is_plain(params):
+        return ModelFunction(function, name, params, trained)
+    plain = PlainParameters.of(params)
+    call = with_signature_of(
+        lambda p, *args, **kw: function(plain.rebuild(p), *args, **kw), function, skip=1
+    )
+    flags = plain.select(trained)
+    return ModelFunction(call, name, plain.params, flags, arranged=plain)
+
+
+def _trained_collections(function: Any, params: Any) -> tuple[bool, ...]:
+    """Return for each leaf of `params` whether it is trained."""
+    linen = sys.modules.get("flax.linen")
+    is_linen = linen is not None and isinstance(_owner(function), linen.Module)
+    if is_linen and isinstance(params, Mapping):
+        return in_collection(params, LINEN_TRAINED)
+    return trained_leaves(params)
+
+
+def _owner(function: Any) -> Any:
+    """Return the object whose method it is, behind `functools.partial` and `jax.jit`; or None."""
+    while not hasattr(function, "__self__"):
+        inner = getattr(function, "__wrapped__", getattr(function, "func", None))
+        if inner is None:
+            return None
+        function = inner
+    return function.__self__
+
+
+def in_collection(variables: Mapping[str, Any], trained: str) -> tuple[bool, ...]:
+    """Return for each leaf of Flax's variables whether it is in one collection."""
+    paths = key_names(tree_util.tree_structure(variables))
+    return tuple(path[0] == trained for path in paths)
+
+
+def _name_of(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def with_signature_of(
+    call: Callable[..., Any], like: Any, *, name: str = "", skip: int | None = None
+) -> Callable[..., Any]:
+    """Return the same function with the signature of another one behind `params`.
+
+    JAX names the arguments of an export by the signature.
+
+    Args:
+        call: a function of the parameters and the arguments.
+        like: the function or module that has names for the arguments.
+        name: the name of the function; by default that of `like`.
+        skip: how many parameters of `like` come before them; by default its `self`, if any.
+    """
+
+    def renamed(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    renamed.__name__ = name or _name_of(unwrapped(like))
+    try:
+        parameters = list(inspect.signature(like).parameters.values())
+    except (TypeError, ValueError):  # a builtin, which tells nothing
+        return renamed
+    if skip is None:
+        skip = int(bool(parameters) and parameters[0].name == "self")
+    own = parameters[skip:]
+    leading = "params"
+    while any(parameter.name == leading for parameter in own):
+        leading += "_"
+    first = inspect.Parameter(leading, inspect.Parameter.POSITIONAL_ONLY)
+    with_signature: Any = renamed
+    with_signature.__signature__ = inspect.Signature([first, *own])
+    return renamed
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the function inside of `equinox.filter_vmap` and the like."""
+    while (inner := getattr(model, "__wrapped__", None)) is not None:
+        model = inner
+    return model
+
+
+def trained_leaves(params: Any) -> tuple[bool, ...]:
+    """Return for each leaf whether its framework trains it, as far as classes and names tell.
+
+    Flax's nnx trains the variables that are `nnx.Param`, and Equinox no `equinox.nn.State`.
+    """
+    paths = key_names(tree_util.tree_structure(params))
+    flags = tuple(_AVERAGES not in path for path in paths)
+    for framework, is_untrained in (("flax.nnx", _is_other_variable), ("equinox", _is_state)):
+        module = sys.modules.get(framework)
+        if module is not None:
+            parts = flags_of_parts(params, lambda part: is_untrained(module, part), trained=False)  # noqa: B023
+            flags = tuple(a and b for a, b in zip(flags, parts, strict=True))
+    return flags
+
+
+def _is_other_variable(nnx: Any, part: Any) -> bool:
+    """Return whether it is a variable of another kind, or in older versions the state of one."""
+    kinds = (nnx.Variable, vars(nnx).get("VariableState", nnx.Variable))
+    return isinstance(part, kinds) and not issubclass(getattr(part, "type", type(part)), nnx.Param)
+
+
+def _is_state(equinox: Any, part: Any) -> bool:
+    return isinstance(part, equinox.nn.State)
+
+
+def flags_of_parts(tree: Any, is_part: Callable[[Any], bool], *, trained: bool) -> tuple[bool, ...]:
+    """Return for each leaf `trained` if it is in such a part, and the opposite elsewhere."""
+    flags: list[bool] = []
+    for part in tree_util.tree_leaves(tree, is_leaf=is_part):
+        flags += [trained == is_part(part)] * len(tree_util.tree_leaves(part))
+    return tuple(flags)
