@@ -9,7 +9,6 @@ rounding of another program.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,16 +18,15 @@ import numpy as np
 from jax import export, tree_util
 
 from bridge.batching.rowwise.loop_rules import read_loop
-from bridge.core._jax import enable_x64
 from bridge.core.backend import platform_of, require_own_runtime
 from bridge.core.keys import to_logical, to_physical
+from bridge.core.narrowing import x64_if_needed
 from bridge.core.probes import HUGE, RANDOM, choose_sizes, draw
 from bridge.loading.calling import call_flat
 from bridge.saving.processes import is_spread
 from savedmodel.model import BatchBuckets, Signature
 from xla_call_module.call import CallModule
 from xla_call_module.dimensions import evaluate_shape
-from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import open_module, walk
@@ -75,8 +73,7 @@ def try_padding(
     size = next((s for s in buckets.sizes if s >= _ROWS), buckets.sizes[-1])
     if size == 1 or _may_not_end(call):
         return ""
-    wide = any(spec.dtype.name in WIDE for spec in (*call.args, *call.results))
-    with enable_x64() if wide else contextlib.nullcontext():
+    with x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results)):
         trial = _Trial(signature, exported, call, buckets, params)
         try:
             batch = {buckets.symbol: size}

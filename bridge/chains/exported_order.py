@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import gc
@@ -17,11 +16,11 @@ import numpy as np
 from jax import export
 
 from bridge.chains.orders import ChainOptions
-from bridge.core._jax import cut_vjp, enable_x64
+from bridge.core._jax import cut_vjp
 from bridge.core.explaining import explain_tracing
+from bridge.core.narrowing import x64_if_needed
 from bridge.exporting.lowering import explain_gradient
 from xla_call_module.call import CallModule, Carried
-from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import ShardingError, StructureError, UnsupportedError, VersionError
 from xla_call_module.exported import from_exported, strip_exported
 
@@ -139,9 +138,7 @@ def vjp_of(exported: export.Exported) -> export.Exported:
         NotImplementedError, TypeError, LookupError: the same.
     """
     _collect_modules(exported)
-    avals = [*exported.in_avals, *exported.out_avals]
-    wide = any(_is_wide(aval.dtype) for aval in avals)
-    with enable_x64() if wide else contextlib.nullcontext():
+    with x64_if_needed(aval.dtype for aval in (*exported.in_avals, *exported.out_avals)):
         vjp = _vjp_on_mesh(exported)
     _collect_modules(vjp)
     return vjp
@@ -172,12 +169,6 @@ def _collect_modules(exported: export.Exported) -> None:
     """
     if len(exported.mlir_module_serialized) >= _LARGE_MODULE_BYTES:
         gc.collect()
-
-
-def _is_wide(dtype: Any) -> bool:
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or dtype == jax.dtypes.float0:
-        return False
-    return dtype.name in WIDE
 
 
 def carried_by(exported: export.Exported) -> Carried:

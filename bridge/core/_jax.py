@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from importlib.abc import Loader, MetaPathFinder
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -48,7 +49,7 @@ __all__ = [
     "vary_together",
 ]
 
-# For each argument or result how it lies on the mesh; None where nobody said.
+# For each argument or result its sharding; None where it has none.
 Shardings = tuple[NamedSharding | None, ...]
 
 
@@ -167,9 +168,9 @@ def replace_shardings(
     JAX has a public way to say what a changed `Exported` has.
 
     Args:
-        exported: any.
-        arguments: for each argument one on a mesh without devices, or None.
-        results: for each result.
+        exported: the `Exported`.
+        arguments: for each argument a sharding on a mesh without devices, or None.
+        results: the same for each result.
     """
     changed: dict[str, Any]
     # Where they are somewhere else in a newer JAX, the old ones would stay without a word.
@@ -291,7 +292,7 @@ _CONVERTER = "jax.experimental.jax2tf.jax2tf"
 
 
 class _Finder(MetaPathFinder):
-    """Finds the one module once, and gives it a loader of its own."""
+    """Finds the one module once, and has it run without registering some types."""
 
     def __init__(self, types: frozenset[type]) -> None:
         self._types = types
@@ -305,27 +306,16 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._types)
+            loader: Any = spec.loader
+            run = functools.partial(_without_registering, self._types, loader.exec_module)
+            loader.exec_module = run
         return spec
 
 
-class _Loader(Loader):
-    """Another loader, while which runs some types are not registered."""
-
-    def __init__(self, inner: Loader, types: frozenset[type]) -> None:
-        self._inner = inner
-        self._types = types
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        with _without_registering(self._types):
-            self._inner.exec_module(module)
-
-
-@contextmanager
-def _without_registering(types: frozenset[type]) -> Iterator[None]:
+def _without_registering(
+    types: frozenset[type], run: Callable[[ModuleType], None], module: ModuleType
+) -> None:
+    """Run a module while registering some types as pytrees does nothing."""
     register = tree_util.register_pytree_node
 
     def register_others(nodetype: Any, *args: Any, **kwargs: Any) -> None:
@@ -334,7 +324,7 @@ def _without_registering(types: frozenset[type]) -> Iterator[None]:
 
     tree_util.register_pytree_node = register_others
     try:
-        yield
+        run(module)
     finally:
         tree_util.register_pytree_node = register
 
@@ -457,8 +447,8 @@ def devices_of_lowering(context: Any) -> int | None:
     """
     axes: Any = context.module_context.axis_context
     mesh = getattr(axes, "mesh", None)  # in jax.shard_map
-    found = getattr(axes, "num_devices", None) if mesh is None else mesh.size
-    return found if isinstance(found, int) else None
+    count = getattr(axes, "num_devices", None) if mesh is None else mesh.size
+    return count if isinstance(count, int) else None
 
 
 def is_for_export(context: Any) -> bool:
@@ -496,8 +486,8 @@ def vary_together(values: Sequence[Any], like: Sequence[Any] = ()) -> list[Any]:
     `Exported.call` does this.
 
     Args:
-        values: what is marked.
-        like: what else they vary like.
+        values: the values to mark.
+        like: other values over whose mesh axes they vary, too.
     """
     known = [_varying(value) for value in values]
     axes = frozenset[Any]().union(*known, *map(_varying, like))

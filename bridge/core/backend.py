@@ -25,7 +25,7 @@ def require_own_runtime(what: str) -> None:
     """Refuse to have JAX compute something for which it would wait for ever.
 
     Args:
-        what: for the message.
+        what: the thing to compute, for the message.
 
     Raises:
         InteropError: this process was forked from one that had used JAX.

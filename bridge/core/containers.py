@@ -41,12 +41,12 @@ def _register_sequence(wrapper: type, plain: type) -> None:
 
     tree_util.register_pytree_with_keys(
         wrapper,
-        lambda found: (
-            [(tree_util.SequenceKey(i), x) for i, x in enumerate(found)],
-            _named_tuple(found),
+        lambda items: (
+            [(tree_util.SequenceKey(i), x) for i, x in enumerate(items)],
+            _named_tuple(items),
         ),
         rebuild,
-        lambda found: (tuple(found), _named_tuple(found)),
+        lambda items: (tuple(items), _named_tuple(items)),
     )
 
 
@@ -59,9 +59,9 @@ def _named_tuple(wrapper: Any) -> Any:
 def _register_mapping(wrapper: Any) -> None:
     tree_util.register_pytree_with_keys(
         wrapper,
-        lambda found: ([(tree_util.DictKey(k), x) for k, x in found.items()], tuple(found)),
+        lambda items: ([(tree_util.DictKey(k), x) for k, x in items.items()], tuple(items)),
         lambda keys, children: wrapper(dict(zip(keys, children, strict=True))),
-        lambda found: (tuple(found.values()), tuple(found)),
+        lambda items: (tuple(items.values()), tuple(items)),
     )
 
 

@@ -59,8 +59,8 @@ def explain_tracing(name: str, error: Exception) -> StructureError | None:
     """Return the error to raise for one of tracing; None where it is the function's own.
 
     Args:
-        name: of the function.
-        error: what was raised.
+        name: the name of the function.
+        error: the error that was raised.
     """
     if isinstance(error, InteropError):
         return None
@@ -82,7 +82,7 @@ def refusing_unsortable_keys(where: str) -> Iterator[None]:
     """Return a context in which JAX's error of dict keys without an order is one of ours.
 
     Args:
-        where: what has such a dict, at the beginning of a sentence.
+        where: the thing that has such a dict, at the beginning of a sentence.
 
     Raises:
         StructureError: there is one.
@@ -100,7 +100,7 @@ def flatten(tree: Any, *, where: str) -> tuple[list[Any], tree_util.PyTreeDef]:
 
     Args:
         tree: any pytree.
-        where: it is, at the beginning of a sentence.
+        where: the name of the pytree in messages, at the beginning of a sentence.
 
     Raises:
         StructureError: it has a dict whose keys have no order.
@@ -116,9 +116,9 @@ def calls_back(name: str, frames: Sequence[tuple[str, int]], error: Exception) -
     """Return the error of a function that calls back to Python.
 
     Args:
-        name: of the function.
+        name: the name of the function.
         frames: files and lines of the callback, from it outwards.
-        error: what JAX said.
+        error: the error of JAX.
     """
     hidden = [folder for folder in map(_folder_of, ("jax", "jaxlib", "equinox")) if folder]
     own = [f for f in frames if not any(Path(f[0]).is_relative_to(h) for h in hidden)]

@@ -34,8 +34,8 @@ def draw_grid(axes: Axes, values: Sequence[int]) -> list[str]:
     r"""Return lines of numbers, one for each device: the last axis across, the others downwards.
 
     Args:
-        axes: of the mesh.
-        values: for each device, in the mesh's order.
+        axes: the axes of the mesh.
+        values: the number of each device, in the mesh's order.
 
     >>> print(*draw_grid([("data", 2), ("model", 2)], [0, 1, 2, 3]), sep="\n")
               model=0  model=1

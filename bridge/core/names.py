@@ -45,11 +45,11 @@ def input_names(
     """Return unique names for some of the call's flat arguments.
 
     Args:
-        key: of the signature, for the messages.
-        call: what the signature calls.
-        indices: which of its arguments.
-        names: what `save` was told. By default it is the argument's name with the path into it,
-            whether the function uses it or not.
+        key: the key of the signature, for messages.
+        call: the call of the signature.
+        indices: the indices of the arguments.
+        names: the names that `save` was given. By default it is the argument's name with the path
+            into it, whether the function uses it or not.
 
     Raises:
         StructureError: a name is invalid, unknown or there twice, or their number is wrong.
@@ -75,10 +75,10 @@ def output_names(key: str, call: CallModule, names: Names | None) -> list[str]:
     """Return unique names for the call's flat results.
 
     Args:
-        key: of the signature, for the messages.
-        call: what the signature calls.
-        names: what `save` was told. By default it is the path below the result: `result['y'][0]`
-            is `y_0`, and `result[1]` is `output_1`.
+        key: the key of the signature, for messages.
+        call: the call of the signature.
+        names: the names that `save` was given. By default it is the path below the result:
+            `result['y'][0]` is `y_0`, and `result[1]` is `output_1`.
 
     Raises:
         StructureError: a name is invalid, unknown or there twice, or their number is wrong.
@@ -134,10 +134,10 @@ def choose_names(
     """Return the names that a user wants instead of some defaults.
 
     Args:
-        defaults: the names that are taken where nothing else is said.
-        names: all of them, or those that are other ones by what they are otherwise.
-        what: is named, for the messages.
-        ignore_case: whether two names may differ by more than the case of their letters only.
+        defaults: the names where none are given.
+        names: all names, or a mapping from some of the defaults to other names.
+        what: the things that are named, for messages.
+        ignore_case: whether names that differ by the case of their letters only are the same.
 
     Raises:
         StructureError: a name is invalid, unknown or there twice, or their number is wrong.

@@ -6,17 +6,26 @@ are refused, as are finite numbers that would be infinite; that others are round
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import numpy as np
 
+from bridge.core._jax import enable_x64
+from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError
 
-__all__ = ["check_narrowing", "is_narrowed", "narrow_array", "narrow_dtype"]
+__all__ = ["check_narrowing", "is_narrowed", "narrow_array", "narrow_dtype", "x64_if_needed"]
 
-# So many elements are looked at at a time.
+# The number of elements that are checked at a time.
 _PIECE = 1 << 20
+
+
+def x64_if_needed(dtypes: Iterable[Any]) -> AbstractContextManager[Any]:
+    """Return a context in which JAX has dtypes of 64 bits, if any of these dtypes or names is."""
+    return enable_x64() if any(str(dtype) in WIDE for dtype in dtypes) else nullcontext()
 
 
 def narrow_dtype(dtype: Any) -> np.dtype[Any]:
@@ -43,8 +52,8 @@ def check_narrowing(array: np.ndarray[Any, Any], where: str) -> None:
     """Refuse an array of 64 bits with a value that JAX's narrower dtype does not have.
 
     Args:
-        array: of numbers; of any other dtype it is not looked at.
-        where: what it is, for messages.
+        array: the array; one that is not of numbers passes.
+        where: the name of the array in messages, at the beginning of a sentence.
 
     Raises:
         DtypeError: an integer is beyond its range, or a finite number would be infinite.

@@ -19,11 +19,11 @@ __all__ = ["EDGES", "HUGE", "INF", "RANDOM", "SIZES", "choose_sizes", "draw", "d
 
 RANDOM, HUGE, INF = "random", "huge", "inf"
 EDGES = ("zeros", "ones", "negative", HUGE, "nan", INF)
-# What a dimension variable is tried with.
+# The sizes with which a dimension variable is tried.
 SIZES = (1, 3, 17)
 
-_LARGEST_SIZE = 128
-_MOST_TRIES = 600
+_MAX_SIZE = 128
+_MAX_TRIES = 600
 # An integer may be the length of a loop.
 _HUGE_INTEGER = 10_000
 # The square of it is infinite; a sum of some is not.
@@ -36,29 +36,29 @@ def choose_sizes(
     """Return a size for each dimension variable that a function accepts, near to the wanted one.
 
     Args:
-        symbols: the variables.
-        wanted: what the first is to be; those after it are to be one larger each, so that a mix-up
-            shows.
-        accepts: whether sizes meet the specifications and constraints.
+        symbols: the names of the variables.
+        wanted: the wanted size of the first; each one after it is to be one larger, so that a
+            mix-up shows.
+        accepts: returns whether sizes meet the specifications and constraints.
 
     Raises:
         StructureError: none of those that were tried is accepted.
     """
-    tries = itertools.islice(_sizes(len(symbols), wanted), _MOST_TRIES)
+    tries = itertools.islice(_sizes(len(symbols), wanted), _MAX_TRIES)
     for sizes in tries:
-        found = dict(zip(symbols, sizes, strict=True))
-        if accepts(found):
-            return found
+        chosen = dict(zip(symbols, sizes, strict=True))
+        if accepts(chosen):
+            return chosen
     raise StructureError(
         f"No sizes were found that the constraints on {', '.join(symbols)} allow: up to "
-        f"{_MOST_TRIES} were tried, of 1 to {_LARGEST_SIZE}. To do: record trials from a file "
+        f"{_MAX_TRIES} were tried, of 1 to {_MAX_SIZE}. To do: record trials from a file "
         "whose function has other constraints."
     )
 
 
 def _sizes(count: int, wanted: int) -> Iterator[tuple[int, ...]]:
     yield tuple(wanted + position for position in range(count))
-    near = sorted(range(1, _LARGEST_SIZE + 1), key=lambda size: abs(size - wanted))
+    near = sorted(range(1, _MAX_SIZE + 1), key=lambda size: abs(size - wanted))
     yield from ((size,) * count for size in near)
     yield from itertools.product(near, repeat=count)
 
@@ -69,10 +69,10 @@ def draw(
     """Return an input of a function.
 
     Args:
-        spec: what the function takes.
+        spec: the spec of the argument.
         kind: `random` or one of `EDGES`. Those that a dtype does not have are random.
-        sizes: of the dimension variables.
-        random: where numbers come from.
+        sizes: the size of each dimension variable.
+        random: the generator of the numbers.
     """
     shape = tuple(size or 0 for size in evaluate_shape(spec.shape or (), sizes))
     if spec.element.startswith("key<"):

@@ -24,8 +24,8 @@ def progress_bar(what: str, *, unit: str = "") -> Iterator[Callable[[int, int], 
     The bar is on the standard error, appears after two seconds and goes away at the end.
 
     Args:
-        what: what it says in front.
-        unit: what is counted; by default bytes.
+        what: the text in front of the bar.
+        unit: the things that are counted; by default bytes.
     """
     # Rich would count a file as a terminal, too, when the environment asks for colours.
     if not sys.stderr.isatty():

@@ -55,8 +55,8 @@ class Measured:
     """A dimension of a tensor that nothing else is known of.
 
     Attributes:
-        name: of the value in the graph.
-        axis: which of its dimensions.
+        name: the name of the value in the graph.
+        axis: the index of the dimension.
     """
 
     name: str
@@ -68,8 +68,8 @@ class Element:
     """A size that the program computes in some other way.
 
     Attributes:
-        name: of a vector of integers in the graph.
-        index: which of its elements.
+        name: the name of a vector of integers in the graph.
+        index: the index of the element.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Iteration:
     """The number of iterations that a loop has done.
 
     Attributes:
-        name: of the value in the graph.
+        name: the name of the value in the graph.
         limit: the number of all iterations; None where it is dynamic.
     """
 
@@ -341,7 +341,7 @@ def compare(direction: str, left: Dim, right: Dim) -> bool | None:
     """Return whether one size is before another one; None where that is not so or so for all sizes.
 
     Args:
-        direction: as StableHLO has it, such as `LT`.
+        direction: the comparison direction of StableHLO, such as `LT`.
     """
     if direction in ("EQ", "NE"):
         equal = _equal(left, right)

@@ -6,6 +6,7 @@ is therefore too little: a state with `apply_fn=model.apply` is what was exporte
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,8 +28,8 @@ class Match:
     """The way in which a pytree matches another structure.
 
     Attributes:
-        order: for each leaf of the other its index; None where it is the same.
-        functions: those that were passed where a file has none, by their numbers there.
+        order: for each leaf of the other structure its index here; None where that is the same.
+        functions: the functions that were passed where a file has none, by their numbers there.
     """
 
     order: tuple[int, ...] | None = None
@@ -53,6 +54,7 @@ class Match:
 
 
 _SAME = Match()
+_CLASS = operator.attrgetter("kind", "path", "names")
 
 
 def match_trees(given: Any, expected: Any) -> Match | None:
@@ -84,9 +86,9 @@ class _Matcher:
     """The comparison of two structures.
 
     Attributes:
-        passed: the functions in the one that was passed.
-        known: those in the other one.
-        functions: what is found.
+        passed: the static data of the structure that was passed.
+        known: the static data of the expected one.
+        functions: the functions that were passed where a file has none, as far as they are known.
     """
 
     passed: StaticData
@@ -111,10 +113,10 @@ class _Matcher:
             starts.append(starts[-1] + child.num_leaves)
         order: list[int] = []
         for position, wanted in zip(positions, expected.children, strict=True):
-            found = self.leaves(given.children[position], wanted, starts[position])
-            if found is None:
+            leaves = self.leaves(given.children[position], wanted, starts[position])
+            if leaves is None:
                 return None
-            order += found
+            order += leaves
         return order
 
     def _positions(self, given: TreeNode, expected: TreeNode) -> Sequence[int] | None:
@@ -127,12 +129,8 @@ class _Matcher:
             if set(names) != set(fields) or find_class(expected.path) is not None:
                 return None
             return [names.index(name) for name in fields]
-        alike = (given.kind, given.path, given.names) == (
-            expected.kind,
-            expected.path,
-            expected.names,
-        )
-        return range(len(given.children)) if alike and self._is_static(given, expected) else None
+        alike = _CLASS(given) == _CLASS(expected) and self._is_static(given, expected)
+        return range(len(given.children)) if alike else None
 
     def _is_static(self, given: TreeNode, expected: TreeNode) -> bool:
         if given.static is None or expected.static is None:
@@ -143,15 +141,10 @@ class _Matcher:
         """Return whether static data is the same, but for functions that a file lacks."""
         if expected.kind == "function":
             return self._is_function(given, self.known.functions[int(expected.value)])
-        if (given.kind, given.path, given.names, given.value) != (
-            expected.kind,
-            expected.path,
-            expected.names,
-            expected.value,
-        ):
-            return False
         return (
-            self._is_static(given, expected)
+            _CLASS(given) == _CLASS(expected)
+            and given.value == expected.value
+            and self._is_static(given, expected)
             and len(given.children) == len(expected.children)
             and all(map(self._is_data, given.children, expected.children))
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from tokenize import TokenError
 from typing import Any
@@ -32,7 +32,7 @@ def to_specs(
             keyword arguments to pytrees, whose leaves are texts of one array (`"f32[b,3]"`),
             `jax.ShapeDtypeStruct`s, arrays, Python numbers (weakly typed scalars, as in `jax.jit`),
             or anything else with a shape and a dtype; a single such leaf is the only argument.
-        constraints: between the symbols of texts, such as `"b >= 2"`.
+        constraints: the constraints between the symbols of texts, such as `"b >= 2"`.
 
     Raises:
         StructureError: a text is not of the language, or a shape is not known.
@@ -51,7 +51,8 @@ def to_specs(
     shapes = [leaf.shape for _, leaf in flat if hasattr(leaf, "shape")]
     symbols = _Symbols(scope, UnknownDimensions([*shapes, *parsed]))
     specs = [_to_spec(leaf, _name(path), symbols) for path, leaf in flat]
-    return tuple(tree_util.tree_unflatten(tree, specs)[0]), tree_util.tree_unflatten(tree, specs)[1]
+    positional, by_name = tree_util.tree_unflatten(tree, specs)
+    return tuple(positional), by_name
 
 
 def _read(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -101,8 +102,8 @@ class _Symbols:
     """The source of the symbols of all arguments.
 
     Attributes:
-        scope: what they belong to.
-        unknown: names for those that have none.
+        scope: the symbolic scope of all of them.
+        unknown: the source of symbols for dimensions without a name.
     """
 
     scope: export.SymbolicScope
@@ -189,9 +190,5 @@ def _check_width(dtype: str, name: str) -> None:
 
 def _name(path: Sequence[Any]) -> str:
     """Return the path as JAX names arguments: `args[0]['x']`."""
-    return "".join(_names(path))
-
-
-def _names(path: Sequence[Any]) -> Iterator[str]:
-    yield "args" if path[0].idx == 0 else "kwargs"
-    yield tree_util.keystr(tuple(path[1:]))
+    root = "args" if path[0].idx == 0 else "kwargs"
+    return root + tree_util.keystr(tuple(path[1:]))

@@ -21,7 +21,7 @@ _KEY = re.compile(r"[^\W\d][\w./~-]*|\d+|'[^']*'|\"[^\"]*\"")
 _AROUND_SIGNS = re.compile(r"\s*([,+*()-])\s*")
 _SPACE = re.compile(r"\s*")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
-_DEEPEST = 50
+_MAX_DEPTH = 50
 _GRAMMAR = (
     "write an array as f32[b,28,28] (a dtype as JAX abbreviates it, and sizes, of which those "
     "that are not numbers are symbolic, and None or ? is one without a name), a keyword argument "
@@ -67,8 +67,8 @@ class ArgumentTexts:
     """The arguments of a call.
 
     Attributes:
-        positional: pytrees in their order.
-        by_name: pytrees of the keyword arguments.
+        positional: the pytrees of the positional arguments.
+        by_name: the pytrees of the keyword arguments.
     """
 
     positional: tuple[TextTree, ...]
@@ -134,8 +134,8 @@ def _tree_text(tree: TextTree) -> str:
 
 
 def _key_text(key: str) -> str:
-    if (found := _KEY.fullmatch(key)) is not None and key[:1] not in "'\"":
-        return found[0]
+    if _KEY.fullmatch(key) is not None and key[:1] not in "'\"":
+        return key
     return f'"{key}"' if "'" in key else f"'{key}'"
 
 
@@ -187,19 +187,19 @@ class _Reader:
             raise self.error(f"{name[0]} has no shape; a scalar is {name[0]}[]", start)
         raise self.error(f"expected an argument, found {self.text[start:] or 'the end'!r}", start)
 
-    def _array(self, found: re.Match[str]) -> ArrayText:
-        if (dtype := DTYPE_NAMES.get(found[1])) is None:
+    def _array(self, opened: re.Match[str]) -> ArrayText:
+        if (dtype := DTYPE_NAMES.get(opened[1])) is None:
             known = [_abbreviate(dtype.name) for dtype in DTYPES]
             raise DtypeError(
-                f"{self._where(found.start())}: the dtype {found[1]!r} is unknown, or none that "
+                f"{self._where(opened.start())}: the dtype {opened[1]!r} is unknown, or none that "
                 f"TensorFlow has; expected one of {', '.join(known)}, or a whole name such as "
                 "float32, or a typed PRNG key such as key<fry>."
             )
-        start = self.position = found.end()
+        start = self.position = opened.end()
         while self.position < len(self.text) and self.text[self.position] not in "[]":
             self.position += 1
         if not self._take("]"):
-            raise self.error("the ']' of the shape is missing", found.start())
+            raise self.error("the ']' of the shape is missing", opened.start())
         shape = _AROUND_SIGNS.sub(r"\1", self.text[start : self.position - 1].strip())
         if not re.fullmatch(r"[\w\s,+*()?-]*", shape, re.ASCII):
             raise self.error(f"{shape!r} is no shape", start)
@@ -209,8 +209,8 @@ class _Reader:
         start, closing = self.position, _BRACKETS[bracket]
         self.position += 1
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise self.error(f"it is more than {_DEEPEST} levels deep", start)
+        if self._depth > _MAX_DEPTH:
+            raise self.error(f"it is more than {_MAX_DEPTH} levels deep", start)
         children: list[tuple[str, TextTree]] = []
         comma = True
         while not self._take(closing):
@@ -231,12 +231,12 @@ class _Reader:
     def _key(self) -> str:
         self._skip(_SPACE)
         start = self.position
-        if (found := _KEY.match(self.text, start)) is None:
+        if (key := _KEY.match(self.text, start)) is None:
             raise self.error("expected a key, such as image in {image: f32[b]}", start)
-        self.position = found.end()
+        self.position = key.end()
         if not self._take(":"):
-            raise self.error(f"expected ':' after the key {found[0]}", self.position)
-        return found[0].strip("'\"") if found[0][0] in "'\"" else found[0]
+            raise self.error(f"expected ':' after the key {key[0]}", self.position)
+        return key[0].strip("'\"") if key[0][0] in "'\"" else key[0]
 
     def _take(self, sign: str) -> bool:
         self._skip(_SPACE)
@@ -246,8 +246,8 @@ class _Reader:
         return True
 
     def _skip(self, pattern: re.Pattern[str]) -> None:
-        if (found := pattern.match(self.text, self.position)) is not None:
-            self.position = found.end()
+        if (match := pattern.match(self.text, self.position)) is not None:
+            self.position = match.end()
 
     def _where(self, position: int) -> str:
         return f"The arguments {self.text!r}, at character {position + 1}"

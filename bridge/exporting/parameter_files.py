@@ -29,7 +29,7 @@ __all__ = ["nest", "read_parameters", "select"]
 # What orbax writes into the folder of one pytree, and CheckpointManager into that of one step.
 _ORBAX_TREE = ("_METADATA", "checkpoint")
 _ORBAX_STEP = "_CHECKPOINT_METADATA"
-_DEEPEST = 100
+_MAX_DEPTH = 100
 
 
 def read_parameters(path: str | os.PathLike[str], *, separator: str | None = None) -> Any:
@@ -41,7 +41,7 @@ def read_parameters(path: str | os.PathLike[str], *, separator: str | None = Non
 
     Args:
         path: a file whose name ends in .npz or .safetensors, or a folder of orbax.
-        separator: what the keys of a file are split at instead; the empty text for nothing.
+        separator: the text at which the keys of a file are split instead; empty for no split.
 
     Raises:
         FormatError: it is of another kind, damaged, or holds pickled objects.
@@ -92,10 +92,10 @@ def nest(arrays: Mapping[str, Any], *, separator: str | None = None) -> Any:
         part: Any = nested
         for key in parents:
             part = part.setdefault(key, {}) if isinstance(part, dict) else None
-        if len(parents) > _DEEPEST or not isinstance(part, dict) or last in part:
+        if len(parents) > _MAX_DEPTH or not isinstance(part, dict) or last in part:
             raise StructureError(
                 f"The key {path!r}, split at {separator!r}, leads to another array, or is over "
-                f"{_DEEPEST} levels deep. To do: rename it, or split at something else "
+                f"{_MAX_DEPTH} levels deep. To do: rename it, or split at something else "
                 "(--params-separator)."
             )
         part[last] = value
@@ -194,10 +194,10 @@ def _orbax_tree(path: Path) -> Path:
     if len(trees) == 1 and (path / _ORBAX_STEP).is_file():
         return trees[0]
     steps = [f for f in folders if (f / _ORBAX_STEP).is_file()]
-    if found := trees or steps:
-        names = ", ".join(str(folder) for folder in found[:5])
+    if checkpoints := trees or steps:
+        names = ", ".join(map(str, checkpoints[:5]))
         raise StructureError(
-            f"{path} has {len(found)} checkpoint folders. To do: name one of them: {names}."
+            f"{path} has {len(checkpoints)} checkpoint folders. To do: name one of them: {names}."
         )
     raise FormatError(
         f"{path} is no checkpoint folder of orbax: it has no {_ORBAX_TREE[0]}. To do: pass the "

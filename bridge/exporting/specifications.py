@@ -35,9 +35,9 @@ class ArgumentSpec:
     """One flat argument as it is known before the export.
 
     Attributes:
-        path: its pytree path, such as `args[0]['w']`.
-        shape: with None for each unknown dimension; None where not even the rank is known.
-        dtype: a numpy dtype, or JAX's own for a typed PRNG key.
+        path: the pytree path, such as `args[0]['w']`.
+        shape: the shape, with None for each unknown dimension; None where the rank is unknown.
+        dtype: the numpy dtype, or JAX's own for a typed PRNG key.
         origin: the class of an array or a Python scalar; None where a tensor or variable arrived.
     """
 
@@ -70,7 +70,7 @@ class ArgumentSpec:
         )
 
 
-# What is known of the leaves of `(args, kwargs)`, and their structure -> specs for `jax.export`.
+# Makes specs for `jax.export` of the leaves of `(args, kwargs)`, as they are known, and their tree.
 Specifier = Callable[[Sequence[ArgumentSpec], tree_util.PyTreeDef], list[jax.ShapeDtypeStruct]]
 
 
@@ -100,12 +100,12 @@ class UnknownDimensions:
         '(d0, 3, d1)'
         """
         whole = int(text.strip().startswith("("))  # how deep dimensions are in parentheses
-        found, depth = [], 0
+        parts, depth = [], 0
         for part in re.split(r"([,()])", text):
             depth += (part == "(") - (part == ")")
             is_unknown = depth == whole and part.strip() in _UNKNOWN
-            found.append(part.replace(part.strip(), self.symbol()) if is_unknown else part)
-        named = "".join(found)
+            parts.append(part.replace(part.strip(), self.symbol()) if is_unknown else part)
+        named = "".join(parts)
         if re.search(r"\bNone\b|\?", named):
             raise StructureError(
                 f"The shape {text!r} computes something of a dimension without a name. To do: give "

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from jax import export, stages, tree_util
 from jax.extend import core
 
-from bridge.core._jax import cut_vjp, enable_x64, shardings_of_trace
+from bridge.core._jax import cut_vjp, shardings_of_trace
 from bridge.core.backend import platform_of
+from bridge.core.narrowing import x64_if_needed
 from bridge.exporting.lowering import export_for
 from xla_call_module._jax import survive_forks
 from xla_call_module.analyses.custom_calls import check_custom_calls
 from xla_call_module.call import TensorSpec, read_artifact_version
 from xla_call_module.checks import DisabledCheck, parse_checks
-from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import PlatformError, ShardingError, StructureError
 from xla_call_module.exported import Check, argument_specs, result_specs, to_jax_checks
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
@@ -44,9 +44,9 @@ def exported_from_stage(
     Args:
         stage: what `jax.jit(f)`, `jax.jit(f).trace(...)` or `.lower(...)` returned.
         args: specs or values of the positional arguments, for a jitted function alone.
-        platforms: what to lower for; by default for cpu, cuda and tpu. Of a `Lowered`, what it was
-            lowered for, in that order; by default what JAX runs on here.
-        disabled_checks: safety checks to leave out.
+        platforms: the platforms to lower for; by default cpu, cuda and tpu. Of a `Lowered`, those
+            that it was lowered for, in that order; by default the one that JAX runs on here.
+        disabled_checks: the safety checks to leave out.
         kwargs: the keyword arguments, for a jitted function alone.
 
     Raises:
@@ -91,8 +91,7 @@ def _as_wide_as(stage: stages.Traced | stages.Lowered) -> contextlib.AbstractCon
     if isinstance(stage, stages.Traced):
         dtypes += [value.aval.dtype for eqn in stage.jaxpr.eqns for value in eqn.outvars]
         dtypes += [jnp.result_type(constant) for constant in stage.jaxpr.consts]
-    wide = any(str(dtype) in WIDE for dtype in dtypes)
-    return enable_x64() if wide else contextlib.nullcontext()
+    return x64_if_needed(dtypes)
 
 
 def _explain_other(stage: object) -> str:
@@ -274,7 +273,7 @@ def _kept(name: str, given: Sequence[TensorType], taken: Sequence[TensorType]) -
 def _fit(given: Sequence[TensorType], taken: Sequence[TensorType]) -> tuple[int, ...]:
     """Return the first places at which the types occur in their order."""
     places: list[int] = []
-    for index, found in enumerate(given):
-        if len(places) < len(taken) and found == taken[len(places)]:
+    for index, type_ in enumerate(given):
+        if len(places) < len(taken) and type_ == taken[len(places)]:
             places.append(index)
     return tuple(places)

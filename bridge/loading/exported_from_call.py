@@ -11,7 +11,7 @@ import functools
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,9 @@ import numpy as np
 from jax import export
 from jax.sharding import AbstractMesh
 
-from bridge.core._jax import cut_vjp, enable_x64, replace_vjp
+from bridge.core._jax import cut_vjp, replace_vjp
 from bridge.core.keys import to_logical, to_physical
+from bridge.core.narrowing import x64_if_needed
 from bridge.loading.calling import call_flat, is_float0
 from bridge.loading.exported_on_mesh import with_shardings_of_calls, without_shardings
 from bridge.loading.restore import find_constants, restore
@@ -47,7 +48,6 @@ from xla_call_module.analyses.tensorflow_functions import refuse_functions
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.dimensions import Dim, Shape, symbols
-from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import InteropError, PlatformError, StructureError, quote
 from xla_call_module.exported import to_jax_checks
 from xla_call_module.stablehlo.call_graph import check_calls
@@ -101,12 +101,7 @@ def _to_spec(spec: TensorSpec, scope: export.SymbolicScope) -> jax.ShapeDtypeStr
 
 
 def _x64_for(specs: Sequence[TensorSpec]) -> contextlib.AbstractContextManager[Any]:
-    return _x64_if(spec.dtype.name for spec in specs)
-
-
-def _x64_if(dtypes: Iterable[str]) -> contextlib.AbstractContextManager[Any]:
-    """Return a context with 64-bit dtypes, if any is among the names."""
-    return enable_x64() if any(name in WIDE for name in dtypes) else contextlib.nullcontext()
+    return x64_if_needed(spec.dtype.name for spec in specs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +167,7 @@ def export_signature(
         given: list[Any] = [_to_spec(spec, scope) for spec in specs.values()]
     if names:
         given = [{name: _spec_of(variables[v]) for v, name in names.items()}, *given]
-    with _x64_if(_dtypes_of(signature, functions, [variables[v] for v in names])):
+    with x64_if_needed(_dtypes_of(signature, functions, [variables[v] for v in names])):
         made = _export(
             function,
             given,
