@@ -8,6 +8,7 @@ import io
 import os
 import re
 import shlex
+import sys
 import textwrap
 import tomllib
 from pathlib import Path
@@ -38,13 +39,23 @@ def run_page(path: Path, *, write: bool = False) -> int:
     """
     text = path.read_text()
     runner = _Runner(path, write=write)
-    for block in read_page(text).blocks:
-        runner.run(block)
+    try:
+        for block in read_page(text).blocks:
+            runner.run(block)
+    finally:
+        _forget_modules(Path.cwd())
     for (begin, end), printed in reversed(runner.differ):
         text = f"{text[:begin]}{printed}{text[end:]}"
     if runner.differ:
         path.write_text(text)
     return runner.count
+
+
+def _forget_modules(folder):
+    """Drop the modules of a page, since that of another one may have the same name."""
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
+            del sys.modules[name]
 
 
 class _Runner:
