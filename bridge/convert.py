@@ -12,10 +12,8 @@ from bridge.chains.orders import ChainOptions
 from bridge.converting.signature import Defaults, adopt_metadata, read_defaults, signature_of
 from bridge.exporting.specifications import parse_constraints, specify
 from xla_call_module._autograph import exempt_from_autograph
-from xla_call_module.checks import parse_checks
 from xla_call_module.errors import ArgumentError, MissingDependencyError, StructureError
 from xla_call_module.exported import Check
-from xla_call_module.linalg.linalg_option import parse_linalg
 from xla_call_module.passes.constants import HOISTED_FROM
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 
@@ -95,9 +93,9 @@ def convert(
     )
     from bridge.converting.gradient import GradientOptions
 
-    passes = ChainOptions(
-        disabled_checks=parse_checks(disabled_checks),
-        portable_linalg=parse_linalg(linalg),
+    passes = ChainOptions.parse(
+        disabled_checks=disabled_checks,
+        linalg=linalg,
         residuals=residuals,
         hoist_constants=hoist_constants,
     )

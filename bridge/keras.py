@@ -131,12 +131,6 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         make = lambda shape: keras.KerasTensor(shape, self.compute_dtype)  # noqa: E731
         self._export_for((keras.tree.map_shape_structure(make, input_shape),), {})
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs for inputs, as any layer does."""
-        self._export_for(args, kwargs)
-        self._remember_constants()
-        return super().__call__(*args, **kwargs)
-
     def call(self, inputs: Any, *more: Any, training: Any = None, **named: Any) -> Any:
         """Return the outputs for inputs that are tensors."""
         return self._compute((inputs, *more), named, training)

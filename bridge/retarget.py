@@ -14,18 +14,32 @@ from jax import export
 from bridge.core._jax import map_orders
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.rewrite import rewrite_nodes
-from xla_call_module.analyses.tensorflow_functions import return_functions
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.linalg.linalg_option import parse_linalg
-from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.passes.pipeline import Artifact, Target, prepare
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.versions import Release, parse_release
 
-__all__ = ["RetargetReport", "retarget", "retarget_file"]
+__all__ = ["RetargetReport", "retarget"]
+
+
+@dataclass(frozen=True, slots=True)
+class RetargetReport:
+    """The result of writing a file again.
+
+    Attributes:
+        nodes: the number of XlaCallModule nodes that compute something, those of gradients
+            included; others only assert shapes.
+        modules: the number of different modules that they have.
+        tensorflow: the oldest release known to run all of them; empty where there is none.
+    """
+
+    nodes: int
+    modules: int
+    tensorflow: str
 
 
 @overload
@@ -42,7 +56,7 @@ def retarget(
     disabled_checks: Sequence[object] | None = None,
     linalg: str = "portable",
     overwrite: bool = False,
-) -> None: ...
+) -> RetargetReport: ...
 
 
 def retarget(
@@ -54,7 +68,7 @@ def retarget(
     disabled_checks: Sequence[object] | None = None,
     linalg: str = "portable",
     overwrite: bool = False,
-) -> export.Exported | None:
+) -> export.Exported | RetargetReport:
     """Rewrite a computation, and its VJPs of every order, so that an older TensorFlow reads it.
 
     `bridge.save(..., tensorflow=...)` does this by itself; this function is for an `Exported` that
@@ -78,7 +92,7 @@ def retarget(
         overwrite: whether a SavedModel at `to` is replaced; it may be the old folder.
 
     Returns:
-        The new `Exported`; None for a SavedModel.
+        The new `Exported`; for a SavedModel a report of what was written.
 
     Raises:
         VersionError: an operation has no form that this TensorFlow reads; the message names it,
@@ -89,6 +103,7 @@ def retarget(
         FormatError: a SavedModel is damaged, or has no XlaCallModule node.
         StructureError: `to` exists or is missing, a check is unknown, or an option for a SavedModel
             comes with an `Exported`.
+        OSError: a file cannot be read or written; an older folder is untouched.
         InteropError: TensorFlow cannot run the computation at all.
 
     Example:
@@ -99,7 +114,7 @@ def retarget(
         >>> older.calling_convention_version, older.vjp().calling_convention_version
         (9, 9)
         >>> bridge.save(exported, "my_model", tensorflow="2.21")
-        >>> bridge.retarget("my_model", "2.16", to="for_2_16")
+        >>> report = bridge.retarget("my_model", "2.16", to="for_2_16")
         >>> bridge.inspect("for_2_16").tensorflow
         '2.16'
     """
@@ -108,16 +123,16 @@ def retarget(
             raise StructureError(
                 f"Where the SavedModel {os.fspath(exported)} goes is missing. To do: pass to=."
             )
-        retarget_file(
-            exported,
-            to,
-            tensorflow=tensorflow,
-            platforms=platforms,
-            disabled_checks=disabled_checks,
-            linalg=linalg,
-            overwrite=overwrite,
+        release = None if tensorflow is None else parse_release(tensorflow)
+        target = Target(
+            release,
+            Artifact.UNCHANGED if release is None else Artifact.FOR_RELEASE,
+            platforms=None if platforms is None else parse_platforms(platforms),
+            portable_linalg=parse_linalg(linalg),
+            for_file=True,
         )
-        return None
+        checks = None if disabled_checks is None else parse_checks(disabled_checks)
+        return _retarget_file(exported, to, target, checks=checks, overwrite=overwrite)
     if tensorflow is None or to is not None or platforms is not None or disabled_checks is not None:
         raise StructureError(
             f"{exported.fun_name} is an Exported, for which tensorflow= is needed and nothing else "
@@ -128,8 +143,7 @@ def retarget(
 
 def _retarget_order(exported: export.Exported, *, tensorflow: str) -> export.Exported:
     call = from_exported(exported, allow_flat_trees=True)
-    (call,) = prepare(call, Target(parse_release(tensorflow), notes_changes=True)).calls
-    call = return_functions(call)
+    (call,) = prepare(call, Target(parse_release(tensorflow), is_exported=True)).calls
     return dataclasses.replace(
         exported,
         mlir_module_serialized=call.module,
@@ -137,62 +151,14 @@ def _retarget_order(exported: export.Exported, *, tensorflow: str) -> export.Exp
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RetargetReport:
-    """The result of writing a file again.
-
-    Attributes:
-        nodes: how many XlaCallModule nodes it has that compute something, those of gradients
-            included; others only assert shapes.
-        modules: how many different modules they have.
-        tensorflow: the oldest release known to run all of them; empty where there is none.
-    """
-
-    nodes: int
-    modules: int
-    tensorflow: str
-
-
-def retarget_file(
+def _retarget_file(
     source: str | os.PathLike[str],
     path: str | os.PathLike[str],
+    target: Target,
     *,
-    tensorflow: str | None = None,
-    platforms: Sequence[str] | None = None,
-    disabled_checks: Sequence[object] | None = None,
-    linalg: str = "portable",
-    overwrite: bool = False,
+    checks: tuple[DisabledCheck, ...] | None,
+    overwrite: bool,
 ) -> RetargetReport:
-    """Write a SavedModel again, as other consumers need its modules.
-
-    Args:
-        source: its folder. Whatever wrote it: all XlaCallModule nodes of all its graphs and
-            functions are changed, and everything else is kept.
-        path: the new folder, or an address as for `bridge.save`.
-        tensorflow: the oldest TensorFlow that must read it; None leaves the modules as old as they
-            are.
-        platforms: those that stay, in the order of the platform index; None for all.
-        disabled_checks: the safety checks that do not apply, instead of those of the file; None
-            for the latter.
-        linalg: `"portable"` replaces the calls of LAPACK and its kin, which TensorFlow does not
-            have; `"lapack"` leaves them.
-        overwrite: whether a SavedModel at `path` is replaced; it may be `source`.
-
-    Raises:
-        VersionError: an operation has no form that this TensorFlow reads.
-        PlatformError: a module was not lowered for one of the platforms.
-        StructureError, FormatError, OSError: as for `savedmodel.rewrite.rewrite_nodes`; or a
-            check is unknown.
-    """
-    release = None if tensorflow is None else parse_release(tensorflow)
-    checks = None if disabled_checks is None else parse_checks(disabled_checks)
-    target = Target(
-        release,
-        Artifact.UNCHANGED if release is None else Artifact.FOR_RELEASE,
-        platforms=None if platforms is None else parse_platforms(platforms),
-        portable_linalg=parse_linalg(linalg),
-    )
-
     def rewrite(folder: ModelFolder) -> RetargetReport:
         change = _Change(target, checks)
         nodes = rewrite_nodes(
@@ -209,9 +175,9 @@ class _Change:
 
     Attributes:
         target: the consumer of the calls.
-        checks: the safety checks that do not apply; None for those that each call has.
+        checks: the disabled safety checks; None for those that each call has.
         releases: for each call the oldest release that runs it now; None where none does.
-        modules: how many calls return something.
+        modules: the number of calls that return something.
     """
 
     target: Target
@@ -220,10 +186,11 @@ class _Change:
     modules: int = 0
 
     def apply(self, call: CallModule) -> CallModule:
-        (call,) = prepare(call, self.target).calls
+        prepared = prepare(call, self.target, is_first=False)
+        (call,) = prepared.calls
         if self.checks is not None:
             call = dataclasses.replace(call, disabled_checks=self.checks)
-        self.releases.append(oldest_release(call))
+        self.releases += prepared.releases
         self.modules += bool(call.results)
         return call
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, TypedDict
 
@@ -21,7 +21,7 @@ from bridge.core.trees import to_structure
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.exporting.export_model import export_model
 from bridge.saving.parameters import check_parameters, check_params_tree, to_constants, to_variables
-from bridge.saving.processes import JaxProcesses, is_spread
+from bridge.saving.processes import JaxProcesses, is_multi_process
 from bridge.saving.signature_defaults import with_defaults
 from savedmodel.files.folder import staged_folder
 from savedmodel.manifest import write_manifest
@@ -38,14 +38,11 @@ from savedmodel.model import (
 )
 from savedmodel.protos.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write, write_together
-from xla_call_module.call import CallModule
-from xla_call_module.checks import parse_checks
 from xla_call_module.errors import ShardingError, StructureError
 from xla_call_module.exported import Check
-from xla_call_module.linalg.linalg_option import parse_linalg
+from xla_call_module.passes.asserting import with_names
 from xla_call_module.passes.constants import HOISTED_FROM, largest_constants
-from xla_call_module.passes.obstacles import oldest_release
-from xla_call_module.shape_checks.asserting import to_shape_check
+from xla_call_module.passes.pipeline import Prepared
 
 __all__ = ["SaveOptions", "save"]
 
@@ -196,33 +193,37 @@ def save(
         >>> bridge.save(exported, "my_model", params=params)
         >>> bridge.save(predict, "the_same", params=params, args="f32[batch,3]")
     """
-    checks = parse_checks(disabled_checks)
+    options = ChainOptions.parse(
+        disabled_checks=disabled_checks,
+        linalg=linalg,
+        residuals=residuals,
+        hoist_constants=hoist_constants,
+    )
     with refusing_unsortable_keys("params, args or what the function takes"):
         traced = export_model(
             model, params=params, trainable=trainable, inputs=inputs, args=args,
-            platforms=platforms, disabled_checks=checks,
+            platforms=platforms, disabled_checks=options.disabled_checks,
         )  # fmt: skip
         tree_util.tree_structure(traced.params)
     params, trainable, inputs = traced.params, traced.trainable, traced.inputs
     exporteds = _by_signature(traced.exported)
-    options = ChainOptions(
-        disabled_checks=checks,
-        portable_linalg=parse_linalg(linalg),
-        residuals=residuals,
-        hoist_constants=hoist_constants,
-    )
     constants: dict[str, np.ndarray[Any, Any]] = {}
-    chains: dict[str, tuple[CallModule, ...]] = {}
+    chains: dict[str, Prepared] = {}
     for key, exported in exporteds.items():
         chains[key] = build_chain(
-            exported, options, constants, gradient_order=gradient_order, tensorflow=tensorflow
+            exported,
+            options,
+            gradient_order=gradient_order,
+            tensorflow=tensorflow,
+            known=constants.keys(),
         )
+        constants |= chains[key].constants
     tree: Any = None if params is None else tree_util.tree_structure(params)
     variables: tuple[Variable, ...] = ()
     if tree is not None:
         for exported in exporteds.values():
             check_params_tree(exported, tree)
-        first = next(iter(chains.values()))[0]
+        first = next(iter(chains.values())).calls[0]
         variables = to_variables(params, trainable, first.args[: tree.num_leaves])
     signatures = tuple(
         _to_signature(
@@ -243,10 +244,10 @@ def save(
         signatures=signatures,
         variables=(*variables, *to_constants(constants)),
         params=NONE if tree is None else to_structure(tree),
-        metadata=_describe(signatures, has_params=tree is not None),
+        metadata=_describe(signatures, chains.values(), has_params=tree is not None),
     )
     if manifest:
-        _refuse_spread(params)
+        _refuse_multi_process(params)
         with staged_folder(path, overwrite=overwrite) as folder:
             _write(saved, params, folder, overwrite=False, num_shards=num_shards)
             write_manifest(folder, **describe_environment(source_file(model)), request={})
@@ -266,14 +267,14 @@ def _write(
         raise _too_large(saved)
     with progress_bar("Saving") as progress:
         options: Any = {"overwrite": overwrite, "num_shards": num_shards, "progress": progress}
-        if is_spread(params):
+        if is_multi_process(params):
             write_together(saved, path, group=JaxProcesses(), **options)
         else:
             write(saved, path, **options)
 
 
-def _refuse_spread(params: Any) -> None:
-    if is_spread(params):
+def _refuse_multi_process(params: Any) -> None:
+    if is_multi_process(params):
         raise ShardingError(
             "Several processes write this model, and none of them has all files to hash. To do: "
             "leave out manifest=True."
@@ -305,7 +306,7 @@ def _too_large(saved: SavedModel) -> StructureError:
 
 def _to_signature(
     key: str,
-    chain: tuple[CallModule, ...],
+    chain: Prepared,
     exported: export.Exported,
     variables: Sequence[Variable],
     *,
@@ -314,7 +315,7 @@ def _to_signature(
     inputs: Names | None,
     outputs: Names | None,
 ) -> Signature:
-    call = chain[0]
+    call = chain.calls[0]
     if not call.own_results:
         raise StructureError(
             f"{call.name} returns no array, and a signature has at least one output. To do: "
@@ -333,14 +334,14 @@ def _to_signature(
     passed |= {index: Parameter(places[key]) for index, key in call.constants.items()}
     function = Function(
         name=key,
-        chain=chain,
+        chain=chain.calls,
         passed=passed,
         arguments=arguments,
         parameters=parameter_names(call, arguments, first=int(has_params)),
         results=to_structure(exported.out_tree),
-        no_gradient=_no_gradient(call.name, len(chain) - 1),
+        no_gradient=_no_gradient(call.name, len(chain.calls) - 1),
         constants=places,
-        check=to_shape_check(call, names),
+        check=chain.shape_check and with_names(chain.shape_check, call, names),
     )
     return Signature(
         key=key,
@@ -369,10 +370,11 @@ def _without_first(arguments: Structure) -> Structure:
     return as_tuple([as_tuple([child for _, child in args.children[1:]]), kwargs])
 
 
-def _describe(signatures: Sequence[Signature], *, has_params: bool) -> dict[str, Any]:
+def _describe(
+    signatures: Sequence[Signature], chains: Iterable[Prepared], *, has_params: bool
+) -> dict[str, Any]:
     """Return the metadata that `inspect` shows beside the nodes' own descriptions."""
-    calls = (call for signature in signatures for call in signature.function.chain)
-    releases = [release for call in calls if (release := oldest_release(call)) is not None]
+    releases = [release for chain in chains for release in chain.releases if release is not None]
     return {
         "format": _FORMAT,
         "writer": f"jax-tf-bridge {metadata.version('jax-tf-bridge')}",

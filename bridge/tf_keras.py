@@ -122,12 +122,6 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         """
         self._export_for((_specs(input_shape, self.compute_dtype),), {})
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs for inputs, as any layer does."""
-        self._export_for(args, kwargs)
-        self._remember_constants()
-        return super().__call__(*args, **kwargs)
-
     @exempt_from_autograph
     def call(self, inputs: Any, *more: Any, training: Any = None, **named: Any) -> Any:
         """Return the outputs for inputs that are tensors."""
@@ -244,7 +238,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
 
 
 def _is_being_built() -> bool:
-    """Whether TF-Keras calls a layer to see the shapes of its outputs, and runs nothing.
+    """Return whether TF-Keras calls a layer for the shapes of its outputs alone.
 
     It does so in a graph of this name (tf_keras/src/engine/base_layer.py,
     `_infer_output_signature`), for a model from a file before the weights are there.

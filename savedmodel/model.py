@@ -13,7 +13,7 @@ from savedmodel.protos.structures import NONE, Structure
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DType
 from xla_call_module.errors import StructureError
-from xla_call_module.shape_checks.shape_assertions import ShapeCheck
+from xla_call_module.shape_checks import ShapeCheck
 
 __all__ = [
     "BatchBuckets",

@@ -5,6 +5,7 @@ Everything about it is checked here, once.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import struct
 from collections.abc import Sequence
@@ -66,6 +67,7 @@ def from_exported(
     disabled_checks: Sequence[Check] = (),
     carried: bool = True,
     names: Sequence[str] | None = None,
+    module: Any = None,
 ) -> CallModule:
     """The call that an `Exported` describes.
 
@@ -81,6 +83,8 @@ def from_exported(
         names: what the function calls its flat arguments, for an `Exported` that JAX has just made
             in this process, so that its module is what it says. That is then read only where it may
             have something to refuse; which results are zeros is not looked for.
+        module: its parsed module where there is one already, which is then always read, and is the
+            module of the call afterwards.
 
     Raises:
         StructureError: arity, shapes or kept arguments contradict the module; the function has
@@ -104,19 +108,31 @@ def from_exported(
             f"Expected a jax.export.Exported, got {type(exported).__name__}. To do: call "
             "jax.export.export(jax.jit(f))(*specs) first."
         )
-    where = exported.fun_name
     _check_effects(exported)
+    checks = parse_checks([*exported.disabled_safety_checks, *disabled_checks])
+    artifact = exported.mlir_module_serialized
+    is_read = names is None or exported.nr_devices > 1 or not is_plain(artifact)
+    opened = open_module(artifact) if is_read and module is None else contextlib.nullcontext(module)
+    with opened as parsed:
+        call = _to_call(exported, parsed, checks, names or ())
+    if not carried:
+        return call
+    said = strip_exported(exported, allow_flat_trees=allow_flat_trees)
+    return dataclasses.replace(call, exported=said.exported, trees=said.trees)
+
+
+def _to_call(
+    exported: export.Exported, module: Any, checks: tuple[DisabledCheck, ...], names: Sequence[str]
+) -> CallModule:
+    """Return the call, with what the parsed module says; None for a module that is not read."""
+    where = exported.fun_name
     in_paths, out_paths = argument_paths(exported.in_tree), result_paths(exported.out_tree)
     _check_count(where, "arguments", len(exported.in_avals), len(in_paths), "its pytree has")
     _check_count(where, "results", len(exported.out_avals), len(out_paths), "its pytree has")
     platforms = _platforms(exported)
-    checks = parse_checks([*exported.disabled_safety_checks, *disabled_checks])
-    main, shardy = None, False
-    changes: tuple[str, ...] = ()
-    if names is None or exported.nr_devices > 1 or not is_plain(exported.mlir_module_serialized):
-        main, shardy, changes = _read_module(exported, platforms, checks)
+    main = None if module is None else _read_module(exported, module, platforms, checks)
     kept = tuple(exported.module_kept_var_idx)
-    known = dict(zip(kept, main.names, strict=False) if main else enumerate(names or ()))
+    known = dict(zip(kept, main.names, strict=False) if main else enumerate(names))
     args = _specs(exported.in_avals, in_paths, {index: known.get(index, "") for index in kept})
     results = _specs(exported.out_avals, out_paths, {})
     if main is not None:
@@ -134,34 +150,32 @@ def from_exported(
         results=results,
         kept=kept,
         disabled_checks=checks,
-        uses_shardy=shardy,
-        changes=changes,
+        # On one device every sharding is replication, whichever partitioner wrote it.
+        uses_shardy=exported.nr_devices > 1 and uses_shardy(module),
+        changes=() if module is None else read_changes(module),
         nr_devices=exported.nr_devices,
     )
-    if carried:
-        said = strip_exported(exported, allow_flat_trees=allow_flat_trees)
-        call = dataclasses.replace(call, exported=said.exported, trees=said.trees)
-    if main is not None:
-        _check_main(call, main)
-    return take_functions(call)
+    if main is None:
+        return call
+    _check_main(call, main)
+    return take_functions(call, module)
 
 
 def _read_module(
-    exported: export.Exported, platforms: tuple[str, ...], checks: tuple[DisabledCheck, ...]
-) -> tuple[Main, bool, tuple[str, ...]]:
-    """The signature of the module, whether it uses Shardy, and its changes; nothing is refused."""
+    exported: export.Exported,
+    module: Any,
+    platforms: tuple[str, ...],
+    checks: tuple[DisabledCheck, ...],
+) -> Main:
+    """Return the signature of a module that has nothing to be refused."""
     where = exported.fun_name
-    with open_module(exported.mlir_module_serialized) as module:
-        main = read_main(module)
-        if mentions(exported.mlir_module_serialized, [b"custom_call"]):
-            check_custom_calls(where, module, platforms, checks)
-        if exported.nr_devices == 1:
-            check_operations(where, module, platforms)
-        # On one device every sharding is replication, whichever partitioner wrote it.
-        shardy = exported.nr_devices > 1 and uses_shardy(module)
-        changes = read_changes(module)
+    main = read_main(module)
+    if mentions(exported.mlir_module_serialized, [b"custom_call"]):
+        check_custom_calls(where, module, platforms, checks)
+    if exported.nr_devices == 1:
+        check_operations(where, module, platforms)
     _check_count(where, "results", len(exported.out_avals), len(main.results), "its module returns")
-    return main, shardy, changes
+    return main
 
 
 def _with_shardings(

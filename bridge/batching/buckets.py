@@ -17,7 +17,7 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import symbols
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
-from xla_call_module.shape_checks.asserting import to_shape_check
+from xla_call_module.passes.asserting import with_note
 
 __all__ = ["Buckets", "with_batch_buckets"]
 
@@ -92,8 +92,7 @@ def _with_buckets(
     if function.check is not None:
         # The assertions come after the padding, so that their numbers are not those of a request.
         note = f"Batches are padded to {', '.join(map(str, sizes))} before they are compared."
-        check = to_shape_check(function.call, inputs, note=note)
-        function = dataclasses.replace(function, check=check)
+        function = dataclasses.replace(function, check=with_note(function.check, note))
     return dataclasses.replace(signature, function=function)
 
 

@@ -23,7 +23,7 @@ from bridge.core.keys import to_logical, to_physical
 from bridge.core.narrowing import x64_if_needed
 from bridge.core.probes import HUGE, RANDOM, choose_sizes, draw
 from bridge.loading.calling import call_flat
-from bridge.saving.processes import is_spread
+from bridge.saving.processes import is_multi_process
 from savedmodel.model import BatchBuckets, Signature
 from xla_call_module.call import CallModule
 from xla_call_module.dimensions import evaluate_shape
@@ -64,7 +64,7 @@ def try_padding(
     """
     others = [name for name in call.symbols if name != buckets.symbol]
     _check_sizes(signature.key, exported, others, buckets)
-    if is_spread(params):
+    if is_multi_process(params):
         return "its parameters are spread over several processes."
     if call.nr_devices > 1:
         return f"it was exported for {call.nr_devices} devices."

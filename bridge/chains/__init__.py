@@ -3,11 +3,12 @@
 `save`, `convert` and the layers of Keras take their calls from here, so that the same passes run on
 every order, in the same order:
 
-1. An `Exported` is wrapped as an `ExportedOrder`, whose `call` is its `CallModule`, and whose
-   `vjp()` is the next order, made on demand.
+1. `vjp_of` makes the VJP of an `Exported`, which is the next order.
 2. `ChainOptions.target` says what the pipeline of `xla_call_module.passes` makes each order for.
-3. `convert` prepares an order when TensorFlow asks for that gradient; `build_chain` walks them to
-   the end and prepares all of them for a file. A chain that was read back is walked as
+3. For a file, `build_chain` makes all orders and hands them to the pipeline, which parses each
+   once.
+4. `convert` walks `Order`s, and prepares one when TensorFlow asks for that gradient: an
+   `ExportedOrder` has the VJP of JAX as the next; a chain that was read back is walked as
    `WrittenOrder`s, without JAX.
 
 To add an option of the passes: a field of `ChainOptions`, handed on by `target`, and an argument of

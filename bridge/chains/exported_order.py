@@ -20,9 +20,17 @@ from bridge.core._jax import cut_vjp
 from bridge.core.explaining import explain_tracing
 from bridge.core.narrowing import x64_if_needed
 from bridge.exporting.lowering import explain_gradient
+from xla_call_module.analyses.readable import is_plain
 from xla_call_module.call import CallModule, Carried
-from xla_call_module.errors import ShardingError, StructureError, UnsupportedError, VersionError
+from xla_call_module.errors import (
+    InteropError,
+    ShardingError,
+    StructureError,
+    UnsupportedError,
+    VersionError,
+)
 from xla_call_module.exported import from_exported, strip_exported
+from xla_call_module.passes.module_pass import UnparsedCall
 
 __all__ = ["ExportedOrder", "carried_by", "vjp_of"]
 
@@ -32,9 +40,7 @@ _LARGE_MODULE_BYTES = 64 * 1024 * 1024  # are not kept longer than they are need
 class ExportedOrder:
     """One order of the chain that begins with an `Exported`; its VJP is made on demand."""
 
-    __slots__ = (
-        "_call", "_finds_zeros", "_for_file", "_name", "_names", "_options", "exported",
-    )  # fmt: skip
+    __slots__ = ("_call", "_finds_zeros", "_name", "_names", "_options", "exported")
 
     exported: export.Exported
 
@@ -46,7 +52,6 @@ class ExportedOrder:
         name: str = "",
         argument_names: Sequence[str] | None = None,
         finds_zeros: bool = True,
-        for_file: bool = False,
     ) -> None:
         """Take over the `Exported`; nothing is read yet.
 
@@ -58,15 +63,12 @@ class ExportedOrder:
                 as `from_exported` takes them.
             finds_zeros: whether it is of use to know which gradients are zeros, for which their
                 modules are read.
-            for_file: whether calls say at once all that a file says of them, and a pytree that no
-                file can hold is refused.
         """
         self.exported = exported
         self._options = options
         self._name = name or getattr(exported, "fun_name", "")
         self._names = argument_names
         self._finds_zeros = finds_zeros
-        self._for_file = for_file
         self._call: CallModule | None = None
 
     @property
@@ -77,42 +79,51 @@ class ExportedOrder:
             InteropError: it cannot be called from TensorFlow.
         """
         if self._call is None:
-            self._call = from_exported(
-                self.exported,
-                allow_flat_trees=not self._for_file,
-                disabled_checks=self._options.disabled_checks,
-                carried=self._for_file,  # TensorFlow itself needs it in graphs only
-                names=self._names,
-            )
+            self._call = self._read()
         return self._call
+
+    def _read(self, module: Any = None) -> CallModule:
+        checks = self._options.disabled_checks
+        return from_exported(
+            self.exported, disabled_checks=checks, carried=False, names=self._names, module=module
+        )
+
+    def whole(self) -> CallModule | UnparsedCall:
+        """Return the call with the `Exported`, which it carries without its module.
+
+        Where nobody has asked for the call yet, it is read when the pipeline parses its module.
+        """
+        artifact = self.exported.mlir_module_serialized
+        if self._call is None and (self._names is None or not is_plain(artifact)):
+            return UnparsedCall(artifact, self._read_whole)
+        return self._with_carried(self.call)
+
+    def _read_whole(self, module: Any) -> CallModule:
+        self._call = self._read(module)
+        return self._with_carried(self._call)
+
+    def _with_carried(self, call: CallModule) -> CallModule:
+        carried = carried_by(self.exported)
+        return dataclasses.replace(call, exported=carried.exported, trees=carried.trees)
 
     @property
     def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
         """No constants: they are in the module."""
         return {}
 
-    def carried(self) -> Carried:
-        """Return the `Exported` without its module."""
-        return carried_by(self.exported)
-
     def vjp(self) -> ExportedOrder:
         """Return the next order.
 
         Raises:
             StructureError: it was serialized without one.
-            LoweringError: it cannot be lowered for a platform.
-            Exception: what JAX raises where it cannot differentiate.
+            Exception: what `vjp_of` raises.
         """
         if not self.exported.has_vjp():
             raise StructureError(
                 f"{self._name} was serialized without its VJP, so it has no gradient. "
                 "To do: serialize it with Exported.serialize(vjp_order=1) or more."
             )
-        try:
-            vjp = vjp_of(self.exported)
-        except NotImplementedError as error:
-            explained = explain_gradient(self.call.name, self.call.platforms, error)
-            raise (explained or error) from error
+        vjp = vjp_of(self.exported)
         is_read = self._finds_zeros or self._names is None
         return ExportedOrder(
             vjp,
@@ -120,7 +131,6 @@ class ExportedOrder:
             name=self._name,
             argument_names=None if is_read else ("",) * len(vjp.in_avals),
             finds_zeros=self._finds_zeros,
-            for_file=self._for_file,
         )
 
 
@@ -132,6 +142,7 @@ def vjp_of(exported: export.Exported) -> export.Exported:
     the function would be narrow in its VJP, and the two would not fit.
 
     Raises:
+        LoweringError: it cannot be lowered for a platform.
         ShardingError: JAX 0.8 or older was to export for GSPMD, on a mesh without devices.
         StructureError: it has symbolic sizes that its VJP needs as numbers.
         ValueError: it has no VJP, or JAX cannot differentiate it in reverse mode.
@@ -149,7 +160,10 @@ def _vjp_on_mesh(exported: export.Exported) -> export.Exported:
     try:
         return exported.vjp()
     except Exception as error:
-        explained = explain_tracing(f"The gradient of {exported.fun_name}", error)
+        explained: InteropError | None = None
+        if isinstance(error, NotImplementedError):
+            explained = explain_gradient(exported.fun_name, exported.platforms, error)
+        explained = explained or explain_tracing(f"The gradient of {exported.fun_name}", error)
         if explained is not None:
             raise explained from error
         if exported.nr_devices == 1 or not isinstance(error, AssertionError):

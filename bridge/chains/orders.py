@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from xla_call_module.call import CallModule, Carried
-from xla_call_module.checks import DisabledCheck
+from xla_call_module.call import CallModule
+from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.errors import ArgumentError, InteropError, StructureError
+from xla_call_module.linalg.linalg_option import parse_linalg
 from xla_call_module.passes.constants import HOISTED_FROM, check_hoisting
+from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.passes.pipeline import Artifact, Target
 from xla_call_module.versions import Release
 
 if TYPE_CHECKING:
     from jax import export
+
+    from xla_call_module.exported import Check
 
 
 __all__ = ["NOT_DIFFERENTIABLE", "ChainOptions", "Order", "WrittenOrder", "check_order"]
@@ -69,6 +73,22 @@ class ChainOptions:
         """Refuse a size that no constant can have."""
         check_hoisting(self.hoist_constants)
 
+    @classmethod
+    def parse(
+        cls,
+        *,
+        disabled_checks: Sequence[Check],
+        linalg: str,
+        residuals: bool,
+        hoist_constants: int | None,
+    ) -> ChainOptions:
+        """Return the options that the verbs take under the same names.
+
+        Raises:
+            StructureError: one of them is none of its kind.
+        """
+        return cls(parse_checks(disabled_checks), parse_linalg(linalg), residuals, hoist_constants)
+
     def target(self, tensorflow: Release | None, artifact: Artifact) -> Target:
         """Return what the pipeline makes each order for."""
         return Target(
@@ -101,8 +121,8 @@ class Order(Protocol):
     def exported(self) -> export.Exported | None:
         """See above."""
 
-    def carried(self) -> Carried:
-        """Return what the node of the call says of itself; the call may not have it yet."""
+    def whole(self) -> CallModule | UnparsedCall:
+        """Return the call, parsed or not, with all that its node says of itself."""
 
     def vjp(self) -> Order:
         """Return the next order.
@@ -145,9 +165,9 @@ class WrittenOrder:
         """The call of this order."""
         return self._chain[self._order]
 
-    def carried(self) -> Carried:
-        """Return what the file says of it."""
-        return Carried(self.call.exported, self.call.trees)
+    def whole(self) -> CallModule:
+        """Return the call, which has all that the file says of it."""
+        return self.call
 
     def vjp(self) -> WrittenOrder:
         """Return the next order.

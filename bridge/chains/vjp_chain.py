@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
-import numpy as np
 from jax import export
 
-from bridge.chains.exported_order import ExportedOrder
+from bridge.chains.exported_order import vjp_of
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, check_order
 from xla_call_module.analyses.several_devices import check_one_device
 from xla_call_module.call import CallModule
 from xla_call_module.errors import ShardingError, VersionError
-from xla_call_module.passes.pipeline import Artifact, prepare, prepare_chain
+from xla_call_module.exported import (
+    argument_specs,
+    from_exported,
+    result_specs,
+    strip_exported,
+    with_flat_trees,
+)
+from xla_call_module.passes.module_pass import UnparsedCall
+from xla_call_module.passes.pipeline import Artifact, Prepared, prepare, prepare_chain
 from xla_call_module.versions import parse_release
 
 __all__ = ["build_chain"]
@@ -22,86 +32,101 @@ __all__ = ["build_chain"]
 def build_chain(
     exported: export.Exported,
     options: ChainOptions,
-    constants: dict[str, np.ndarray[Any, Any]],
     *,
     gradient_order: int,
     tensorflow: str | None = None,
-) -> tuple[CallModule, ...]:
+    known: Collection[str] = (),
+    keeps_trees: bool = True,
+) -> Prepared:
     """Return the call, its VJP and so on, all as the wanted TensorFlow reads them.
 
     Args:
         exported: the function.
         options: those of the passes.
-        constants: the values of what is taken out of the calls are added to these.
         gradient_order: how many VJPs there are at most.
         tensorflow: the oldest TensorFlow that must read the calls; None for as old as they allow.
+        known: keys of constants whose values are at hand already.
+        keeps_trees: whether the call carries its pytrees. Without them it is one of flat arguments
+            for JAX, which a process reads that lacks their classes.
 
     Raises:
         InteropError: the function cannot cross; for a VJP there is a warning, and no further order.
         VersionError: an order has an operation that the wanted TensorFlow does not have.
+
+    Warns:
+        UserWarning: there are fewer orders than were asked for, or TensorFlow cannot run the call
+            on one device.
     """
     check_order(gradient_order)
     release = None if tensorflow is None else parse_release(tensorflow)
-    target = options.target(release, Artifact.FOR_RELEASE)
-    # Making VJPs is what takes the most memory, so that nothing is taken out of modules before.
-    whole = _differentiated(exported, options, gradient_order)
-    orders = (whole.pop(0) for _ in range(len(whole)))
+    target = dataclasses.replace(options.target(release, Artifact.FOR_RELEASE), for_file=True)
+    # Making VJPs is what takes the most memory, so that no module is parsed before.
+    orders, missing = _differentiated(exported, gradient_order)
+    to_call = partial(_to_unparsed, options=options, keeps_trees=keeps_trees)
+    calls = (to_call(orders.pop(0)) for _ in range(len(orders)))
     try:
-        prepared = prepare_chain(orders, target, residuals=options.residuals, known=constants)
+        prepared = prepare_chain(calls, target, residuals=options.residuals, known=known)
     except VersionError:
         # Gradients have no source lines in a file; the message has them.
-        with warnings.catch_warnings(action="ignore"):
-            for call in _differentiated(exported, options, gradient_order):
-                prepare(call, target)
+        for order in _differentiated(exported, gradient_order)[0]:
+            prepare(to_call(order), target)
         raise
-    constants.update(prepared.constants)
-    return prepared.calls
+    for reason in (missing, _several_devices(prepared.calls[0])):
+        if reason:
+            warnings.warn(reason, UserWarning, stacklevel=3)
+    return prepared
 
 
 def _differentiated(
-    exported: export.Exported, options: ChainOptions, gradient_order: int
-) -> list[CallModule]:
-    """Return the call, its VJP and so on, as JAX makes them."""
-    order: ExportedOrder | None = ExportedOrder(exported, options, for_file=True)
-    calls: list[CallModule] = []
-    while order is not None:
-        calls.append(order.call)
-        if len(calls) == 1:
-            _warn_of_devices(calls[0])
-        order = _next_order(order, len(calls)) if len(calls) <= gradient_order else None
-    return calls
+    exported: export.Exported, gradient_order: int
+) -> tuple[list[export.Exported], str]:
+    """Return the function, its VJP and so on, and why there are fewer than were asked for.
+
+    The reason is empty where nobody could expect more.
+    """
+    orders = [exported]
+    while len(orders) <= gradient_order and _is_differentiable(last := orders[-1]):
+        number = len(orders)
+        reason = f"it was serialized with vjp_order={number - 1}"
+        if last.has_vjp():
+            try:
+                orders.append(vjp_of(last))
+                continue
+            except NOT_DIFFERENTIABLE as error:
+                reason = f"JAX cannot differentiate it in reverse mode: {error}"
+        elif number == 1:
+            break
+        missing = f"with gradients up to order {number - 1}" if number > 1 else "without a gradient"
+        return orders, f"{last.fun_name} is saved {missing}, because {reason}"
+    return orders, ""
 
 
-def _next_order(order: ExportedOrder, number: int) -> ExportedOrder | None:
-    """Return the VJP, or None where there is none, with a warning where one could be expected."""
-    name = order.call.name
-    if not order.call.is_differentiable:
-        return None
-    if not order.exported.has_vjp():
-        if number > 1:
-            reason = f"it was serialized with vjp_order={number - 1}"
-            _warn_of_missing_gradient(name, number, reason)
-        return None
-    try:
-        return order.vjp()
-    except NOT_DIFFERENTIABLE as error:
-        reason = f"JAX cannot differentiate it in reverse mode: {error}"
-        _warn_of_missing_gradient(name, number, reason)
-        return None
+def _is_differentiable(exported: export.Exported) -> bool:
+    return all(
+        any(spec.dtype.differentiable for spec in specs)
+        for specs in (argument_specs(exported), result_specs(exported))
+    )
 
 
-def _warn_of_missing_gradient(name: str, number: int, reason: str) -> None:
-    what = "without a gradient" if number == 1 else f"with gradients up to order {number - 1}"
-    warnings.warn(f"{name} is saved {what}, because {reason}", UserWarning, stacklevel=6)
+def _to_unparsed(
+    exported: export.Exported, *, options: ChainOptions, keeps_trees: bool
+) -> UnparsedCall:
+    def make(module: Any) -> CallModule:
+        call = from_exported(
+            exported, disabled_checks=options.disabled_checks, carried=keeps_trees, module=module
+        )
+        if keeps_trees:
+            return call
+        flat = strip_exported(with_flat_trees(exported), allow_flat_trees=True)
+        return dataclasses.replace(call, exported=flat.exported)
+
+    return UnparsedCall(exported.mlir_module_serialized, make)
 
 
-def _warn_of_devices(call: CallModule) -> None:
-    """Warn of a call for several devices, unless XLA partitions it and TensorFlow can run it."""
+def _several_devices(call: CallModule) -> str:
+    """Return why one device cannot run a call; empty where XLA partitions it, or it can."""
     try:
         check_one_device(call)
     except ShardingError as refusal:
-        warnings.warn(
-            f"A file that TensorFlow cannot run on one device: {refusal}",
-            UserWarning,
-            stacklevel=5,
-        )
+        return f"A file that TensorFlow cannot run on one device: {refusal}"
+    return ""

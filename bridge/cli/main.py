@@ -281,11 +281,11 @@ def _add_retarget(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_retarget(options: argparse.Namespace) -> int:
-    from bridge.retarget import retarget_file
+    from bridge.retarget import retarget
 
-    report = retarget_file(
+    report = retarget(
         options.source,
-        options.target,
+        to=options.target,
         platforms=options.platforms,
         overwrite=options.overwrite,
         **read_save_arguments(options),

@@ -25,7 +25,7 @@ from bridge.exporting.specifications import ArgumentSpec, Specifier
 from xla_call_module.call import TensorSpec, bind_symbols
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, StructureError
-from xla_call_module.shape_checks.tensorflow_errors import ShapeMismatchError
+from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
 
 __all__ = ["CallSource", "ConvertedFunction", "ExportedSource", "FunctionSource"]
 
@@ -67,8 +67,7 @@ class ExportedSource:
             InteropError: TensorFlow cannot run it.
         """
         self._exported = exported
-        self._call = _differentiable(exported, options)
-        self._call.prepare()
+        self._call = _differentiable(exported, options, at_once=True)
         self.is_wide = any(spec.dtype.name in WIDE for spec in self._call.call.args)
         self.settings: Callable[[], Hashable] = tuple  # none
 
@@ -90,11 +89,15 @@ class ExportedSource:
 
 
 def _differentiable(
-    exported: export.Exported, options: GradientOptions, names: Sequence[str] | None = None
+    exported: export.Exported,
+    options: GradientOptions,
+    names: Sequence[str] | None = None,
+    *,
+    at_once: bool = False,
 ) -> DifferentiableCall:
     finds_zeros = not options.unconnected_zeros
     order = ExportedOrder(exported, options.passes, argument_names=names, finds_zeros=finds_zeros)
-    return DifferentiableCall(order, options)
+    return DifferentiableCall(order, options, at_once=at_once)
 
 
 class FunctionSource:

@@ -30,7 +30,7 @@ from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.dimensions import evaluate_shape, solve
 from xla_call_module.passes.pipeline import Artifact, prepare, prepare_chain
 from xla_call_module.runtime.op import Op
-from xla_call_module.shape_checks.tensorflow_errors import ShapeMismatchError
+from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
 
 __all__ = ["DifferentiableCall", "GradientOptions"]
 
@@ -123,28 +123,38 @@ class DifferentiableCall:
     """One order of the chain, on flat tensors."""
 
     def __init__(
-        self, order: Order, options: GradientOptions, *, below: DifferentiableCall | None = None
+        self,
+        order: Order,
+        options: GradientOptions,
+        *,
+        below: DifferentiableCall | None = None,
+        at_once: bool = False,
     ) -> None:
-        """Take the call; its VJP, and its form for the imported TensorFlow, wait for need.
+        """Take the call; its VJP waits for need.
 
         Args:
             order: this order of the chain.
-            options: what is asked of all of them.
+            options: the options of all orders.
             below: the call that this is the VJP of.
+            at_once: whether its form for the imported TensorFlow is made now, which parses it once
+                for that and for the call; by default it waits for need, too.
+
+        Raises:
+            VersionError: the imported TensorFlow does not read the computation.
         """
-        self.call = order.call
         self._source = order
         self._options = options
         self._order: int = 0 if below is None else below._order + 1
-        self._name: str = self.call.name if below is None else below._name
         self._constants: dict[str, tf.Tensor] = {} if below is None else below._constants
         if below is None and order.constants:
             with tf.init_scope():
                 self._constants.update(
                     (key, tf.constant(value)) for key, value in order.constants.items()
                 )
+        self._prepared: _PreparedOp | None = self._prepare([self])[0] if at_once else None
+        self.call = order.call
+        self._name: str = self.call.name if below is None else below._name
         self.disabled_checks = unite(self.call.disabled_checks, flags_in_force().disabled_checks)
-        self._prepared: _PreparedOp | None = None
         self._vjp: DifferentiableCall | None = None
         self._passes: list[_PreparedOp] = []
         self._function: Any = None
@@ -158,14 +168,6 @@ class DifferentiableCall:
             with self._lock:
                 (self._prepared,) = self._prepare([self])
         return self._prepared
-
-    def prepare(self) -> None:
-        """Retarget the call for the imported TensorFlow now.
-
-        Raises:
-            VersionError: it does not read the computation.
-        """
-        assert self._run.op is not None
 
     def runner(self) -> Callable[[Sequence[np.ndarray[Any, Any]]], Tensors] | None:
         """Return what runs the call in JAX where nothing is recorded; None where it cannot be."""
@@ -379,10 +381,7 @@ class DifferentiableCall:
             orders: one order, or a function and its VJP.
             residuals: whether these two become a forward and a backward pass.
         """
-        calls = []
-        for order in orders:
-            carried = order._source.carried()
-            calls.append(replace(order.call, exported=carried.exported, trees=carried.trees))
+        calls = [order._source.whole() for order in orders]
         passes, release = self._options.passes, imported_release()
         with tf.init_scope():
             if not tf.executing_eagerly():
@@ -394,8 +393,9 @@ class DifferentiableCall:
             self._constants.update((key, tf.constant(value)) for key, value in values)
         ops = []
         for order, call in zip(orders, prepared.calls, strict=True):
-            if self._options.keeps_convention and order.call.version <= release.convention:
-                call = replace(call, version=order.call.version)
+            convention = order._source.call.version
+            if self._options.keeps_convention and convention <= release.convention:
+                call = replace(call, version=convention)
             constants = tuple(self._constants[key] for key in call.hoisted)
             ops.append(_PreparedOp(Op(call), constants, assert_shapes=order._order == 0))
         return ops
@@ -407,7 +407,7 @@ class DifferentiableCall:
         cotangents: Sequence[tf.Tensor | None],
         residuals: _Residuals | None,
     ) -> Gradients:
-        vjp = self._order_above()
+        vjp = self._order_above(at_once=residuals is None)
         taken = self._to_jax(results, cotangents)
         try:
             return self._to_tensorflow(vjp([*tensors, *taken], residuals))
@@ -520,10 +520,12 @@ class DifferentiableCall:
                 self._passes = self._prepare(orders, residuals=True)
             return self._passes
 
-    def _order_above(self) -> DifferentiableCall:
+    def _order_above(self, *, at_once: bool = False) -> DifferentiableCall:
         with self._lock:
             if self._vjp is None:
-                self._vjp = DifferentiableCall(self._source.vjp(), self._options, below=self)
+                self._vjp = DifferentiableCall(
+                    self._source.vjp(), self._options, below=self, at_once=at_once
+                )
             return self._vjp
 
 

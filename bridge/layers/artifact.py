@@ -38,13 +38,15 @@ class LayerWeight:
 class LayerFunction:
     """One of the functions of a layer: that for inference, or that for training.
 
-    The flat arguments of `chain[0]` are the parameters, the state if it is taken, the PRNG keys if
-    any are, then the inputs.
+    It is to a layer what `savedmodel.model.Function` is to a file: a chain of VJP orders with its
+    parameters and the structures of its inputs and outputs. There inputs and variables have names;
+    here they have places: the flat arguments of `chain[0]` are the parameters, the state if it is
+    taken, the PRNG keys if any are, then the inputs.
 
     Attributes:
         chain: the function, its VJP, the VJP of that, …; constants are hoisted.
         parameters: the number of leaves of the parameters.
-        state: the number of leaves of the state that it takes: all or none.
+        state: the number of leaves of the state that it takes, which is all or none.
         keys: the number of arrays of PRNG keys that it takes.
         inputs: the other arguments, as a pair of positional and keyword arguments; the leaves are
             indices into `chain[0].args`.
@@ -99,15 +101,10 @@ class LayerFunction:
     def flatten_inputs(
         self, layer: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Any]:
-        """Return the leaves of the inputs, in the order of `specs`.
-
-        Args:
-            layer: the name of the layer, for messages.
-            args: what the layer was called with.
-            kwargs: the same by keyword.
+        """Return the leaves of the arguments of a layer, in the order of `specs`.
 
         Raises:
-            StructureError: they have another structure.
+            StructureError: they have another structure; the message has the name of the layer.
         """
         return match_inputs(layer, self.inputs, args, kwargs)
 
@@ -119,8 +116,8 @@ class LayerFunction:
         """Return what `make` makes of the shape and dtype of each output, in their structure.
 
         Args:
-            inputs: the leaves of the inputs; they have a `shape`.
-            make: called with a shape and a dtype.
+            inputs: the leaves of the inputs, which have a `shape`.
+            make: a function of a shape and a dtype.
 
         Raises:
             StructureError: the shapes contradict what the function was exported for.
@@ -130,11 +127,7 @@ class LayerFunction:
         return fill(self.outputs, lambda index: make(shapes[index], results[index].dtype))
 
     def output_shapes(self, layer: str, shapes: Sequence[Any]) -> Any:
-        """Return the shapes of the outputs for shapes of the inputs.
-
-        Args:
-            layer: the name of the layer, for messages.
-            shapes: the shapes in the structure of the inputs.
+        """Return the shapes of the outputs for shapes in the structure of the inputs.
 
         Raises:
             StructureError: they do not fit.
@@ -148,13 +141,7 @@ class LayerFunction:
         first: Any,
         mask_of: Callable[[Any], Any],
     ) -> Any:
-        """Return the mask of the first masked input for each output that has its leading axes.
-
-        Args:
-            layer: the name of the layer, for messages.
-            first: the first input, which may be nested.
-            mask_of: the mask of a leaf, or None.
-        """
+        """Return the mask of the first masked input for each output that has its leading axes."""
         indexed = match_first(layer, self.inputs, first)
         masked = [(i, mask) for i, leaf in indexed if (mask := mask_of(leaf)) is not None]
         if not masked:
@@ -170,9 +157,6 @@ class LayerFunction:
 
     def result_shapes(self, sizes: Sequence[StaticShape | None]) -> list[StaticShape]:
         """Return the shapes of the results, with None for what does not follow from the inputs.
-
-        Args:
-            sizes: the shapes of the inputs, as `bind` takes them.
 
         Raises:
             StructureError: the shapes contradict what the function was exported for.
@@ -210,7 +194,7 @@ class LayerArtifact:
 
     @property
     def takes_keys(self) -> bool:
-        """Whether a function takes PRNG keys."""
+        """Return whether a function takes PRNG keys."""
         return bool(self.inference.keys or (self.training is not None and self.training.keys))
 
     def function(self, *, training: bool) -> LayerFunction:

@@ -16,9 +16,9 @@ from xla_call_module.passes.constants import key_of
 
 __all__ = ["LayerComputation", "MakeRun", "Run", "check_cast"]
 
-# MakeRun a function on flat tensors.
+# A function of flat tensors.
 Run = Callable[[Sequence[Any]], list[Any]]
-# Makes a function of a layer one that runs, with the values of its constants.
+# Makes a `Run` of a function of a layer, with the values of its constants.
 MakeRun = Callable[[LayerFunction, Mapping[str, np.ndarray[Any, Any]]], Run]
 
 
@@ -47,16 +47,16 @@ class LayerComputation:
         shared: Mapping[int, Any] | None = None,
         trees: tuple[Structure, Structure] = (NONE, NONE),
     ) -> None:
-        """Take over functions and initial values.
+        """Take over functions and initial values, which are documented above.
 
         Args:
-            weights: see above.
-            values: see above.
+            weights: the variables.
+            values: their initial values.
             artifact: the functions; None where these wait for the inputs.
             constants: the values of the artifact's constants, as far as they are known.
             export: a function that makes artifact and constants for inputs, whose leaves are
                 `ArgumentSpec`s.
-            shared: see above.
+            shared: the weights of other layers.
             trees: the pytrees of parameters and state, where there is no artifact yet.
         """
         self.weights = weights
@@ -70,7 +70,7 @@ class LayerComputation:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the functions are exported."""
+        """Return whether the functions are exported."""
         return self._artifact is not None
 
     @property
@@ -102,7 +102,7 @@ class LayerComputation:
 
     @property
     def constants_are_known(self) -> bool:
-        """Whether the values of all constants are known."""
+        """Return whether the values of all constants are known."""
         return len(self._constants) == len(self.artifact.constants)
 
     @property
@@ -135,10 +135,6 @@ class LayerComputation:
 
     def runner(self, make_run: MakeRun, *, training: bool) -> tuple[LayerFunction, Run]:
         """Return the function for training or inference, and the `Run` of it.
-
-        Args:
-            make_run: makes a `Run` of a function.
-            training: whether it is the function for training.
 
         Raises:
             FormatError: constants have not the values that they were written with.

@@ -230,7 +230,7 @@ def _check_function(artifact: LayerArtifact, function: LayerFunction) -> None:
 
 
 def _is_vjp(vjp: CallModule, call: CallModule) -> bool:
-    """Whether a call takes the arguments and cotangents of another one, and returns cotangents.
+    """Return whether a call takes arguments and cotangents of another one, as its VJP does.
 
     What has no derivative has a float0 in its place, of the shape that it has in JAX.
     """

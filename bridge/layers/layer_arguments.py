@@ -45,7 +45,7 @@ class LayerArguments:
 
     @property
     def is_exported(self) -> bool:
-        """Whether both functions are `Exported`s."""
+        """Return whether both functions are `Exported`s."""
         return isinstance(self.inference, export.Exported)
 
 

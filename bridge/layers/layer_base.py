@@ -93,6 +93,13 @@ class LayerBase:
     def _seed_state(self) -> Any:
         """Return the variable that the keys are drawn from."""
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs for inputs, as any layer does."""
+        self._export_for(args, kwargs)
+        self._remember_constants()
+        layer: Any = super()  # the framework's own class comes next
+        return layer.__call__(*args, **kwargs)
+
     @property
     def params(self) -> Any:
         """The pytree of the parameters as variables; a named tuple is a tuple there.
@@ -107,12 +114,7 @@ class LayerBase:
         return self._computation.state(self._held)
 
     def _set_up(self, exported: Any, **given: Any) -> None:
-        """Make the weights of the layer.
-
-        Args:
-            exported: a computation, or the first argument of `to_computation`.
-            given: the other arguments of `to_computation`.
-        """
+        """Make the weights of the layer."""
         if not isinstance(exported, LayerComputation):
             from bridge.layers.layer_export import to_computation
 
@@ -199,13 +201,7 @@ class LayerBase:
             self._computation.remember(constant, value)
 
     def _masks(self, inputs: Any, leaves: Sequence[Any], masks: Sequence[Any]) -> Any:
-        """Return the mask of the first masked input for the outputs that have its leading axes.
-
-        Args:
-            inputs: the first argument of the layer.
-            leaves: its leaves, in any order.
-            masks: the mask of each of them, or None.
-        """
+        """Return the mask of the first masked input for the outputs that have its leading axes."""
         pairs = {id(leaf): mask for leaf, mask in zip(leaves, masks, strict=False)}
         function = self._computation.artifact.inference
         return function.output_masks(self.name, inputs, lambda leaf: pairs.get(id(leaf)))

@@ -96,12 +96,6 @@ def _export_both(
 ) -> tuple[export.Exported, export.Exported | None]:
     """Return the functions for inference and for training, exported for any batch size.
 
-    Args:
-        given: the functions.
-        layer: the pytrees that the layer holds.
-        args: its inputs; the leaves are `ArgumentSpec`s.
-        kwargs: the same by keyword.
-
     Raises:
         StructureError: JAX cannot export a function for every batch size.
         Exception: tracing a function raised it.

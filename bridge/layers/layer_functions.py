@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 from jax import export, tree_util
 
-from bridge.chains.exported_order import vjp_of
 from bridge.chains.orders import ChainOptions
 from bridge.chains.vjp_chain import build_chain
-from bridge.core._jax import replace_vjp
 from bridge.core.keys import is_key
 from bridge.core.trees import to_structure
 from bridge.layers.artifact import LayerArtifact, LayerFunction, LayerWeight
@@ -22,7 +20,6 @@ from savedmodel.model import Variable
 from savedmodel.protos.structures import Branch, Structure, as_tuple
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
-from xla_call_module.exported import argument_paths, result_paths, with_flat_trees
 
 __all__ = ["to_artifact"]
 
@@ -37,12 +34,6 @@ def to_artifact(
 ) -> tuple[LayerArtifact, dict[str, np.ndarray[Any, Any]]]:
     """Return what a layer computes, and the values of its constants.
 
-    Args:
-        exported: the function for inference.
-        train: the function for training; None where that is the same.
-        layer: the pytrees that the layer holds.
-        gradient_order: the number of times that it can be differentiated.
-
     Raises:
         InteropError: the functions do not fit what the layer holds, or cannot cross.
     """
@@ -54,9 +45,7 @@ def to_artifact(
         _check_weights(made, variables, layer.compute_dtype)
         return made
 
-    training = None
-    if train is not None:
-        training = function(train, updates=True)
+    training = None if train is None else function(train, updates=True)
     inference = function(exported, updates=training is None)
     _check_same_inputs(inference, training)
     functions = [inference, *([training] if training else [])]
@@ -90,15 +79,8 @@ def _to_function(
 ) -> LayerFunction:
     """Return a function of a layer; the pytrees that the layer holds tell its arguments apart.
 
-    Args:
-        exported: the function.
-        layer: the pytrees that the layer holds.
-        gradient_order: the number of times that it can be differentiated.
-        constants: the values of what is taken out of its modules are added to these.
-        updates: whether it has to return the new state, if there is one.
-
-    Raises:
-        InteropError: it does not fit what the layer holds, or cannot cross.
+    The values of what is taken out of its modules are added to `constants`. With `updates` it has
+    to return the new state, if there is one.
     """
     in_tree: Any = exported.in_tree
     positional = in_tree.children()[0].children()
@@ -115,11 +97,18 @@ def _to_function(
         if count and all(map(_is_key, avals)):
             keys, taken = count, taken + 1
     outputs, new_state = _results(exported, layer, state, updates=updates)
-    chain = _chain(exported, gradient_order, constants)
+    chain = build_chain(
+        exported,
+        ChainOptions(),
+        gradient_order=gradient_order,
+        known=constants.keys(),
+        keeps_trees=False,
+    )
+    constants |= chain.constants
     arguments: Any = to_structure(exported.in_tree)
     (_, args), (_, kwargs) = arguments.children
     return LayerFunction(
-        chain=chain,
+        chain=chain.calls,
         parameters=parameters,
         state=state,
         keys=keys,
@@ -130,7 +119,7 @@ def _to_function(
 
 
 def _is_state(exported: export.Exported, positional: Any, first: int, layer: LayerState) -> bool:
-    """Whether the next argument is the state: it has its structure, shapes and dtypes."""
+    """Return whether the next argument is the state: it has its structure, shapes and dtypes."""
     tree: Any = tree_util.tree_structure(layer.state)
     if positional[:1] != [tree]:
         return False
@@ -163,13 +152,8 @@ def _results(
     if is_pair and children[1] == tree:
         count = len(exported.out_avals)
         indices = range(count - tree.num_leaves, count)
-        if all(
-            map(
-                _is_alike,
-                (exported.out_avals[i] for i in indices),
-                tree_util.tree_leaves(layer.state),
-            )
-        ):
+        avals = [exported.out_avals[index] for index in indices]
+        if all(map(_is_alike, avals, tree_util.tree_leaves(layer.state))):
             assert isinstance(structure, Branch)
             return structure.children[0][1], tuple(indices)
     if updates:
@@ -187,33 +171,6 @@ def _results(
 def _leading(layer: LayerState) -> str:
     """Return the names of what a function takes before its inputs, for messages."""
     return ", ".join(layer.leading) or "nothing"
-
-
-def _chain(
-    exported: export.Exported, gradient_order: int, constants: dict[str, np.ndarray[Any, Any]]
-) -> Any:
-    flat = _flat(exported)
-    first, *others = build_chain(flat, ChainOptions(), constants, gradient_order=gradient_order)
-    args, results = argument_paths(exported.in_tree), result_paths(exported.out_tree)
-    constant_paths = [spec.path for spec in first.args[len(args) :]]
-    first = dataclasses.replace(
-        first,
-        args=tuple(
-            dataclasses.replace(spec, path=path)
-            for spec, path in zip(first.args, (*args, *constant_paths), strict=True)
-        ),
-        results=tuple(
-            dataclasses.replace(spec, path=path)
-            for spec, path in zip(first.results, results, strict=True)
-        ),
-    )
-    return (first, *others)
-
-
-def _flat(exported: export.Exported) -> export.Exported:
-    """Return the same without its pytrees: a process may lack their classes."""
-    flat = with_flat_trees(exported)
-    return replace_vjp(flat, lambda: vjp_of(exported)) if exported.has_vjp() else flat
 
 
 def _check_weights(
@@ -236,16 +193,10 @@ def _check_same_inputs(inference: LayerFunction, training: LayerFunction | None)
     """Refuse functions that are not called in the same way."""
     if training is None:
         return
-    shapes = [
-        [
-            (str(spec), spec.path.partition("[")[0])
-            for spec in function.specs[function.first_input :]
-        ]
-        for function in (inference, training)
-    ]
-    if [len(inputs) for inputs in shapes] != [len(shapes[0])] * 2:
+    counts = [len(function.specs) - function.first_input for function in (inference, training)]
+    if counts[0] != counts[1]:
         raise StructureError(
-            f"{inference.name} takes {len(shapes[0])} input(s), and the function for training, "
-            f"{training.name}, takes {len(shapes[1])}. To do: export both for the same inputs, "
-            "after params, state and rng."
+            f"{inference.name} takes {counts[0]} input(s), and the function for training, "
+            f"{training.name}, takes {counts[1]}. To do: export both for the same inputs, after "
+            "params, state and rng."
         )

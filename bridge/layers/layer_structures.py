@@ -22,12 +22,6 @@ def match_inputs(
     The inputs of a function of several may come as one list or tuple, as Keras passes what several
     layers return.
 
-    Args:
-        name: the name of the layer, for messages.
-        inputs: the inputs of the function, as a pair of positional and keyword arguments.
-        args: the positional arguments of the layer.
-        kwargs: the same by keyword.
-
     Raises:
         StructureError: another structure arrived; the message says where it differs.
     """

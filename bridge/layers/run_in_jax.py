@@ -21,10 +21,6 @@ __all__ = ["to_jax"]
 def to_jax(function: LayerFunction, constants: Mapping[str, np.ndarray[Any, Any]]) -> Run:
     """Return a function of flat arrays, which can be traced and differentiated.
 
-    Args:
-        function: the function.
-        constants: the values of the constants that its modules take.
-
     Raises:
         InteropError: the chain is damaged, or a newer JAX wrote it.
     """

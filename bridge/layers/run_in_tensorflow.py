@@ -19,10 +19,6 @@ __all__ = ["read_variables", "to_tensorflow"]
 def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[Any, Any]]) -> Run:
     """Return a function of flat tensors and variables, which runs eagerly and in graphs.
 
-    Args:
-        function: the function.
-        constants: the values of the constants that its modules take.
-
     Raises:
         VersionError: the imported TensorFlow does not read the computation.
     """
@@ -35,8 +31,7 @@ def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[An
         "with gradient_order=1 or more, of an Exported that has its VJP; or leave it out of what "
         "is trained.",
     )
-    call = DifferentiableCall(WrittenOrder(function.chain, constants), options)
-    call.prepare()
+    call = DifferentiableCall(WrittenOrder(function.chain, constants), options, at_once=True)
     dtypes = [tf.as_dtype(spec.dtype.enum) for spec in function.specs]
 
     def run(operands: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Where the parts of a `jax.Array` are that is spread over devices, of one process or of many."""
+"""The parts of a `jax.Array` that is sharded over devices, of one process or of many."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from savedmodel.variables.extents import (
 __all__ = ["ArrayPart", "is_in_host_memory", "join_parts", "parts_of"]
 
 
-# So many entries of one tensor are no burden; thousands of devices would be one for who reads them.
-_MOST_PARTS = 64
+# More entries of one tensor than this, as thousands of devices would make, slow its readers down.
+_MAX_PARTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayPart:
-    """One part of an array, once, however many devices have it.
+    """One part of an array, once, however many devices have a replica of it.
 
     Attributes:
-        extent: its start and stop in each dimension.
-        holder: the process that has the first of its replicas.
-        shards: what that one consists of, each with its extent in the array and the data on one
-            device; nothing in another process.
+        extent: the start and stop of the part in each dimension of the array.
+        holder: the index of the process that has the first replica.
+        shards: the shards of that replica, each with its extent in the array and the data on one
+            device; empty in another process.
     """
 
     extent: Extent
@@ -43,7 +43,7 @@ class ArrayPart:
     shards: tuple[tuple[Extent, Any], ...]
 
     def chunks(self) -> Iterator[npt.NDArray[Any]]:
-        """The part in C order, a few megabytes at a time, put together of its shards."""
+        """Yield the part in C order, a few megabytes at a time, put together of its shards."""
         shape = tuple(stop - start for start, stop in self.extent)
         dtype = self.shards[0][1].dtype
         for box in boxes_of(self.extent, strides_of(shape, dtype.itemsize)):
@@ -59,18 +59,20 @@ class ArrayPart:
 
 
 def parts_of(array: Any) -> tuple[ArrayPart, ...]:
-    """The parts that make up an array on several devices, in the order of where they begin.
+    """Return the parts that make up an array on several devices, in the order of their starts.
 
-    An array that all of its devices have as a whole is one part; one that is on a device of this
-    process, or is none of JAX's, has none. Every process gets the same parts, but for their data.
-    Of very many the neighbours that one process has are one.
+    A replicated array is one part; one that is on a single device of this process, or is none of
+    JAX's, has none. Every process gets the same parts, but for their data. Where there are very
+    many, neighbours of one process are one part.
     """
-    if not isinstance(array, jax.Array) or _is_on_a_device_here(array):
+    if not isinstance(array, jax.Array) or (
+        array.is_fully_addressable and len(array.sharding.device_set) == 1
+    ):
         return ()
     if not array.size:
         whole = tuple((0, size) for size in array.shape)
         return (ArrayPart(whole, 0, ((whole, np.empty(array.shape, array.dtype)),)),)
-    held = {
+    local_data = {
         _extent(shard.index, array.shape): shard.data
         for shard in array.addressable_shards
         if shard.replica_id == 0
@@ -81,46 +83,46 @@ def parts_of(array: Any) -> tuple[ArrayPart, ...]:
         if shard.replica_id == 0
     }
     groups = [(holder, [extent]) for extent, holder in sorted(holders.items())]
-    if len(groups) > _MOST_PARTS:
-        groups = _neighbours(holders)
+    if len(groups) > _MAX_PARTS:
+        groups = _merge_neighbours(holders)
     return tuple(
         ArrayPart(
-            _around(extents),
+            _bounding_box(extents),
             holder,
-            tuple((extent, held[extent]) for extent in extents if extent in held),
+            tuple((extent, local_data[extent]) for extent in extents if extent in local_data),
         )
         for holder, extents in groups
     )
 
 
 def join_parts(parts: Sequence[ArrayPart]) -> ArrayPart | None:
-    """The parts that make up an array as one, which its holder streams; None where several hold it.
+    """Return the parts of an array as one, which its holder streams; None for several holders.
 
     Args:
-        parts: what `parts_of` gave, not empty.
+        parts: all parts of the array, at least one.
     """
     if any(part.holder != parts[0].holder for part in parts):
         return None
     shards = tuple(shard for part in parts for shard in part.shards)
-    return ArrayPart(_around([part.extent for part in parts]), parts[0].holder, shards)
+    return ArrayPart(_bounding_box([part.extent for part in parts]), parts[0].holder, shards)
 
 
-def _neighbours(holders: Mapping[Extent, int]) -> list[tuple[int, list[Extent]]]:
-    """The parts of each process as one where they fill a box, else each by itself."""
+def _merge_neighbours(holders: Mapping[Extent, int]) -> list[tuple[int, list[Extent]]]:
+    """Return the parts of each process as one where they fill a box, else each by itself."""
     by_holder: dict[int, list[Extent]] = {}
     for extent, holder in sorted(holders.items()):
         by_holder.setdefault(holder, []).append(extent)
     groups = []
     for holder, extents in by_holder.items():
         # Parts never overlap, so those that are as large as the box around them fill it.
-        if sum(map(_volume, extents)) == _volume(_around(extents)):
+        if sum(map(_volume, extents)) == _volume(_bounding_box(extents)):
             groups.append((holder, extents))
         else:
             groups += [(holder, [extent]) for extent in extents]
     return sorted(groups, key=lambda group: group[1][0])
 
 
-def _around(extents: Sequence[Extent]) -> Extent:
+def _bounding_box(extents: Sequence[Extent]) -> Extent:
     return tuple(
         (min(start for start, _ in bounds), max(stop for _, stop in bounds))
         for bounds in zip(*extents, strict=True)
@@ -132,14 +134,10 @@ def _volume(extent: Extent) -> int:
 
 
 def is_in_host_memory(array: Any) -> bool:
-    """Whether numpy can see the array where it is."""
+    """Return whether numpy can read the array without a copy."""
     if not isinstance(array, jax.Array):
         return True
     return len(array.devices()) == 1 and next(iter(array.devices())).platform == "cpu"
-
-
-def _is_on_a_device_here(array: jax.Array) -> bool:
-    return array.is_fully_addressable and len(array.sharding.device_set) == 1
 
 
 def _extent(index: tuple[slice, ...], shape: tuple[int, ...]) -> Extent:

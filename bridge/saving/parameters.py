@@ -27,14 +27,14 @@ __all__ = ["check_parameters", "to_constants", "to_variables"]
 
 
 def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tuple[Variable, ...]:
-    """One variable for each leaf, named by its pytree path.
+    """Return a variable for each leaf, named by its pytree path.
 
     Args:
         params: a pytree of JAX arrays, numpy arrays and Python numbers. None of them is copied as
             a whole, but for those on an accelerator, which are fetched in pieces.
         trainable: a bool, or a prefix of `params` with bools. Integers, booleans, and what a
             framework does not train, are never trainable.
-        specs: what a function was exported for, one for each leaf. A numpy array or a number
+        specs: the spec of each leaf that a function was exported for. A numpy array or a number
             takes the dtype that JAX gave it there; any other difference is kept, and refused by
             `check_parameters`.
 
@@ -44,8 +44,8 @@ def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tu
         StructureError: a leaf is no array or a deleted one, or `trainable` is no prefix.
     """
     leaves, tree = tree_util.tree_flatten(params)
-    wanted = check_flags(trainable, params, what="trainable")
-    flags = [flag and own for flag, own in zip(wanted, trained_leaves(params), strict=True)]
+    asked = check_flags(trainable, params, what="trainable")
+    flags = [flag and own for flag, own in zip(asked, trained_leaves(params), strict=True)]
     names = unique_names("/".join(path) or "params" for path in key_names(tree))
     variables = []
     for name, leaf, flag, spec in zip(names, leaves, flags, specs, strict=True):
@@ -53,24 +53,23 @@ def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tu
         dtype = dtype_from_name(_dtype_name(array, spec), where=f"The parameter {name}")
         if not isinstance(array, jax.Array) and dtype.numpy.itemsize < array.dtype.itemsize:
             check_narrowing(array, f"The parameter {name}")
-        spread = _to_stored(parts_of(array), dtype, name)
-        holder = spread[0].holder if len(spread) == 1 else 0
+        parts = _to_stored(parts_of(array), dtype, name)
         variables.append(
             Variable(
                 name=name,
                 dtype=dtype,
                 shape=tuple(array.shape),
                 trainable=flag and dtype.differentiable,
-                chunks=_chunks(array, dtype, spread),
-                shards=tuple(_to_part(part, dtype) for part in spread) if len(spread) > 1 else (),
-                holder=holder,
+                chunks=_chunks(array, dtype, parts),
+                shards=tuple(_to_part(part, dtype) for part in parts) if len(parts) > 1 else (),
+                holder=parts[0].holder if len(parts) == 1 else 0,
             )
         )
     return tuple(variables)
 
 
 def _to_stored(parts: Sequence[ArrayPart], dtype: DType, name: str) -> Sequence[ArrayPart]:
-    """The parts, or the whole as one where TensorFlow does not read slices of the dtype."""
+    """Return the parts, or the whole as one where TensorFlow reads no slices of the dtype."""
     if len(parts) < 2 or is_readable_in_slices(dtype):
         return parts
     if (whole := join_parts(parts)) is None:
@@ -94,18 +93,18 @@ def _streamer_of_part(part: ArrayPart, dtype: DType) -> Callable[[], Iterator[An
 
 
 def _chunks(
-    array: Any, dtype: DType, spread: Sequence[ArrayPart]
+    array: Any, dtype: DType, parts: Sequence[ArrayPart]
 ) -> Callable[[], Iterator[Any]] | None:
     """Return the streamer of the whole array, if all of its parts are here."""
-    if len(spread) == 1:
-        return _streamer_of_part(spread[0], dtype)
+    if len(parts) == 1:
+        return _streamer_of_part(parts[0], dtype)
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return None
     return _streamer(array, dtype)
 
 
 def to_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Variable, ...]:
-    """One variable for each constant that was taken out of a module, named by its key."""
+    """Return a variable for each constant that was taken out of a module, named by its key."""
     return tuple(
         Variable(
             name=f"constants/{key}",
@@ -158,7 +157,7 @@ def check_parameters(
 
 
 def _to_array(leaf: Any, name: str) -> Any:
-    """A JAX or numpy array; typed PRNG keys as their key data."""
+    """Return a leaf as a JAX or numpy array; typed PRNG keys as their key data."""
     if isinstance(leaf, jax.Array):
         if leaf.is_deleted():
             raise StructureError(
@@ -177,18 +176,18 @@ def _to_array(leaf: Any, name: str) -> Any:
 
 
 def _dtype_name(array: Any, spec: TensorSpec) -> str:
-    """The array's own dtype, or the narrower one that JAX gives it while x64 is off."""
+    """Return the array's own dtype, or the narrower one that JAX gives it while x64 is off."""
     native = array.dtype if isinstance(array, jax.Array) else array.dtype.newbyteorder("=")
     narrow = str(narrow_dtype(native))
     return narrow if narrow == spec.dtype.name else str(native)
 
 
 def _streamer(array: Any, dtype: DType) -> Callable[[], Iterator[Any]]:
-    return partial(_pieces, array, dtype.numpy)
+    return partial(_stream, array, dtype.numpy)
 
 
-def _pieces(array: Any, dtype: np.dtype[Any]) -> Iterator[Any]:
-    """The array's bytes in C order, little-endian, in contiguous pieces."""
+def _stream(array: Any, dtype: np.dtype[Any]) -> Iterator[Any]:
+    """Yield the array in C order, little-endian, in contiguous parts."""
     if isinstance(array, jax.Array):
         if not is_in_host_memory(array):
             for part in _boxes(array):
@@ -203,7 +202,7 @@ def _pieces(array: Any, dtype: np.dtype[Any]) -> Iterator[Any]:
 
 
 def _boxes(array: Any) -> Iterator[Any]:
-    """Parts of a few megabytes in C order."""
+    """Yield parts of a few megabytes in C order."""
     if not array.size:
         return
     whole = tuple((0, size) for size in array.shape)

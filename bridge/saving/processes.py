@@ -21,21 +21,21 @@ from jax import tree_util
 from bridge.core._jax import coordination_client
 from xla_call_module.errors import InteropError, StructureError
 
-__all__ = ["JaxProcesses", "is_spread"]
+__all__ = ["JaxProcesses", "is_multi_process"]
 
-_PLACE = "jax-tf-bridge/save"
-_PATIENCE_SECONDS = 300.0
+_NAMESPACE = "jax-tf-bridge/save"
+_TIMEOUT_SECONDS = 300.0
 _REPORT_SECONDS = 1.0
-_FAREWELL_SECONDS = 5.0
-_FIRST_WAIT_SECONDS = 0.01
-_LONGEST_WAIT_SECONDS = 1.0
+_ERROR_GRACE_SECONDS = 5.0
+_MIN_POLL_SECONDS = 0.01
+_MAX_POLL_SECONDS = 1.0
 _DONE = "done"
-_LONGEST_ERROR = 2000
-_NAMES_SHOWN = 5
+_MAX_ERROR_LENGTH = 2000
+_MAX_NAMES_SHOWN = 5
 
 
-def is_spread(params: Any) -> bool:
-    """Whether a pytree has arrays that are in part with other processes."""
+def is_multi_process(params: Any) -> bool:
+    """Return whether a pytree has arrays with shards on devices of other processes."""
     return any(
         isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
         for leaf in tree_util.tree_leaves(params)
@@ -52,7 +52,7 @@ class JaxProcesses:
     __slots__ = ("_client", "_reported", "_save", "_total", "rank", "size")
 
     def __init__(self) -> None:
-        """Find the processes.
+        """Connect to the other processes.
 
         Raises:
             StructureError: they are connected by something else than JAX's own runtime.
@@ -65,12 +65,12 @@ class JaxProcesses:
         self._total = 0
         if self._client is None:
             raise StructureError(
-                "The parameters are spread over several processes, which are not connected by "
+                "The parameters are sharded over several processes, which are not connected by "
                 "jax.distributed. To do: call jax.distributed.initialize() in each of them first."
             )
 
     def begin(self, folder: str, agreed: Mapping[str, str]) -> str:
-        """The folder that process 0 gives, when all have come and have agreed.
+        """Return the folder that process 0 gives, once all processes have come and agreed.
 
         Raises:
             StructureError: another process was called with other arguments.
@@ -89,16 +89,16 @@ class JaxProcesses:
         return folder
 
     def _invite(self, folder: str, agreed: Mapping[str, str], error: str = "") -> str:
-        self._save = f"{_PLACE}/{secrets.token_hex(8)}"
+        self._save = f"{_NAMESPACE}/{secrets.token_hex(8)}"
         invitation = {"save": self._save, "folder": folder, "error": error}
         self._client.key_value_set(
-            f"{_PLACE}/invitation", json.dumps(invitation), allow_overwrite=True
+            f"{_NAMESPACE}/invitation", json.dumps(invitation), allow_overwrite=True
         )
         try:
             self._wait(lambda: len(self._read("agreed")) == self.size - 1, "agreed")
         finally:
             # Who comes later has missed it, and takes no part in what is half done.
-            self._client.key_value_delete(f"{_PLACE}/invitation")
+            self._client.key_value_delete(f"{_NAMESPACE}/invitation")
         if not error:
             for rank, theirs in sorted(self._read("agreed").items()):
                 _check_agreement(int(rank), json.loads(theirs), agreed)
@@ -107,17 +107,19 @@ class JaxProcesses:
 
     def _invitation(self) -> str:
         try:
-            milliseconds = int(1000 * _PATIENCE_SECONDS)
-            return str(self._client.blocking_key_value_get(f"{_PLACE}/invitation", milliseconds))
+            milliseconds = int(1000 * _TIMEOUT_SECONDS)
+            return str(
+                self._client.blocking_key_value_get(f"{_NAMESPACE}/invitation", milliseconds)
+            )
         except jax.errors.JaxRuntimeError as error:
             raise InteropError(
-                f"Process {self.rank} has waited {_PATIENCE_SECONDS:.0f} seconds for process 0 to "
-                "call bridge.save. To do: call it in all processes, as the parameters are spread "
-                "over them."
+                f"Process {self.rank} has waited {_TIMEOUT_SECONDS:.0f} seconds for process 0 to "
+                "call bridge.save. To do: call it in all processes, since the parameters are "
+                "sharded over them."
             ) from error
 
     def report(self, written: int) -> int:
-        """Tell how many bytes are written here; how many are in all, as far as is known.
+        """Report the bytes written here, and return those of all processes, as far as known.
 
         Raises:
             InteropError: another process has failed.
@@ -136,7 +138,7 @@ class JaxProcesses:
         return self._total + written
 
     def finish(self) -> None:
-        """Tell that all is written here; process 0 waits until it is so everywhere.
+        """Report that all is written here; process 0 waits until it is so everywhere.
 
         Raises:
             InteropError: another process has failed, or makes no progress.
@@ -152,7 +154,7 @@ class JaxProcesses:
         return len(progress) == self.size and set(progress.values()) == {_DONE}
 
     def succeed(self) -> None:
-        """In process 0 tell that the folder has appeared, in another wait until it has.
+        """Report in process 0 that the folder has appeared; wait for that in the others.
 
         Raises:
             InteropError: process 0 has failed.
@@ -165,8 +167,8 @@ class JaxProcesses:
             self._client.key_value_delete(f"{self._save}/{what}")
 
     def fail(self, error: BaseException) -> None:
-        """Tell the others what has failed here, unless one of them has told it already."""
-        text = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+        """Report to the others what has failed here, unless one of them has reported it."""
+        text = f"{type(error).__name__}: {error}"[:_MAX_ERROR_LENGTH]
         # The error itself is raised by the caller; that nobody hears of it is no other one.
         with contextlib.suppress(InteropError, jax.errors.JaxRuntimeError):
             if not self._save and self.rank == 0:
@@ -176,37 +178,37 @@ class JaxProcesses:
                 self._set("agreed", json.dumps({"error": text}))
             if not isinstance(error, _OtherFailedError):
                 self._set("failed", text)
-            self._await_farewell()
+            self._await_hearing()
 
-    def _await_farewell(self) -> None:
-        """In process 0, give the others time to hear why: its end is the end of all."""
+    def _await_hearing(self) -> None:
+        """Wait in process 0 until the others have read the error: its end is the end of all."""
         if self.rank:
             return
-        end = time.monotonic() + _FAREWELL_SECONDS
+        end = time.monotonic() + _ERROR_GRACE_SECONDS
         while time.monotonic() < end:
             know = self._read("heard").keys() | self._read("failed").keys()
             if len(know - {"0"}) == self.size - 1:
                 return
-            time.sleep(_FIRST_WAIT_SECONDS)
+            time.sleep(_MIN_POLL_SECONDS)
 
     def _wait(self, is_over: Callable[[], bool], what: str) -> None:
-        """Wait as long as the others make progress."""
+        """Wait until something holds, as long as the others make progress."""
         seen: object = None
-        pause, since = _FIRST_WAIT_SECONDS, time.monotonic()
+        pause, since = _MIN_POLL_SECONDS, time.monotonic()
         while not is_over():
             self._check_failure()
             watched = ("written", "agreed") if self.rank == 0 else ("lead",)
             state = [self._read(place) for place in watched]
             if state != seen:
                 seen, since = state, time.monotonic()
-            if time.monotonic() - since > _PATIENCE_SECONDS:
+            if time.monotonic() - since > _TIMEOUT_SECONDS:
                 raise InteropError(
-                    f"Process {self.rank} has waited {_PATIENCE_SECONDS:.0f} seconds, in which "
+                    f"Process {self.rank} has waited {_TIMEOUT_SECONDS:.0f} seconds, in which "
                     f"{self._missing(what)}. The file is not written, and an older one is as it "
                     "was. To do: see what the other processes have printed, and save again."
                 )
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_WAIT_SECONDS)
+            pause = min(2 * pause, _MAX_POLL_SECONDS)
 
     def _missing(self, what: str) -> str:
         if self.rank:
@@ -214,8 +216,8 @@ class JaxProcesses:
         there = self._read(what)
         done = {rank for rank, state in there.items() if what == "agreed" or state == _DONE}
         missing = [rank for rank in range(self.size) if rank and str(rank) not in done]
-        names = ", ".join(map(str, missing[:_NAMES_SHOWN]))
-        more = ", …" if len(missing) > _NAMES_SHOWN else ""
+        names = ", ".join(map(str, missing[:_MAX_NAMES_SHOWN]))
+        more = ", …" if len(missing) > _MAX_NAMES_SHOWN else ""
         verb = "called bridge.save" if what == "agreed" else "made progress"
         return f"process {names}{more} has not {verb}"
 

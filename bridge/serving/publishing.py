@@ -14,7 +14,7 @@ from jax import export
 
 from bridge.batching.batch_sizes import parse_sizes
 from bridge.save import SaveOptions, save
-from bridge.saving.processes import is_spread
+from bridge.saving.processes import is_multi_process
 from bridge.serving.base_path import MAX_VERSION, BasePath, open_base_path
 from bridge.serving.configuration import (
     BATCHING_FILE,
@@ -268,7 +268,7 @@ def _fill(
 ) -> None:
     """Write or copy the SavedModel to a folder that does not exist yet."""
     if not isinstance(model, str | os.PathLike):
-        if is_spread(options.get("params")):
+        if is_multi_process(options.get("params")):
             raise ShardingError(
                 "The parameters are spread over several processes, and each would choose a version "
                 "number. To do: call bridge.save in all of them, and publish the folder in one."

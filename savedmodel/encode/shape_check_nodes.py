@@ -13,7 +13,7 @@ from savedmodel.encode.body import Body, Tensor
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.node import OP, encode_node
-from xla_call_module.shape_checks.shape_assertions import Number, Operation, ShapeCheck, Size, Step
+from xla_call_module.shape_checks import Number, Operation, ShapeCheck, Size, Step
 
 __all__ = ["write_shape_check"]
 

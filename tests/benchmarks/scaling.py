@@ -21,7 +21,7 @@ import tensorflow as tf
 import bridge
 from bridge.diff import diff
 from bridge.keras import ExportedLayer
-from bridge.retarget import retarget_file
+from bridge.retarget import retarget
 from tests.benchmarks.measure import Ratio, compare
 
 _PLATFORMS = ("cpu", "cuda", "tpu")
@@ -151,7 +151,7 @@ def _retarget(files: _Files, leaves: int) -> _Action:
 
 def _retarget_file(files: _Files, leaves: int) -> _Action:
     path = files.saved(leaves)
-    return lambda: retarget_file(path, files.new(), tensorflow="2.18")
+    return lambda: retarget(path, "2.18", to=files.new())
 
 
 def _convert(files: _Files, leaves: int) -> _Action:

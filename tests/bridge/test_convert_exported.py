@@ -15,7 +15,9 @@ from jax import export
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import bridge
+from tests.work import times_called
 from tests.x64 import enable_x64
+from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.errors import DtypeError, InteropError, StructureError, VersionError
 
 FLOAT = jax.ShapeDtypeStruct((), "float32")
@@ -336,3 +338,23 @@ class TestContradictions:
     def test_they_are_refused_at_once(self, exported, field, value, error):
         with pytest.raises(error, match=r"."):
             bridge.convert(dataclasses.replace(exported, **{field: value}))
+
+
+def test_each_order_is_parsed_once_and_serialized_once():
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape("b, 3"), "float32")
+    exported = export.export(jax.jit(lambda x: jnp.tanh(x[1:])))(spec)
+    x, made = tf.ones((4, 3)), []
+
+    def work(action):
+        return times_called(parse_artifact, action), times_called(serialize_artifact, action)
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = bridge.convert(exported)(x)
+        made.append(tape.gradient(y, x))
+
+    assert work(lambda: bridge.convert(exported)) == (1, 1)
+    assert work(gradient) == (2, 2)
+    np.testing.assert_allclose(made[0][1:], 1 - np.tanh(1) ** 2 * np.ones((3, 3)), rtol=1e-5)
+    assert not made[0][0].numpy().any()

@@ -17,7 +17,6 @@ from jax import export, lax
 import bridge
 import savedmodel
 from bridge.cli.main import main
-from bridge.retarget import retarget_file
 from savedmodel.protos.schema import SavedModel
 from savedmodel.read import read_proto
 from xla_call_module.errors import PlatformError, StructureError, VersionError
@@ -233,7 +232,7 @@ def test_linear_algebra_is_replaced(factorization, tmp_path):
     matrix = np.array([[4, 2, 0], [2, 5, 1], [0, 1, 3]], np.float32)
     with pytest.raises(tf.errors.OpError, match="lapack_spotrf_ffi"):
         tf.saved_model.load(factorization)(matrix)
-    report = retarget_file(factorization, tmp_path / "new", tensorflow="2.18")
+    report = bridge.retarget(factorization, "2.18", to=tmp_path / "new")
     assert (report.nodes, report.modules, report.tensorflow) == (1, 1, "2.18")
     found = tf.saved_model.load(tmp_path / "new")(matrix).numpy()
     np.testing.assert_allclose(found, np.linalg.cholesky(matrix), rtol=1e-6)

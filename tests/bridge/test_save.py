@@ -21,7 +21,9 @@ from tests.bridge.models import BY_NAME, bit_patterns
 from tests.bridge.pytrees import read_meta_graph, read_paths
 from tests.exports import export_of
 from tests.jax_versions import bits_of
+from tests.work import times_called
 from tests.x64 import enable_x64
+from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError, FormatError, StructureError, VersionError
 
@@ -712,3 +714,28 @@ def test_a_deleted_parameter(tmp_path):
     with pytest.raises(StructureError, match=r"The parameter w has been deleted.*donate_argnums"):
         bridge.save(exported, tmp_path / "m", params=params)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("options", [{}, {"residuals": True}, {"tensorflow": "2.16"}])
+@pytest.mark.parametrize(
+    ("shape", "function", "assertions"),
+    [
+        ("3, 40", lambda x: jnp.tanh(x @ x.T), 0),
+        ("b, 40", lambda x: jnp.tanh(x @ x.T), 0),
+        ("b, 40", lambda x: x + np.arange(40_000, dtype=np.float32).reshape(1000, 40)[0], 0),
+        # They are a module of their own, written once, and once more with the inputs' names.
+        ("b, 40", lambda x: jnp.tanh(x[1:]), 1),
+    ],
+    ids=["static", "symbolic", "constant", "assertions"],
+)
+def test_each_order_is_parsed_once_and_serialized_once(
+    tmp_path, shape, function, assertions, options
+):
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape(shape), np.float32)
+    exported = jax.export.export(jax.jit(function), platforms=["cpu", "cuda"])(spec)
+
+    def save():
+        bridge.save(exported, tmp_path / "m", overwrite=True, gradient_order=2, **options)
+
+    assert times_called(parse_artifact, save) == 3 + assertions
+    assert times_called(serialize_artifact, save) == 3 + 2 * assertions

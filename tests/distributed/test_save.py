@@ -342,4 +342,4 @@ def test_a_process_that_is_not_connected(monkeypatch):
     monkeypatch.setattr(processes, "coordination_client", lambda: None)
     with pytest.raises(StructureError, match=r"call jax\.distributed\.initialize\(\) in each"):
         processes.JaxProcesses()
-    assert not processes.is_spread(jax.numpy.ones(3))
+    assert not processes.is_multi_process(jax.numpy.ones(3))

@@ -110,7 +110,7 @@ def save_again(out):
 
 def save_neighbours_as_one(out):
     """As with so many devices that the neighbours of one process are one part."""
-    array_parts._MOST_PARTS = 1
+    array_parts._MAX_PARTS = 1
     save(out)
 
 
@@ -180,7 +180,7 @@ def with_a_death(out):
 
 def with_a_slow_leader(out):
     """Process 0 writes for longer than the others would wait for one that does nothing."""
-    processes._PATIENCE_SECONDS = 3.0
+    processes._TIMEOUT_SECONDS = 3.0
     report, pauses = processes.JaxProcesses.report, itertools.repeat(1.1, 5)
 
     def dawdle(self, written):
@@ -206,7 +206,7 @@ def _die(self, written):
 
 def without_one(out):
     """The last process does not call `save`."""
-    processes._PATIENCE_SECONDS = 2.0
+    processes._TIMEOUT_SECONDS = 2.0
     if jax.process_index() < jax.process_count() - 1:
         save(out, overwrite=True)
     else:

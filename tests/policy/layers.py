@@ -20,8 +20,9 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "node stablehlo",
         "linalg shape_checks",
         "analyses",
-        "exported runtime",
+        "exported",
         "passes",
+        "runtime",
     ),
     "savedmodel": (
         "protos",

@@ -19,7 +19,7 @@ import savedmodel
 from bridge.core import npz_file
 from bridge.diff import diff
 from bridge.exporting.parameter_files import read_parameters
-from bridge.retarget import retarget_file
+from bridge.retarget import retarget
 from bridge.serving.signatures import read_signatures
 from bridge.verifying.trials import read_trials, write_trials
 from savedmodel.files.assets import PUBLICATION_FILE, WARMUP_FILE
@@ -91,7 +91,7 @@ VERBS = {
     "diff": lambda path, target: diff(path, path),
     "signatures": lambda path, target: read_signatures(path),
     "manifest": lambda path, target: compare_manifest(path),
-    "retarget": lambda path, target: retarget_file(path, target / "new", tensorflow="2.20"),
+    "retarget": lambda path, target: retarget(path, "2.20", to=target / "new"),
     "write": lambda path, target: savedmodel.write(savedmodel.read(path), target / "copy"),
     "publish": _publish,
     "rollback": _rollback,

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 import bridge
+from bridge.chains.orders import ChainOptions
 from bridge.cli.command_arguments import SAVE_ARGUMENTS
 from bridge.cli.export_command import ExportRequest
 from bridge.save import SaveOptions
+from bridge.serving.publishing import PublishOptions
 from tests.policy.source import ROOT
 
 TABLES = "tests/verbs/test_options.py"
@@ -156,11 +158,19 @@ def test_every_public_name_is_here():
 
 
 def test_what_is_handed_on_to_save_is_what_save_takes():
-    """`publish` and `compose` take its options by name."""
-    taken = inspect.signature(bridge.save).parameters.keys()
-    handed_on = typing.get_type_hints(SaveOptions).keys()
-    assert taken - handed_on == {"model", "path", "overwrite", "defaults"}
-    assert handed_on <= taken
+    """`publish` and `compose` take its options by name, with the types that it gives them."""
+    taken = typing.get_type_hints(bridge.save)
+    handed_on = typing.get_type_hints(SaveOptions)
+    assert taken.keys() - handed_on.keys() == {"model", "path", "overwrite", "defaults", "return"}
+    assert {name: taken[name] for name in handed_on} == handed_on
+    assert typing.get_type_hints(PublishOptions) == handed_on | {"defaults": taken["defaults"]}
+
+
+@pytest.mark.parametrize("verb", [bridge.save, bridge.convert])
+def test_the_options_of_the_passes_have_one_default(verb):
+    """What `ChainOptions` has where nobody says anything is what the verbs say."""
+    taken, options = (inspect.signature(one).parameters for one in (verb, ChainOptions.parse))
+    assert ChainOptions.parse(**{name: taken[name].default for name in options}) == ChainOptions()
 
 
 def test_the_command_line_has_the_options_of_save():

@@ -13,7 +13,7 @@ import tensorflow as tf
 from jax import export
 
 import bridge
-from bridge.retarget import retarget_file
+from bridge.retarget import retarget
 from savedmodel.read import read, read_proto
 from xla_call_module.checks import PLATFORM, SHAPE_ASSERTIONS, DisabledCheck
 from xla_call_module.errors import StructureError
@@ -513,7 +513,7 @@ class TestWhatAFileSaysOfWrongShapes:
         assert len(read(folder).default.function.chain) == 2
         z = bridge.load(folder)(np.ones(1, np.float32), np.ones(2, np.float32))
         np.testing.assert_array_equal(z, [2, 2])
-        report = retarget_file(folder, tmp_path / "old", tensorflow="2.14")
+        report = retarget(folder, "2.14", to=tmp_path / "old")
         assert (report.nodes, report.modules, report.tensorflow) == (2, 2, "2.14")
         _, calls = _opened(tmp_path / "old")
         assert [bool(call.results) for call in calls].count(False) == 1

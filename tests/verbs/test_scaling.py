@@ -16,7 +16,6 @@ import tensorflow as tf
 
 import bridge
 from bridge.diff import diff
-from bridge.retarget import retarget_file
 from tests.work import superlinear, times_called
 from xla_call_module import from_exported
 from xla_call_module._jax import parse_artifact, serialize_artifact
@@ -137,7 +136,7 @@ def test_retarget_of_a_file(saved, tmp_path):
 
     def retarget(leaves):
         source = saved(leaves)
-        return lambda: retarget_file(source, next(targets), tensorflow="2.18")
+        return lambda: retarget(source, "2.18", to=next(targets))
 
     assert superlinear(retarget, size=SIZE) == []
 

@@ -12,6 +12,7 @@ spmd_partitioner.cc, `SPMDFullToShardShape`.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from xla_call_module.call import CallModule
@@ -48,11 +49,12 @@ def operation_of_several_devices(call: CallModule, module: Any) -> str:
     return ""
 
 
-def check_one_device(call: CallModule, *, is_alone: bool = True) -> None:
+def check_one_device(call: CallModule, module: Any = None, *, is_alone: bool = True) -> None:
     """Refuse a call that does not run on one device.
 
     Args:
         call: any call.
+        module: its parsed module; by default it is parsed here.
         is_alone: whether there is nothing around it, so that JAX runs its file over all of them.
 
     Raises:
@@ -60,8 +62,9 @@ def check_one_device(call: CallModule, *, is_alone: bool = True) -> None:
     """
     if call.nr_devices < 2:
         return
-    with open_module(call.module) as module:
-        found = operation_of_several_devices(call, module)
+    opened = open_module(call.module) if module is None else contextlib.nullcontext(module)
+    with opened as parsed:
+        found = operation_of_several_devices(call, parsed)
     if found:
         here = "TensorFlow has one device for it here"
         runs = f"load its file with bridge.load(path, mesh=...) over {call.nr_devices} devices"

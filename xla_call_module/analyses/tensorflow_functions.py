@@ -17,12 +17,7 @@ from xla_call_module._jax import ir
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.stablehlo.bytecode import mentions
-from xla_call_module.stablehlo.modules import (
-    custom_call_target,
-    open_module,
-    serialize_module,
-    walk,
-)
+from xla_call_module.stablehlo.modules import custom_call_target, serialize_module, walk
 
 __all__ = ["TARGET", "pack_functions", "refuse_functions", "return_functions", "take_functions"]
 
@@ -42,8 +37,12 @@ def pack_functions(name: str, definitions: Sequence[bytes]) -> str:
     return json.dumps({"tensorflow_function": name, "definitions": packed})
 
 
-def take_functions(call: CallModule) -> CallModule:
+def take_functions(call: CallModule, module: Any) -> CallModule:
     """Return the call with the functions out of its module, in `function_list` and `functions`.
+
+    Args:
+        call: any call.
+        module: its parsed module, which is changed in place.
 
     Raises:
         FormatError: what a custom call holds is damaged.
@@ -52,35 +51,29 @@ def take_functions(call: CallModule) -> CallModule:
         return call
     names: list[str] = list(call.function_list)
     definitions = dict.fromkeys(call.functions)
-    with open_module(call.module) as module:
-        for operation in _calls(module):
-            if (packed := _read(call.name, operation)) is None:
-                continue
-            name, called = packed
-            definitions |= dict.fromkeys(called)
-            if name not in names:
-                names.append(name)
-            _write_index(operation, names.index(name))
-        artifact = serialize_module(module, call.stablehlo_version)
+    packed = [(op, held) for op in _calls(module) if (held := _read(call.name, op)) is not None]
+    if not packed:
+        return call
+    for operation, (name, needed) in packed:
+        definitions |= dict.fromkeys(needed)
+        if name not in names:
+            names.append(name)
+        _write_index(operation, names.index(name))
+    artifact = serialize_module(module, call.stablehlo_version)
     return dataclasses.replace(
         call, module=artifact, function_list=tuple(names), functions=tuple(definitions)
     )
 
 
-def return_functions(call: CallModule) -> CallModule:
-    """Return the call with its functions in the module again, as an `Exported` has them."""
-    if not call.functions:
-        return call
-    with open_module(call.module) as module:
-        for operation in _calls(module):
-            config = ir.DictAttr(operation.attributes[_CONFIG])
-            name = call.function_list[ir.IntegerAttr(config["called_index"]).value]
-            with operation.context:
-                packed = pack_functions(name, call.functions)
-                operation.attributes["backend_config"] = ir.StringAttr.get(packed)
-            del operation.attributes[_CONFIG]
-        artifact = serialize_module(module, call.stablehlo_version)
-    return dataclasses.replace(call, module=artifact, function_list=(), functions=())
+def return_functions(call: CallModule, module: Any) -> None:
+    """Put the functions of a call into its parsed module again, in place, as JAX exports them."""
+    for operation in _calls(module):
+        config = ir.DictAttr(operation.attributes[_CONFIG])
+        name = call.function_list[ir.IntegerAttr(config["called_index"]).value]
+        with operation.context:
+            packed = pack_functions(name, call.functions)
+            operation.attributes["backend_config"] = ir.StringAttr.get(packed)
+        del operation.attributes[_CONFIG]
 
 
 def refuse_functions(where: str, module: Any) -> None:

@@ -5,13 +5,17 @@ The way of the data:
     CallModule ─ open_call ─▶ ParsedCall ─ run_on_module ─▶ ParsedCall ─ serialized ─▶ CallModule
               parses once                each pass in turn            serializes once
 
-- `module_pass.py` has the values: a `ParsedCall` is a call with its parsed module; a `ModulePass`
-  has a name, what it ensures, a function that finds what contradicts that, and the rewrite.
+- `module_pass.py` has the values: an `UnparsedCall` becomes a call when its module is parsed, as
+  that of an `Exported` does; a `ParsedCall` is a call with its parsed module; a `ModulePass` has a
+  name, what it ensures, a function that finds what contradicts that, and the rewrite.
 - `pipeline.py` has the one order of the passes, for a `Target`: `prepare` makes one call fit for
-  its consumer, `prepare_chain` a function and its VJPs. `save`, `convert`, `retarget` of a file and
+  its consumer, `prepare_chain` a function and its VJPs; `Prepared` has what is known of them then,
+  so that nobody parses them again for it. `save`, `convert`, `retarget` of a file and
   of an `Exported`, and `jax-tf-bridge passes` all go through it.
-- `platform_selection.py`, `linear_algebra.py`, `constants.py`, `gspmd.py`, `older_forms.py` and
-  `locations.py` have a pass each, in the order in which they run, or several.
+- `platform_selection.py`, `linear_algebra.py`, `constants.py`, `gspmd.py`, `older_forms.py`,
+  `exported_form.py` and `locations.py` have a pass each, or several, in the order of running.
+- `asserting.py` has the pass that leaves of a call its shape assertions alone, which a file or a
+  graph makes before the call.
 - `residuals.py` has what rewrites two modules at a time, a call and its VJP, in one context.
 - `retargeting.py` is the last step: which version of StableHLO a release reads, and the error where
   there is none. `obstacles.py` tells which releases run a call as it stands.

@@ -62,7 +62,7 @@ class Constant:
 
 
 def check_hoisting(size: object) -> None:
-    """Refuse what the option `hoist_constants` cannot be.
+    """Refuse a `hoist_constants` that is no size.
 
     Raises:
         StructureError: it is neither None nor a number of bytes.
@@ -75,11 +75,7 @@ def check_hoisting(size: object) -> None:
 
 
 def largest_constants(artifact: bytes, count: int) -> list[Constant]:
-    """The largest constants that a module stores in full, the largest first.
-
-    Args:
-        artifact: the portable artifact.
-        count: how many at most.
+    """Return the largest constants that a module stores in full, the largest first.
 
     Raises:
         FormatError: it is no portable artifact.
@@ -89,14 +85,14 @@ def largest_constants(artifact: bytes, count: int) -> list[Constant]:
 
 
 def constants_of(module: Any, count: int) -> tuple[list[Constant], int]:
-    """The largest constants that a parsed module stores in full, and the bytes of all of them.
+    """Return the largest constants that a parsed module stores in full, and the bytes of all.
 
     Args:
         module: the parsed module.
-        count: how many at most; finding the source line of one may take a look at the whole module.
+        count: how many at most; the source line of each is looked for in the whole module.
     """
     stored = [(_bytes_of(op), op) for op in walk(module) if _is_stored_in_full(op)]
-    largest = sorted(stored, key=lambda found: -found[0])[:count]
+    largest = sorted(stored, key=lambda pair: -pair[0])[:count]
     constants = [Constant(str(op.results[0].type), n, describe_location(op)) for n, op in largest]
     return constants, sum(size for size, _ in stored)
 
@@ -190,7 +186,7 @@ def _restore(parsed: ParsedCall, *, value_of: Callable[[str], np.ndarray[Any, An
 
 
 def _write(value: np.ndarray[Any, Any], argument: Any, spec: TensorSpec) -> Any:
-    """A constant at the beginning of the block that has the argument; its result."""
+    """Write a constant at the start of the argument's block, and return its result."""
     if value.dtype != spec.dtype.numpy or value.shape != spec.shape:
         raise StructureError(
             f"The constant for {spec.path} is {value.dtype}{list(value.shape)}; the module takes "
@@ -211,9 +207,9 @@ def _write(value: np.ndarray[Any, Any], argument: Any, spec: TensorSpec) -> Any:
 
 
 def _spec(argument: Any, index: int) -> TensorSpec:
-    found = tensor_type(str(argument.type))
-    shape = tuple(dim or 0 for dim in found.shape)
-    return TensorSpec(shape, _DTYPES[found.element], f"constants[{index}]")
+    type_ = tensor_type(str(argument.type))
+    shape = tuple(dim or 0 for dim in type_.shape)
+    return TensorSpec(shape, _DTYPES[type_.element], f"constants[{index}]")
 
 
 def _declare(main: Any) -> None:
@@ -243,7 +239,7 @@ def _large_constants(operations: Iterable[Any], from_bytes: int) -> Iterator[Any
 
 
 def _is_stored_in_full(operation: Any) -> bool:
-    """Whether it is a constant that is no splat; that is stored once, however large it is."""
+    """Return whether it is a constant and no splat, of which one element is stored."""
     return operation.name == _CONSTANT and splat(operation) is None
 
 
@@ -252,13 +248,13 @@ def _element(value: Any) -> str:
 
 
 def _bytes_of(operation: Any) -> int:
-    found = tensor_type(str(operation.results[0].type))
-    itemsize = _DTYPES[found.element].itemsize if found.element in _DTYPES else 1
-    return math.prod(dim or 0 for dim in found.shape) * itemsize
+    type_ = tensor_type(str(operation.results[0].type))
+    itemsize = _DTYPES[type_.element].itemsize if type_.element in _DTYPES else 1
+    return math.prod(dim or 0 for dim in type_.shape) * itemsize
 
 
 def key_of(value: np.ndarray[Any, Any]) -> str:
-    """The key of a constant with a value: a hash of it, its dtype and its shape."""
+    """Return the key of a constant: a hash of its elements, dtype and shape."""
     digest = hashlib.sha256(f"{value.dtype}{value.shape}".encode())
     digest.update(np.ascontiguousarray(value).view(np.uint8).data)
     return digest.hexdigest()

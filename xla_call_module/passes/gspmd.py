@@ -36,7 +36,7 @@ _SHAPES = "indices_of_shape_operands"
 
 
 def is_only_shardy(operation: Any) -> bool:
-    """Whether an operation, or its sharding, has no meaning for GSPMD, such as a `shard_map`."""
+    """Return whether an operation or its sharding has no meaning for GSPMD, as a `shard_map`."""
     target = custom_call_target(operation)
     if target.startswith(_SHARDY):
         return target != _OF_RESULTS
@@ -81,7 +81,7 @@ def _only_shardy(module: Any) -> bool:
 
 
 def _doubled(parsed: ParsedCall) -> Any:
-    """The module with the shardings of both, as it is once it was serialized.
+    """Return the module with the shardings of both, as serializing it makes it.
 
     Before it has operations of Shardy's dialect and none of GSPMD's.
     """

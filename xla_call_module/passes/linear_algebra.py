@@ -69,7 +69,7 @@ def _violation(parsed: ParsedCall, *, kinds: Sequence[str]) -> str:
 
 
 def _target(operation: Any, kinds: Sequence[str]) -> str:
-    """The library function or operation that is to be replaced; empty for any other operation."""
+    """Return the library function or operation to be replaced; empty for any other operation."""
     if operation.name not in kinds:
         return ""
     target = custom_call_target(operation) or operation.name
@@ -78,8 +78,8 @@ def _target(operation: Any, kinds: Sequence[str]) -> str:
 
 def _lower(parsed: ParsedCall, *, kinds: Sequence[str]) -> ParsedCall:
     module = parsed.module
-    found = [op for op in walk(module) if op.name in kinds]
-    forms = [(op, form) for op in found if (form := _read_form(parsed.call.name, op))]
+    operations = [op for op in walk(module) if op.name in kinds]
+    forms = [(op, form) for op in operations if (form := _read_form(parsed.call.name, op))]
     spliced: dict[LibraryForm, Any] = {}
     names = symbols_of(module)
     for operation, form in forms:
@@ -120,20 +120,20 @@ def _place(name: str, operation: Any) -> str:
 
 
 def _attributes_of(operation: Any) -> dict[str, int]:
-    """The attributes of an operation: flags, and whether a matrix is transposed."""
+    """Return the attributes of an operation: flags, and whether a matrix is transposed."""
     transposition = {"NO_TRANSPOSE": 0, "TRANSPOSE": 1, "ADJOINT": 2}
-    found = dict.fromkeys(("left_side", "lower", "unit_diagonal"), 0)
-    for name in found:
+    settings = dict.fromkeys(("left_side", "lower", "unit_diagonal"), 0)
+    for name in settings:
         if name in operation.attributes:
-            found[name] = int(str(operation.attributes[name]) == "true")
+            settings[name] = int(str(operation.attributes[name]) == "true")
     if "transpose_a" in operation.attributes:
         word = re.sub(r".* |>", "", str(operation.attributes["transpose_a"]))
-        found["transpose_a"] = transposition[word]
-    return found
+        settings["transpose_a"] = transposition[word]
+    return settings
 
 
 def _result_sizes(operation: Any) -> dict[str, int]:
-    """The last two dimensions of each result, where they are known."""
+    """Return the last two dimensions of each result, where they are known."""
     sizes = {}
     for index, result in enumerate(operation.results):
         shape = tensor_type(str(result.type)).shape
@@ -144,7 +144,7 @@ def _result_sizes(operation: Any) -> dict[str, int]:
 
 
 def _array_operands(operation: Any) -> tuple[Any, ...]:
-    """The operands without the shapes of results, which follow from the others.
+    """Return the operands without the shapes of results, which follow from the others.
 
     They are asked for when they are used: a value that was replaced is gone.
     """
@@ -156,13 +156,13 @@ def _array_operands(operation: Any) -> tuple[Any, ...]:
 
 
 def _backend_config(operation: Any) -> dict[str, int]:
-    """The attributes of the library call: `{uplo = 76 : ui8, lower = true}`."""
+    """Return the attributes of the library call, such as `{uplo = 76 : ui8, lower = true}`."""
     for name in ("mhlo.backend_config", "backend_config"):
         if name in operation.attributes:
             text = str(operation.attributes[name])
-            found = re.findall(r"(\w+) = (true|false|-?\d+)", text)
-            known = {"true": 1, "false": 0}
-            return {key: known.get(value) or int(known.get(value, value)) for key, value in found}
+            entries = re.findall(r"(\w+) = (true|false|-?\d+)", text)
+            flags = {"true": "1", "false": "0"}
+            return {key: int(flags.get(value, value)) for key, value in entries}
     return {}
 
 

@@ -18,7 +18,6 @@ from xla_call_module.call import CallModule
 from xla_call_module.errors import ArgumentError
 from xla_call_module.stablehlo.modules import (
     open_context,
-    open_module,
     parse_module,
     serialize_module,
 )
@@ -26,6 +25,7 @@ from xla_call_module.stablehlo.modules import (
 __all__ = [
     "ModulePass",
     "ParsedCall",
+    "UnparsedCall",
     "check_order_of",
     "open_call",
     "open_pair",
@@ -104,27 +104,47 @@ class ModulePass:
     may_apply: Callable[[CallModule], bool] = _always
 
 
+@dataclass(frozen=True, slots=True)
+class UnparsedCall:
+    """A call that is made once its module is parsed, such as that of an `Exported`.
+
+    Attributes:
+        module: the portable artifact.
+        make: returns the call of the parsed module.
+    """
+
+    module: bytes
+    make: Callable[[Any], CallModule]
+
+
 @contextmanager
-def open_call(call: CallModule) -> Iterator[ParsedCall]:
-    """The call with its module parsed, for as long as the context of the module lasts.
+def open_call(call: CallModule | UnparsedCall) -> Iterator[ParsedCall]:
+    """Yield the call with its module parsed, for as long as the context of the module lasts.
 
     Raises:
         FormatError: the module is damaged.
+        InteropError: what `UnparsedCall.make` refuses.
     """
-    with open_module(call.module) as module:
-        yield ParsedCall(call, module)
+    with open_context(len(call.module)):
+        yield _parse(call)
 
 
 @contextmanager
-def open_pair(first: CallModule, second: CallModule) -> Iterator[tuple[ParsedCall, ParsedCall]]:
-    """Two calls with their modules parsed, in one context.
+def open_pair(
+    first: CallModule | UnparsedCall, second: CallModule | UnparsedCall
+) -> Iterator[tuple[ParsedCall, ParsedCall]]:
+    """Yield two calls with their modules parsed, in one context.
 
     Raises:
-        FormatError: a module is damaged.
+        FormatError, InteropError: as `open_call`.
     """
     with open_context(len(first.module) + len(second.module)):
-        modules = parse_module(first.module), parse_module(second.module)
-        yield ParsedCall(first, modules[0]), ParsedCall(second, modules[1])
+        yield _parse(first), _parse(second)
+
+
+def _parse(call: CallModule | UnparsedCall) -> ParsedCall:
+    module = parse_module(call.module)
+    return ParsedCall(call if isinstance(call, CallModule) else call.make(module), module)
 
 
 def run_passes(call: CallModule, passes: Sequence[ModulePass]) -> CallModule:

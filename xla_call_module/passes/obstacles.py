@@ -1,7 +1,8 @@
-"""Which releases of TensorFlow run a call as it stands, and why the others do not."""
+"""The releases of TensorFlow that run a call as it stands, and the obstacles for the others."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,14 +29,21 @@ from xla_call_module.versions import RELEASES, Release, oldest_running
 __all__ = ["Obstacle", "find_obstacles", "oldest_release"]
 
 
-def oldest_release(call: CallModule) -> Release | None:
-    """The oldest known release that reads a call as it stands; None if not even the newest does."""
+def oldest_release(call: CallModule, module: Any = None) -> Release | None:
+    """Return the oldest known release that reads a call as it stands; None if none does.
+
+    Args:
+        call: any call.
+        module: its parsed module; by default it is parsed here.
+    """
     able = [r for r in RELEASES if call.version <= r.convention and _may_read(call, r)]
     if not able:
         return None
-    with open_module(call.module) as module:
-        needs = needs_of(module)
-        return next((r for r in able if not _obstacle(call, module, needs, r)[0]), None)
+    # Operations of Shardy become calls and attributes only when they are serialized.
+    is_parsed = module is not None and not call.uses_shardy
+    with contextlib.nullcontext(module) if is_parsed else open_module(call.module) as parsed:
+        needs = needs_of(parsed)
+        return next((r for r in able if not _obstacle(call, parsed, needs, r)[0]), None)
 
 
 def _may_read(call: CallModule, release: Release) -> bool:
@@ -45,11 +53,11 @@ def _may_read(call: CallModule, release: Release) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why a release does not run a call as it stands.
+    """The reason why a release does not run a call as it stands.
 
     Attributes:
         release: the release.
-        reason: what it does not take: an operation, a version of StableHLO, a calling convention.
+        reason: the operation, version of StableHLO or calling convention that it does not take.
         operation: the operation that has no older form or that the release refuses, with its source
             line; empty where only a version is in the way, and where that was not looked for.
         removable: whether the pipeline finds another form for the release; None where that was not
@@ -63,24 +71,20 @@ class Obstacle:
 
 
 def find_obstacles(call: CallModule, module: Any) -> tuple[Obstacle, ...]:
-    """Why each release that does not run a call as it stands does not, the oldest release first.
+    """Return the obstacle of each release that does not run a call as it stands, oldest first.
 
-    All of the last one is found out, which is the release just below the oldest that runs it.
-
-    Args:
-        call: any call.
-        module: its parsed module, which stays as it is.
+    All fields are filled in for the last one, the newest release that does not run it.
     """
     needs = needs_of(module)
-    found = [
+    obstacles = [
         Obstacle(release, reason, operation)
         for release in RELEASES
         for reason, operation in [_obstacle(call, module, needs, release)]
         if reason
     ]
-    if not found:
+    if not obstacles:
         return ()
-    last = found[-1]
+    last = obstacles[-1]
     operation = last.operation or _operation_in_the_way(call, module, last.release)
     try:
         with open_call(call) as parsed:
@@ -89,7 +93,7 @@ def find_obstacles(call: CallModule, module: Any) -> tuple[Obstacle, ...]:
     except VersionError:
         removable = False
     known = dataclasses.replace(last, operation=operation, removable=removable)
-    return (*found[:-1], known)
+    return (*obstacles[:-1], known)
 
 
 def _obstacle(
@@ -109,7 +113,7 @@ def _obstacle(
 
 
 def _reads(call: CallModule, module: Any, release: Release) -> bool:
-    """Whether a release knows every operation of a module in the version that it has there.
+    """Return whether a release knows every operation of a module in the version that it has.
 
     So it is where the module is the same at the release's own version of StableHLO.
     """
@@ -128,7 +132,7 @@ def _reads(call: CallModule, module: Any, release: Release) -> bool:
 
 
 def _operation_in_the_way(call: CallModule, module: Any, release: Release) -> str:
-    """The first operation that has no form in the release's StableHLO, or had to be given one."""
+    """Return the first operation that the release's StableHLO lacks, or has in an older form."""
     try:
         older = serialize_module_for(call, module, release)
     except (RuntimeError, ValueError) as error:

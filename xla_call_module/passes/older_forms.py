@@ -56,7 +56,7 @@ def _find_composite(parsed: ParsedCall, *, lacks: bool) -> str:
 
 
 def _is_polymorphic(module: Any) -> bool:
-    """Whether JAX lowered it with symbolic dimensions, which a node need not tell."""
+    """Return whether JAX lowered it with symbolic dimensions, which a node need not tell."""
     attributes = module.operation.attributes
     return _POLYMORPHIC in attributes and str(attributes[_POLYMORPHIC]) == "true"
 

@@ -21,28 +21,38 @@ import numpy as np
 from xla_call_module.analyses.readable import is_read_as_written
 from xla_call_module.call import CallModule
 from xla_call_module.errors import StructureError
+from xla_call_module.passes.asserting import read_shape_check
 from xla_call_module.passes.constants import hoist_constants
+from xla_call_module.passes.exported_form import RETURN_FUNCTIONS, note_changes
 from xla_call_module.passes.locations import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import (
     ModulePass,
     ParsedCall,
+    UnparsedCall,
     check_order_of,
     open_call,
     open_pair,
     run_on_module,
 )
+from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.passes.older_forms import forms_for
-from xla_call_module.passes.residuals import split_parsed
+from xla_call_module.passes.residuals import split_residuals
 from xla_call_module.passes.retargeting import (
-    describe_version,
     label_for,
     serialize_for,
-    version_for,
 )
-from xla_call_module.stablehlo.attributes import read_changes, write_changes
+from xla_call_module.shape_checks import ShapeCheck
 from xla_call_module.versions import Release, parse_release
 
-__all__ = ["Artifact", "Prepared", "Target", "passes_for", "prepare", "prepare_chain", "retarget"]
+__all__ = [
+    "Artifact",
+    "Prepared",
+    "Target",
+    "passes_for",
+    "prepare",
+    "prepare_chain",
+    "retarget",
+]
 
 
 class Artifact(enum.Enum):
@@ -65,7 +75,9 @@ class Target:
         portable_linalg: whether calls of linear algebra libraries are replaced.
         hoist_from: from how many bytes on a constant becomes an argument; None for no constant.
         locations: whether the module keeps its source locations, which errors quote.
-        notes_changes: whether the module itself says what was done to it, as in an `Exported`.
+        is_exported: whether the module is that of an `Exported`, which itself says what was done to
+            it, and has the TensorFlow functions that it calls.
+        for_file: whether `Prepared` has what a file says of the calls besides.
     """
 
     tensorflow: Release | None = None
@@ -74,7 +86,8 @@ class Target:
     portable_linalg: bool = False
     hoist_from: int | None = None
     locations: bool = True
-    notes_changes: bool = False
+    is_exported: bool = False
+    for_file: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +97,25 @@ class Prepared:
     Attributes:
         calls: the call, or the orders of a chain.
         constants: the values of the constants that were taken out and were not known, by key.
+        releases: for each call the oldest release that runs it, None for none; where the target is
+            a file.
+        shape_check: the shape assertions of the first call apart from it, where the target is a
+            file and the call does not assert as much itself.
     """
 
     calls: tuple[CallModule, ...]
     constants: Mapping[str, np.ndarray[Any, Any]]
+    releases: tuple[Release | None, ...] = ()
+    shape_check: ShapeCheck | None = None
+
+    def __add__(self, higher: Prepared) -> Prepared:
+        """Return these orders of a chain, and then higher ones."""
+        return Prepared(
+            (*self.calls, *higher.calls),
+            {**self.constants, **higher.constants},
+            (*self.releases, *higher.releases),
+            self.shape_check if self.calls else higher.shape_check,
+        )
 
 
 def passes_for(target: Target, *, known: Container[str] = ()) -> tuple[ModulePass, ...]:
@@ -114,8 +142,9 @@ def passes_for(target: Target, *, known: Container[str] = ()) -> tuple[ModulePas
     if target.artifact is not Artifact.UNCHANGED:
         # A module for GSPMD is parsed again, which costs less without its constants.
         steps += forms_for(target.tensorflow)
-    if target.notes_changes:
-        steps.append(_note_changes(target))
+    if target.is_exported:
+        release = None if target.artifact is Artifact.UNCHANGED else target.tensorflow
+        steps += [RETURN_FUNCTIONS, note_changes(release)]
     if not target.locations:
         # Last, since the errors of all others quote them.
         steps.append(DROP_LOCATIONS)
@@ -123,38 +152,20 @@ def passes_for(target: Target, *, known: Container[str] = ()) -> tuple[ModulePas
     return tuple(steps)
 
 
-def _note_changes(target: Target) -> ModulePass:
-    """The pass that writes the changes into the module, that of its version included."""
-
-    def changes(call: CallModule) -> tuple[str, ...]:
-        if target.artifact is Artifact.UNCHANGED or target.tensorflow is None:
-            return call.changes
-        before, after = call.stablehlo_version, version_for(call, target.tensorflow)
-        return (*call.changes, *describe_version(before, after))
-
-    def violation(parsed: ParsedCall) -> str:
-        return ", ".join(set(changes(parsed.call)) - set(read_changes(parsed.module)))
-
-    def rewrite(parsed: ParsedCall) -> ParsedCall:
-        write_changes(parsed.module, changes(parsed.call))
-        return parsed.rewritten()
-
-    return ModulePass(
-        name="changes",
-        ensures="the module says what was done to it",
-        violation=violation,
-        rewrite=rewrite,
-        requires=("platforms", "linear_algebra", "constants", "gspmd", "composites", "mhlo_calls"),
-    )
-
-
-def prepare(call: CallModule, target: Target, *, known: Container[str] = ()) -> Prepared:
+def prepare(
+    call: CallModule | UnparsedCall,
+    target: Target,
+    *,
+    known: Container[str] = (),
+    is_first: bool = True,
+) -> Prepared:
     """Return one call as its target needs it.
 
     Args:
-        call: any call.
+        call: any call, or what it is made of.
         target: what it is for.
         known: keys of constants whose values are at hand already.
+        is_first: whether it is the first call of its chain, whose shape assertions are looked for.
 
     Raises:
         VersionError: an operation has no form that the consumer reads.
@@ -170,17 +181,18 @@ def prepare(call: CallModule, target: Target, *, known: Container[str] = ()) -> 
         >>> prepare(call, Target(parse_release("2.18"))).calls[0].stablehlo_version
         (1, 7, 3)
     """
-    fits = _fits(call, target)
-    steps = passes_for(_unchanged(target) if fits else target, known=known)
-    if fits and not any(step.may_apply(call) for step in steps):
-        return Prepared((_labelled(call, target),), {})
+    if isinstance(call, CallModule) and _fits(call, target) and not target.for_file:
+        steps = passes_for(_unchanged(target), known=known)
+        if not any(step.may_apply(call) for step in steps):
+            return Prepared((_labelled(call, target),), {})
     with open_call(call) as parsed:
-        done = run_on_module(parsed, steps)
-        return Prepared((_serialized(done, target, fits=fits),), done.constants)
+        fits = _fits(parsed.call, target)
+        steps = passes_for(_unchanged(target) if fits else target, known=known)
+        return _finished(run_on_module(parsed, steps), target, fits=fits, is_first=is_first)
 
 
 def _fits(call: CallModule, target: Target) -> bool:
-    """Whether the module may be as old as it is."""
+    """Return whether the target reads the module at the version that it has."""
     if target.artifact is not Artifact.IF_NEEDED or target.tensorflow is None:
         return target.artifact is Artifact.UNCHANGED
     return is_read_as_written(call, target.tensorflow)
@@ -190,21 +202,28 @@ def _unchanged(target: Target) -> Target:
     return dataclasses.replace(target, artifact=Artifact.UNCHANGED)
 
 
-def _serialized(parsed: ParsedCall, target: Target, *, fits: bool) -> CallModule:
+def _finished(parsed: ParsedCall, target: Target, *, fits: bool, is_first: bool) -> Prepared:
+    """Serialize a call after its passes."""
     if fits:
-        return _labelled(parsed.serialized(), target)
-    return serialize_for(parsed, target.tensorflow)
+        call = _labelled(parsed.serialized(), target)
+    else:
+        call = serialize_for(parsed, target.tensorflow)
+    if not target.for_file:
+        return Prepared((call,), parsed.constants)
+    release = oldest_release(call, parsed.module)
+    check = read_shape_check(ParsedCall(call, parsed.module)) if is_first else None
+    return Prepared((call,), parsed.constants, (release,), check)
 
 
 def _labelled(call: CallModule, target: Target) -> CallModule:
-    """A call with the calling convention of the release, if the target is about one."""
+    """Return a call with the calling convention of the release, if the target has one."""
     if target.artifact is Artifact.UNCHANGED or target.tensorflow is None:
         return call
     return label_for(call, target.tensorflow, call.module)
 
 
 def prepare_chain(
-    calls: Iterable[CallModule],
+    calls: Iterable[CallModule | UnparsedCall],
     target: Target,
     *,
     residuals: bool = False,
@@ -216,8 +235,8 @@ def prepare_chain(
     program that asked for the VJPs.
 
     Args:
-        calls: the call, its VJP, the VJP of that, …; taken one after another, so that an iterator
-            that forgets them keeps few of them in memory.
+        calls: the call, its VJP, the VJP of that, …, or what they are made of; taken one after
+            another, so that an iterator that forgets them keeps few of them in memory.
         target: what all of them are for.
         residuals: whether the first two become a forward and a backward pass.
         known: keys of constants whose values are at hand already.
@@ -226,25 +245,21 @@ def prepare_chain(
         VersionError, FormatError, InteropError: as `prepare`.
     """
     remaining = iter(calls)
-    made: list[CallModule] = []
-    constants: dict[str, np.ndarray[Any, Any]] = {}
+    made = Prepared((), {})
     without = dataclasses.replace(target, locations=False)
     first = list(itertools.islice(remaining, 2)) if residuals else []
-    split = _split(first, target, known) if len(first) > 1 else None
-    if split is not None:
-        made += split.calls
-        constants |= split.constants
-        first = []
+    if len(first) > 1 and (split := _split(first, target, known)) is not None:
+        made, first = split, []
     for call in itertools.chain(first, remaining):
-        wanted = without if made else target
-        prepared = prepare(call, wanted, known={*known, *constants})
-        made += prepared.calls
-        constants |= prepared.constants
-    return Prepared(tuple(made), constants)
+        wanted, values = without if made.calls else target, {*known, *made.constants}
+        made += prepare(call, wanted, known=values, is_first=not made.calls)
+    return made
 
 
-def _split(calls: Sequence[CallModule], target: Target, known: Collection[str]) -> Prepared | None:
-    """A forward and a backward pass, prepared; None where the two calls have no such form.
+def _split(
+    calls: Sequence[CallModule | UnparsedCall], target: Target, known: Collection[str]
+) -> Prepared | None:
+    """Return a forward and a backward pass, prepared; None where the calls have no such form.
 
     What is split is whole modules, whose constants are not taken out yet. What the forward pass
     takes over from the VJP has no source locations, either.
@@ -254,15 +269,16 @@ def _split(calls: Sequence[CallModule], target: Target, known: Collection[str]) 
     with open_pair(*calls) as (primal, vjp):
         primal = run_on_module(primal, passes_for(early))
         vjp = run_on_module(vjp, [*passes_for(early), DROP_LOCATIONS])
-        if (passes := split_parsed(primal, vjp)) is None:
+        if (passes := split_residuals(primal, vjp)) is None:
             return None
         forward = run_on_module(passes[0], passes_for(late, known=known))
         without = dataclasses.replace(late, locations=False)
         values = {*known, *forward.constants}
         backward = run_on_module(passes[1], passes_for(without, known=values))
         fits = target.artifact is Artifact.UNCHANGED
-        made = tuple(_serialized(each, target, fits=fits) for each in (forward, backward))
-        return Prepared(made, {**forward.constants, **backward.constants})
+        return _finished(forward, target, fits=fits, is_first=True) + _finished(
+            backward, target, fits=fits, is_first=False
+        )
 
 
 def retarget(

@@ -84,7 +84,7 @@ def _check_lowered(call: CallModule, wanted: tuple[str, ...]) -> None:
 
 
 def _drop_index(main: Any, index: int) -> None:
-    """The platform index is a constant, and no argument any more."""
+    """Make the platform index a constant, and no argument any more."""
     block = main.regions[0].blocks[0]
     argument = block.arguments[0]
     with main.context, main.location:

@@ -41,7 +41,7 @@ _HLO_SHARDING = "mhlo.sharding"
 
 
 def read_meshes(artifact: bytes) -> tuple[Mesh, ...]:
-    """The meshes with named axes that a module's shardings are about; none without Shardy.
+    """Return the meshes with named axes that a module's shardings are about; none without Shardy.
 
     Args:
         artifact: a portable artifact.
@@ -56,7 +56,7 @@ def read_meshes(artifact: bytes) -> tuple[Mesh, ...]:
 
 
 def remesh_module(artifact: bytes, saved: Mesh, mesh: Mesh, *, where: str) -> bytes:
-    """The same computation on a mesh whose axes have other sizes, or another order.
+    """Return the same computation on a mesh whose axes have other sizes, or another order.
 
     Args:
         artifact: a portable artifact.
@@ -91,7 +91,7 @@ def remesh_module(artifact: bytes, saved: Mesh, mesh: Mesh, *, where: str) -> by
 
 
 def _write(operation: Any, mesh: Mesh, where: str) -> None:
-    """Other axes for a mesh; one without names means one device, or all, on any mesh."""
+    """Write other axes into a mesh; one without names means one device, or all, on any mesh."""
     old = mesh_from_shardy(operation.attributes["mesh"])
     if not old.axes:
         return
@@ -107,16 +107,16 @@ def _write(operation: Any, mesh: Mesh, where: str) -> None:
 
 
 def _check(operation: Any, where: str) -> None:
-    if (found := name_of_several_devices(operation)) is not None:
+    if (name := name_of_several_devices(operation)) is not None:
         raise ShardingError(
-            f"{where} has a part that runs on each device by itself: {found} at "
+            f"{where} has a part that runs on each device by itself: {name} at "
             f"{describe_location(operation)}. Its shapes are those of one mesh. To do: take the "
             "mesh that it was exported for, or export it for this one."
         )
 
 
 def _write_unnamed(operation: Any, saved: Mesh, mesh: Mesh, where: str) -> None:
-    """Other devices in the shardings of an operation, of its arguments and of its results."""
+    """Write other devices into the shardings of an operation, its arguments and its results."""
     attributes = operation.attributes
     if _HLO_SHARDING in attributes:
         if len(operation.results) != 1:
@@ -139,7 +139,7 @@ def _write_unnamed(operation: Any, saved: Mesh, mesh: Mesh, where: str) -> None:
 
 
 def _moved_value(attributes: Any, kind: Any, saved: Mesh, mesh: Mesh) -> Any:
-    """The attributes of an argument or result of a function."""
+    """Return the attributes of an argument or result of a function, on the other mesh."""
     if _HLO_SHARDING not in attributes:
         return attributes
     kept = dictionary(attributes)
@@ -148,7 +148,7 @@ def _moved_value(attributes: Any, kind: Any, saved: Mesh, mesh: Mesh) -> Any:
 
 
 def _moved(attribute: Any, kind: Any, saved: Mesh, mesh: Mesh) -> Any:
-    """A sharding as text, on another mesh."""
+    """Return a sharding as text, on the other mesh."""
     rank = len(tensor_type(str(kind)).shape)
-    found = name_axes(sharding_from_text(str(ir.StringAttr(attribute).value)), saved, rank)
-    return ir.StringAttr.get(sharding_to_text(place(Placement(mesh, found.dims), rank)))
+    old = name_axes(sharding_from_text(str(ir.StringAttr(attribute).value)), saved, rank)
+    return ir.StringAttr.get(sharding_to_text(place(Placement(mesh, old.dims), rank)))

@@ -16,12 +16,12 @@ from xla_call_module._jax import PassManager, func, ir
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import StructureError
-from xla_call_module.passes.module_pass import ModulePass, ParsedCall, open_pair
+from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.stablehlo.inlining import call_definitions, inline_calls
 from xla_call_module.stablehlo.modules import find_main, functions_of, tensor_type
 from xla_call_module.stablehlo.rewriting import rewire
 
-__all__ = ["drop_residuals", "join_residuals", "split_parsed", "split_residuals"]
+__all__ = ["drop_residuals", "join_residuals", "split_residuals"]
 
 # What XLA computes inside the operation that uses it, for less than reading it from memory costs.
 _CHEAP = frozenset({
@@ -38,31 +38,18 @@ _PLATFORM_INDEX = -1
 _SPLIT = "a forward and a backward pass"
 
 
-def split_residuals(primal: CallModule, vjp: CallModule) -> tuple[CallModule, CallModule] | None:
+def split_residuals(primal: ParsedCall, vjp: ParsedCall) -> tuple[ParsedCall, ParsedCall] | None:
     """Return a forward pass that also returns residuals, and a backward pass that takes them.
 
     Args:
         primal: a call.
-        vjp: its VJP, which takes the arguments of `primal` and then the cotangents.
+        vjp: its VJP in the same context, which takes the arguments of `primal` and then the
+            cotangents.
 
     Returns:
         `primal` with the residuals as its last results, and `vjp` with the same as its last
         arguments; what each of them computes is the same. None where one of the modules is not
-        one function once its calls are inlined.
-
-    Raises:
-        StructureError: `vjp` is not the VJP of `primal`.
-    """
-    with open_pair(primal, vjp) as pair:
-        if (passes := split_parsed(*pair)) is None:
-            return None
-        return passes[0].serialized(), passes[1].serialized()
-
-
-def split_parsed(primal: ParsedCall, vjp: ParsedCall) -> tuple[ParsedCall, ParsedCall] | None:
-    """Return what `split_residuals` does, of parsed calls in one context.
-
-    Where it is None, the modules are other ones nevertheless.
+        one function once its calls are inlined; the modules are other ones then nevertheless.
 
     Raises:
         StructureError: `vjp` is not the VJP of `primal`.
@@ -131,9 +118,6 @@ def drop_residuals(kept: Sequence[int]) -> ModulePass:
     """Return the pass for a forward pass whose residuals nothing takes: it returns none then.
 
     Running it raises a `StructureError` where the call needs more arguments.
-
-    Args:
-        kept: the arguments that the call's module takes; at least those that it needs.
     """
     return ModulePass(
         name="dropped_residuals",
@@ -155,7 +139,7 @@ def _without_residuals(forward: ParsedCall, body: _Body, kept: Sequence[int]) ->
 
 
 def _write_joined(module: Any, first: _Body, second: _Body, count: int) -> tuple[int, ...]:
-    """Let a backward pass compute its residuals itself; the indices of its arguments."""
+    """Let a backward pass compute its residuals, and return the indices of its arguments."""
     residuals = first.returned[len(first.returned) - count :]
     needed, taken = _ancestors(first, residuals)
     own = range(len(second.arguments) - count)
@@ -171,7 +155,7 @@ def _write_joined(module: Any, first: _Body, second: _Body, count: int) -> tuple
             range(len(second.operations)),
             {n: places[second.arguments[n]] for n in own},
             second.returned,
-            handed=range(len(own), len(second.arguments)),
+            residuals=range(len(own), len(second.arguments)),
         ),
     ]
     _write_main(module, second.main, [sources[index] for index in indices], parts)
@@ -200,7 +184,7 @@ def _write_without(module: Any, body: _Body, count: int, kept: Sequence[int]) ->
 
 
 def _inline(module: Any) -> bool:
-    """Make a parsed module one function, in place; whether it could be."""
+    """Make a parsed module one function, in place, and return whether it could be."""
     call_definitions(module)
     inline_calls(module)
     _merge_equal(module)
@@ -212,16 +196,16 @@ def _merge_equal(module: Any) -> None:
 
 
 def _residual_spec(value: Any, index: int) -> TensorSpec:
-    """How a residual crosses; its unknown sizes are symbols that nothing else has."""
-    found = tensor_type(str(value.type))
+    """Return the spec of a residual; its unknown sizes are symbols that nothing else has."""
+    type_ = tensor_type(str(value.type))
     shape = tuple(
-        f"_r{index}_{axis}" if size is None else size for axis, size in enumerate(found.shape)
+        f"_r{index}_{axis}" if size is None else size for axis, size in enumerate(type_.shape)
     )
-    return TensorSpec(shape, _DTYPES[found.element], f"residual[{index}]")
+    return TensorSpec(shape, _DTYPES[type_.element], f"residual[{index}]")
 
 
 class _Level(IntEnum):
-    """The values that a value depends on."""
+    """The kind of values that a value depends on."""
 
     SHAPE = 0  # constants and sizes alone, which each pass computes for itself
     KNOWN = 1  # arguments, and no cotangent
@@ -234,12 +218,12 @@ class _Body:
 
     Attributes:
         main: the function.
-        operations: all but the return.
+        operations: its operations but for the return.
         values: the arguments and then the results of all operations.
-        inputs: for each operation the numbers of what it takes, nested regions included.
+        inputs: for each operation the numbers of the values it takes, in nested regions, too.
         outputs: for each operation the numbers of its results.
         arguments: for each argument its index among the call's arguments.
-        returned: the numbers of what it returns.
+        returned: the numbers of the values that it returns.
     """
 
     main: Any
@@ -297,7 +281,7 @@ class _Division:
     Attributes:
         operations: the positions of its operations.
         arguments: the numbers of the arguments that it takes.
-        residuals: the numbers of what the forward pass computes for it.
+        residuals: the numbers of the values that the forward pass computes for it.
     """
 
     operations: frozenset[int]
@@ -350,7 +334,7 @@ def _levels(body: _Body, count: int) -> list[_Level]:
 def _reach(
     body: _Body, roots: Iterable[int], levels: Sequence[_Level], again: set[int]
 ) -> tuple[set[int], set[int]]:
-    """The operations that a backward pass needs, and the known values at which it can begin."""
+    """Return the operations that a backward pass needs, and the known values that it takes."""
     producers = body.producers
     operations: set[int] = set()
     leaves: set[int] = set()
@@ -367,7 +351,7 @@ def _reach(
 
 
 def _with_same_sources(body: _Body, levels: Sequence[_Level], leaves: set[int]) -> list[list[int]]:
-    """The values among the leaves that cheap operations make of the same others.
+    """Return the leaves that cheap operations make of the same other values, in groups.
 
     For `(1 + y) * (1 - y)` and `3 * y * y` nothing is saved by handing on `y` for one of them.
     """
@@ -395,9 +379,9 @@ def _chain_to(
 
 
 def _cheap_chain(
-    body: _Body, numbers: Sequence[int], levels: Sequence[_Level], handed: Set[int]
+    body: _Body, numbers: Sequence[int], levels: Sequence[_Level], residuals: Set[int]
 ) -> tuple[set[int], set[int]]:
-    """The values between some and what is handed on, and what else these are computed of."""
+    """Return the values between some and the residuals, and what else they are computed of."""
     producers = body.producers
     chain: set[int] = set()
     new: set[int] = set()
@@ -408,7 +392,7 @@ def _cheap_chain(
         if operation.name in _CHEAP:
             chain.add(current)
             inputs = {n for n in body.inputs[producers[current]] if levels[n] is _Level.KNOWN}
-            pending.extend(n for n in inputs - chain - handed if n in producers)
+            pending.extend(n for n in inputs - chain - residuals if n in producers)
         else:
             new.add(current)
     return chain, new
@@ -419,33 +403,34 @@ def _can_cross(body: _Body, number: int) -> bool:
 
 
 def _bytes_of(body: _Body, number: int) -> int:
-    found = tensor_type(str(body.values[number].type))
-    sizes = (_TYPICAL_SIZE if size is None else size for size in found.shape)
-    itemsize = _DTYPES[found.element].itemsize if found.element in _DTYPES else 1
+    type_ = tensor_type(str(body.values[number].type))
+    sizes = (_TYPICAL_SIZE if size is None else size for size in type_.shape)
+    itemsize = _DTYPES[type_.element].itemsize if type_.element in _DTYPES else 1
     return math.prod(sizes) * itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Operations of a body that become operations of a new one.
+    """Operations of a body that become operations of a new function.
 
     Attributes:
-        body: where they are.
-        positions: which they are, ascending.
-        inputs: for the numbers of what comes from outside the position among the new arguments.
-        outputs: the numbers of what the new function returns, or hands on to the next part.
-        handed: the numbers of what is handed on by the part before, which then is not returned.
+        body: the body that has them.
+        positions: their positions in the body, ascending.
+        inputs: the position among the new arguments of each value from outside, by its number.
+        outputs: the numbers of the values that the new function returns, or the next part takes.
+        residuals: the numbers of the values that the part before computes for this one, which the
+            function then does not return.
     """
 
     body: _Body
     positions: Sequence[int]
     inputs: Mapping[int, int]
     outputs: Sequence[int]
-    handed: Sequence[int] = ()
+    residuals: Sequence[int] = ()
 
 
 def _write_forward(module: Any, primal: _Body, vjp: _Body, division: _Division) -> tuple[int, ...]:
-    """Replace the main function by the forward pass; the indices of its arguments."""
+    """Replace the main function by the forward pass, and return the indices of its arguments."""
     needed, taken = _ancestors(vjp, division.residuals)
     sources = {index: primal.values[n] for n, index in enumerate(primal.arguments)}
     for number in taken:
@@ -468,7 +453,7 @@ def _write_forward(module: Any, primal: _Body, vjp: _Body, division: _Division) 
 
 
 def _ancestors(body: _Body, numbers: Iterable[int]) -> tuple[list[int], set[int]]:
-    """The operations, ascending, and the arguments from which values are computed."""
+    """Return the operations, ascending, and the arguments from which values are computed."""
     producers = body.producers
     positions: set[int] = set()
     taken: set[int] = set()
@@ -485,7 +470,7 @@ def _ancestors(body: _Body, numbers: Iterable[int]) -> tuple[list[int], set[int]
 
 
 def _write_backward(module: Any, vjp: _Body, division: _Division) -> tuple[int, ...]:
-    """Replace the main function by the backward pass; the indices of its arguments."""
+    """Replace the main function by the backward pass, and return the indices of its arguments."""
     numbers = [*division.arguments, *division.residuals]
     inputs = {number: position for position, number in enumerate(numbers)}
     part = _Part(vjp, sorted(division.operations), inputs, vjp.returned)
@@ -504,7 +489,8 @@ def _write_main(module: Any, old: Any, arguments: Sequence[Any], parts: Sequence
         parts: what it computes; the first that returns anything returns what the old function did.
     """
     following = [*parts[1:], None]
-    returning = [part for part, after in zip(parts, following, strict=True) if not _takes(after)]
+    pairs = zip(parts, following, strict=True)
+    returning = [part for part, after in pairs if after is None or not after.residuals]
     returned = [part.body.values[number] for part in returning for number in part.outputs]
     attributes = [_attributes_of(value) for value in arguments]
     results = list(old.attributes["res_attrs"]) if "res_attrs" in old.attributes else []
@@ -521,19 +507,14 @@ def _write_main(module: Any, old: Any, arguments: Sequence[Any], parts: Sequence
         with ir.InsertionPoint(block):
             values: list[Any] = []
             for part in parts:
-                handed = [values.pop() for _ in part.handed][::-1]
-                values += _copy(part, block, handed)
+                residuals = [values.pop() for _ in part.residuals][::-1]
+                values += _copy(part, block, residuals)
             func.ReturnOp(values)
     old.operation.erase()
 
 
-def _takes(part: _Part | None) -> bool:
-    """Whether a part takes what the part before it gives."""
-    return part is not None and len(part.handed) > 0
-
-
 def _attributes_of(value: Any) -> Any:
-    """The attributes of a function's argument; none for any other value."""
+    """Return the attributes of a function's argument; none for any other value."""
     block = value.owner
     if isinstance(block, ir.Block) and "arg_attrs" in block.owner.attributes:
         attributes: Any = block.owner.attributes["arg_attrs"]
@@ -541,14 +522,14 @@ def _attributes_of(value: Any) -> Any:
     return ir.DictAttr.get({})
 
 
-def _copy(part: _Part, block: Any, handed: Sequence[Any]) -> list[Any]:
-    """Copy the operations of a part to the end of a block; the new values of its outputs."""
+def _copy(part: _Part, block: Any, residuals: Sequence[Any]) -> list[Any]:
+    """Copy the operations of a part to the end of a block, and return its new outputs."""
     old = part.body.values
     values = {
         old[number]: _converted(block.arguments[position], old[number].type)
         for number, position in part.inputs.items()
     }
-    values.update(zip((old[number] for number in part.handed), handed, strict=True))
+    values.update(zip((old[number] for number in part.residuals), residuals, strict=True))
     for position in part.positions:
         operation = part.body.operations[position]
         copied = operation.clone().operation
@@ -558,7 +539,7 @@ def _copy(part: _Part, block: Any, handed: Sequence[Any]) -> list[Any]:
 
 
 def _converted(value: Any, wanted: Any) -> Any:
-    """The value in the element type that is taken, at the current insertion point.
+    """Return the value in the element type that is taken, at the current insertion point.
 
     It is another one for the platform index alone, which has 64 bits in what was exported while
     x64 was on.

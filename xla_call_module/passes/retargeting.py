@@ -54,9 +54,9 @@ class Need:
     """An operation with a feature that some releases read and do not run.
 
     Attributes:
-        feature: the feature.
-        what: the name of the operation, and what of it some releases do not run.
-        operation: the operation, while its module lives.
+        feature: the feature that some releases lack.
+        what: the name of the operation, and the part of it that some releases do not run.
+        operation: the operation, which is valid while its module lives.
     """
 
     feature: Feature
@@ -123,7 +123,7 @@ def serialize_for(parsed: ParsedCall, release: Release | None) -> CallModule:
 def _first_artifact(
     call: CallModule, module: Any, needs: Sequence[Need], releases: Sequence[Release]
 ) -> tuple[Release, bytes] | None:
-    """The first release that meets the needs and has a form of every operation, with that form."""
+    """Return the first release that has a form of every operation, and the artifact for it."""
     for release in releases:
         if not unmet_needs(needs, release):
             with contextlib.suppress(RuntimeError, ValueError):
@@ -183,10 +183,10 @@ def explain_failure(module: Any, error: Exception) -> str:
     or has a scope where the operation has no file of its own.
     """
     text = str(error)
-    found = re.search(r"(\S+): error: (.*)failed to legalize operation '([^']+)'", text)
-    if found is None:
+    match = re.search(r"(\S+): error: (.*)failed to legalize operation '([^']+)'", text)
+    if match is None:
         return first_line(error)
-    place, scope, name = found.groups()
+    place, scope, name = match.groups()
     same = re.sub(r"vhlo\.(\w+)_v\d+", r"stablehlo.\1", name)
     alike = [op for op in walk(module) if op.name == same]
     accurate = [op for op in alike if _accuracy(op)]
@@ -207,11 +207,11 @@ def _accuracy(operation: Any) -> str:
 def _too_old(
     call: CallModule, module: Any, needs: Sequence[Need], release: Release, reason: str
 ) -> VersionError:
-    found = _first_artifact(call, module, needs, RELEASES)
+    able = _first_artifact(call, module, needs, RELEASES)
     cure = (
         f"No TensorFlow up to {NEWEST.name} runs it."
-        if found is None
-        else f"The oldest TensorFlow that runs it is {found[0].name}."
+        if able is None
+        else f"The oldest TensorFlow that runs it is {able[0].name}."
     )
     other = "leave the operation out of what is exported"
     if f" with {_ACCURACY} " in reason:

@@ -1,1 +1,10 @@
-"""The XlaCallModule op in a live TensorFlow."""
+"""The XlaCallModule op in a live TensorFlow.
+
+1. `op.Op` takes a call that passes have made for the imported release, and runs it eagerly or adds
+   it to a graph, with the platforms and checks that TensorFlow has in force.
+2. `shape_guard.ShapeGuard` asserts beside it what the module says of its dimension variables, so
+   that wrong sizes are refused by name and not by a message of MLIR.
+3. `tensorflow_errors` has the errors that are TensorFlow's and this project's at once.
+
+Private names of TensorFlow are in `xla_call_module/_tf.py`, as gates.
+"""

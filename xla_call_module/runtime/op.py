@@ -25,9 +25,9 @@ from xla_call_module.errors import ShardingError
 from xla_call_module.flags import VARIABLE
 from xla_call_module.node import OP, SHARDING_OP, encode_node, encode_sharding_node
 from xla_call_module.platforms import platform_hint, platform_to_tensorflow
-from xla_call_module.shape_checks.assertions import open_assertions
-from xla_call_module.shape_checks.shape_guard import ShapeGuard
-from xla_call_module.shape_checks.tensorflow_errors import ForeignPlatformError
+from xla_call_module.runtime.shape_guard import ShapeGuard
+from xla_call_module.runtime.tensorflow_errors import ForeignPlatformError
+from xla_call_module.shape_checks import open_assertions
 
 __all__ = ["Op"]
 

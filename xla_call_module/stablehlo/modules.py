@@ -32,6 +32,7 @@ from xla_call_module.versions import StablehloVersion
 __all__ = [
     "Main",
     "TensorType",
+    "copy_module",
     "custom_call_target",
     "custom_call_targets",
     "find_main",
@@ -153,6 +154,18 @@ def parse_module(artifact: bytes) -> Any:
             f"The module's {len(artifact)} bytes are no StableHLO portable artifact that this "
             f"jaxlib reads: {first_line(error)}. To do: write it again, or take a newer jaxlib."
         ) from error
+
+
+def copy_module(module: Any) -> Any:
+    """Return a copy of a parsed module, in its context."""
+    with module.context, ir.Location.unknown():
+        copy = ir.Module.create()
+        attributes = module.operation.attributes
+        for named in (attributes[index] for index in range(len(attributes))):
+            copy.operation.attributes[named.name] = named.attr
+        for operation in module.body.operations:
+            copy.body.append(operation.operation.clone(ip=False))
+    return copy
 
 
 def serialize_module(module: Any, version: StablehloVersion, *, mixed: bool = False) -> bytes:

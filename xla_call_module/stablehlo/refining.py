@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from xla_call_module._jax import func, ir, refine_module, stablehlo
@@ -53,31 +53,41 @@ def refine(call: CallModule, shapes: Sequence[Sequence[int]]) -> CallModule:
 
 
 def refine_results(
-    call: CallModule, shapes: Sequence[Sequence[int]], *, check_assertions: bool = False
+    call: CallModule,
+    shapes: Sequence[Sequence[int]],
+    module: Any = None,
+    *,
+    check_assertions: bool = False,
 ) -> tuple[TensorType, ...]:
     """Return the types of the results for arguments of given shapes.
 
     Args:
         call: the call whose shapes are symbolic.
         shapes: a shape for each of `call.operands`.
+        module: its parsed module, of no use afterwards; by default it is parsed here.
         check_assertions: whether its shape assertions have to hold.
 
     Raises:
         FormatError, StructureError: as `refine`.
     """
-    with _refined(call, shapes, check_assertions=check_assertions) as module:
-        return read_main(module).results
+    with _refined(call, shapes, module, check_assertions=check_assertions) as refined:
+        return read_main(refined).results
 
 
 def _with_shape(spec: TensorSpec, refined: TensorType) -> TensorSpec:
     return dataclasses.replace(spec, shape=tuple(size or 0 for size in refined.shape))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _refined(
-    call: CallModule, shapes: Sequence[Sequence[int]], *, check_assertions: bool
+    call: CallModule,
+    shapes: Sequence[Sequence[int]],
+    parsed: Any = None,
+    *,
+    check_assertions: bool,
 ) -> Iterator[Any]:
-    with open_module(call.module) as module:
+    opened = open_module(call.module) if parsed is None else contextlib.nullcontext(parsed)
+    with opened as module:
         call_definitions(module)  # the refinement does not enter them
         guard_divisions(module)
         _take_shapes(module, shapes)

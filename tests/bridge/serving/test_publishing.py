@@ -450,7 +450,7 @@ def test_a_damaged_model_is_not_published(saved, tmp_path):
 
 
 def test_parameters_of_several_processes_are_refused(exported, tmp_path, monkeypatch):
-    monkeypatch.setattr(publishing, "is_spread", lambda params: True)
+    monkeypatch.setattr(publishing, "is_multi_process", lambda params: True)
     with pytest.raises(ShardingError, match=r"call bridge\.save in all of them, and publish"):
         publish(exported, tmp_path, params=PARAMS)
 

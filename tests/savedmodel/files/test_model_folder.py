@@ -24,7 +24,7 @@ import bridge
 import bridge.serving
 import savedmodel
 from bridge.diff import diff
-from bridge.retarget import retarget_file
+from bridge.retarget import retarget
 from bridge.serving import warmup
 from bridge.serving.signatures import read_signatures
 from bridge.verifying import tensorflow_process
@@ -103,7 +103,7 @@ def _publish(place, target):
 
 
 def _retarget(place, target):
-    retarget_file(place.path, target, tensorflow="2.19")
+    retarget(place.path, "2.19", to=target)
     _check_model(target)
 
 

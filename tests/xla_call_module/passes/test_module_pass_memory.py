@@ -13,8 +13,7 @@ from xla_call_module.passes.constants import hoist_constants
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.locations import DROP_LOCATIONS
 from xla_call_module.passes.module_pass import run_passes
-from xla_call_module.passes.pipeline import retarget
-from xla_call_module.passes.residuals import split_residuals
+from xla_call_module.passes.pipeline import Target, prepare_chain, retarget
 
 TABLE = np.linspace(0, 1, 9, dtype=np.float32).reshape(3, 3)
 
@@ -31,8 +30,8 @@ PASSES = {
     "hoist_constants": lambda exported: run_passes(from_exported(exported), [hoist_constants(8)]),
     "lower_linalg": lambda exported: run_passes(from_exported(exported), [lower_linalg()]),
     "retarget": lambda exported: retarget(from_exported(exported), "2.16"),
-    "split_residuals": lambda exported: split_residuals(
-        from_exported(exported), from_exported(exported.vjp())
+    "prepare_chain": lambda exported: prepare_chain(
+        [from_exported(exported), from_exported(exported.vjp())], Target(), residuals=True
     ),
     "strip_locations": lambda exported: run_passes(from_exported(exported), [DROP_LOCATIONS]),
 }

@@ -90,6 +90,13 @@ def run(call, arrays):
         return [result.numpy() for result in Op(retarget(call, "2.21")).run(operands)]
 
 
+def split(primal, vjp):
+    """The forward and the backward pass, serialized."""
+    with open_pair(primal, vjp) as pair:
+        passes = split_residuals(*pair)
+        return passes and tuple(one.serialized() for one in passes)
+
+
 def count_operations(call):
     with open_module(call.module) as module:
         return collections.Counter(operation.name for operation in walk(module))
@@ -100,7 +107,7 @@ def count_operations(call):
 def test_the_two_passes_compute_what_the_two_calls_do(name, dims):
     exported = export(FUNCTIONS[name], dims, ("cuda", "cpu"))
     primal, vjp = from_exported(exported), from_exported(exported.vjp())
-    forward, backward = split_residuals(primal, vjp)
+    forward, backward = split(primal, vjp)
     cotangents = [
         np.ones([4 if isinstance(dim, str) else dim for dim in spec.shape], spec.dtype.numpy)
         for spec in vjp.args[2:]
@@ -120,7 +127,7 @@ def test_the_two_passes_compute_what_the_two_calls_do(name, dims):
 def test_joined_again_they_are_the_two_calls(name, dims):
     exported = export(FUNCTIONS[name], dims, ("cuda", "cpu"))
     primal, vjp = from_exported(exported), from_exported(exported.vjp())
-    joined, joined_vjp = _join(*split_residuals(primal, vjp), primal.kept)
+    joined, joined_vjp = _join(*split(primal, vjp), primal.kept)
     assert dataclasses.replace(joined, module=primal.module) == primal
     assert (joined_vjp.args, joined_vjp.results) == (vjp.args, vjp.results)
     assert (
@@ -146,7 +153,7 @@ def test_a_platform_index_of_other_bits_in_the_vjp(wide):
     with enable_x64(wide[1]):
         vjp = from_exported(exported.vjp())
     primal = from_exported(exported)
-    forward, backward = split_residuals(primal, vjp)
+    forward, backward = split(primal, vjp)
     cotangent = np.ones((4, 2), np.float32)
     residuals = run(forward, [W, X])[1:]
     pulled = [
@@ -161,7 +168,7 @@ def test_a_platform_index_of_other_bits_in_the_vjp(wide):
 
 def test_residuals_that_nothing_takes_are_dropped():
     primal = from_exported(export(layers, "b", ("cuda", "cpu")))
-    forward, _ = split_residuals(primal, from_exported(export(layers, "b", ("cuda", "cpu")).vjp()))
+    forward, _ = split(primal, from_exported(export(layers, "b", ("cuda", "cpu")).vjp()))
     alone = run_passes(forward, [drop_residuals(primal.kept)])
     assert dataclasses.replace(alone, module=primal.module) == primal
     np.testing.assert_allclose(run(alone, [W, X])[0], run(primal, [W, X])[0], rtol=1e-6)
@@ -169,15 +176,15 @@ def test_residuals_that_nothing_takes_are_dropped():
 
 def test_passes_of_different_functions_are_not_joined():
     one, other = (export(FUNCTIONS[name], "b") for name in ("layers", "counted"))
-    forward, _ = split_residuals(from_exported(one), from_exported(one.vjp()))
-    _, backward = split_residuals(from_exported(other), from_exported(other.vjp()))
+    forward, _ = split(from_exported(one), from_exported(one.vjp()))
+    _, backward = split(from_exported(other), from_exported(other.vjp()))
     with pytest.raises(StructureError, match="Expected a forward pass and its backward pass"):
         _join(forward, backward, forward.kept)
 
 
 def test_a_joined_call_needs_its_arguments():
     exported = export(layers, "b")
-    passes = split_residuals(from_exported(exported), from_exported(exported.vjp()))
+    passes = split(from_exported(exported), from_exported(exported.vjp()))
     with pytest.raises(StructureError, match=r"cannot become \[0\], and \[1\] are needed"):
         _join(*passes, [0])
 
@@ -185,7 +192,7 @@ def test_a_joined_call_needs_its_arguments():
 def test_nothing_is_computed_twice():
     exported = export(layers, "b")
     primal, vjp = from_exported(exported), from_exported(exported.vjp())
-    forward, backward = split_residuals(primal, vjp)
+    forward, backward = split(primal, vjp)
     ours, theirs = (count_operations(call) for call in (forward, primal))
     for operation in ("dot_general", "tanh", "exponential"):
         assert ours[f"stablehlo.{operation}"] == theirs[f"stablehlo.{operation}"]
@@ -197,7 +204,7 @@ def test_nothing_is_computed_twice():
 
 def test_factors_of_one_value_are_computed_of_it_again():
     exported = export(cubed, "b")
-    forward, backward = split_residuals(from_exported(exported), from_exported(exported.vjp()))
+    forward, backward = split(from_exported(exported), from_exported(exported.vjp()))
     assert forward.residual_results == 1
     assert count_operations(forward)["stablehlo.tanh"] == 1
     assert count_operations(backward)["stablehlo.tanh"] == 0
@@ -205,20 +212,20 @@ def test_factors_of_one_value_are_computed_of_it_again():
 
 def test_what_is_cheap_is_computed_again():
     exported = export(lambda w, x: ((x - x.mean()) * 2 + 1) ** 2 @ w, "4")
-    forward, _ = split_residuals(from_exported(exported), from_exported(exported.vjp()))
+    forward, _ = split(from_exported(exported), from_exported(exported.vjp()))
     assert [spec.shape for spec in forward.results[1:]] == [()]
 
 
 def test_a_linear_function_has_no_residuals():
     exported = export(lambda w, x: x * 2, "b")
-    forward, backward = split_residuals(from_exported(exported), from_exported(exported.vjp()))
+    forward, backward = split(from_exported(exported), from_exported(exported.vjp()))
     assert forward.residual_results == backward.residual_args == 0
 
 
 def test_another_functions_vjp():
     one, other = export(layers, "b"), export(counted, "b")
     with pytest.raises(StructureError, match=r"takes 4 arguments; the VJP of layers takes its 2"):
-        split_residuals(from_exported(one), from_exported(other.vjp()))
+        split(from_exported(one), from_exported(other.vjp()))
 
 
 def test_more_residuals_than_results():

@@ -1,4 +1,4 @@
-"""The pass that leaves of a call nothing but its shape assertions.
+"""The pass that leaves of a call nothing but its shape assertions, and what they say of sizes.
 
 A module asserts of its own what its dimension variables may be. Where sizes make an operation
 impossible, TensorFlow ends with MLIR's message about that operation before it comes to them
@@ -19,16 +19,15 @@ from xla_call_module.checks import SHAPE_ASSERTIONS
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import InteropError
-from xla_call_module.shape_checks.shape_assertions import Number, Operation, ShapeCheck, Size, Step
+from xla_call_module.passes.module_pass import ModulePass, ParsedCall, open_call
+from xla_call_module.shape_checks import Number, Operation, ShapeCheck, Size, Step
 from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.inlining import inline_calls
 from xla_call_module.stablehlo.modules import (
+    copy_module,
     find_main,
     has_platform_index,
     is_shape_assertion,
-    open_module,
-    read_main,
-    serialize_module,
     splat,
     walk,
 )
@@ -36,7 +35,7 @@ from xla_call_module.stablehlo.refining import refine_results
 from xla_call_module.stablehlo.rewriting import new_function, rewire, run_passes
 from xla_call_module.versions import LAST_WITHOUT_SHARDY
 
-__all__ = ["to_shape_check"]
+__all__ = ["KEEP_ASSERTIONS", "read_shape_check", "to_shape_check", "with_names", "with_note"]
 
 _NO_NAMES: Mapping[int, str] = MappingProxyType({})
 _MAX_SYMBOLS = 3
@@ -66,18 +65,16 @@ _DTYPES: Mapping[str, DType] = {
 }
 
 
-def to_shape_check(
-    call: CallModule, names: Mapping[int, str] = _NO_NAMES, *, note: str = ""
-) -> ShapeCheck | None:
-    """The assertions of a call; None where its own module says as much.
+def to_shape_check(call: CallModule, names: Mapping[int, str] = _NO_NAMES) -> ShapeCheck | None:
+    """Return the assertions of a call; None where its own module says as much.
 
     So it is where it asserts nothing, something else than sizes, or only that no variable is zero,
     and can be computed where one is.
 
     Args:
         call: any call.
-        names: what arguments are called where the call is made, which the messages say then.
-        note: what they say besides.
+        names: the names that arguments have where the call is made, by their index, for the
+            messages.
 
     Raises:
         FormatError, StructureError: its module is damaged.
@@ -85,36 +82,75 @@ def to_shape_check(
     Example:
         >>> import jax
         >>> from xla_call_module import from_exported
-        >>> from xla_call_module.shape_checks.asserting import to_shape_check
+        >>> from xla_call_module.passes.asserting import to_shape_check
         >>> spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, b"), "float32")
         >>> check = to_shape_check(from_exported(jax.export.export(jax.jit(jax.numpy.sin))(spec)))
         >>> [step.op for step in check.steps[2:]], check.call.results
         (['Equal'], ())
     """
-    if not call.symbols or SHAPE_ASSERTIONS in call.disabled_checks:
+    if not _may_assert(call):
         return None
-    with open_module(call.module) as module:
-        operations = _asserting(find_main(module))
-        used = _arguments_of(operations)
-        if operations is None or used is None:
-            return None
-        offset = int(read_main(module).has_platform_index)
-        kept = tuple(call.kept[number - offset] for number in used)
-        _leave_only(module, operations, [*range(offset), *used])
-        _add_names(find_main(module), {call.args[i].path: name for i, name in names.items()}, note)
-        artifact = serialize_module(module, call.stablehlo_version)
-        if _takes_zeros(call):
-            _drop_positivity(module)
-        steps = _read_steps(find_main(module), offset)
-        if not steps:
-            return None
-    asserting = dataclasses.replace(
-        call,
-        module=artifact,
+    with open_call(call) as parsed:
+        return read_shape_check(parsed, names)
+
+
+def read_shape_check(parsed: ParsedCall, names: Mapping[int, str] = _NO_NAMES) -> ShapeCheck | None:
+    """Return what `to_shape_check` does, of a parsed call, whose module is of no use afterwards."""
+    call = parsed.call
+    if not _may_assert(call) or (used := _arguments_of(_asserting(parsed.module))) is None:
+        return None
+    offset = int(call.has_platform_index)
+    takes_zeros = _takes_zeros(parsed)
+    alone = KEEP_ASSERTIONS.rewrite(parsed)
+    needed = copy_module(alone.module)
+    if takes_zeros:
+        _drop_positivity(needed)
+    if not (steps := _read_steps(find_main(needed), offset)):
+        return None
+    if names:
+        _add_to_messages(alone.module, _by_name(call, names))
+    asserting = dataclasses.replace(alone.serialized(), changes=())
+    return ShapeCheck(asserting, tuple(call.kept[number - offset] for number in used), steps)
+
+
+def with_note(check: ShapeCheck, note: str) -> ShapeCheck:
+    """Return the assertions with something more at the end of their messages."""
+    with open_call(check.call) as parsed:
+        _add_to_messages(parsed.module, note)
+        return dataclasses.replace(check, call=parsed.rewritten().serialized())
+
+
+def with_names(check: ShapeCheck, call: CallModule, names: Mapping[int, str]) -> ShapeCheck:
+    """Return the assertions of a call with names of its arguments, by index, in their messages."""
+    return with_note(check, _by_name(call, names)) if names else check
+
+
+def _by_name(call: CallModule, names: Mapping[int, str]) -> str:
+    pairs = [f"{call.args[index].path} is {name}" for index, name in names.items()]
+    return f"By name: {', '.join(pairs)}."
+
+
+def _may_assert(call: CallModule) -> bool:
+    return bool(call.symbols) and SHAPE_ASSERTIONS not in call.disabled_checks
+
+
+def _violation(parsed: ParsedCall) -> str:
+    results = parsed.call.results
+    return f"it returns {results[0].path}" if results else ""
+
+
+def _keep_assertions(parsed: ParsedCall) -> ParsedCall:
+    call, module = parsed.call, parsed.module
+    operations = _asserting(module)
+    used = _arguments_of(operations) or ()
+    offset = int(call.has_platform_index)
+    _leave_only(module, operations, [*range(offset), *used])
+    args = [call.args[call.kept[number - offset]] for number in used]
+    return parsed.rewritten(
         version=min(call.version, LAST_WITHOUT_SHARDY),
-        args=tuple(dataclasses.replace(call.args[index], sharding=None) for index in kept),
+        args=tuple(dataclasses.replace(spec, sharding=None) for spec in args),
         results=(),
-        kept=tuple(range(len(kept))),
+        kept=tuple(range(len(args))),
         uses_shardy=False,
         nr_devices=1,
         function_list=(),
@@ -123,13 +159,21 @@ def to_shape_check(
         residual_results=0,
         residual_args=0,
         hoisted=(),
-        changes=(),
     )
-    return ShapeCheck(asserting, kept, steps)
+
+
+# For a call whose assertions are about sizes alone.
+KEEP_ASSERTIONS = ModulePass(
+    name="assertions",
+    ensures="the module asserts sizes of its arguments, and computes nothing",
+    violation=_violation,
+    rewrite=_keep_assertions,
+    may_apply=_may_assert,
+)
 
 
 def _divides_by_sizes(module: Any) -> bool:
-    """Whether the module divides integers by something that a size of zero may make zero.
+    """Return whether the module divides integers by what a size of zero may make zero.
 
     StableHLO's folding of constants divides without looking, and the process ends with it
     (stablehlo/transforms/optimization/StablehloAggressiveFolder.cpp).
@@ -157,37 +201,37 @@ def _is_constant(value: Any) -> bool:
     return bool(made.name == "stablehlo.constant")
 
 
-def _takes_zeros(call: CallModule) -> bool:
-    """Whether what the module computes allows zero for each of its variables.
+def _takes_zeros(parsed: ParsedCall) -> bool:
+    """Return whether what the module computes allows zero for each of its variables.
 
     Then TensorFlow comes to the assertions of the module itself.
     """
+    call, module = parsed.call, parsed.module
     if len(call.symbols) > _MAX_SYMBOLS or len(call.module) > _MAX_BYTES:
         return False  # it takes longer to find out than it is worth
-    with open_module(call.module) as module:
-        if _divides_by_sizes(module):
-            inline_calls(module)  # jnp.floor_divide is a function, and takes the divisor
-            if _divides_by_sizes(module):
-                return False
+    if _divides_by_sizes(module):
+        inlined = copy_module(module)
+        inline_calls(inlined)  # jnp.floor_divide is a function, and takes the divisor
+        if _divides_by_sizes(inlined):
+            return False
     for zero in call.symbols:
         values = {name: int(name != zero) * _TYPICAL for name in call.symbols}
         shapes = [evaluate_shape(spec.shape or (), values) for spec in call.operands]
         try:
-            refine_results(call, [tuple(size or 0 for size in shape) for shape in shapes])
+            sizes = [tuple(size or 0 for size in shape) for shape in shapes]
+            refine_results(call, sizes, copy_module(module))
         except InteropError:
             return False
     return True
 
 
-def _add_names(main: Any, names: Mapping[str, str], note: str) -> None:
-    """Say in each message of an assertion what its arguments, `args[1]`, are called elsewhere."""
-    said = ", ".join(f"{path} is {name}" for path, name in names.items())
-    for operation in (op.operation for op in main.regions[0].blocks[0].operations):
-        if said and is_shape_assertion(operation):
-            message = ir.StringAttr(operation.attributes["error_message"]).value
-            with operation.context:
-                text = f"{message.rstrip()} By name: {said}.{note and f' {note}'}"
-                operation.attributes["error_message"] = ir.StringAttr.get(text)
+def _add_to_messages(module: Any, text: str) -> None:
+    """Say something more in each message of an assertion."""
+    for operation in filter(is_shape_assertion, walk(module)):
+        message = ir.StringAttr(operation.attributes["error_message"]).value
+        with operation.context:
+            longer = ir.StringAttr.get(f"{message.rstrip()} {text}")
+            operation.attributes["error_message"] = longer
 
 
 def _drop_positivity(module: Any) -> None:
@@ -209,9 +253,9 @@ def _compares_with_one(operation: Any) -> bool:
     )
 
 
-def _asserting(main: Any) -> list[Any] | None:
-    """The assertions in a function with all that they depend on, in order; None for none."""
-    operations = [op.operation for op in main.regions[0].blocks[0].operations]
+def _asserting(module: Any) -> list[Any]:
+    """Return the assertions in `main` with all that they depend on, in order."""
+    operations = [op.operation for op in find_main(module).regions[0].blocks[0].operations]
     needed: list[Any] = []
     wanted: set[Any] = set()
     for operation in reversed(operations):
@@ -219,20 +263,23 @@ def _asserting(main: Any) -> list[Any] | None:
         if is_wanted or is_shape_assertion(operation):
             needed.append(operation)
             wanted.update(operation.operands)
-    return needed[::-1] or None
+    return needed[::-1]
 
 
-def _arguments_of(operations: Sequence[Any] | None) -> list[int] | None:
-    """The numbers of the arguments of `main` whose sizes are taken; None where values are, too."""
+def _arguments_of(operations: Sequence[Any]) -> list[int] | None:
+    """Return the numbers of the arguments of `main` whose sizes are taken.
+
+    None where their values are taken, too, or where there is no operation.
+    """
     numbers = set()
-    for operation in operations or ():
+    for operation in operations:
         for operand in operation.operands:
             if not _is_argument(operand):
                 continue
             if operation.name != "stablehlo.get_dimension_size":
                 return None
             numbers.add(_number_of(operand))
-    return sorted(numbers)
+    return sorted(numbers) if operations else None
 
 
 def _is_argument(value: Any) -> bool:

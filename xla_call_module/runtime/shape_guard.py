@@ -15,9 +15,9 @@ import tensorflow as tf
 from xla_call_module.call import CallModule
 from xla_call_module.dimensions import linear_form
 from xla_call_module.errors import StructureError
-from xla_call_module.shape_checks.asserting import to_shape_check
-from xla_call_module.shape_checks.shape_assertions import Number, Operation, ShapeCheck, Size, Step
-from xla_call_module.shape_checks.tensorflow_errors import ShapeMismatchError
+from xla_call_module.passes.asserting import to_shape_check
+from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
+from xla_call_module.shape_checks import Number, Operation, ShapeCheck, Size, Step
 from xla_call_module.stablehlo.refining import refine_results
 
 __all__ = ["ShapeGuard"]

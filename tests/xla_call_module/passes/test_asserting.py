@@ -16,11 +16,11 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.passes.asserting import to_shape_check
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.pipeline import retarget
 from xla_call_module.passes.platform_selection import select_platforms
-from xla_call_module.shape_checks.asserting import to_shape_check
-from xla_call_module.shape_checks.shape_assertions import Number, Size
+from xla_call_module.shape_checks import Number, Size
 from xla_call_module.stablehlo.modules import open_module
 from xla_call_module.stablehlo.refining import refine_results
 

@@ -9,7 +9,7 @@ from jax import export
 
 from xla_call_module.dimensions import linear_form
 from xla_call_module.exported import from_exported
-from xla_call_module.shape_checks.assertions import SizeAssertion, open_assertions
+from xla_call_module.shape_checks import SizeAssertion, open_assertions
 
 
 def _call(*shapes):

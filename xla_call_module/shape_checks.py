@@ -1,0 +1,116 @@
+"""The sizes that a call asserts of its operands, as values apart from the call.
+
+A `ShapeCheck` has the assertions of a module about its dimension variables. A `SizeAssertion` is
+about a size that the module has fixed, and that is known only when a graph runs: where it differs,
+TensorFlow's message is one of MLIR's verifier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xla_call_module.call import CallModule
+from xla_call_module.dtypes import DType
+
+__all__ = [
+    "Number",
+    "Operation",
+    "ShapeCheck",
+    "Size",
+    "SizeAssertion",
+    "Step",
+    "open_assertions",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size of one of the check's operands, an int32."""
+
+    operand: int
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A constant."""
+
+    value: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A TensorFlow operation on scalars.
+
+    Attributes:
+        op: its name, such as `AddV2`.
+        inputs: the indices of the steps whose scalars it takes.
+        taken: the dtype of the last of its inputs.
+        dtype: the dtype of its result.
+    """
+
+    op: str
+    inputs: tuple[int, ...]
+    taken: DType
+    dtype: DType
+
+
+Step = Size | Number | Operation
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeCheck:
+    """The assertions of a call about its dimension variables.
+
+    Attributes:
+        call: a call that asserts, and returns nothing. Its operands are those of the whole call
+            that have unknown sizes.
+        kept: for each of its operands the index among the arguments of the whole call.
+        steps: scalars, each made of those before it; the last one is true where all assertions
+            hold.
+    """
+
+    call: CallModule
+    kept: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeAssertion:
+    """A size, or the rank, that an operand has to have.
+
+    Attributes:
+        operand: the index into `call.operands`.
+        axis: the dimension; None for the rank.
+        size: the size, or the rank, that is expected.
+    """
+
+    operand: int
+    axis: int | None
+    size: int
+
+
+def open_assertions(
+    call: CallModule, sizes: Sequence[Sequence[int | None] | None]
+) -> list[SizeAssertion]:
+    """Return the fixed sizes to assert of operands whose own sizes are unknown.
+
+    Args:
+        call: what will be called.
+        sizes: the known shape of each of `call.operands`, which `bind_symbols` has found to fit;
+            None where unknown, or unknown in all.
+    """
+    assertions: list[SizeAssertion] = []
+    for operand, (spec, arrived) in enumerate(zip(call.operands, sizes, strict=True)):
+        shape = spec.shape or ()
+        if arrived is None and spec.shape is not None:
+            assertions.append(SizeAssertion(operand, None, len(shape)))
+        known = arrived or ()
+        assertions += [
+            SizeAssertion(operand, axis, dim)
+            for axis, (dim, size) in enumerate(zip(shape, known, strict=False))
+            if isinstance(dim, int) and size is None
+        ]
+    return assertions
