@@ -196,7 +196,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
             self._path = model_path
 
     def share_model_across_processes(self) -> bool:
-        """Whether the processes of a machine share what is loaded."""
+        """Return whether the processes of a machine share what is loaded."""
         return self._is_shared
 
     def model_copies(self) -> int:

@@ -67,7 +67,7 @@ class DiffReport:
 
     @property
     def equal(self) -> bool:
-        """Whether the files are equal."""
+        """Return whether the files are equal."""
         return not self.differences and not self.weights
 
     def to_json(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Manifest:
     request: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object with the fields."""
+        """Return a JSON object with the fields."""
         return asdict(self)
 
 
@@ -194,7 +194,7 @@ def _difference(folder: ModelFolder, name: str, expected: HashedFile) -> str:
 
 
 def _paths(folder: ModelFolder) -> set[str]:
-    """All files below a folder but for the manifest; links to folders are not followed."""
+    """Return all files below a folder but for the manifest; links to folders are not followed."""
     return {
         name
         for name, status in folder.walk()

@@ -52,9 +52,9 @@ class VariablePart:
     """A part of a variable that is sharded over devices, as it is to be written.
 
     Attributes:
-        extent: its start and stop in each dimension.
+        extent: the start and stop of the part in each dimension.
         chunks: as `Variable.chunks`, for the part; None where another process has it.
-        holder: the process that writes it.
+        holder: the number of the process that writes the part.
     """
 
     extent: tuple[tuple[int, int], ...]
@@ -67,14 +67,14 @@ class Variable:
     """One variable.
 
     Attributes:
-        name: its pytree path with slashes, such as `layers/0/w`; unique in the file.
+        name: the pytree path with slashes, such as `layers/0/w`; unique in the file.
         dtype: the element type.
         shape: the shape.
-        trainable: whether TensorFlow counts it among the trainable ones.
+        trainable: whether TensorFlow counts the variable among the trainable ones.
         constant: whether it is a constant of the computation, and no parameter of the model.
-        key: its path in the object graph of the file that it was read from, such as `params/w`.
-        chunks: a function that yields its bytes in C order, in contiguous buffers of any size.
-        source: a function that gives its bytes, read-only and shared by all who hold them; None
+        key: the path in the object graph of the file that it was read from, such as `params/w`.
+        chunks: a function that yields the bytes in C order, in contiguous buffers of any size.
+        source: a function that gives the bytes, read-only and shared by all who hold them; None
             for a variable that was not read from a file.
         shards: of a value that is sharded over devices the parts, which make up the whole; it is
             written in slices. Empty for any other.
@@ -99,17 +99,17 @@ class Variable:
 
     @property
     def size(self) -> int:
-        """Bytes of its value."""
+        """The number of bytes of the value."""
         count = 1
         for dim in self.shape:
             count *= dim
         return count * self.dtype.itemsize
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
-        """The value.
+        """Return the value.
 
         Raises:
-            StructureError: it has none.
+            StructureError: the variable has no value.
             FormatError: the file that it is read from is damaged.
         """
         if self.chunks is None:
@@ -125,7 +125,7 @@ class Variable:
         return value.view(self.dtype.numpy).reshape(self.shape)
 
     def shared(self) -> np.ndarray[Any, Any]:
-        """The value, read-only; as long as somebody holds it, all who ask have the same memory.
+        """Return the value, read-only; while somebody holds it, all who ask have the same memory.
 
         A tensor that the file has in slices is put together, and a value that comes from no file is
         copied.
@@ -149,7 +149,7 @@ class Variable:
         return self.source().view(self.dtype.numpy).reshape(self.shape)
 
     def part(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        """A part of the value, read-only and in memory of its own.
+        """Return a part of the value, read-only and in memory of its own.
 
         Only the pieces of the file that the part needs are read, and checked when they are first
         needed. Where another program stored the tensor as a whole, there is one checksum, and the
@@ -217,7 +217,7 @@ class BatchBuckets:
             )
 
     def lead(self, spec: TensorSpec) -> bool:
-        """Whether the rows of an argument or result are those of the batch."""
+        """Return whether the rows of an argument or result are those of the batch."""
         return bool(spec.shape) and spec.shape is not None and spec.shape[0] == self.symbol
 
 
@@ -391,7 +391,7 @@ class Signature:
 
     @property
     def is_one_function(self) -> bool:
-        """Whether the signature is one function of its inputs and of variables, and no more."""
+        """Return whether the signature is one function of its inputs and of variables alone."""
         return (
             not self.other_functions
             and all(isinstance(value, Input | Parameter) for value in self.function.operands)

@@ -189,7 +189,7 @@ def _encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
 
 
 def _can_be_written(signature: Signature) -> bool:
-    """Whether a signature is one function, whose gradients describe themselves."""
+    """Return whether a signature is one function, whose gradients describe themselves."""
     return signature.is_one_function and signature.function.gradient is None
 
 
@@ -212,7 +212,7 @@ def _layout_of(model: SavedModel, objects: ObjectGraph, num_shards: int | None) 
 
 
 def _slice_of(part: VariablePart, shape: Sequence[int]) -> BundleSlice:
-    """The part as TensorFlow says it, which has no numbers for all of a dimension."""
+    """Return the part as TensorFlow says it, which has no numbers for all of a dimension."""
     pairs = zip(part.extent, shape, strict=True)
     extent = tuple(
         (0, None) if (start, stop) == (0, size) else (start, stop - start)
@@ -238,7 +238,7 @@ class Group(Protocol):
         """The number of processes."""
 
     def begin(self, folder: str, agreed: Mapping[str, str]) -> str:
-        """The folder that process 0 gives, when all have come and have agreed."""
+        """Return the folder that process 0 gives, when all have come and have agreed."""
 
     def report(self, written: int) -> int:
         """Tell how many bytes are written here; how many are in all, as far as is known.

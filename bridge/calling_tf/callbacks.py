@@ -72,7 +72,7 @@ class Callback:
 
 
 def runs_now(arguments: Sequence[Any]) -> bool:
-    """Whether arguments are values, and not tracers."""
+    """Return whether arguments are values, and not tracers."""
     return not is_staging() and not any(isinstance(x, jax.core.Tracer) for x in arguments)
 
 

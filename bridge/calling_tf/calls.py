@@ -260,12 +260,12 @@ class CalledFunction:
 
     @property
     def _takes_variables(self) -> bool:
-        """Whether JAX hands over the values; else TensorFlow itself reads its variables."""
+        """Return whether JAX hands over the values; else TensorFlow itself reads its variables."""
         return self._is_compiled or (self._options.graph and self._mode != "live")
 
     @property
     def _is_compiled(self) -> bool:
-        """Whether JAX's program has the function as StableHLO."""
+        """Return whether JAX's program has the function as StableHLO."""
         return self._options.compiled and not self._options.graph
 
 

@@ -238,7 +238,7 @@ class CompiledFunction:
         return self._pullback_of(active)(*self._join(inputs, given))
 
     def _is_linear_in(self, active: tuple[int, ...]) -> bool:
-        """Whether the gradient depends on none of these inputs."""
+        """Return whether the gradient depends on none of these inputs."""
         pullback = self._pullback_of(active)
         exported, captures = pullback._compiled
         given, count = len(pullback._traced.arguments), len(self._traced.arguments)
@@ -423,7 +423,7 @@ class CompiledFunction:
 
     @property
     def _compiles(self) -> bool:
-        """Whether XLA has all of its operations."""
+        """Return whether XLA has all of its operations."""
         try:
             return self._compiled is not None
         except InteropError:
@@ -446,7 +446,7 @@ class _Derivation:
 
     @property
     def has_custom_gradients_below(self) -> bool:
-        """Whether the function, or one that it is a derivative of, has a custom gradient."""
+        """Return whether the function, or one that it is a derivative of, has a custom gradient."""
         above = self.parent._derivation
         return has_custom_gradients(self.parent._traced.concrete) or (
             above is not None and above.has_custom_gradients_below

@@ -47,7 +47,7 @@ _Lost = Mapping[int, frozenset[str]]
 
 
 def is_differentiable(dtype: str) -> bool:
-    """Whether TensorFlow has gradients for a dtype.
+    """Return whether TensorFlow has gradients for a dtype.
 
     Raises:
         DtypeError: JAX does not have it.

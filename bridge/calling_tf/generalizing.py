@@ -446,7 +446,7 @@ def _is_same_along(array: Any, axis: int) -> bool:
 
 
 def _is_same(array: Any, other: Any) -> bool:
-    """Whether all bits are; NaN is the same as itself, and the zeros are two."""
+    """Return whether all bits are; NaN is the same as itself, and the zeros are two."""
     return bool(array.dtype == other.dtype and array.tobytes() == other.tobytes())
 
 

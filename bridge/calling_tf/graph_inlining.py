@@ -23,7 +23,7 @@ _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 
 def has_loops(concrete: Any) -> bool:
-    """Whether there are loops, and what they do can be put into another graph."""
+    """Return whether there are loops, and what they do can be put into another graph."""
     return function_inliner() is not None and bool(operations_of(concrete) & _LOOPS)
 
 

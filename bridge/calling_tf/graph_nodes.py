@@ -37,7 +37,7 @@ def operations_of(concrete: Any) -> frozenset[str]:
 
 
 def has_custom_gradients(concrete: Any) -> bool:
-    """Whether some operation has a gradient of its own, as tf.custom_gradient gives it."""
+    """Return whether some operation has a gradient of its own, as tf.custom_gradient gives it."""
     return any("_gradient_op_type" in node.attr for node in nodes_of(concrete))
 
 
@@ -86,7 +86,7 @@ def stateful_operations(concrete: Any) -> tuple[str, ...]:
 
 
 def is_stateful(concrete: Any) -> bool:
-    """Whether it matters how often, and in which order, a function runs."""
+    """Return whether it matters how often, and in which order, a function runs."""
     return bool(stateful_operations(concrete)) or any(
         _OUTPUT.fullmatch(name) for name in operations_of(concrete)
     )

@@ -194,7 +194,7 @@ def _texts(spec: jax.ShapeDtypeStruct) -> tuple[int | str, ...]:
 
 
 def is_static(spec: jax.ShapeDtypeStruct) -> bool:
-    """Whether no dimension is symbolic."""
+    """Return whether no dimension is symbolic."""
     return all(isinstance(dim, int) for dim in spec.shape)
 
 

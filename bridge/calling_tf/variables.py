@@ -56,7 +56,7 @@ def to_tensor(value: Any) -> tf.Tensor:
 
 
 def _is_shareable(value: Any) -> bool:
-    """Whether TensorFlow can take the memory of a value: one array on the CPU."""
+    """Return whether TensorFlow can take the memory of a value: one array on the CPU."""
     return (
         isinstance(value, jax.Array)
         and value.dtype.name not in _NOT_SHARED
@@ -65,7 +65,7 @@ def _is_shareable(value: Any) -> bool:
 
 
 def is_split(captured: Any) -> bool:
-    """Whether JAX, as it is set, has the value as pairs of 32 bits only."""
+    """Return whether JAX, as it is set, has the value as pairs of 32 bits only."""
     dtype = dtype_from_name(captured.dtype.name, where="a captured value").numpy
     return is_narrowed(dtype)
 
@@ -127,7 +127,7 @@ def _physical(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def is_trainable(variable: tf.Variable) -> bool:
-    """Whether JAX, as it is set, can differentiate with respect to a variable."""
+    """Return whether JAX, as it is set, can differentiate with respect to a variable."""
     dtype = dtype_from_name(variable.dtype.name, where=variable.name)
     return dtype.differentiable and not is_split(variable)
 

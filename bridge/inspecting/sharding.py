@@ -62,7 +62,7 @@ class ArraySharding:
 
     @property
     def is_split(self) -> bool:
-        """Whether the array is an even split into several parts."""
+        """Return whether the array is an even split into several parts."""
         return bool(self.tiles) and max(self.parts, default=1) > 1
 
     @property

@@ -111,7 +111,7 @@ def _variables_of(
 
 
 def _describes_itself(signature: Signature, model: SavedModel) -> bool:
-    """Whether the signature is one call with its own `Exported`, and nothing around it."""
+    """Return whether the signature is one call with its own `Exported`, and nothing around it."""
     call = signature.function.call
     if not signature.is_one_function or not call.exported:
         return False
@@ -127,12 +127,12 @@ def _describes_itself(signature: Signature, model: SavedModel) -> bool:
 
 
 def _is_recorded(signature: Signature, model: SavedModel) -> bool:
-    """Whether the file is as it was written: what TensorFlow saves again has no such record."""
+    """Return whether the file is as written: what TensorFlow saves again has no such record."""
     return signature.key in model.metadata.get("signatures", {})
 
 
 def _names_fit(signature: Signature) -> bool:
-    """Whether no input or output has the name that another one had when the file was written.
+    """Return whether no input or output has the name that another one had in the file as written.
 
     A function around the call may have swapped them.
     """

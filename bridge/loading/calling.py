@@ -186,7 +186,7 @@ def _with_bool(aval: Any) -> Any:
 
 
 def _is_differentiable(exported: export.Exported) -> bool:
-    """Whether some argument and some result have a tangent."""
+    """Return whether some argument and some result have a tangent."""
     return all(
         any(not is_float0(aval.to_tangent_aval()) for aval in avals)
         for avals in (exported.in_avals, exported.out_avals)
@@ -194,7 +194,7 @@ def _is_differentiable(exported: export.Exported) -> bool:
 
 
 def is_float0(aval: Any) -> bool:
-    """Whether it is the aval of a tangent of what has none."""
+    """Return whether it is the aval of a tangent of what has none."""
     return bool(aval.dtype == jax.dtypes.float0)
 
 

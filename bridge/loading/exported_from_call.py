@@ -450,7 +450,7 @@ def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Expo
 
 
 def is_real(value: Any) -> bool:
-    """Whether JAX differentiates with respect to values of this dtype."""
+    """Return whether JAX differentiates with respect to values of this dtype."""
     return bool(jnp.issubdtype(value.dtype, jnp.inexact))
 
 

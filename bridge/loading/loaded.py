@@ -372,7 +372,7 @@ class _Values:
 
 
 def _is_any_deleted(leaves: Sequence[Any]) -> bool:
-    """Whether a caller has donated one of the arrays, which the model shares with its callers."""
+    """Return whether a caller has donated an array, which the model shares with its callers."""
     return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves)
 
 

@@ -34,12 +34,12 @@ class ExampleFeature:
 
     @property
     def is_float(self) -> bool:
-        """Whether the feature has float32."""
+        """Return whether the feature has float32."""
         return self.enum == _FLOAT
 
     @property
     def is_number(self) -> bool:
-        """Whether numbers can be made up for it."""
+        """Return whether numbers can be made up for it."""
         return self.enum in (_FLOAT, _INT64)
 
 

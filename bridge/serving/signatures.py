@@ -66,7 +66,7 @@ class ServedTensor:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether there is no dimension 0."""
+        """Return whether there is no dimension 0."""
         return self.shape == ()
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class ServedSignature:
 
     @property
     def has_free_batch(self) -> bool:
-        """Whether dimension 0 of some input has no fixed size."""
+        """Return whether dimension 0 of some input has no fixed size."""
         return any(not t.is_scalar and not isinstance(t.leading, int) for t in self.inputs)
 
     @property

@@ -9,6 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from xla_call_module.dimensions import aval_text
+
 __all__ = [
     "Tolerance",
     "describe_difference",
@@ -72,16 +74,11 @@ def describe_difference(
         tolerance: the allowed difference; integers and booleans must be equal.
         scale: the largest number that the arrays were computed with.
     """
-    if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
-        return f"is {_aval(actual)}; JAX has {_aval(expected)}."
+    if text := _other_aval(actual, expected):
+        return text
     if jnp.issubdtype(expected.dtype, jnp.inexact):
         rtol, atol = tolerance.of(expected, scale)
-        wide, wanted = _wide(actual), _wide(expected)
-        with np.errstate(invalid="ignore", over="ignore"):
-            error = np.abs(wide - wanted)
-        # Not a number, or an infinity, on one side only is the worst there is.
-        error = np.where(np.isnan(error), np.inf, error)
-        error = np.where((wide == wanted) | (np.isnan(wide) & np.isnan(wanted)), 0, error)
+        error, wanted = _errors(actual, expected), _wide(expected)
         magnitude = np.where(np.isfinite(wanted), np.abs(wanted), 0)
         excess = error - (atol + rtol * magnitude)
     else:
@@ -99,7 +96,8 @@ def describe_difference(
             f" They differ by {error[worst]:.3g}, and {allowed:.3g} is allowed "
             f"(rtol={rtol:.3g}, atol={atol:.3g})."
         )
-    return f"{text} {int(wrong.sum())} of {wrong.size} elements of {_aval(expected)} differ."
+    aval = aval_text(expected.dtype, expected.shape)
+    return f"{text} {int(wrong.sum())} of {wrong.size} elements of {aval} differ."
 
 
 def describe_overflow(actual: Any, expected: Any) -> str | None:
@@ -107,8 +105,8 @@ def describe_overflow(actual: Any, expected: Any) -> str | None:
 
     Sums of numbers near the largest of the dtype depend on their order in everything else.
     """
-    if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
-        return f"is {_aval(actual)}; JAX has {_aval(expected)}."
+    if text := _other_aval(actual, expected):
+        return text
     wrong = np.isfinite(_wide(actual)) != np.isfinite(_wide(expected))
     if not wrong.any():
         return None
@@ -125,13 +123,19 @@ def greatest_error(actual: Any, expected: Any) -> float:
     The arrays have the same shape. Where only one element is NaN, or they are different infinities,
     the result is infinite; where all expected numbers are zero, it is absolute.
     """
+    wanted = _wide(expected)
+    finite = np.abs(wanted[np.isfinite(wanted)])
+    error = _errors(actual, expected)
+    return float(error.max(initial=0)) / (float(finite.max(initial=0)) or 1.0)
+
+
+def _errors(actual: Any, expected: Any) -> Any:
+    """Return the difference of each element, infinite where only one of the two is a number."""
     wide, wanted = _wide(actual), _wide(expected)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(wide - wanted)
-    error = np.where((wide == wanted) | (np.isnan(wide) & np.isnan(wanted)), 0, error)
     error = np.where(np.isnan(error), np.inf, error)
-    finite = np.abs(wanted[np.isfinite(wanted)])
-    return float(error.max(initial=0)) / (float(finite.max(initial=0)) or 1.0)
+    return np.where((wide == wanted) | (np.isnan(wide) & np.isnan(wanted)), 0, error)
 
 
 def is_finite(array: Any) -> bool:
@@ -150,5 +154,7 @@ def _wide(array: Any) -> Any:
     return np.array(array, wide, ndmin=0)
 
 
-def _aval(array: Any) -> str:
-    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+def _other_aval(actual: Any, expected: Any) -> str | None:
+    """Return the text about another dtype or shape; None where they are the same."""
+    avals = [aval_text(array.dtype, array.shape) for array in (actual, expected)]
+    return None if avals[0] == avals[1] else f"is {avals[0]}; JAX has {avals[1]}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -70,28 +70,16 @@ class VerifyReport:
 
     @property
     def passed(self) -> bool:
-        """Whether TensorFlow's results are those of JAX."""
+        """Return whether TensorFlow's results are those of JAX."""
         return not self.failure and not any(row.problem for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with the fields; an infinite error is null."""
-        return {
-            "path": self.path,
-            "tensorflow": self.tensorflow,
-            "passed": self.passed,
-            "failure": self.failure,
-            "rows": [
-                {
-                    "signature": row.signature,
-                    "inputs": row.inputs,
-                    "order": row.order,
-                    "error": row.error if math.isfinite(row.error) else None,
-                    "problem": row.problem,
-                    "known": row.known,
-                }
-                for row in self.rows
-            ],
-        }
+        rows = [
+            asdict(row) | {"error": row.error if math.isfinite(row.error) else None}
+            for row in self.rows
+        ]
+        return asdict(self) | {"passed": self.passed, "rows": rows}
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""Where the tensors of a function come from, through what TensorFlow puts around calls.
+"""The origins of the tensors of a function, through what TensorFlow puts around calls.
 
 Saving, loading and saving again wraps a call in more and more functions and identities. Only these
 are followed; nothing is run.
@@ -220,7 +220,7 @@ class _Tracer:
         return _Frame(function, dict(zip(names, arguments, strict=True)), self._nodes[name])
 
     def _origin(self, frame: _Frame, reference: str) -> Origin:
-        """Where a tensor comes from; what it depends on is followed first, in chains of any length.
+        """Return the origin of a tensor; what it depends on comes first, in chains of any length.
 
         Only functions that call each other take Python's stack.
         """
@@ -241,7 +241,7 @@ class _Tracer:
         return frame.known[reference]
 
     def _needed(self, frame: _Frame, reference: str) -> Sequence[str]:
-        """The tensors of the same function that `_find_origin` asks for."""
+        """Return the tensors of the same function that `_find_origin` asks for."""
         name = reference.partition(":")[0]
         if name in frame.arguments or name in frame.calls or name in frame.results:
             return []
@@ -261,7 +261,7 @@ class _Tracer:
         return self._node_origin(frame, *self._node(frame, reference))
 
     def _node(self, frame: _Frame, reference: str) -> tuple[Proto, int]:
-        """The node that computes a tensor, and the position among its results."""
+        """Return the node that computes a tensor, and the position among its results."""
         name, _, rest = reference.partition(":")
         if name not in frame.nodes:
             raise FormatError(
@@ -308,7 +308,7 @@ class _Tracer:
         return self._constants[key]
 
     def _call(self, frame: _Frame, node: Proto, data: Sequence[str]) -> CallNode:
-        """The call of a node; the same object for each of its results."""
+        """Return the call of a node; the same object for each of its results."""
         if node.name not in frame.calls:
             operands = tuple(self._origin(frame, reference) for reference in data)
             key = (frame.function.signature.name, node.name, operands)

@@ -102,7 +102,7 @@ def _with_unused(function: Function, source: SignatureSource) -> dict[int, Value
 
 
 def _unknown(origins: Iterable[Origin]) -> Iterator[str]:
-    """The operations that are not understood, `Add (node add_1)`, in chains of any length."""
+    """Yield the operations that are not understood, `Add (node add_1)`, in chains of any length."""
     seen: set[int] = set()
     pending = [*origins][::-1]
     while pending:
@@ -186,7 +186,7 @@ class _Reader:
         )
 
     def _function(self, call: CallNode) -> int:
-        """The index of the function of a call, which comes after those whose results it takes."""
+        """Return the index of the function of a call, after those whose results it takes."""
         pending = [call]
         while pending:
             last = pending[-1]

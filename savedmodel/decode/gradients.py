@@ -147,7 +147,7 @@ class Gradients:
 
 
 def _gradient_identities(function: Proto, shown: Mapping[str, str]) -> dict[str, Proto]:
-    """For each node whose result goes through an IdentityN with a gradient the first of those."""
+    """Return by nodes the first IdentityN with a gradient that the result of each goes through."""
     identities: dict[str, Proto] = {}
     for user in function.node_def:
         if user.op == "IdentityN" and "_gradient_op_type" in user.attr and user.input:
@@ -158,7 +158,7 @@ def _gradient_identities(function: Proto, shown: Mapping[str, str]) -> dict[str,
 
 
 def _gradient_op_type(identity: Proto | None) -> str:
-    """The name by which an IdentityN leads to its gradient, or nothing."""
+    """Return the name by which an IdentityN leads to its gradient, or nothing."""
     if identity is None:
         return ""
     return str(identity.attr["_gradient_op_type"].s.decode("utf-8", "replace"))
@@ -167,7 +167,7 @@ def _gradient_op_type(identity: Proto | None) -> str:
 def _first_call(
     function: Proto, library: Mapping[str, Proto], seen: set[str], allowance: Allowance
 ) -> tuple[Proto, Proto] | None:
-    """The first XlaCallModule node in a function or in those that it calls, with its function."""
+    """Return the first XlaCallModule node in a function or its callees, with its function."""
     if function.signature.name in seen:
         return None
     seen.add(function.signature.name)
@@ -289,7 +289,7 @@ class _Pullback:
 
 
 def _is_zero(origin: Origin) -> bool:
-    """Whether something is all zeros, as far as its operation tells."""
+    """Return whether something is all zeros, as far as its operation tells."""
     if not isinstance(origin, Operation):
         return False
     if origin.tensor is not None:

@@ -13,14 +13,11 @@ from typing import Any
 from savedmodel.decode.dataflow import CallNode, index_functions, steps_allowance, trace
 from savedmodel.decode.functions import SignatureSource, read_signature
 from savedmodel.decode.gradients import Described, Gradients
-from savedmodel.decode.objects import open_checkpoint
+from savedmodel.decode.objects import open_checkpoint, stored_variable
 from savedmodel.files.folder import VARIABLES
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.model import INTERNAL_SIGNATURE, Parameter, Signature, Variable
 from savedmodel.protos.schema import Proto
-from savedmodel.variables.bundle_reader import SharedTensor, read_tensor
-from savedmodel.variables.tensor_bundle import BundleIndex, find_tensor
-from savedmodel.variables.tensor_parts import TensorParts
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import dtype_from_tensorflow
@@ -73,7 +70,7 @@ def read_graph(
     descriptions = description_allowance()
 
     def chain(call: CallNode) -> tuple[CallModule, ...]:
-        """A call; its gradients are not in a session graph."""
+        """Return a call; its gradients are not in a session graph."""
         return (decode_node(call.node, allowance=descriptions),)
 
     signatures = [
@@ -137,20 +134,4 @@ def _read_variables(folder: ModelFolder, handles: Sequence[Proto]) -> Iterator[V
     for node in handles:
         shared = node.attr["shared_name"].s.decode("utf-8", "replace")
         key = shared if shared in index.entries else str(node.name)
-        entry, dtype = find_tensor(index, key)
-        yield Variable(
-            name=str(node.name),
-            dtype=dtype,
-            shape=entry.shape,
-            key=key,
-            chunks=_chunks(index, key),
-            source=SharedTensor(index, key),
-            parts=TensorParts(index, key),
-        )
-
-
-def _chunks(index: BundleIndex, key: str) -> Callable[[], Iterator[object]]:
-    def chunks() -> Iterator[object]:
-        yield read_tensor(index, key)
-
-    return chunks
+        yield stored_variable(index, key, str(node.name))

@@ -6,6 +6,8 @@ variables are in the checkpoint.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -42,7 +44,7 @@ from xla_call_module.dtypes import DType, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
 from xla_call_module.node import decode_node, description_allowance
 
-__all__ = ["SavedObjects", "SignatureEntry", "open_checkpoint"]
+__all__ = ["SavedObjects", "SignatureEntry", "open_checkpoint", "stored_variable"]
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _MAX_DEPTH = 200
@@ -138,7 +140,7 @@ class SavedObjects:
         )
 
     def _signatures(self) -> Iterator[SignatureEntry]:
-        """The functions under `signatures`, whose arguments and results have names."""
+        """Yield the functions under `signatures`, whose arguments and results have names."""
         node = self._children(0).get("signatures")
         for key, child in ({} if node is None else self._children(node)).items():
             if not self._node(child).HasField("bare_concrete_function"):
@@ -152,7 +154,7 @@ class SavedObjects:
             yield SignatureEntry(key, name, inputs, outputs)
 
     def _root_functions(self) -> Iterator[SignatureEntry]:
-        """The functions that are attributes of the root, as traced first, `__call__` first."""
+        """Yield the functions that are attributes of the root, first traced, `__call__` first."""
         children = sorted(self._children(0).items(), key=lambda item: item[0] != "__call__")
         for key, child in children:
             names = self._node(child).function.concrete_functions
@@ -173,7 +175,7 @@ class SavedObjects:
         return concrete[name]  # type: ignore[no-any-return]
 
     def _chain(self, call: CallNode) -> tuple[CallModule, ...]:
-        """A call and its gradients."""
+        """Return a call and its gradients."""
         nodes = [call.node, *self._gradients.nodes(call)]
         return tuple(decode_node(node, allowance=self._descriptions) for node in nodes)
 
@@ -201,7 +203,7 @@ class SavedObjects:
         return [*dict.fromkeys([*first, *nodes])]
 
     def _listed(self, name: str) -> tuple[int, ...]:
-        """The nodes in one of the root's lists of variables."""
+        """Return the nodes in one of the root's lists of variables."""
         root = self._children(0)
         return tuple(self._children(root[name]).values()) if name in root else ()
 
@@ -318,27 +320,36 @@ class _StoredVariables:
         shape = tuple(dim.size for dim in proto.shape.dim)
         if proto.shape.unknown_rank or min(shape, default=0) < 0 or len(shape) > MAX_RANK:
             raise FormatError(f"The variable {proto.name} has no static shape.")
-        index, key, name = self._index, self._keys.get(node), str(proto.name)
-        if key is not None:
-            _check_entry(index, key, name, dtype, shape)
-        source = None if key is None else SharedTensor(index, key)
+        key, name = self._keys.get(node), str(proto.name)
+        if key is None:
+            variable = Variable(name, dtype, shape, chunks=functools.partial(_without_value, name))
+        else:
+            _check_entry(self._index, key, name, dtype, shape)
+            variable = stored_variable(self._index, key, name)
+        return dataclasses.replace(variable, trainable=proto.trainable, constant=constant)
 
-        def chunks() -> Iterator[Any]:
-            if key is None:
-                raise FormatError(f"The variable {name} has no value in the checkpoint.")
-            yield from stream_tensor(index, key)
 
-        return Variable(
-            name,
-            dtype,
-            shape,
-            trainable=proto.trainable,
-            constant=constant,
-            key=(key or "").removesuffix(_VALUE),
-            chunks=chunks,
-            source=source,
-            parts=None if key is None else TensorParts(index, key),
-        )
+def stored_variable(index: BundleIndex, key: str, name: str) -> Variable:
+    """Return the variable of a name whose value is in a checkpoint.
+
+    Raises:
+        DtypeError: JAX does not have its dtype.
+        FormatError: the data file is too short.
+    """
+    entry, dtype = find_tensor(index, key)
+    return Variable(
+        name,
+        dtype,
+        entry.shape,
+        key=key.removesuffix(_VALUE),
+        chunks=functools.partial(stream_tensor, index, key),
+        source=SharedTensor(index, key),
+        parts=TensorParts(index, key),
+    )
+
+
+def _without_value(name: str) -> Iterator[Any]:
+    raise FormatError(f"The variable {name} has no value in the checkpoint.")
 
 
 def _check_entry(
@@ -387,7 +398,7 @@ def _read_trackable(index: BundleIndex) -> Proto:
             "save the model again with TensorFlow 2."
         )
     (data,) = read_strings(index, OBJECT_GRAPH_KEY)
-    check_wire(index.shard_path(entry.shard_id), data, TrackableObjectGraph)
+    check_wire(index.files.path(entry.shard_id), data, TrackableObjectGraph)
     try:
         return TrackableObjectGraph.FromString(data)
     except DecodeError as error:

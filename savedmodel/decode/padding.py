@@ -131,7 +131,7 @@ def _other_padding(call: CallModule) -> StructureError:
 
 
 def _read_last(last: Origin) -> Origin:
-    """The batch whose last row is taken."""
+    """Return the batch whose last row is taken."""
     source, begin, _, step = _take_slice(last, end_mask=1)
     _expect(begin, [-1])
     _expect(step, [1])
@@ -139,7 +139,7 @@ def _read_last(last: Origin) -> Origin:
 
 
 def _read_rows(rows: Origin) -> tuple[Origin, tuple[int, ...]]:
-    """The count and the buckets behind the numbers of the rows that are added."""
+    """Return the count and the buckets behind the numbers of the rows that are added."""
     first, missing = _take(rows, "Tile", 2)
     _expect(first, [0])
     bucket, count = _take(missing, "Sub", 2)
@@ -159,7 +159,7 @@ def _read_rows(rows: Origin) -> tuple[Origin, tuple[int, ...]]:
 
 
 def _read_count(count: Origin) -> Origin:
-    """The tensor whose rows are counted."""
+    """Return the tensor whose rows are counted."""
     shape, begin, end, step = _take_slice(count)
     _expect(begin, [0])
     _expect(end, [1])
@@ -189,13 +189,13 @@ def _take_slice(origin: Origin, *, end_mask: int = 0) -> tuple[Origin, ...]:
 
 
 def _number(origin: Origin, name: str) -> int:
-    """An attribute that is a number or a flag; 0 where it is not there."""
+    """Return an attribute that is a number or a flag; 0 where it is not there."""
     value = _attribute(origin, name)
     return 0 if value is None else int(value.i) or int(value.b)
 
 
 def _type(origin: Origin, name: str) -> int:
-    """An attribute that is a dtype; 0 where it is not there."""
+    """Return an attribute that is a dtype; 0 where it is not there."""
     value = _attribute(origin, name)
     return 0 if value is None else int(value.type)
 
@@ -212,7 +212,7 @@ def _expect(origin: Origin, values: Sequence[int]) -> None:
 
 
 def _values(origin: Origin) -> list[int]:
-    """The numbers of a small constant."""
+    """Return the numbers of a small constant."""
     tensor = origin.tensor if isinstance(origin, Operation) else None
     if tensor is None or tensor.dtype != _INT32:
         raise _OtherError

@@ -68,7 +68,7 @@ class Tensor:
 
     @property
     def in_function(self) -> str:
-        """How nodes of the FunctionDef refer to it."""
+        """The name by which nodes of the FunctionDef refer to it."""
         return f"{self.node}:{self.output}:{self.index}" if self.output else self.node
 
     @property
@@ -86,7 +86,7 @@ class Library:
     _added: dict[str, Proto] = field(default_factory=dict)
 
     def new_function(self, base: str) -> Proto:
-        """An empty one, by a name that TensorFlow recognizes as a traced function's, and unique."""
+        """Return a new FunctionDef; its name is unique, and one of a traced function's."""
         text = re.sub(r"[^A-Za-z0-9_]", "_", base)
         numbers = itertools.count(len(self.proto.function))
         names = map(f"__inference_{text}_{{}}".format, numbers)
@@ -96,7 +96,7 @@ class Library:
         return self._added[name]
 
     def add_functions(self, definitions: Sequence[bytes]) -> None:
-        """Functions that somebody else wrote, and that modules call by their names.
+        """Add functions that somebody else wrote, and that modules call by their names.
 
         Raises:
             StructureError: another function has the name of one.
@@ -130,12 +130,12 @@ class Body:
         self._made: dict[str, Tensor] = {}
 
     def add_input(self, name: str, spec: TensorSpec) -> Tensor:
-        """A new argument; all of them come before the captures."""
+        """Add an argument; all of them come before the captures."""
         argument = self._add_argument(name, spec.dtype.enum, spec.static_shape)
         return Tensor(argument.name)
 
     def add_variable(self, index: int, variable: Variable) -> Tensor:
-        """The handle of a variable, as a capture."""
+        """Add the handle of a variable, as a capture."""
         argument = self._add_argument(f"{variable.name}_resource", RESOURCE, ())
         handle = argument.handle_data.add(dtype=variable.dtype.enum)
         fill_shape(handle.shape, variable.shape)
@@ -143,7 +143,7 @@ class Body:
         return Tensor(argument.name)
 
     def read_variable(self, index: int, variable: Variable) -> Tensor:
-        """The value of a variable, read once."""
+        """Return the value of a variable, read once."""
         key = f"variable {index}"
         if key not in self._made:
             handle = self.add_variable(index, variable)
@@ -155,7 +155,7 @@ class Body:
         return self._made[key]
 
     def capture(self, below: Body, tensor: Tensor, spec: TensorSpec) -> Tensor:
-        """A tensor of the function that this is the gradient of, captured once."""
+        """Return a tensor of the function that this is the gradient of, captured once."""
         if tensor.in_graph not in self._made:
             name = f"captured_{tensor.node}"
             argument = self._add_argument(name, spec.dtype.enum, spec.static_shape)
@@ -176,7 +176,7 @@ class Body:
         return Tensor(node.name, "output")
 
     def add_zeros(self, name: str, source: Tensor, spec: TensorSpec, dtype: DType) -> Tensor:
-        """A tensor of the shape of `source`, all zeros or false.
+        """Add a tensor of the shape of `source`, all zeros or false.
 
         Args:
             name: of its node.
@@ -204,7 +204,7 @@ class Body:
         return Tensor(node.name, "y")
 
     def conjugate(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
-        """The conjugate of a complex tensor, any other as it is.
+        """Return the conjugate of a complex tensor, any other as it is.
 
         TensorFlow's gradient of a complex value is the conjugate of JAX's cotangent.
         """
@@ -214,7 +214,7 @@ class Body:
         return Tensor(self._of_one("Conj", name, tensor, spec).name, "output")
 
     def ensure_shape(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
-        """The same tensor, which TensorFlow refuses by name where rank or static sizes differ."""
+        """Return the tensor, which TensorFlow refuses by name where rank or static sizes differ."""
         if spec.shape is None:
             return tensor
         node = self._of_one("EnsureShape", f"{tensor.node}_shape", tensor, spec)
@@ -223,7 +223,7 @@ class Body:
         return Tensor(node.name, "output")
 
     def show_sharding(self, tensor: Tensor, call: CallModule, spec: TensorSpec) -> Tensor:
-        """The same tensor, with a node that says how it lies on the devices of a call.
+        """Return the same tensor, with a node that says how it lies on the devices of a call.
 
         Args:
             tensor: an argument or a result of the call.
@@ -244,11 +244,11 @@ class Body:
         return Tensor(node.name, "output")
 
     def stop_gradient(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
-        """A tensor on which TensorFlow takes nothing to depend."""
+        """Return a tensor on which TensorFlow takes nothing to depend."""
         return Tensor(self._of_one("StopGradient", "StopGradient", tensor, spec).name, "output")
 
     def prevent_gradient(self, tensor: Tensor, spec: TensorSpec, message: str) -> Tensor:
-        """A tensor of which TensorFlow refuses the gradient with a LookupError that says why."""
+        """Return the tensor, whose gradient TensorFlow refuses with a LookupError that says why."""
         if not message or not spec.dtype.differentiable:
             return tensor
         node = self._of_one("PreventGradient", "PreventGradient", tensor, spec)
@@ -256,7 +256,7 @@ class Body:
         return Tensor(node.name, "output")
 
     def add_output(self, name: str, spec: TensorSpec, tensor: Tensor) -> None:
-        """A new result, after those that are there."""
+        """Add a result, after those that are there."""
         node = self._of_one("Identity", "Identity", tensor, spec)
         fill_shape(node.attr["_output_shapes"].list.shape.add(), spec.static_shape)
         argument = self._proto.signature.output_arg.add(
@@ -265,7 +265,7 @@ class Body:
         self._proto.ret[argument.name] = f"{node.name}:output:0"
 
     def add_effect(self, node: str) -> None:
-        """A node that runs although nothing takes what it returns."""
+        """Let a node run although nothing takes what it returns."""
         name = f"effect_{len(self._proto.control_ret)}"
         self._proto.signature.control_output.append(name)
         self._proto.control_ret[name] = node
@@ -284,11 +284,11 @@ class Body:
         return self.add_operation(op, name, [tensor], {"T": spec.dtype.enum})
 
     def add_node(self, op: str, name: str) -> Proto:
-        """A new node; its name is the given one, or one like it."""
+        """Return a new node; its name is the given one, or one like it."""
         return self._proto.node_def.add(name=self.reserve(name), op=op)  # type: ignore[no-any-return]
 
     def new_node(self) -> Proto:
-        """An empty node in the body."""
+        """Return an empty node in the body."""
         return self._proto.node_def.add()  # type: ignore[no-any-return]
 
     def finish(self, *, input_signature: Proto, output_signature: Proto) -> ConcreteFunction:
@@ -317,7 +317,7 @@ class Body:
         return argument  # type: ignore[no-any-return]
 
     def reserve(self, name: str) -> str:
-        """A name for a node or an argument; both share one namespace once this is a graph."""
+        """Return a unique name for a node or an argument; both share the namespace of the graph."""
         base = re.sub(r"[^A-Za-z0-9_]", "_", name).lstrip("_") or "arg"
         return self._names.take(base if base[0].isalpha() else f"arg_{base}")
 
@@ -325,7 +325,7 @@ class Body:
 def set_function_call(
     node: Proto, name: str, types_in: Iterable[int], types_out: Iterable[int]
 ) -> None:
-    """The attributes of a StatefulPartitionedCall."""
+    """Set the attributes of a StatefulPartitionedCall."""
     node.attr["f"].func.name = name
     node.attr["Tin"].list.type.extend(types_in)
     node.attr["Tin"].list.SetInParent()

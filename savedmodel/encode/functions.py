@@ -23,9 +23,16 @@ from savedmodel.encode.gradients import Sources, write_call
 from savedmodel.encode.padding import Padding
 from savedmodel.encode.shape_check_nodes import write_shape_check
 from savedmodel.model import Function, Parameter, SavedModel, Signature, Variable
-from savedmodel.protos.schema import Proto, StructuredValue
-from savedmodel.protos.structures import encode_structure, encode_tensor_spec, leaves
-from xla_call_module.call import TensorSpec
+from savedmodel.protos.schema import Proto
+from savedmodel.protos.structures import (
+    Leaf,
+    Structure,
+    as_dict,
+    as_tuple,
+    encode_structure,
+    encode_tensor_spec,
+    leaves,
+)
 
 __all__ = ["WrittenSignature", "write_functions"]
 
@@ -43,7 +50,7 @@ class WrittenSignature:
 
 
 def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[WrittenSignature]]:
-    """The function library of a file, and its signatures.
+    """Write the function library of a file; return it and the signatures.
 
     Args:
         model: the file.
@@ -87,8 +94,18 @@ def _write_signature(
         tensor = Tensor(call.name, "output", positions[index])
         body.add_output(name, function.call.results[index], tensor)
     wrapper = body.finish(
-        input_signature=_named_signature(inputs, signature.inputs, function.call.args),
-        output_signature=_named_values(outputs, signature.outputs, function.call.results),
+        input_signature=encode_structure(
+            as_tuple([as_tuple([]), _by_name(inputs)]),
+            lambda i: encode_tensor_spec(
+                inputs[i], function.call.args[signature.inputs[inputs[i]]]
+            ),
+        ),
+        output_signature=encode_structure(
+            _by_name(outputs),
+            lambda i: encode_tensor_spec(
+                outputs[i], function.call.results[signature.outputs[outputs[i]]]
+            ),
+        ),
     )
     return WrittenSignature(signature, structured, wrapper, tuple(inputs), tuple(outputs), used)
 
@@ -96,7 +113,7 @@ def _write_signature(
 def _write_structured(
     library: Library, function: Function, variables: Sequence[Variable]
 ) -> tuple[ConcreteFunction, tuple[int, ...]]:
-    """The structured function, and the arguments of the call in its flat order."""
+    """Write the structured function; return it, and the call's arguments in its flat order."""
     call = function.call
     body = Body(library, function.name)
     arguments, results = tuple(leaves(function.arguments)), tuple(leaves(function.results))
@@ -162,7 +179,7 @@ class _Batches:
         return self._buckets is not None and self._buckets.lead(self._call.args[index])
 
     def padded(self, index: int) -> Tensor:
-        """An argument of the call."""
+        """Return an argument of the call."""
         spec = self._call.args[index]
         if self._padding is None or not self._leads(index):
             return self._inputs[index]
@@ -171,28 +188,13 @@ class _Batches:
         return self._padded[index]
 
     def cut(self, index: int, result: Tensor) -> Tensor:
-        """A result of the function, of which the call's is given."""
+        """Return a result of the function, of which the call's is given."""
         spec = self._call.results[index]
         if self._padding is None or self._buckets is None or not self._buckets.lead(spec):
             return result
         return self._padding.cut(result, spec)
 
 
-def _named_signature(
-    names: Sequence[str], indices: Mapping[str, int], specs: Sequence[TensorSpec]
-) -> Proto:
-    """The canonical signature of a function that takes keyword arguments only."""
-    value = StructuredValue()
-    value.tuple_value.values.add().tuple_value.SetInParent()
-    value.tuple_value.values.append(_named_values(names, indices, specs))
-    return value
-
-
-def _named_values(
-    names: Sequence[str], indices: Mapping[str, int], specs: Sequence[TensorSpec]
-) -> Proto:
-    value = StructuredValue()
-    value.dict_value.SetInParent()
-    for name in names:
-        value.dict_value.fields[name].CopyFrom(encode_tensor_spec(name, specs[indices[name]]))
-    return value
+def _by_name(names: Sequence[str]) -> Structure:
+    """Return the dict of as many leaves as there are names."""
+    return as_dict({name: Leaf(position) for position, name in enumerate(names)})

@@ -11,8 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from savedmodel.encode.body import Body, Tensor, set_function_call
-from savedmodel.protos.schema import Proto, StructuredValue
-from savedmodel.protos.structures import encode_tensor_spec
+from savedmodel.protos.structures import (
+    NONE,
+    Leaf,
+    Structure,
+    as_dict,
+    as_list,
+    as_tuple,
+    encode_structure,
+    encode_tensor_spec,
+)
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import PLATFORM
 from xla_call_module.node import OP, encode_node
@@ -23,7 +31,7 @@ __all__ = ["Sources", "write_call"]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a call in some body gets what it takes.
+    """The places where a call in some body gets its operands.
 
     Attributes:
         argument: makes an argument of the call available there.
@@ -50,7 +58,7 @@ def write_call(
     *,
     before: str = "",
 ) -> list[Tensor]:
-    """The call with its gradients; the tensors of its own results.
+    """Write the call with its gradients; return the tensors of its own results.
 
     Args:
         body: the FunctionDef that makes the call.
@@ -116,7 +124,7 @@ def _write_gradient(
     outputs: Sequence[Tensor],
     no_gradient: str,
 ) -> str:
-    """The gradient function of an IdentityN around `chain[0]`; its name.
+    """Write the gradient function of an IdentityN around `chain[0]`; return its name.
 
     TensorFlow calls it with a gradient for each output of the IdentityN: the results, then the
     operands. It returns one for each, None for the results.
@@ -154,16 +162,22 @@ def _write_gradient(
     specs = _constant_specs(chain[1:])
     captured = Sources(argument, lambda key: body.capture(below, sources.constant(key), specs[key]))
     results = _write_order(body, chain[1:], captured, no_gradient)
-    returned: list[TensorSpec | None] = [None] * own
+    returned: list[Structure] = [NONE] * own
     for index in passed:
         spec, depends = primal.args[index], _has_gradient(chain, index)
         # TensorFlow's gradient of what a result does not depend on is None, not zero.
-        returned.append(spec if depends else None)
+        returned.append(Leaf(index) if depends else NONE)
         if depends:
             body.add_output(f"grad_{index}", spec, body.conjugate(results[index], spec))
     concrete = body.finish(
-        input_signature=_gradient_signature(upstream_specs),
-        output_signature=_optional_list(returned),
+        # TensorFlow passes the op first, which a loaded gradient function takes as None.
+        input_signature=encode_structure(
+            as_tuple([as_tuple([NONE, *map(Leaf, range(len(upstream)))]), as_dict({})]),
+            lambda i: encode_tensor_spec(f"result_grads_{i}", upstream_specs[i]),
+        ),
+        output_signature=encode_structure(
+            as_list(returned), lambda i: encode_tensor_spec("", primal.args[i])
+        ),
     )
     return concrete.name
 
@@ -171,7 +185,7 @@ def _write_gradient(
 def _write_order(
     body: Body, chain: Sequence[CallModule], sources: Sources, no_gradient: str
 ) -> list[Tensor]:
-    """The call of a higher order; the tensors of its results.
+    """Write the call of a higher order; return the tensors of its results.
 
     Where it has a gradient of its own it is put into a function that takes all it needs as
     arguments. What that gradient captures are then the function's arguments; captures of captures
@@ -216,7 +230,7 @@ def _needed_arguments(chain: Sequence[CallModule]) -> list[int]:
 
 
 def _has_gradient(chain: Sequence[CallModule], index: int) -> bool:
-    """Whether TensorFlow's gradient of an argument of `chain[0]` is a tensor and not None."""
+    """Return whether TensorFlow's gradient of an argument of `chain[0]` is a tensor, not None."""
     primal, vjp = chain[:2]
     # Not the length of `own_args`, which copies them for each index.
     count = len(primal.args) - primal.residual_args - len(primal.hoisted)
@@ -226,27 +240,5 @@ def _has_gradient(chain: Sequence[CallModule], index: int) -> bool:
 
 
 def _constant_specs(chain: Sequence[CallModule]) -> dict[str, TensorSpec]:
-    """The constants that some call of a chain takes, by their keys."""
+    """Return the constants that some call of a chain takes, by their keys."""
     return {key: call.args[index] for call in chain for index, key in call.constants.items()}
-
-
-def _gradient_signature(specs: Sequence[TensorSpec]) -> Proto:
-    """TensorFlow passes the op first, which a loaded gradient function takes as None."""
-    value = StructuredValue()
-    positional = value.tuple_value.values.add().tuple_value
-    positional.values.add().none_value.SetInParent()
-    for index, spec in enumerate(specs):
-        positional.values.append(encode_tensor_spec(f"result_grads_{index}", spec))
-    value.tuple_value.values.add().dict_value.SetInParent()
-    return value
-
-
-def _optional_list(specs: Sequence[TensorSpec | None]) -> Proto:
-    value = StructuredValue()
-    value.list_value.SetInParent()
-    for spec in specs:
-        if spec is None:
-            value.list_value.values.add().none_value.SetInParent()
-        else:
-            value.list_value.values.append(encode_tensor_spec("", spec))
-    return value

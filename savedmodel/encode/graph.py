@@ -99,7 +99,7 @@ class SessionGraph:
         return node.name  # type: ignore[no-any-return]
 
     def _add_restore(self, keys: Sequence[str]) -> str:
-        """An op that assigns every variable its value in the checkpoint."""
+        """Add an op that gives every variable its value in the checkpoint; return its name."""
         assigned = []
         if keys:
             inputs = [_FILENAME, *self._names_and_slices("restore", keys)]
@@ -115,7 +115,7 @@ class SessionGraph:
         return self._node("NoOp", "restore/all", assigned).name  # type: ignore[no-any-return]
 
     def _add_save(self, keys: Sequence[str]) -> str:
-        """A tensor that holds the checkpoint's prefix once every variable is saved there."""
+        """Add a tensor of the checkpoint's prefix, which saves the variables; return its node."""
         controls = []
         if keys:
             inputs = [_FILENAME, *self._names_and_slices("save", keys)]
@@ -151,7 +151,7 @@ class SessionGraph:
         *,
         default: np.ndarray[Any, Any] | None = None,
     ) -> str:
-        """A tensor that is fed; of one with a default, that is its value while it is not."""
+        """Add a tensor that is fed, or has its default; return the name of its node."""
         if default is None:
             node = self._node("Placeholder", name)
         else:
@@ -172,7 +172,7 @@ class SessionGraph:
 def write_graph(
     variables: Sequence[Variable], keys: Sequence[str], signatures: Iterable[WrittenSignature]
 ) -> SessionGraph:
-    """The session graph of a file, but for its function library."""
+    """Return the session graph of a file, but for its function library."""
     graph = SessionGraph(variables, keys)
     for written in signatures:
         graph.add_signature(written)

@@ -63,7 +63,7 @@ def write_objects(
     signatures: Sequence[WrittenSignature],
     concrete: Sequence[ConcreteFunction],
 ) -> ObjectGraph:
-    """The object graph of a file.
+    """Return the object graph of a file.
 
     The root has the attributes `params` (the pytree of variables), `variables`,
     `trainable_variables`, `constants` where the file has any, a function for each signature under
@@ -126,7 +126,7 @@ class _Writer:
         return self._new_index()
 
     def add_tree(self, structure: Structure, path: tuple[str, ...]) -> int:
-        """The containers of a pytree of variables."""
+        """Add the containers of a pytree of variables; return the node of the outermost."""
         if isinstance(structure, Leaf):
             return self.variable_node(structure.index, path)
         node = self.add_user_object(_CONTAINERS[structure.kind])
@@ -136,7 +136,7 @@ class _Writer:
         return node
 
     def variable_node(self, index: int, path: tuple[str, ...]) -> int:
-        """The node of a variable; the first path to it names its value in the checkpoint."""
+        """Return the node of a variable; the first path to it names its value in the checkpoint."""
         if index in self._variable_nodes:
             return self._variable_nodes[index]
         variable = self._variables[index]
@@ -185,7 +185,7 @@ class _Writer:
         return self._captured_nodes[capture]
 
     def _new_index(self) -> int:
-        """The number of the node just added, in both graphs."""
+        """Return the number of the node just added, in both graphs."""
         self.trackable.nodes.add()
         return len(self.trackable.nodes) - 1
 
@@ -217,7 +217,7 @@ def _check_path(path: Sequence[str], name: str) -> None:
 
 
 def _escape(name: str) -> str:
-    """A part of a checkpoint key (tensorflow/python/checkpoint/trackable_view.py)."""
+    """Return a part of a checkpoint key (tensorflow/python/checkpoint/trackable_view.py)."""
     return name.replace(".", "..").replace("/", ".S")
 
 
@@ -229,7 +229,7 @@ def _keyword_names(arguments: Structure) -> tuple[str, ...]:
 
 
 def _function_spec(parameters: Sequence[str], keywords: Sequence[str]) -> Proto:
-    """The Python signature, as an `inspect.FullArgSpec`.
+    """Return the Python signature, as an `inspect.FullArgSpec`.
 
     TensorFlow takes a function whose first parameter is called `self` for a method and drops it
     (tensorflow/python/saved_model/function_deserialization.py).

@@ -47,7 +47,7 @@ class Padding:
         self._rows = self._repeated(buckets)
 
     def pad(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
-        """A batch with as many rows as its bucket."""
+        """Return a batch with as many rows as its bucket."""
         enum = spec.dtype.enum
         last = self._slice("batch_last", tensor, [self._minus_one, self._zero, self._one], enum)
         taken = [last, self._rows, self._axis]
@@ -56,12 +56,12 @@ class Padding:
         return self._concat("batch_padded", tensor, stopped, enum)
 
     def cut(self, tensor: Tensor, spec: TensorSpec) -> Tensor:
-        """The rows of a padded batch that are the request's own."""
+        """Return the rows of a padded batch that are the request's own."""
         bounds = [self._zero, self._count, self._one]
         return self._slice("batch_cut", tensor, bounds, spec.dtype.enum)
 
     def _repeated(self, buckets: BatchBuckets) -> Tensor:
-        """As many zeros as rows are missing, each the number of the last row among the last."""
+        """Return as many zeros as rows are missing: indices of the last row among the last rows."""
         # What is larger than all of them is its own bucket; an empty batch has no row to repeat.
         limits, number = self._constant([0, *buckets.sizes]), {"T": _INT32}
         above = self._node("Greater", "batch_above", [self._count, limits], number)

@@ -25,7 +25,7 @@ _EQUALITIES = frozenset({"Equal", "NotEqual"})
 
 
 def write_shape_check(body: Body, check: ShapeCheck, argument: Callable[[int], Tensor]) -> str:
-    """Write the check into a function; the name of the node that has to run before the call.
+    """Write the check into a function; return the name of the node to be run before the call.
 
     Args:
         body: the function.
@@ -54,7 +54,7 @@ def write_shape_check(body: Body, check: ShapeCheck, argument: Callable[[int], T
 
 
 def _write_branch(body: Body, check: ShapeCheck, name: str) -> str:
-    """A function of the check's operands that returns nothing: one asserts, the other does not."""
+    """Write a function of the operands that returns nothing: one asserts, the other does not."""
     branch = Body(body.library, name)
     inputs = [branch.add_input(f"arg_{i}", spec) for i, spec in enumerate(check.call.operands)]
     if name == "shape_assertions":

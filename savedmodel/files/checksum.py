@@ -45,7 +45,7 @@ def header(message: bytes) -> bytes:
 
 
 def check(file: Path, data: bytes) -> bool:
-    """Whether the file begins with a checksum, which then holds.
+    """Return whether the file begins with a checksum, which then holds.
 
     Args:
         file: saved_model.pb, for the message.
@@ -68,12 +68,12 @@ def check(file: Path, data: bytes) -> bool:
 
 
 def has_known_beginning(data: bytes) -> bool:
-    """Whether a file without a checksum begins as a message that was written anew does."""
+    """Return whether a file without a checksum begins as a message that was written anew does."""
     return data.startswith(_BEGINNING)
 
 
 def _crc32c(data: bytes, start: int) -> int:
-    """The checksum of the bytes from `start` on, which are not copied."""
+    """Return the checksum of the bytes from `start` on, which are not copied."""
     view = np.frombuffer(data, np.uint8)[start:]
     crc = 0
     for begin in range(0, view.nbytes, _PIECE_SIZE):

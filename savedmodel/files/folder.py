@@ -149,7 +149,7 @@ def hidden_folder(parent: Path, name: str) -> Iterator[Path]:
 
 
 def fit_name(name: str, spare: int) -> str:
-    """A name that a longer one can begin with; a long one is cut, and ends in its hash then.
+    """Return a name that a longer one can begin with; a long one is cut, and ends in its hash then.
 
     Args:
         name: of a file or a folder.

@@ -84,7 +84,7 @@ class ModelFolder:
         self._held = held
 
     def is_current(self) -> bool:
-        """Whether the folder is still the one that the path leads to."""
+        """Return whether the folder is still the one that the path leads to."""
         try:
             status = os.stat(self._place)
         except OSError:
@@ -103,7 +103,7 @@ class ModelFolder:
             )
 
     def find(self, name: str, *, links: bool = False) -> os.stat_result | None:
-        """The status of a regular file; None where there is no such file.
+        """Return the status of a regular file; None where there is no such file.
 
         Args:
             name: the path below the folder, with slashes.
@@ -141,7 +141,7 @@ class ModelFolder:
         return status
 
     def descriptor(self, name: str, *, links: bool = True) -> int:
-        """The descriptor of a file, opened for reading; the caller closes it.
+        """Return the descriptor of a file, opened for reading; the caller closes it.
 
         Raises:
             FormatError: as `find`.
@@ -164,7 +164,7 @@ class ModelFolder:
         return descriptor
 
     def open(self, name: str, *, links: bool = True) -> BinaryIO:
-        """A file, opened for reading.
+        """Return a file, opened for reading.
 
         Raises:
             FormatError, OSError: as `descriptor`.
@@ -172,7 +172,7 @@ class ModelFolder:
         return open(self.descriptor(name, links=links), "rb")
 
     def read(self, name: str, *, limit: int) -> bytes:
-        """The content of a file; it may be a link.
+        """Return the content of a file; it may be a link.
 
         Args:
             name: as for `find`.
@@ -202,7 +202,7 @@ class ModelFolder:
         return bytes(data)
 
     def walk(self) -> Iterator[tuple[str, os.stat_result]]:
-        """The paths of all that is below the folder, sorted, with their status.
+        """Yield the paths of all that is below the folder, sorted, with their status.
 
         Links are not followed. A folder comes before what is in it.
 
@@ -264,7 +264,7 @@ class ModelFolder:
 def locate(
     path: str | os.PathLike[str], within: ModelFolder | None = None
 ) -> tuple[ModelFolder, str]:
-    """The folder that a file is in, and its path below that.
+    """Return the folder that a file is in, and its path below that.
 
     Args:
         path: of the file.
@@ -278,7 +278,7 @@ def locate(
 
 
 def read_file(path: str | os.PathLike[str], *, limit: int) -> bytes:
-    """The content of a file, wherever it is; see `ModelFolder.read`.
+    """Return the content of a file, wherever it is; see `ModelFolder.read`.
 
     Raises:
         FormatError: it is no regular file, is larger, or was changed while it was read.

@@ -52,7 +52,7 @@ def _masked(data: bytes) -> bytes:
 def record_sizes(
     path: str | os.PathLike[str], *, within: ModelFolder | None = None
 ) -> Iterator[int]:
-    """The number of bytes of each record of a TFRecord file, every checksum of which is checked.
+    """Yield the number of bytes of each record of a TFRecord file; all checksums are checked.
 
     No more than a megabyte of it is in memory at a time.
 

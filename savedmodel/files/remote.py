@@ -19,7 +19,7 @@ _PIECE_BYTES = 8 << 20
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is an address such as `gs://bucket/model`."""
+    """Return whether a path is an address such as `gs://bucket/model`."""
     return "://" in os.fspath(path)
 
 
@@ -52,7 +52,7 @@ def upload(folder: Path, path: str | os.PathLike[str], *, last: str, overwrite: 
 
 
 def address(path: str | os.PathLike[str]) -> Any:
-    """An address as an `etils.epath.Path`.
+    """Return an address as an `etils.epath.Path`.
 
     Raises:
         MissingDependencyError: etils is not installed.

@@ -61,7 +61,7 @@ class _Span:
 
 
 def damage(path: Path, offset: int, flaw: str) -> FormatError:
-    """The error for a file that is not as its format says."""
+    """Return the error for a file that is not as its format says."""
     return FormatError(
         f"{path}, byte {offset}: {flaw}. The file is damaged or of another format. To do: copy it "
         "again, or write it again."
@@ -92,16 +92,16 @@ class Cursor:
 
     @property
     def offset(self) -> int:
-        """Where in the file the cursor is."""
+        """The offset of the cursor in the file."""
         return self._origin + self.position
 
     @property
     def remaining(self) -> int:
-        """How many bytes are left."""
+        """The number of bytes that are left."""
         return self.end - self.position
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes.
+        """Return the next `size` bytes.
 
         Raises:
             FormatError: there are not as many.
@@ -112,7 +112,7 @@ class Cursor:
         return self._data[self.position - size : self.position]
 
     def read_varint(self) -> int:
-        """The next number: seven bits in a byte, the lowest first.
+        """Return the next number: seven bits in a byte, the lowest first.
 
         Raises:
             FormatError: it does not end, is not in its shortest form, or is 2^64 or more.
@@ -130,12 +130,12 @@ class Cursor:
         return value
 
     def damage(self, flaw: str) -> FormatError:
-        """The error for what was found here."""
+        """Return the error for a flaw at this place."""
         return damage(self.path, self.offset, flaw)
 
 
 def encode_table(records: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The file that holds these keys with their values; the keys ascend."""
+    """Return the table with these keys and values; the keys ascend."""
     table = bytearray()
     index = []
     for batch in _batches(records):
@@ -193,18 +193,18 @@ def _encode_span(start: int, block: bytes) -> bytes:
 
 
 def mask_crc(crc: int) -> int:
-    """A checksum as files hold it (util/crc32c.h in LevelDB says why)."""
+    """Return a checksum as files hold it (util/crc32c.h in LevelDB says why)."""
     return ((crc >> 15 | crc << 17) + _CRC_MASK_DELTA) & 0xFFFFFFFF
 
 
 def unmask_crc(masked: int) -> int:
-    """A checksum that a file holds, as it was computed."""
+    """Return the checksum that a file holds masked."""
     rotated = (masked - _CRC_MASK_DELTA) & 0xFFFFFFFF
     return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
 
 
 def decode_table(path: Path, data: bytes) -> Iterator[Record]:
-    """The records of a table, in the order of their keys.
+    """Yield the records of a table, in the order of their keys.
 
     Blocks must follow each other without a gap, as both known writers have them, and keys must
     ascend: so no byte is read twice, and a reader that searches finds what this one lists.
@@ -288,7 +288,7 @@ def _decode_block(path: Path, data: bytes, span: _Span) -> Iterator[Record]:
 
 
 def _decode_restarts(path: Path, data: bytes, span: _Span) -> tuple[tuple[int, ...], int]:
-    """The restart points of a block, and where its records end."""
+    """Return the restart points of a block, and the end of its records."""
     kind, masked = struct.unpack_from("<BI", data, span.end)
     computed = google_crc32c.value(data[span.start : span.end + 1])
     if (stored := unmask_crc(masked)) != computed:

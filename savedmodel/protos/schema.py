@@ -330,7 +330,7 @@ _SCALARS = {
 def parse_file(
     declarations: str, *, name: str, package: str = _PACKAGE, dependencies: Sequence[str] = ()
 ) -> FileDescriptorProto:
-    """The file that declarations, written as those above, stand for.
+    """Return the file that declarations, written as those above, stand for.
 
     Args:
         declarations: the messages and enums.
@@ -364,7 +364,7 @@ def parse_file(
 
 
 def _parse_entries(lines: Iterable[str]) -> Iterator[tuple[str, int, str, str]]:
-    """The name, number, type and oneof of each entry; the last two may be empty."""
+    """Yield the name, number, type and oneof of each entry; the last two may be empty."""
     for line in lines:
         oneof, _, entries = line.strip().rpartition(": ")
         for entry in entries.split("; "):
@@ -411,7 +411,7 @@ def _set_type(field: FieldDescriptorProto, type_name: str) -> None:
 
 
 def build_pool(*files: FileDescriptorProto) -> DescriptorPool:
-    """A private pool with the messages of this module, and those of more files."""
+    """Return a private pool with the messages of this module, and those of more files."""
     pool = DescriptorPool()
     pool.AddSerializedFile(any_pb2.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
@@ -422,7 +422,7 @@ def build_pool(*files: FileDescriptorProto) -> DescriptorPool:
 
 
 def message_class(pool: DescriptorPool, name: str) -> type[Proto]:
-    """The class of a message; the name is without `tensorflow.`."""
+    """Return the class of a message; the name is without `tensorflow.`."""
     descriptor = pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
     return cast("type[Proto]", GetMessageClass(descriptor))
 

@@ -53,22 +53,22 @@ NONE = Branch("none")
 
 
 def as_tuple(items: Sequence[Structure]) -> Branch:
-    """A tuple of structures."""
+    """Return a tuple of structures."""
     return Branch("tuple", tuple((str(index), item) for index, item in enumerate(items)))
 
 
 def as_list(items: Sequence[Structure]) -> Branch:
-    """A list of structures."""
+    """Return a list of structures."""
     return Branch("list", tuple((str(index), item) for index, item in enumerate(items)))
 
 
 def as_dict(items: dict[str, Structure]) -> Branch:
-    """A dict of structures."""
+    """Return a dict of structures."""
     return Branch("dict", tuple(items.items()))
 
 
 def leaves(structure: Structure) -> Iterator[int]:
-    """The indices of the leaves in TensorFlow's order: tf.nest sorts the keys of a dict."""
+    """Yield the indices of the leaves in TensorFlow's order: tf.nest sorts the keys of a dict."""
     if isinstance(structure, Leaf):
         yield structure.index
         return
@@ -78,7 +78,7 @@ def leaves(structure: Structure) -> Iterator[int]:
 
 
 def encode_structure(structure: Structure, leaf: Callable[[int], Proto]) -> Proto:
-    """The StructuredValue of a structure.
+    """Return the StructuredValue of a structure.
 
     Args:
         structure: what to encode.
@@ -109,7 +109,7 @@ def encode_structure(structure: Structure, leaf: Callable[[int], Proto]) -> Prot
 
 
 def encode_tensor_spec(name: str, spec: TensorSpec) -> Proto:
-    """The StructuredValue of a `tf.TensorSpec`."""
+    """Return the StructuredValue of a `tf.TensorSpec`."""
     value = StructuredValue()
     value.tensor_spec_value.name = name
     value.tensor_spec_value.dtype = spec.dtype.enum

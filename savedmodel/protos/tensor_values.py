@@ -41,7 +41,7 @@ def value_field(dtype: DType) -> str:
 
 
 def decode_tensor(tensor: Proto) -> np.ndarray[Any, Any]:
-    """The array that a `TensorProto` is.
+    """Return the array that a `TensorProto` is.
 
     Raises:
         FormatError: it is damaged, or too large for a constant of a graph.

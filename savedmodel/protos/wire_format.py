@@ -89,7 +89,7 @@ def check_wire(file: Path, data: bytes, message: type[Proto] = SavedModel) -> No
 
 
 def _greatest_cost(data: bytes) -> int:
-    """The cost if each byte that can be the tag of a message were that of a map's entry."""
+    """Return the cost if each byte that can be the tag of a message were that of a map's entry."""
     return _MAP_COST * len(data.translate(None, _OTHER_TAGS)) + _PACKED_COST * len(data)
 
 
@@ -152,7 +152,7 @@ class _Scan:
         raise self._refuse(position, f"it has more than {_MAX_FIELDS:,} fields")
 
     def _skip(self, kind: int, position: int, end: int) -> int:
-        """The end of a field of another kind, of which nothing is in memory but a number."""
+        """Return the end of a field of another kind, of which nothing is in memory but a number."""
         after = position
         if kind == _VARINT:
             while self._data[after] > 0x7F:

@@ -1,4 +1,4 @@
-"""Which data file of a bundle has which tensor, decided before anything is written.
+"""The assignment of tensors to the data files of a bundle, before anything is written.
 
 It follows from the tensors alone, so that processes that write a bundle together agree on it, and
 the same tensors give the same files whatever runs first.
@@ -43,9 +43,10 @@ class BundleSlice:
     """A part of a tensor that is stored in slices.
 
     Attributes:
-        part: where it is, as (start, length) in each dimension, with None for all of a dimension.
-        chunks: gives its bytes as `BundleTensor.chunks` does; None where another process has them.
-        holder: the process that writes it.
+        part: the (start, length) in each dimension, with None for all of a dimension.
+        chunks: a function of its bytes as `BundleTensor.chunks`; None where another process has
+            them.
+        holder: the number of the process that writes the slice.
     """
 
     part: Slice
@@ -58,16 +59,16 @@ class BundleTensor:
     """A tensor to be written.
 
     Attributes:
-        key: its name in the bundle.
-        dtype: its number in TensorFlow's `DataType` enum.
-        shape: its shape; `()` for a scalar.
-        chunks: gives the tensor's bytes, in C order and little-endian, as C-contiguous buffers in
+        key: the name in the bundle.
+        dtype: the number of the dtype in TensorFlow's `DataType` enum.
+        shape: the shape; `()` for a scalar.
+        chunks: a function of the bytes, in C order and little-endian, as C-contiguous buffers in
             sequence. It is called once, when the tensor's turn comes, so that no more than a chunk
             need be in memory, and in whatever thread writes the data file. A buffer must not change
             before the next one is asked for. None where another process has the bytes, or where
             there are slices.
         slices: the parts that it is stored in, which make up the whole; none where it is in one.
-        holder: the process that writes it.
+        holder: the number of the process that writes the tensor.
     """
 
     key: str
@@ -83,9 +84,9 @@ class BundleStrings:
     """A tensor of strings to be written, by process 0.
 
     Attributes:
-        key: its name in the bundle.
-        shape: its shape; `()` for one string.
-        values: its elements, in C order.
+        key: the name in the bundle.
+        shape: the shape; `()` for one string.
+        values: the elements, in C order.
     """
 
     key: str
@@ -98,9 +99,9 @@ class DataFile:
     """One data file.
 
     Attributes:
-        shard_id: its number.
-        holder: the process that writes it.
-        tensors: what is in it, in the order of the keys; slices are tensors under keys of their
+        shard_id: the number of the file.
+        holder: the number of the process that writes it.
+        tensors: the tensors in it, in the order of the keys; slices are tensors under keys of their
             own.
     """
 
@@ -114,7 +115,7 @@ class Layout:
     """All data files.
 
     Attributes:
-        files: in the order of their numbers.
+        files: the data files, in the order of their numbers.
         sliced: the entries of the tensors that are stored in slices.
     """
 
@@ -122,13 +123,13 @@ class Layout:
     sliced: Mapping[str, BundleEntry]
 
     def size_of(self, holder: int) -> int:
-        """The bytes that a process writes."""
+        """Return the number of bytes that a process writes."""
         files = (file for file in self.files if file.holder == holder)
         return sum(_size_of(tensor) for file in files for tensor in file.tensors)
 
 
 def lay_out(tensors: Iterable[BundleTensor | BundleStrings], num_shards: int | None = 1) -> Layout:
-    """The data files for these tensors, in whatever order they come.
+    """Return the data files for these tensors, in whatever order they come.
 
     Each process fills its own: the largest tensor or slice first, into the file that has the fewest
     bytes. No file is empty but the only one.
@@ -215,7 +216,7 @@ def _sort_by_key(
 
 
 def _parts_of(tensor: BundleTensor | BundleStrings) -> Iterable[BundleTensor | BundleStrings]:
-    """The tensor itself, or its slices under their keys."""
+    """Return the tensor itself, or its slices under their keys."""
     if isinstance(tensor, BundleStrings) or not tensor.slices:
         return [tensor]
     parts = [piece.part for piece in tensor.slices]

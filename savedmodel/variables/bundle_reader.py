@@ -48,7 +48,7 @@ _Bytes = npt.NDArray[np.uint8]
 
 
 def read_tensor(index: BundleIndex, key: str) -> _Bytes:
-    """The bytes of a tensor, in a new array; `view` and `reshape` make the tensor of them.
+    """Return the bytes of a tensor, in a new array; `view` and `reshape` make the tensor of them.
 
     A tensor that is stored in slices is put together.
 
@@ -72,7 +72,7 @@ def read_tensor(index: BundleIndex, key: str) -> _Bytes:
 
 
 def stream_tensor(index: BundleIndex, key: str) -> Iterator[_Bytes]:
-    """The bytes of a tensor in pieces of a few megabytes, which the caller may keep.
+    """Yield the bytes of a tensor in pieces of a few megabytes, which the caller may keep.
 
     Whether they are those that were written shows after the last one. A tensor that is stored in
     slices comes in one piece.
@@ -130,7 +130,7 @@ class SharedTensor:
         self._buffer: Callable[[], _Bytes | None] = lambda: None
 
     def __call__(self) -> _Bytes:
-        """The bytes, read again where nobody holds them any more.
+        """Return the bytes, read again where nobody holds them any more.
 
         Raises:
             FormatError: they are not those that were written.
@@ -145,7 +145,7 @@ class SharedTensor:
 
 
 def _assemble_slices(index: BundleIndex, key: str) -> _Bytes:
-    """The bytes of a tensor that is stored in slices, in a new array."""
+    """Return the bytes of a tensor that is stored in slices, in a new array."""
     entry, dtype = find_tensor(index, key)
     check_slices(index, key)
     data = aligned_empty(math.prod(entry.shape) * dtype.itemsize)
@@ -183,7 +183,7 @@ def _check_slice(index: BundleIndex, key: str, part: Slice, entry: BundleEntry |
 
 
 def read_strings(index: BundleIndex, key: str) -> tuple[bytes, ...]:
-    """The elements of a tensor of strings, in C order.
+    """Return the elements of a tensor of strings, in C order.
 
     Args:
         index: what `read_index` gave.
@@ -207,7 +207,7 @@ def read_strings(index: BundleIndex, key: str) -> tuple[bytes, ...]:
     check_bounds(index, entry)
     buffer = np.empty(entry.size, np.uint8)
     index.files.read(entry.shard_id, entry.offset, buffer)
-    path = index.shard_path(entry.shard_id)
+    path = index.files.path(entry.shard_id)
     cursor = Cursor(path, buffer.tobytes(), origin=entry.offset)
     lengths = [cursor.read_varint() for _ in range(math.prod(entry.shape))]
     crc = google_crc32c.value(encode_lengths(lengths))
@@ -225,7 +225,7 @@ def _check_crc(index: BundleIndex, key: str, computed: int) -> None:
     entry = index.entries[key]
     if computed != entry.crc32c:
         raise damage(
-            index.shard_path(entry.shard_id),
+            index.files.path(entry.shard_id),
             entry.offset,
             f"the checksum of the {entry.size} bytes of {show_key(key)} is {computed:#010x}, "
             f"where {index.path} has {entry.crc32c:#010x}",
@@ -235,5 +235,5 @@ def _check_crc(index: BundleIndex, key: str, computed: int) -> None:
 def _check_bool(index: BundleIndex, key: str, largest: int) -> None:
     if largest > 1:
         entry = index.entries[key]
-        path = index.shard_path(entry.shard_id)
+        path = index.files.path(entry.shard_id)
         raise damage(path, entry.offset, f"{show_key(key)} is bool, and has a byte {largest}")

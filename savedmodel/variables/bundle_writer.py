@@ -101,7 +101,7 @@ def write_data_files(
     holder: int = 0,
     written: Callable[[int], None] | None = None,
 ) -> dict[str, BundleEntry]:
-    """Write the data files of one process, each in a thread; the entries of what is in them.
+    """Write the data files of one process, each in a thread; return the entries of their tensors.
 
     Raises:
         StructureError: a tensor's bytes do not fit its shape.
@@ -138,10 +138,10 @@ class _Writer:
     """The writer of a bundle's data files.
 
     Attributes:
-        prefix: the path of the files.
-        num_shards: how many there are.
-        written: is told of the bytes that are written.
-        stopped: is set when a file could not be written, and the others need not be.
+        prefix: the path of the files, up to `.data-…`.
+        num_shards: the number of files.
+        written: a function of the number of bytes that were just written.
+        stopped: the event that is set when a file could not be written, and the others need not be.
     """
 
     prefix: Path
@@ -150,7 +150,7 @@ class _Writer:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def write(self, file: DataFile) -> dict[str, BundleEntry]:
-        """One data file."""
+        """Write one data file, and return the entries of its tensors."""
         entries: dict[str, BundleEntry] = {}
         with _NewFile(shard_path(self.prefix, file.shard_id, self.num_shards)) as shard:
             for tensor in file.tensors:
@@ -275,7 +275,7 @@ class _Checksums:
                 self._close()
 
     def pieces(self) -> PieceChecksums:
-        """Those of all that came."""
+        """Return the checksums of all that came."""
         if self._filled:
             self._close()
         return PieceChecksums(PIECE_SIZE, tuple(self._crcs))
@@ -286,7 +286,7 @@ class _Checksums:
 
 
 def _bytes_of(chunk: Piece, key: str) -> _Bytes:
-    """The same memory as bytes; the checksum takes an array, and no view with a release."""
+    """Return the same memory as bytes; the checksum takes an array, and no view with a release."""
     if not isinstance(chunk, np.ndarray):
         chunk = np.asarray(memoryview(chunk))
     if not chunk.flags.c_contiguous or not chunk.dtype.isnative:

@@ -28,18 +28,18 @@ _ALIGNMENT = 64
 
 
 def shard_name(prefix: str, shard_id: int, num_shards: int) -> str:
-    """The name of a data file."""
+    """Return the name of a data file."""
     return f"{prefix}.data-{shard_id:05}-of-{num_shards:05}"
 
 
 def align(buffer: _Bytes) -> _Bytes:
-    """The part of a buffer that JAX need not copy; see `aligned_empty`."""
+    """Return the part of a buffer that JAX need not copy; see `aligned_empty`."""
     start = -buffer.ctypes.data % _ALIGNMENT
     return buffer[start : start + buffer.size - _ALIGNMENT]
 
 
 def aligned_empty(size: int) -> _Bytes:
-    """An array of bytes that JAX need not copy; its base is a buffer that is a little larger."""
+    """Return an array of bytes that JAX need not copy; its base is a slightly larger buffer."""
     return align(np.empty(size + _ALIGNMENT, np.uint8))
 
 
@@ -64,15 +64,15 @@ class DataFiles:
         weakref.finalize(self, _close, self._descriptors).atexit = False
 
     def name(self, shard_id: int) -> str:
-        """The path of one below the folder."""
+        """Return the path of one below the folder."""
         return shard_name(self._prefix, shard_id, self._num_shards)
 
     def path(self, shard_id: int) -> Path:
-        """The path of one, for messages."""
+        """Return the path of one, for messages."""
         return self._folder.path / self.name(shard_id)
 
     def stamp(self, shard_id: int) -> tuple[int, int]:
-        """The size of a file, and when it was last written to.
+        """Return the size of a file, and when it was last written to.
 
         Raises:
             FormatError: it is not there, or is no file.

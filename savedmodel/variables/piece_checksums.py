@@ -52,8 +52,8 @@ class PieceChecksums:
     """The checksums of a tensor's pieces.
 
     Attributes:
-        piece: bytes of each piece but the last.
-        crcs: not masked, one for each piece.
+        piece: the number of bytes of each piece but the last.
+        crcs: the checksum of each piece, not masked.
     """
 
     piece: int
@@ -61,7 +61,7 @@ class PieceChecksums:
 
 
 def pieces_of(data: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:
-    """The bytes in pieces of a few megabytes, none of them copied."""
+    """Yield the bytes in pieces of a few megabytes, none of them copied."""
     for start in range(0, data.nbytes, PIECE_SIZE):
         yield data[start : start + PIECE_SIZE]
 
@@ -80,7 +80,7 @@ def encode_pieces(checksums: PieceChecksums | None) -> bytes:
 
 
 def decode_pieces(entry: Proto, data: bytes) -> PieceChecksums | None:
-    """The checksums that an entry has for its pieces, whatever they are; None without any.
+    """Return the checksums that an entry has for its pieces, whatever they are; None without any.
 
     Args:
         entry: what was parsed.
@@ -102,7 +102,7 @@ def decode_pieces(entry: Proto, data: bytes) -> PieceChecksums | None:
 
 
 def flaw_of_pieces(checksums: PieceChecksums, size: int) -> str:
-    """Why they cannot be those of a tensor of so many bytes; or nothing."""
+    """Return why they cannot be those of a tensor of so many bytes; or nothing."""
     if checksums.piece < _SMALLEST_PIECE:
         return f"checksums of pieces of {checksums.piece} bytes"
     if len(checksums.crcs) != -(-size // checksums.piece):
@@ -114,7 +114,7 @@ def flaw_of_pieces(checksums: PieceChecksums, size: int) -> str:
 
 
 def whole_checksum(checksums: PieceChecksums, size: int) -> int:
-    """The CRC32C of all of a tensor, of that of its pieces.
+    """Return the CRC32C of all of a tensor, made of those of its pieces.
 
     Args:
         checksums: those of the pieces.
@@ -145,7 +145,7 @@ def _power(size: int) -> int:
 
 
 def _times(left: int, right: int) -> int:
-    """The product of two polynomials, modulo Castagnoli's."""
+    """Return the product of two polynomials, modulo Castagnoli's."""
     product = 0
     while left:
         if left & _ONE:

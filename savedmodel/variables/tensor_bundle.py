@@ -76,18 +76,18 @@ _ENTRY_SIZE = 64  # and more than that where many hosts have written slices of l
 
 @dataclass(frozen=True, slots=True)
 class BundleEntry:
-    """Where a tensor is.
+    """The place of a tensor in the data files, and its checksum.
 
     Attributes:
-        dtype: its number in TensorFlow's `DataType` enum.
-        shape: its shape.
-        shard_id: which data file has it.
-        offset: its first byte in that file.
-        size: the number of its bytes.
-        crc32c: the checksum of its bytes, not masked. For strings, see `encode_lengths`.
+        dtype: the number of the dtype in TensorFlow's `DataType` enum.
+        shape: the shape.
+        shard_id: the number of the data file.
+        offset: the offset of the first byte in that file.
+        size: the number of bytes.
+        crc32c: the checksum of the bytes, not masked. For strings, see `encode_lengths`.
         slices: where it is stored in parts, the (start, length) of each part in each dimension,
             with None for all of a dimension. Such an entry has no bytes of its own.
-        pieces: checksums of its pieces besides, where the writer gave them.
+        pieces: the checksums of pieces besides, where the writer gave them.
     """
 
     dtype: int
@@ -107,8 +107,8 @@ class BundleIndex:
     Attributes:
         prefix: the path of the bundle's files, up to `.index` and `.data-…`.
         num_shards: the number of its data files.
-        entries: where each tensor is, in the order of their keys. Keys that are not UTF-8, as those
-            of slices, have surrogate escapes.
+        entries: the entry of each tensor, in the order of the keys. Keys that are not UTF-8, as
+            those of slices, have surrogate escapes.
         files: the data files.
     """
 
@@ -119,21 +119,17 @@ class BundleIndex:
 
     @property
     def path(self) -> Path:
-        """The file that this was read from."""
+        """The path of the file that this was read from."""
         return index_path(self.prefix)
-
-    def shard_path(self, shard_id: int) -> Path:
-        """One of the data files."""
-        return shard_path(self.prefix, shard_id, self.num_shards)
 
 
 def index_path(prefix: Path) -> Path:
-    """The table's file."""
+    """Return the path of the table."""
     return prefix.with_name(f"{prefix.name}.index")
 
 
 def shard_path(prefix: Path, shard_id: int, num_shards: int) -> Path:
-    """A data file."""
+    """Return the path of a data file."""
     return prefix.with_name(shard_name(prefix.name, shard_id, num_shards))
 
 
@@ -147,7 +143,7 @@ def encode_lengths(lengths: Iterable[int]) -> bytes:
 
 
 def encode_index(entries: Mapping[str, BundleEntry], num_shards: int) -> bytes:
-    """The table of contents as a file: the entries in the order of their keys, after the header."""
+    """Return the table of contents as a file: the header, then the entries by their keys."""
     header = BundleHeaderProto(num_shards=num_shards)
     header.version.producer = _VERSION
     encoded = {
@@ -174,7 +170,7 @@ def _encode_entry(entry: BundleEntry) -> bytes:
 
 
 def read_index(prefix: str | os.PathLike[str], *, within: ModelFolder | None = None) -> BundleIndex:
-    """The table of contents of a bundle that any program wrote.
+    """Return the table of contents of a bundle that any program wrote.
 
     Every checksum and every bound of the index file is checked; the data files are not opened.
 
@@ -204,7 +200,7 @@ def read_index(prefix: str | os.PathLike[str], *, within: ModelFolder | None = N
 
 
 def _decode_header(path: Path, record: Record | None) -> int:
-    """The number of data files."""
+    """Return the number of data files."""
     if record is None or record.key:
         raise damage(path, 0, "the first record is not the header of a bundle")
     header = _parse(path, record, BundleHeaderProto)
@@ -293,7 +289,7 @@ def _check_overlaps(path: Path, entries: Mapping[str, BundleEntry]) -> None:
 
 
 def find_tensor(index: BundleIndex, key: str) -> tuple[BundleEntry, DType]:
-    """The entry of a tensor of numbers, and its dtype.
+    """Return the entry of a tensor of numbers, and its dtype.
 
     Raises:
         DtypeError: it holds strings or another dtype that JAX has not.
@@ -306,7 +302,7 @@ def find_tensor(index: BundleIndex, key: str) -> tuple[BundleEntry, DType]:
 
 
 def find_tensor_or_strings(index: BundleIndex, key: str) -> BundleEntry:
-    """The entry of a tensor of any kind.
+    """Return the entry of a tensor of any kind.
 
     Raises:
         StructureError: the bundle has no such tensor.
@@ -330,5 +326,5 @@ def check_bounds(index: BundleIndex, entry: BundleEntry) -> None:
     """
     size, end = index.files.stamp(entry.shard_id)[0], entry.offset + entry.size
     if end > size:
-        path = index.shard_path(entry.shard_id)
+        path = index.files.path(entry.shard_id)
         raise damage(path, size, f"the file ends, where a tensor reaches to byte {end}")

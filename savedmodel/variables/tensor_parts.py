@@ -62,7 +62,7 @@ class TensorParts:
         self._whole: _CheckedTensor | None = None
 
     def __call__(self, extent: Extent) -> npt.NDArray[Any]:
-        """The bytes of a part in C order, in a new array with one dimension.
+        """Return the bytes of a part in C order, in a new array with one dimension.
 
         Raises:
             FormatError: the tensor is damaged where it was read.
@@ -127,7 +127,7 @@ class _CheckedTensor:
             out[slices_of(within(box, extent))] = stored
 
     def _read(self, start: int, stop: int) -> _Bytes:
-        """These bytes, out of a file that nobody has written to since they were checked."""
+        """Return these bytes, of a file that nobody has written to since they were checked."""
         data = np.empty(stop - start, np.uint8)
         with self._lock:
             for _ in range(_ATTEMPTS):
@@ -139,7 +139,7 @@ class _CheckedTensor:
                 self._index.files.read(self._entry.shard_id, self._entry.offset + start, data)
                 if self._index.files.stamp(self._entry.shard_id) == stamp:
                     return data
-        path = self._index.shard_path(self._entry.shard_id)
+        path = self._index.files.path(self._entry.shard_id)
         raise damage(path, self._entry.offset + start, "the file is written to while it is read")
 
     def _check(self, start: int, stop: int) -> None:
@@ -161,7 +161,7 @@ class _CheckedTensor:
             crc = google_crc32c.extend(crc, data)
             if self._entry.dtype == BOOL:
                 largest = max(largest, int(data.max()))
-        path = self._index.shard_path(shard_id)
+        path = self._index.files.path(shard_id)
         if crc != (stored := self._pieces.crcs[number]):
             raise damage(
                 path,

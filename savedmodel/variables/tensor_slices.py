@@ -43,7 +43,7 @@ _READABLE_IN_SLICES = frozenset({
 
 
 def is_readable_in_slices(dtype: DType) -> bool:
-    """Whether TensorFlow puts tensors of this dtype together; it refuses the slices of others."""
+    """Return whether TensorFlow puts slices of this dtype together; it refuses those of others."""
     return dtype.name in _READABLE_IN_SLICES
 
 
@@ -77,7 +77,7 @@ def show_key(key: str) -> str:
 
 
 def _encode_signed(value: int) -> bytes:
-    """The sign as a bit, as many equal bits as bytes follow, one that differs, and the value."""
+    """Return the sign bit, as many equal bits as bytes follow, one that differs, and the value."""
     positive = value >= 0
     size = (value if positive else ~value).bit_length() // 7 + 1
     prefix = (1 << size) - 1 << 7 * size
@@ -110,7 +110,7 @@ def flaw_of_slices(parts: Sequence[Slice], shape: Sequence[int]) -> str:
 
 
 def is_within(part: Slice, shape: Sequence[int]) -> bool:
-    """Whether a part is one of a tensor of that shape."""
+    """Return whether a part is one of a tensor of that shape."""
     return len(part) == len(shape) and all(
         start == 0 if length is None else 0 <= start <= start + length <= size
         for (start, length), size in zip(part, shape, strict=True)
@@ -118,7 +118,7 @@ def is_within(part: Slice, shape: Sequence[int]) -> bool:
 
 
 def _overlap(parts: Sequence[Slice], shape: Sequence[int]) -> bool:
-    """Whether two parts share an element: in every dimension each begins before the other ends."""
+    """Return whether two parts share an element: each begins before the other ends everywhere."""
     if len(parts) < 2:
         return False
     bounds = [[(e.start, e.stop) for e in extents(part, shape)] for part in parts]
