@@ -110,16 +110,11 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffR
 
 
 _Key = tuple[str, str]
+# The facts of a signature, or of one of its orders, by kind and name.
+_Facts = dict[_Key, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The facts of a signature or of one of its orders, by kind and name."""
-
-    facts: Mapping[_Key, str]
-
-
-def _differences(ours: Mapping[str, _Part], theirs: Mapping[str, _Part]) -> Iterator[Difference]:
+def _differences(ours: Mapping[str, _Facts], theirs: Mapping[str, _Facts]) -> Iterator[Difference]:
     """Yield the differences of each part; a part that only one file has is one difference."""
     missing: set[str] = set()
     for name in dict.fromkeys([*ours, *theirs]):
@@ -130,7 +125,7 @@ def _differences(ours: Mapping[str, _Part], theirs: Mapping[str, _Part]) -> Iter
             there = ["there" if name in parts else "" for parts in (ours, theirs)]
             yield Difference("signatures", name, *there)
             continue
-        first, second = ours[name].facts, theirs[name].facts
+        first, second = ours[name], theirs[name]
         for key in dict.fromkeys([*first, *second]):
             values = first.get(key, ""), second.get(key, "")
             if values[0] != values[1]:
@@ -138,25 +133,25 @@ def _differences(ours: Mapping[str, _Part], theirs: Mapping[str, _Part]) -> Iter
                 yield Difference(kind, f"{name}: {where}" if name else where, *values)
 
 
-def _read_facts(folder: ModelFolder) -> tuple[dict[str, _Part], tuple[Variable, ...]]:
+def _read_facts(folder: ModelFolder) -> tuple[dict[str, _Facts], tuple[Variable, ...]]:
     model = read(folder)
     return _facts(report_of(model, folder), model), model.variables
 
 
-def _facts(report: FileReport, model: SavedModel) -> dict[str, _Part]:
+def _facts(report: FileReport, model: SavedModel) -> dict[str, _Facts]:
     signatures = {signature.key: signature for signature in model.signatures}
     recorded = {
         ("versions", key): str(value)
         for key, value in {"writer": report.writer, **report.metadata}.items()
     }
-    parts = {"": _Part(recorded)}
+    parts = {"": recorded}
     digest = functools.cache(_digest)
     for signature in report.signatures:
-        parts[signature.key] = _Part(dict(_facts_of_signature(signature)))
+        parts[signature.key] = dict(_facts_of_signature(signature))
         calls = [call for chain in calls_of(signatures[signature.key]) for call in chain]
         for order, call in zip(signature.orders, calls, strict=True):
             name = f"{signature.key}, {order.title}"
-            parts[name] = _Part(dict(_facts_of_order(order, digest(call.module))))
+            parts[name] = dict(_facts_of_order(order, digest(call.module)))
     return parts
 
 

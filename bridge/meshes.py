@@ -114,7 +114,11 @@ def shards_of(saved: Sharded) -> Mapping[str, tuple[tuple[slice, ...], ...]]:
     report = _report(_exported(saved))
     arrays = () if report is None else report.arrays
     return MappingProxyType(
-        {array.path: _shards(array) for array in arrays if array.tiles and _is_static(array)}
+        {
+            array.path: tuple(_part(array, tile) for tile in array.tiles)
+            for array in arrays
+            if array.tiles and all(isinstance(size, int) for size in array.shape)
+        }
     )
 
 
@@ -192,15 +196,8 @@ def _report(exported: export.Exported) -> ShardingReport | None:
         return read_shardings(call, module)
 
 
-def _is_static(array: ArraySharding) -> bool:
-    return all(isinstance(size, int) for size in array.shape)
-
-
-def _shards(array: ArraySharding) -> tuple[tuple[slice, ...], ...]:
-    return tuple(_part(array, tile) for tile in array.tiles)
-
-
 def _part(array: ArraySharding, tile: int) -> tuple[slice, ...]:
+    """Return a part of an array by its number."""
     slices: list[slice] = []
     for size, parts in zip(reversed(array.shape), reversed(array.parts), strict=True):
         tile, position = divmod(tile, parts)

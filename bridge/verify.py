@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from xla_call_module.errors import StructureError
@@ -114,16 +114,14 @@ def _make_trials(folder: ModelFolder, seed: int, progress: Progress | None) -> S
 
     model = LoadedModel(read(folder))
     if model.others:
-        # The warning is at the caller of `verify`.
-        warnings.warn(_not_compared(model.others), UserWarning, stacklevel=5)
+        warnings.warn(
+            "Not compared, since they compute more than calls of JAX functions: "
+            f"{', '.join(model.others)}. To do: compare the functions that they call, and test the "
+            "rest in TensorFlow.",
+            UserWarning,
+            stacklevel=5,  # at the caller of `verify`
+        )
     return make_trials(model, seed=seed, progress=progress)
-
-
-def _not_compared(keys: Iterable[str]) -> str:
-    return (
-        f"Not compared, since they compute more than calls of JAX functions: {', '.join(keys)}. To "
-        "do: compare the functions that they call, and test the rest in TensorFlow."
-    )
 
 
 def _part_of(progress: Progress | None, part: int, parts: int) -> Progress | None:

@@ -29,7 +29,6 @@ from savedmodel.model import (
     METADATA_COLLECTION,
     SERVE_TAG,
     SavedModel,
-    Signature,
     VariablePart,
 )
 from savedmodel.protos.schema import Proto
@@ -160,8 +159,13 @@ def _encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
         StructureError: it would be too large for a protobuf message, or has signatures that are not
             calls of modules.
     """
-    _check_size(model)
-    others = [*model.others, *(s.key for s in model.signatures if not _can_be_written(s))]
+    if model.module_bytes > MAX_PROTO_BYTES:
+        raise _too_large(f"more than {model.module_bytes:,}")
+    # A gradient that does not describe itself is that of another program.
+    unwritten = (
+        s.key for s in model.signatures if not s.is_one_function or s.function.gradient is not None
+    )
+    others = [*model.others, *unwritten]
     if others:
         raise StructureError(
             f"The signature {others[0]} computes something besides calls of modules, and cannot be "
@@ -186,11 +190,6 @@ def _encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
     meta_graph.collection_def[METADATA_COLLECTION].bytes_list.value.append(metadata)
     meta_graph.object_graph_def.CopyFrom(objects.saved)
     return proto, objects
-
-
-def _can_be_written(signature: Signature) -> bool:
-    """Return whether a signature is one function, whose gradients describe themselves."""
-    return signature.is_one_function and signature.function.gradient is None
 
 
 def _layout_of(model: SavedModel, objects: ObjectGraph, num_shards: int | None) -> Layout:
@@ -219,11 +218,6 @@ def _slice_of(part: VariablePart, shape: Sequence[int]) -> BundleSlice:
         for (start, stop), size in pairs
     )
     return BundleSlice(extent, part.chunks, part.holder)
-
-
-def _check_size(model: SavedModel) -> None:
-    if model.module_bytes > MAX_PROTO_BYTES:
-        raise _too_large(f"more than {model.module_bytes:,}")
 
 
 class Group(Protocol):

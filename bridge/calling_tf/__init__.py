@@ -8,7 +8,8 @@ From a call to its results, with the module that does each step:
    function, its shapes and what it has captured (`variables`). Shapes of results that TensorFlow
    does not know are declared, or found out at several sizes (`results`).
 3. `derivatives.CompiledFunction` is the JAX function of a `TracedFunction`. Its derivatives are
-   functions that TensorFlow's tape writes, traced and compiled likewise; so they have some, too.
+   functions that TensorFlow's tape writes (`tape_gradients`), traced and compiled likewise; so they
+   have some, too.
    `differentiability` refuses those that TensorFlow would get wrong, `graph_inlining` makes
    gradients of loops that XLA compiles, and `linear_calls` has JAX's rules for transposes.
 4. By default `xla_lowering` makes an `Exported` of the function, of which JAX inlines the module.

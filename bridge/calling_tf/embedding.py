@@ -13,7 +13,7 @@ import jax
 import tensorflow as tf
 
 from bridge.calling_tf.concrete_functions import TracedFunction
-from bridge.calling_tf.graph_nodes import in_topological_order
+from bridge.calling_tf.graph_nodes import CALLS, LOOPS, in_topological_order
 from bridge.calling_tf.variables import is_split, read
 from xla_call_module.analyses.tensorflow_functions import TARGET, pack_functions
 from xla_call_module.errors import StructureError
@@ -21,8 +21,6 @@ from xla_call_module.errors import StructureError
 __all__ = ["Embedding"]
 
 _SUFFIX = "_of_values"
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-_LOOPS = frozenset({"While", "StatelessWhile"})
 _BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 
 
@@ -182,9 +180,9 @@ class _Rewriter:
         if node.op == "Identity":
             node.attr["T"].type = given[0]
             held[f"{node.name}:output:0"] = given[0]
-        elif node.op in _CALLS:
+        elif node.op in CALLS:
             self._rewrite_functions(node, ["f"], "Tin", given)
-        elif node.op in _LOOPS:
+        elif node.op in LOOPS:
             self._rewrite_functions(node, ["cond", "body"], "T", given)
             held.update((f"{node.name}:output:{index}", dtype) for index, dtype in given.items())
         elif node.op in _BRANCHES:

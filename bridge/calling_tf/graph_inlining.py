@@ -12,19 +12,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from bridge.calling_tf.graph_nodes import functions_called_by, operations_of
+from bridge.calling_tf.graph_nodes import CALLS, LOOPS, functions_called_by, operations_of
 from bridge.core._tf import function_inliner
 from xla_call_module._tf import register_function
 
 __all__ = ["gradient_in_graph", "has_loops", "inline"]
 
-_LOOPS = frozenset({"While", "StatelessWhile"})
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-
 
 def has_loops(concrete: Any) -> bool:
     """Return whether there are loops, and what they do can be put into another graph."""
-    return function_inliner() is not None and bool(operations_of(concrete) & _LOOPS)
+    return function_inliner() is not None and bool(operations_of(concrete) & LOOPS)
 
 
 def inline(concrete: Any, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -108,14 +105,14 @@ class _Inliner:
         del flat.node_def[:]
         renamed: dict[str, str] = {}
         for node in function.node_def:
-            if node.op in _CALLS and node.attr["f"].func.name in self._functions:
+            if node.op in CALLS and node.attr["f"].func.name in self._functions:
                 body = self.function(node.attr["f"].func.name)
                 renamed |= _results_of_call(node, body)
                 flat.node_def.extend(_body_of_call(node, body))
             else:
                 flat.node_def.add().CopyFrom(node)
         for node in flat.node_def:
-            _rename_inputs(node, renamed)
+            node.input[:] = [_follow(name, renamed) for name in _data_inputs(node)]
         for name, result in list(function.ret.items()):
             flat.ret[name] = _follow(result, renamed)
         return flat
@@ -131,8 +128,12 @@ def _rename_functions(nodes: Iterable[Any], known: Container[str], suffix: str) 
 def _names_in_call(node: Any, body: Any) -> dict[str, str]:
     """Return the names outside of a call by the names of the arguments in its body."""
     arguments = (argument.name for argument in body.signature.input_arg)
-    given = (name for name in node.input if not name.startswith("^"))
-    return dict(zip(arguments, given, strict=True))
+    return dict(zip(arguments, _data_inputs(node), strict=True))
+
+
+def _data_inputs(node: Any) -> list[str]:
+    """Return the tensors that a node takes, without the nodes that only run before it."""
+    return [name for name in node.input if not name.startswith("^")]
 
 
 def _in_call(node: Any, name: str, arguments: Mapping[str, str]) -> str:
@@ -154,14 +155,8 @@ def _body_of_call(node: Any, body: Any) -> Iterator[Any]:
         copy.CopyFrom(inner)
         copy.name = f"{node.name}/{inner.name}"
         # What has effects is not compiled, so that the order does not matter.
-        names = [name for name in inner.input if not name.startswith("^")]
-        copy.input[:] = [_in_call(node, name, arguments) for name in names]
+        copy.input[:] = [_in_call(node, name, arguments) for name in _data_inputs(inner)]
         yield copy
-
-
-def _rename_inputs(node: Any, renamed: Mapping[str, str]) -> None:
-    names = [name for name in node.input if not name.startswith("^")]
-    node.input[:] = [_follow(name, renamed) for name in names]
 
 
 def _follow(name: str, renamed: Mapping[str, str]) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 __all__ = [
+    "CALLS",
+    "LOOPS",
     "WITHOUT_VECTORIZATION",
     "functions_called_by",
     "has_custom_gradients",
@@ -18,6 +20,8 @@ __all__ = [
     "stateful_operations",
 ]
 
+CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+LOOPS = frozenset({"While", "StatelessWhile"})
 # Operations that no rule of `tf.vectorized_map` covers, for which it need not be tried.
 WITHOUT_VECTORIZATION = frozenset({"XlaCallModule"})
 

@@ -20,6 +20,9 @@ From a call of a signature to its results:
    of every order and a rule for `jax.vmap`.
 4. The leaves of the results get the structure that was exported.
 
+So between folder and call there are the `SavedModel`, the `LoadedSignature`, its `BoundExported`
+and the function of leaves; each is made once, the last two at the first call.
+
 `signature_calls` says what a signature takes, calls and returns, for those who only look at a file.
 
 To load what another program writes, have `savedmodel.read` make functions of a signature of it; if

@@ -96,7 +96,7 @@ class MappableExported(export.Exported):
     @classmethod
     def of(cls, exported: export.Exported) -> MappableExported:
         """Return the same `Exported` as one of this class."""
-        return cls(**_fields(exported))
+        return cls(**{f.name: getattr(exported, f.name) for f in dataclasses.fields(exported)})
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Return the results of the function; see `jax.export.Exported.call`."""
@@ -124,13 +124,13 @@ class MappableExported(export.Exported):
         return call_flat(self)
 
 
-def _fields(exported: export.Exported) -> dict[str, Any]:
-    return {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
-
-
 def _mapped(exported: export.Exported, name: str) -> Flat:
     """Return the call of an `Exported`, with a rule for `vmap`: one element after another."""
-    plain = _with_bools(exported)
+    # As its module has it: with bool where the avals have float0.
+    in_avals, out_avals = (
+        tuple(map(_with_bool, avals)) for avals in (exported.in_avals, exported.out_avals)
+    )
+    plain = dataclasses.replace(exported, in_avals=in_avals, out_avals=out_avals)
     needed = _needed_devices(name, exported) if exported.nr_devices > 1 else None
 
     @custom_batching.custom_vmap
@@ -139,7 +139,7 @@ def _mapped(exported: export.Exported, name: str) -> Flat:
             arguments = tuple(_require_devices(arguments, needed))
         # In their structure, by the paths of which JAX calls the arguments in its messages.
         args, kwargs = tree_util.tree_unflatten(plain.in_tree, arguments)
-        return tuple(tree_util.tree_leaves(plain.call(*args, **kwargs)))
+        return tuple(tree_util.tree_leaves(export.Exported.call(plain, *args, **kwargs)))
 
     def rule(
         axis_size: int, in_batched: Sequence[bool], *arguments: Any
@@ -170,15 +170,6 @@ def _mapped(exported: export.Exported, name: str) -> Flat:
         )
 
     return run
-
-
-def _with_bools(exported: export.Exported) -> export.Exported:
-    """Return the same with JAX's own `call`, and with bool where it has float0, as its module."""
-    changes = {
-        "in_avals": tuple(map(_with_bool, exported.in_avals)),
-        "out_avals": tuple(map(_with_bool, exported.out_avals)),
-    }
-    return export.Exported(**(_fields(exported) | changes))
 
 
 def _with_bool(aval: Any) -> Any:

@@ -5,7 +5,6 @@ That is how the files of other programs are: a node has a module, and the rest i
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -81,7 +80,7 @@ def exported_from_call(call: CallModule) -> export.Exported:
     def like(*_: Any) -> tuple[Any, ...]:
         return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in results)
 
-    with _x64_for((*call.args, *call.results)):
+    with x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results)):
         made = export.export(jax.jit(like), platforms=call.platforms)(*args)
     exported = dataclasses.replace(
         made,
@@ -98,10 +97,6 @@ def exported_from_call(call: CallModule) -> export.Exported:
 
 def _to_spec(spec: TensorSpec, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(parse_shape(spec.shape or (), scope=scope), spec.dtype.numpy)
-
-
-def _x64_for(specs: Sequence[TensorSpec]) -> contextlib.AbstractContextManager[Any]:
-    return x64_if_needed(spec.dtype.name for spec in specs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +439,7 @@ def _export_gradient(primal: export.Exported, gradient: Gradient) -> export.Expo
         dtype = aval.dtype if is_real(aval) else jax.dtypes.float0
         specs.append(jax.ShapeDtypeStruct(aval.shape, dtype))
     checks = _checks_for([primal, exported])
-    with _x64_for((*gradient.call.args, *gradient.call.results)):
+    with x64_if_needed(spec.dtype.name for spec in (*gradient.call.args, *gradient.call.results)):
         made = _export(vjp, specs, platforms=primal.platforms, disabled_checks=checks)
     return cut_vjp(made, 0)
 

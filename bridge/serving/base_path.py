@@ -36,7 +36,13 @@ _NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+[ \t\n\v\f\r]*")
 
 
 class BasePath(Protocol):
-    """The folder of the versions, on a disk or in an object store."""
+    """The folder of the versions, on a disk or in an object store.
+
+    Attributes:
+        path: the absolute path, or the address.
+    """
+
+    path: str
 
     def taken(self) -> dict[int, str]:
         """Return the number of each child that Serving takes for a version, with its name."""
@@ -104,6 +110,7 @@ class _LocalBasePath:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.path = str(path)
 
     def taken(self) -> dict[int, str]:
         names = os.listdir(self._path) if self._path.is_dir() else []
@@ -169,8 +176,8 @@ class _RemoteBasePath:
     """A base path in an object store."""
 
     def __init__(self, path: str) -> None:
-        self._path = path.rstrip("/")
-        self._address = address(self._path)
+        self.path = path.rstrip("/")
+        self._address = address(self.path)
 
     def taken(self) -> dict[int, str]:
         if not self._address.exists():
@@ -191,9 +198,9 @@ class _RemoteBasePath:
 
     def place(self, folder: Path, version: int) -> str:
         if version in self.taken():
-            raise FileExistsError(f"{self._path}/{version}")
-        upload(folder, f"{self._path}/{version}", last=PROTO_FILE, overwrite=False)
-        return f"{self._path}/{version}"
+            raise FileExistsError(f"{self.path}/{version}")
+        upload(folder, f"{self.path}/{version}", last=PROTO_FILE, overwrite=False)
+        return f"{self.path}/{version}"
 
     def copy(self, name: str, folder: Path) -> None:
         folder.mkdir()
@@ -224,7 +231,7 @@ class _RemoteBasePath:
     def write_text(self, name: str, text: str) -> str:
         self._address.mkdir(parents=True, exist_ok=True)
         (self._address / name).write_text(text)
-        return f"{self._path}/{name}"
+        return f"{self.path}/{name}"
 
 
 def _numbered(names: list[str]) -> dict[int, str]:

@@ -102,33 +102,18 @@ def _called(
 ) -> PreprocessedRequest:
     """Return a request of the tensors of a function, and of the inputs that it does not return."""
     if preprocess is None:
-        return PreprocessedRequest(
-            {
-                name: tf.TensorSpec(s.shape, s.dtype, name)
-                for name, s in {**inputs, **given}.items()
-            },
-            lambda tensors: _checked(tensors, inputs),
-        )
+        specs = _named_specs({**inputs, **given})
+        return PreprocessedRequest(specs, lambda tensors: _checked(tensors, inputs))
     function = as_function(preprocess)
-    made = _trace(function, given)
-    rest = {n: spec for n, spec in inputs.items() if n not in _names(made, inputs)}
+    returned = named_tensors(_trace(function, given), list(inputs), "preprocess")
+    rest = {name: spec for name, spec in inputs.items() if name not in returned}
 
     def to_inputs(tensors: Mapping[str, Any]) -> dict[str, Any]:
         results = function(**{name: tensors[name] for name in given})
         returned = named_tensors(results, list(inputs), "preprocess")
         return _checked({**{name: tensors[name] for name in rest}, **returned}, inputs)
 
-    specs = {**rest, **given}
-    return PreprocessedRequest({n: _renamed(spec, n) for n, spec in specs.items()}, to_inputs)
-
-
-def _renamed(spec: Any, name: str) -> Any:
-    return tf.TensorSpec(spec.shape, spec.dtype, name) if isinstance(spec, tf.TensorSpec) else spec
-
-
-def _names(made: Any, inputs: Mapping[str, Any]) -> set[str]:
-    """Return the names of the inputs that a function returns."""
-    return set(named_tensors(made, list(inputs), "preprocess"))
+    return PreprocessedRequest(_named_specs({**rest, **given}), to_inputs)
 
 
 def _trace(function: Any, given: Mapping[str, Any]) -> Any:
@@ -207,7 +192,7 @@ def _request_specs(
 ) -> dict[str, Any]:
     """Return the specs of a request's tensors, by name."""
     if preprocess is None:
-        return {name: tf.TensorSpec(s.shape, s.dtype, name) for name, s in inputs.items()}
+        return _named_specs(inputs)
     if request is None:
         return _signature_of(preprocess)
     given: Any = request  # users may pass anything
@@ -217,7 +202,7 @@ def _request_specs(
             f"request={request!r}; expected a mapping from names to tf.TensorSpec, such as "
             "{'text': tf.TensorSpec([None], tf.string)}."
         )
-    return {name: tf.TensorSpec(s.shape, s.dtype, name) for name, s in request.items()}
+    return _named_specs(given)
 
 
 def _signature_of(preprocess: Any) -> dict[str, Any]:
@@ -290,10 +275,18 @@ def _parsed_specs(features: Mapping[str, Any]) -> dict[str, Any]:
             f"examples={dict(features)!r} are no features of a tf.Example: {error}. To do: pass "
             "such as {'x': tf.io.FixedLenFeature([3], tf.float32)}."
         ) from error
-    return {name: _spec_of(name, value) for name, value in parsed.items()}
+    return _named_specs(parsed)
 
 
-def _spec_of(name: str, value: Any) -> Any:
-    if isinstance(value, tf.TensorSpec):
-        return tf.TensorSpec(value.shape, value.dtype, name)
-    return value if isinstance(value, tf.TypeSpec) else tf.type_spec_from_value(value)
+def _named_specs(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specs of tensors, each with its name; those of ragged and others as they are."""
+    specs = {
+        name: value if isinstance(value, tf.TypeSpec) else tf.type_spec_from_value(value)
+        for name, value in values.items()
+    }
+    return {
+        name: tf.TensorSpec(spec.shape, spec.dtype, name)
+        if isinstance(spec, tf.TensorSpec)
+        else spec
+        for name, spec in specs.items()
+    }

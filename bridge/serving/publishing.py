@@ -141,8 +141,8 @@ def publish(
     base = open_base_path(base_path)
     _check_numbers(version, keep)
     if version is not None and version in base.taken():
-        raise _taken(base_path, version)
-    own_name = name if name is not None else _name_of(base_path)
+        raise _taken(base, version)
+    own_name = name if name is not None else base.path.rpartition("/")[2]
     with base.new_version() as folder:
         _fill(model, folder, base_path, options)
         sizes = parse_sizes(warmup)
@@ -153,9 +153,9 @@ def publish(
             _prepare(folder, warmup, wanted, name=own_name, seed=seed)
             _renew_manifest(folder)
         records = _count_records(folder)
-        path, number = _place(base, folder, base_path, version)
-    configs = None if wanted is None else _configure(base, base_path, own_name, wanted)
-    removed = () if keep is None else _remove_old(base, keep, number, base_path)
+        path, number = _place(base, folder, version)
+    configs = None if wanted is None else _configure(base, own_name, wanted)
+    removed = () if keep is None else _remove_old(base, keep, number)
     return Published(path, number, records, removed, configs)
 
 
@@ -194,7 +194,7 @@ def rollback(
     base = open_base_path(base_path)
     _check_numbers(None, keep)
     versions = base.versions()
-    source = _source(base, base_path, versions, to)
+    source = _source(base, versions, to)
     origin = _origin(base, versions[source], source)
     with base.new_version() as folder:
         base.copy(versions[source], folder)
@@ -203,8 +203,8 @@ def rollback(
         (folder / PUBLICATION_FILE).unlink(missing_ok=True)
         write_text(folder / PUBLICATION_FILE, json.dumps({"copy_of": origin}))
         records = _count_records(folder)
-        path, number = _place(base, folder, base_path, None)
-    removed = () if keep is None else _remove_old(base, keep, number, base_path)
+        path, number = _place(base, folder, None)
+    removed = () if keep is None else _remove_old(base, keep, number)
     return Published(path, number, records, removed, copy_of=origin)
 
 
@@ -214,10 +214,8 @@ def _bucket_sizes(folder: Path) -> tuple[int, ...]:
     return tuple(sorted({size for sizes in buckets for size in sizes}))
 
 
-def _source(
-    base: BasePath, base_path: str | os.PathLike[str], versions: Mapping[int, str], to: int | None
-) -> int:
-    there = f"{os.fspath(base_path)} has the versions {sorted(versions) or 'none'}"
+def _source(base: BasePath, versions: Mapping[int, str], to: int | None) -> int:
+    there = f"{base.path} has the versions {sorted(versions) or 'none'}"
     if to is not None:
         if to not in versions:
             raise StructureError(f"{there}, and not {to!r}. To do: go back to one of them.")
@@ -256,11 +254,6 @@ def _check_numbers(version: int | None, keep: int | None) -> None:
         whole = isinstance(given, int) and not isinstance(given, bool)
         if given is not None and not (whole and 1 <= given <= MAX_VERSION):
             raise StructureError(f"{what}={given!r}; expected a whole number of at least 1.")
-
-
-def _name_of(base_path: str | os.PathLike[str]) -> str:
-    text = os.fspath(base_path)
-    return (text if is_remote(text) else os.path.abspath(text)).rstrip("/").rpartition("/")[2]
 
 
 def _fill(
@@ -337,55 +330,47 @@ def _count_records(folder: Path) -> int:
     return sum(1 for _ in record_sizes(file)) if file.exists() else 0
 
 
-def _place(
-    base: BasePath, folder: Path, base_path: str | os.PathLike[str], version: int | None
-) -> tuple[str, int]:
+def _place(base: BasePath, folder: Path, version: int | None) -> tuple[str, int]:
     """Move the folder to its number, or to the next free one; return its path and number."""
     while True:
         number = version if version is not None else max([0, *base.taken()]) + 1
         if number > MAX_VERSION:
             raise StructureError(
-                f"{os.fspath(base_path)} has the version {MAX_VERSION}, the highest possible. To "
+                f"{base.path} has the version {MAX_VERSION}, the highest possible. To "
                 "do: pass version=, or take another base_path."
             )
         try:
             return base.place(folder, number), number
         except FileExistsError as error:
             if version is not None:
-                raise _taken(base_path, version) from error
+                raise _taken(base, version) from error
             # Another publisher was quicker.
 
 
-def _taken(base_path: str | os.PathLike[str], version: int) -> StructureError:
+def _taken(base: BasePath, version: int) -> StructureError:
     return StructureError(
-        f"{os.fspath(base_path)} has a version {version} already, and a version never changes. To "
+        f"{base.path} has a version {version} already, and a version never changes. To "
         "do: leave version out for the next free number, or take another."
     )
 
 
-def _configure(
-    base: BasePath, base_path: str | os.PathLike[str], name: str, batching: Batching
-) -> ConfigFiles:
+def _configure(base: BasePath, name: str, batching: Batching) -> ConfigFiles:
     """Write the files beside the versions, without those that exist and may have been edited."""
-    where = os.fspath(base_path)
-    where = where if is_remote(where) else os.path.abspath(where)
     paths = {BATCHING_FILE: base.write_text(BATCHING_FILE, batching.to_text())}
     texts = {
-        MODELS_FILE: models_text([ModelConfig(name, where)]),
+        MODELS_FILE: models_text([ModelConfig(name, base.path)]),
         MONITORING_FILE: monitoring_text(),
     }
     for file, text in texts.items():
         there = base.read_text(file) is not None
-        paths[file] = f"{where}/{file}" if there else base.write_text(file, text)
+        paths[file] = f"{base.path}/{file}" if there else base.write_text(file, text)
     return ConfigFiles(paths[MODELS_FILE], paths[MONITORING_FILE], paths[BATCHING_FILE])
 
 
-def _remove_old(
-    base: BasePath, keep: int, published: int, base_path: str | os.PathLike[str]
-) -> tuple[int, ...]:
+def _remove_old(base: BasePath, keep: int, published: int) -> tuple[int, ...]:
     """Remove old versions that no configuration names, and return their numbers."""
     text = base.read_text(MODELS_FILE)
-    where = f"{os.fspath(base_path)}/{MODELS_FILE}"
+    where = f"{base.path}/{MODELS_FILE}"
     needed = {published} if text is None else {published, *pinned_versions(text, where=where)}
     versions = base.versions()
     old = [number for number in sorted(versions)[:-keep] if number not in needed]

@@ -20,7 +20,7 @@ from xla_call_module.dimensions import Dim, evaluate, linear_form, solve
 from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import FormatError, InteropError, StructureError
 
-__all__ = ["STRING", "ServedSignature", "ServedTensor", "read_signatures"]
+__all__ = ["STRING", "ServedSignature", "ServedTensor", "not_made_up", "read_signatures"]
 
 STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto, which JAX has nothing like
 _DTYPES = {dtype.enum: dtype for dtype in DTYPES}
@@ -174,7 +174,7 @@ class ServedSignature:
         self, tensor: ServedTensor, batch: int, values: Mapping[str, int]
     ) -> tuple[int, ...]:
         if tensor.shape is None:
-            raise StructureError(_not_made_up(self.key, tensor, "its rank is unknown"))
+            raise StructureError(not_made_up(self.key, tensor, "its rank is unknown"))
         sizes = []
         for axis, dim in enumerate(tensor.shape):
             size = None if dim is None else evaluate(dim, values)
@@ -182,7 +182,7 @@ class ServedSignature:
                 size = batch
             if size is None:
                 what = f"nothing says what dimension {axis} is at batch size {batch}"
-                raise StructureError(_not_made_up(self.key, tensor, what))
+                raise StructureError(not_made_up(self.key, tensor, what))
             if size < 0:
                 raise StructureError(
                     f"The batch size {batch} does not fit {self.key}: dimension {axis} of {tensor} "
@@ -211,7 +211,8 @@ def _unsolved(what: str, key: str, tensor: ServedTensor) -> str:
     )
 
 
-def _not_made_up(key: str, tensor: ServedTensor, reason: str) -> str:
+def not_made_up(key: str, tensor: ServedTensor, reason: str) -> str:
+    """Return the message for an input that batch sizes alone do not determine."""
     return (
         f"No example can be made up for {key}, input {tensor}: {reason}. To do: pass example "
         f"inputs, such as warmup=[{{{tensor.name!r}: …}}], instead of batch sizes."

@@ -25,7 +25,13 @@ from bridge.core.keys import to_physical
 from bridge.core.probes import RANDOM, draw
 from bridge.serving.example_features import ExampleFeature, serialize_example
 from bridge.serving.messages import PredictionLog
-from bridge.serving.signatures import STRING, ServedSignature, ServedTensor, read_signatures
+from bridge.serving.signatures import (
+    STRING,
+    ServedSignature,
+    ServedTensor,
+    not_made_up,
+    read_signatures,
+)
 from savedmodel.files.assets import WARMUP_FILE
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.records import write_records
@@ -470,10 +476,7 @@ def _made_of(
         if not strings:
             return _DrawnExamples(tensor.name, tensor.features, shape)
         what = f"tf.Examples with strings in {', '.join(strings)}"
-    raise StructureError(
-        f"No example can be made up for {key}, input {tensor}: it takes {what}. To do: pass "
-        f"example inputs, such as warmup=[{{{tensor.name!r}: …}}], instead of batch sizes."
-    )
+    raise StructureError(not_made_up(key, tensor, f"it takes {what}"))
 
 
 def _draw(made_of: Sequence[_DrawnNumbers | _DrawnExamples], seeds: Sequence[int]) -> _Inputs:
