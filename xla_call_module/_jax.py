@@ -34,12 +34,10 @@ __all__ = [
     "dense_elements",
     "deserialization_fault",
     "func",
-    "hlo_proto_of",
     "ir",
     "is_runtime_inherited",
     "location_kind",
     "logical_device_ids",
-    "make_gspmd_sharding",
     "make_ir_context",
     "named_shardings",
     "parse_artifact",
@@ -268,19 +266,6 @@ def named_shardings(exported: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         return tuple(exported._in_named_shardings), tuple(exported._out_named_shardings)
 
 
-def hlo_proto_of(sharding: Any, rank: int) -> bytes | None:
-    """Return the serialized `OpSharding` of a `jax.sharding.Sharding`; None where it has none.
-
-    Those that have no public form that tells it, `GSPMDSharding` and `PositionalSharding`, have it
-    for the compiler (jax/_src/sharding.py). `PmapSharding` has none. The gate can go with the last
-    JAX that has those classes.
-    """
-    try:
-        return bytes(sharding._to_xla_hlo_sharding(rank).to_proto().SerializeToString())
-    except (AttributeError, NotImplementedError):
-        return None
-
-
 def logical_device_ids(sharding: Any) -> tuple[int, ...]:
     """Return the order of devices that a `NamedSharding` has besides its mesh's; mostly empty.
 
@@ -288,23 +273,6 @@ def logical_device_ids(sharding: Any) -> tuple[int, ...]:
     Without the gate there is none. It can go when JAX drops it.
     """
     return tuple(getattr(sharding, "_logical_device_ids", None) or ())
-
-
-def make_gspmd_sharding(devices: Any, proto: bytes, memory: str | None) -> Any:
-    """Return the `GSPMDSharding` of devices and a serialized `OpSharding`.
-
-    The class was `jax.sharding.GSPMDSharding` until JAX made it private, and the messages always
-    were so (jax/_src/sharding_impls.py, jax/_src/lib/xla_client.py). The gate can go when JAX has
-    no shardings but those by names.
-    """
-    with private_name("a sharding that has no names", "jax"):
-        from jax._src.lib import xla_client
-        from jax._src.sharding_impls import GSPMDSharding
-
-        message = xla_client.OpSharding()
-        message.ParseFromString(proto)
-        sharding = xla_client.HloSharding.from_proto(message)
-        return GSPMDSharding(devices, sharding, memory_kind=memory)
 
 
 def deserialization_fault(error: Exception) -> str:

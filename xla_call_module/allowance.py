@@ -1,4 +1,4 @@
-"""How much a file may make of itself: a small one can describe what no memory holds."""
+"""The limits of what a file may take: a small one can describe what no memory holds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ which no writer's does. To do: write it again.
     __slots__ = ("_left", "_limit", "_what")
 
     def __init__(self, limit: int, *, what: str) -> None:
-        """Nothing is spent yet.
+        """Begin with nothing spent.
 
         Args:
-            limit: how much there is; far more than any honest file takes.
-            what: of what, in the plural.
+            limit: the whole amount; far more than any honest file takes.
+            what: the unit of it in messages, in the plural.
         """
         self._left = limit
         self._limit = limit
@@ -34,14 +34,14 @@ which no writer's does. To do: write it again.
 
     @property
     def left(self) -> int:
-        """How much is not spent."""
+        """The amount that is not spent."""
         return self._left
 
     def spend(self, amount: int = 1) -> None:
-        """Take some of it.
+        """Spend some of it.
 
         Raises:
-            FormatError: there is not as much left.
+            FormatError: less than that is left.
         """
         self._left -= amount
         if self._left < 0:

@@ -59,7 +59,7 @@ class TensorSpec:
         return tuple(dim if isinstance(dim, int) else None for dim in self.shape)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object that `from_json` reads."""
+        """Return a JSON object that `from_json` reads."""
         fields: dict[str, Any] = {
             "shape": None if self.shape is None else list(self.shape),
             "dtype": self.dtype.name,
@@ -70,7 +70,7 @@ class TensorSpec:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], *, where: str) -> TensorSpec:
-        """The spec that `to_json` wrote.
+        """Return the spec that `to_json` wrote.
 
         Raises:
             FormatError: the object has another form.
@@ -90,7 +90,7 @@ class TensorSpec:
         )
 
     def __str__(self) -> str:
-        """The aval as JAX prints it, such as `float32[b,3]`."""
+        """Return the aval as JAX prints it, such as `float32[b,3]`."""
         return aval_text(self.dtype.name, self.shape)
 
 
@@ -198,7 +198,7 @@ class CallModule:
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether some result and some argument have an element type with derivatives.
+        """Return whether some result and some argument have an element type with derivatives.
 
         What the module does not take counts, too: its gradient is zeros, or what somebody has
         written (`jax.custom_vjp`).
@@ -210,7 +210,7 @@ class CallModule:
 
     @property
     def has_platform_index(self) -> bool:
-        """Whether argument 0 of `main` is the platform index, which TensorFlow fills in."""
+        """Return whether argument 0 of `main` is the platform index, which TensorFlow fills in."""
         return len(self.platforms) > 1
 
     @property
@@ -245,7 +245,7 @@ def bind_symbols(
     *,
     disabled_checks: Collection[DisabledCheck] = (),
 ) -> dict[str, int]:
-    """The dimension variables that follow from the shapes of arguments.
+    """Return the dimension variables that follow from the shapes of arguments.
 
     Args:
         name: of what will be called.
@@ -295,7 +295,7 @@ _ARTIFACT_HEADER = re.compile(rb"ML\xefR.StableHLO_v(\d+\.\d+\.\d+)\x00", re.DOT
 
 
 def read_artifact_version(module: bytes) -> StablehloVersion:
-    """The StableHLO version in a portable artifact's header.
+    """Return the StableHLO version in a portable artifact's header.
 
     Raises:
         FormatError: the bytes are no portable artifact.

@@ -48,7 +48,7 @@ class DisabledCheck:
         return self.name.removeprefix(_CUSTOM_CALL) if self.name.startswith(_CUSTOM_CALL) else None
 
     def __str__(self) -> str:
-        """The entry as TensorFlow spells it."""
+        """Return the entry as TensorFlow spells it."""
         return self.name
 
 
@@ -57,7 +57,7 @@ SHAPE_ASSERTIONS = DisabledCheck("shape_assertions")
 
 
 def parse_checks(checks: Iterable[object]) -> tuple[DisabledCheck, ...]:
-    """The checks that a user names, without repeats, in their order.
+    """Return the checks that a user names, without repeats, in their order.
 
     Args:
         checks: `DisabledCheck`s, `jax.export.DisabledSafetyCheck`s, or their text.
@@ -86,7 +86,7 @@ def parse_checks(checks: Iterable[object]) -> tuple[DisabledCheck, ...]:
 
 
 def unite(*groups: Iterable[DisabledCheck]) -> tuple[DisabledCheck, ...]:
-    """The checks that any of several parties switches off: a node, TF_XLA_FLAGS, a caller.
+    """Return the checks that any of several parties switches off: a node, TF_XLA_FLAGS, a caller.
 
     That is what TensorFlow does: a flag can only disable more than the node does
     (tensorflow/compiler/tf2xla/kernels/xla_call_module_loader.cc).

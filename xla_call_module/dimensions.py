@@ -54,14 +54,14 @@ def aval_text(dtype: object, shape: Sequence[object] | None) -> str:
 
 
 def symbols(dim: Dim) -> frozenset[str]:
-    """The names of the dimension variables in an expression."""
+    """Return the names of the dimension variables in an expression."""
     if isinstance(dim, int):
         return frozenset()
     return frozenset(_IDENTIFIER.findall(dim)) - _FUNCTIONS.keys()
 
 
 def evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
-    """The value of an expression, or None while one of its variables has none.
+    """Return the value of an expression, or None while one of its variables has none.
 
     Raises:
         StructureError: the text is no dimension expression, or its value is no size.
@@ -79,12 +79,12 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
 
 
 def evaluate_shape(shape: Shape, values: Mapping[str, int]) -> tuple[int | None, ...]:
-    """`evaluate` for each dimension."""
+    """Return the value of each dimension, as `evaluate` does."""
     return tuple(evaluate(dim, values) for dim in shape)
 
 
 def linear_form(dim: str) -> tuple[str, int, int] | None:
-    """The variable, slope and constant of an expression such as `2*b + 1`; None for any other form.
+    """Return variable, slope and constant of an expression such as `2*b + 1`; None for other forms.
 
     Raises:
         StructureError: the text is no dimension expression.
@@ -102,7 +102,7 @@ def linear_form(dim: str) -> tuple[str, int, int] | None:
 
 
 def solve(shapes: Sequence[Shape], sizes: Sequence[Sequence[int | None] | None]) -> dict[str, int]:
-    """The dimension variables that follow from shapes that arrived.
+    """Return the dimension variables that follow from shapes that arrived.
 
     Args:
         shapes: the specified shapes.
@@ -137,7 +137,7 @@ def solve(shapes: Sequence[Shape], sizes: Sequence[Sequence[int | None] | None])
 
 
 def _linear_root(dim: str, name: str, size: int, values: Mapping[str, int]) -> int | None:
-    """The whole number at which `dim`, if linear in `name`, is `size`."""
+    """Return the whole number at which `dim`, if linear in `name`, is `size`."""
     if dim == name:
         return size
     form = _Reader(dim, values, unknown=name).read()
@@ -162,7 +162,7 @@ class _Reader:
         return value
 
     def _split(self) -> list[str]:
-        """The tokens, last one first; the empty one is the end."""
+        """Return the tokens, last one first; the empty one is the end."""
         if len(self._dim) > _MAX_LENGTH:
             raise StructureError(
                 f"A dimension expression of {len(self._dim)} characters; at most {_MAX_LENGTH} "

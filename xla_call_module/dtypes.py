@@ -1,4 +1,4 @@
-"""The one dtype table: what JAX, numpy and TensorFlow call the same bits."""
+"""The one dtype table: the names that JAX, numpy, StableHLO and TensorFlow have for each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DType:
 
     @property
     def is_complex(self) -> bool:
-        """Whether gradients are conjugated between JAX and TensorFlow."""
+        """Return whether gradients are conjugated between JAX and TensorFlow."""
         return self.name.startswith("complex")
 
 
@@ -98,7 +98,7 @@ _REFUSED = {
 
 
 def dtype_from_name(name: str, *, where: str) -> DType:
-    """The table's entry for a JAX or numpy dtype name.
+    """Return the table's entry for a JAX or numpy dtype name.
 
     Args:
         name: for example `str(x.dtype)`.
@@ -118,7 +118,7 @@ def dtype_from_name(name: str, *, where: str) -> DType:
 
 
 def dtype_from_tensorflow(enum: int, *, where: str) -> DType:
-    """The table's entry for a number of TensorFlow's `DataType` enum.
+    """Return the table's entry for a number of TensorFlow's `DataType` enum.
 
     Raises:
         DtypeError: the number is not one that JAX has, too.

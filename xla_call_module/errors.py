@@ -104,10 +104,10 @@ _CONTRADICTIONS = (
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Errors of a block that reads a file become a `FormatError`; an `InteropError` stays.
+    """Make a `FormatError` of the errors of a block that reads a file; an `InteropError` stays.
 
     Args:
-        where: the file, and the part of it, that is read.
+        where: the file that is read, and the part of it.
 
     >>> with refusing_damage("saved_model.pb, signature f"):
     ...     [][3]
@@ -129,10 +129,10 @@ together (IndexError: list index out of range). To do: copy it again, or write i
 
 @contextmanager
 def private_name(feature: str, package: str) -> Iterator[None]:
-    """Errors of a block that takes a private name become a `VersionError`.
+    """Make a `VersionError` of the errors of a block that takes a private name.
 
     Args:
-        feature: what needs the name.
+        feature: the feature that needs the name.
         package: the package that has it, or had it.
 
     >>> with private_name("saving from several processes", "sys"):

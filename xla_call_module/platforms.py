@@ -26,7 +26,7 @@ _ALIASES = {"gpu": ("cuda", "rocm")}
 
 
 def parse_platforms(names: Iterable[str]) -> tuple[str, ...]:
-    """Lowering platforms for `jax.export.export`: aliases expanded, order kept, repeats dropped.
+    """Return lowering platforms for `jax.export.export`: aliases expanded, without repeats.
 
     Raises:
         PlatformError: a name is not one of `cpu`, `cuda`, `rocm`, `tpu`, `gpu`, or there is none.
@@ -51,12 +51,12 @@ def parse_platforms(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def platform_to_tensorflow(platform: str) -> str:
-    """The name in the op's `platforms` attribute, where XLA compares upper-case names."""
+    """Return the name in the op's `platforms` attribute, where XLA compares upper-case names."""
     return _known(platform, platform).upper()
 
 
 def platform_from_tensorflow(name: str) -> str:
-    """JAX's name for an entry of the op's `platforms` attribute.
+    """Return JAX's name for an entry of the op's `platforms` attribute.
 
     Raises:
         PlatformError: the entry is not one of `CPU`, `CUDA`, `ROCM`, `TPU`.

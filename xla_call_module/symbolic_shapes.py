@@ -47,7 +47,7 @@ def deserialize_exported(data: bytes) -> export.Exported:
 
 
 def parse_shape(shape: Shape, *, scope: export.SymbolicScope | None = None) -> Any:
-    """The shape as JAX has it; call it where steps are limited.
+    """Return the shape as JAX has it; call it where steps are limited.
 
     Raises:
         StructureError: a dimension is no expression that `evaluate` understands.
@@ -64,13 +64,13 @@ class _TooManySteps(BaseException):
 
 @contextmanager
 def limited_steps(what: str, *, steps: int = _MAX_STEPS) -> Iterator[None]:
-    """A block that ends with an error once it has called too many functions.
+    """End a block with an error once it has called too many functions.
 
     Where a profiler is at work, which counts them itself, nothing is limited.
 
     Args:
-        what: the block is for, for the message.
-        steps: how many calls and returns there may be.
+        what: the words for the block in the message.
+        steps: the number of calls and returns that there may be.
 
     Raises:
         FormatError: there were more.

@@ -103,7 +103,7 @@ class Release:
 
     @property
     def shardy(self) -> bool:
-        """Whether the op has the `use_shardy_partitioner` attribute."""
+        """Return whether the op has the `use_shardy_partitioner` attribute."""
         return self.convention >= SHARDY_CONVENTION
 
     @property

@@ -344,8 +344,7 @@ def _to_named(
         placement = _placement_on(mesh, sharding, where, count)
     # JAX has no word for what is split and may be split further.
     dims = tuple(mesh_placement.DimAxes(dim.names) for dim in placement.dims)
-    named = sharding_to_jax(place(dataclasses.replace(placement, dims=dims), len(dims)))
-    return named if isinstance(named, NamedSharding) else None
+    return sharding_to_jax(place(dataclasses.replace(placement, dims=dims), len(dims)))
 
 
 def _placement_on(

@@ -44,9 +44,7 @@ specs = st.builds(
     name=st.text(max_size=8),
     element=st.sampled_from(["", "float0", "key<fry>"]),
     is_zero=st.booleans(),
-    sharding=st.none()
-    | tilings()
-    | named_shardings().map(lambda s: sharding_from_jax(s, (1,) * 4)),
+    sharding=st.none() | tilings() | named_shardings().map(lambda s: sharding_from_jax(s, 4)),
 )
 checks = st.sampled_from(["platform", "shape_assertions", "custom_call:é"]).map(DisabledCheck)
 

@@ -1,4 +1,4 @@
-"""Which targets of custom calls run in TensorFlow, and on which platform.
+"""The targets of custom calls that run in TensorFlow, and on which platform.
 
 A `stablehlo.custom_call` names a function outside the module. JAX guarantees that some of these
 names keep their meaning
@@ -27,7 +27,7 @@ __all__ = ["TARGETS", "Provider", "Target", "check_custom_calls", "classify", "r
 
 
 class Provider(enum.Enum):
-    """Who has what a custom call names, in a process of TensorFlow."""
+    """The provider of what a custom call names, in a process of TensorFlow."""
 
     XLA = "expanded by XLA"
     TENSORFLOW = "present in TensorFlow"
@@ -40,11 +40,11 @@ class Target:
     """A family of targets.
 
     Attributes:
-        pattern: the names, as a regular expression that matches them in full.
-        provider: who has them.
-        platforms: where they run in TensorFlow.
+        pattern: the regular expression that matches their names in full.
+        provider: the part of the process that has them.
+        platforms: the platforms on which they run in TensorFlow.
         stable: whether JAX guarantees that their meaning stays.
-        source: how that is known.
+        source: the file or the trial from which that is known.
     """
 
     pattern: str
@@ -147,7 +147,7 @@ def classify(target: str) -> Target:
         >>> classify("lapack_spotrf_ffi").provider.value, classify("Eigh").provider.value
         ('absent', 'expanded by XLA')
     """
-    return next((found for name, found in _COMPILED if name.fullmatch(target)), _UNKNOWN)
+    return next((record for name, record in _COMPILED if name.fullmatch(target)), _UNKNOWN)
 
 
 def check_custom_calls(
@@ -200,7 +200,7 @@ def refuse_callbacks(where: str, module: Any) -> None:
             place = describe_location(operation)
             raise StructureError(
                 f"{where} calls back to Python at {place} (custom call {target}); the function "
-                " lives in the process that exported. To do: leave pure_callback, "
+                "lives in the process that exported. To do: leave pure_callback, "
                 "io_callback and debug.print out of what is exported."
             )
 

@@ -1,4 +1,4 @@
-"""Which StableHLO operations do not run in TensorFlow, and on which platform.
+"""The StableHLO operations that do not run in TensorFlow, and on which platform.
 
 What a module does with other devices, or with the host, needs somebody at the other end. TensorFlow
 runs the module on one device and says nothing of others, which XLA takes badly: it may even end the
@@ -24,10 +24,10 @@ class Operation:
     """An operation that does not run everywhere.
 
     Attributes:
-        name: as StableHLO has it.
+        name: the name in StableHLO.
         lacking: the platforms where it is known not to run in TensorFlow.
-        outcome: what happens there instead.
-        source: how that is known.
+        outcome: the words for what happens there instead.
+        source: the file or the trial from which that is known.
     """
 
     name: str
@@ -87,7 +87,7 @@ def check_operations(where: str, module: Any, platforms: Sequence[str]) -> None:
 
 
 def _is_folded(operation: Any) -> bool:
-    """Whether XLA knows the value without running it: `partition_id / a % 1`.
+    """Return whether XLA knows the value without running it: `partition_id / a % 1`.
 
     So JAX lowers `lax.axis_index` of an axis that has one device.
     """

@@ -1,4 +1,4 @@
-"""Which artifacts TensorFlow reads as JAX wrote them, found out without parsing them.
+"""The artifacts that TensorFlow reads as JAX wrote them, told without parsing them.
 
 TensorFlow since 2.20 looks at the version of each operation, and not at that of the artifact. So
 one whose operations are all old needs no older form, and making one takes longer than all else that
@@ -43,15 +43,12 @@ _OLD: Final = frozenset(
 
 
 def is_plain(artifact: bytes) -> bool:
-    """Whether an artifact has none but the listed operations.
+    """Return whether an artifact has none but the listed operations.
 
     None of them calls anything outside of the module, or needs another device or the host.
 
-    Args:
-        artifact: the portable artifact.
-
     Raises:
-        FormatError: it is none.
+        FormatError: it is no portable artifact.
     """
     return read_artifact_version(artifact)[:2] <= _LAST_STABLEHLO and _OLD.issuperset(
         map("".join, operation_versions(artifact))
@@ -59,12 +56,7 @@ def is_plain(artifact: bytes) -> bool:
 
 
 def is_read_as_written(call: CallModule, release: Release) -> bool:
-    """Whether a release of TensorFlow is known to read and run a call's artifact as it is.
-
-    Args:
-        call: any call.
-        release: that reads it.
-    """
+    """Return whether a release of TensorFlow is known to run a call's artifact as it is."""
     return (
         release.reads_newer
         and not call.uses_shardy

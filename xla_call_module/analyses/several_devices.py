@@ -1,4 +1,4 @@
-"""Whether a module runs on one device, or what in it needs all of them.
+"""The operations of a module that need several devices.
 
 What XLA partitions by itself computes on whole arrays; where there is one device, nothing is
 partitioned and the shardings mean nothing. TensorFlow compiles for one CPU or GPU in that way. What
@@ -35,17 +35,12 @@ _COLLECTIVES = frozenset({
 
 
 def operation_of_several_devices(call: CallModule, module: Any) -> str:
-    """The first operation that runs on each device alone, with its place; empty for none.
-
-    Args:
-        call: any call.
-        module: its parsed module.
-    """
+    """Return the first operation that runs on each device alone, with its place; empty for none."""
     if call.nr_devices < 2:
         return ""
     for operation in walk(module):
-        if (found := name_of_several_devices(operation)) is not None:
-            return f"{found} at {describe_location(operation)}"
+        if (name := name_of_several_devices(operation)) is not None:
+            return f"{name} at {describe_location(operation)}"
     return ""
 
 
@@ -64,15 +59,15 @@ def check_one_device(call: CallModule, module: Any = None, *, is_alone: bool = T
         return
     opened = open_module(call.module) if module is None else contextlib.nullcontext(module)
     with opened as parsed:
-        found = operation_of_several_devices(call, parsed)
-    if found:
+        alone = operation_of_several_devices(call, parsed)
+    if alone:
         here = "TensorFlow has one device for it here"
         runs = f"load its file with bridge.load(path, mesh=...) over {call.nr_devices} devices"
         if not is_alone:
             here = "what TensorFlow has made around it is for one device"
             runs = f"save it with bridge.save, whose file JAX runs over {call.nr_devices} devices"
         raise ShardingError(
-            f"{call.name} was exported for {call.nr_devices} devices, and {found} runs on each of "
+            f"{call.name} was exported for {call.nr_devices} devices, and {alone} runs on each of "
             f"them alone; {here}. To do: run it in JAX, or {runs}; or export it "
             "for a mesh of one device, or without jax.shard_map, so that the arrays stay whole."
         )

@@ -12,7 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from xla_call_module.linalg.triangular import block_size, invert_lower, pad_to_blocks
+from xla_call_module.linalg.matrices import (
+    block_size,
+    first_of,
+    hermitian_of_lower,
+    item,
+    magnitude,
+    pad_to_blocks,
+    scale_of,
+)
+from xla_call_module.linalg.triangular import invert_lower
 
 __all__ = [
     "cholesky",
@@ -27,7 +36,7 @@ __all__ = [
 
 
 def cholesky(matrix: jax.Array, *, lower: bool) -> tuple[jax.Array, jax.Array]:
-    """LAPACK's `potrf`: the factor, zero in the other triangle, and `info`.
+    """Return LAPACK's `potrf`: the factor, zero in the other triangle, and `info`.
 
     `info` is the order of the first leading minor that is not positive definite, or 0.
     """
@@ -54,32 +63,29 @@ def cholesky(matrix: jax.Array, *, lower: bool) -> tuple[jax.Array, jax.Array]:
 
     count = padded.shape[0] // size
     factor = lax.fori_loop(0, count, factor_columns, jnp.zeros_like(padded))[:order, :order]
-    failed = ~(jnp.diagonal(factor).real > 0)
-    info = jnp.where(failed.any(), jnp.argmax(failed) + 1, 0).astype(jnp.int32)
+    info = first_of(~(jnp.diagonal(factor).real > 0))
     return factor if lower else factor.T.conj(), info
 
 
 def _cholesky_block(block: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The factor of one diagonal block, and the factor's inverse."""
+    """Return the factor of one diagonal block, and the factor's inverse."""
     size = block.shape[0]
     rows = np.arange(size)[:, None]
-    strict = jnp.where(np.tri(size, k=-1, dtype=bool), block, 0)
-    whole = strict + strict.T.conj() + jnp.diag(jnp.diagonal(block).real.astype(block.dtype))
 
     def eliminate(k: jax.Array, state: jax.Array) -> jax.Array:
-        row = lax.dynamic_index_in_dim(state, k, keepdims=False)
-        pivot = lax.dynamic_index_in_dim(row, k, keepdims=False).real
+        row = item(state, k)
+        pivot = item(row, k).real
         row = row / jnp.sqrt(pivot).astype(row.dtype)
         column = row.conj()[:, None]
         return jnp.where(rows == k, row, jnp.where(rows > k, state - column * row, state))
 
-    upper = lax.fori_loop(0, size, eliminate, whole)
+    upper = lax.fori_loop(0, size, eliminate, hermitian_of_lower(block))
     factor = jnp.where(np.tri(size, dtype=bool), upper.T.conj(), 0)
     return factor, invert_lower(factor)
 
 
 def lu(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """LAPACK's `getrf`: L and U packed, the row swaps counted from 1, and `info`.
+    """Return LAPACK's `getrf`: L and U packed, the row swaps counted from 1, and `info`.
 
     `info` is the index, from 1, of the first pivot that is exactly zero, or 0.
     """
@@ -118,15 +124,13 @@ def lu(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     blocks = swaps.shape[0] // size
     state, swaps = lax.fori_loop(0, blocks, factor_columns, (state, swaps))
     state = state[:height, :width]
-    zero = jnp.diagonal(state)[:count] == 0
-    info = jnp.where(zero.any(), jnp.argmax(zero) + 1, 0).astype(jnp.int32)
-    return state, swaps[:count] + 1, info
+    return state, swaps[:count] + 1, first_of(jnp.diagonal(state)[:count] == 0)
 
 
 def _lu_panel(
     panel: jax.Array, start: jax.Array, height: int, count: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The factored panel, the order of its rows, and the swaps that led to it."""
+    """Return the factored panel, the order of its rows, and the swaps that led to it."""
     length, size = panel.shape
     rows, columns = np.arange(length, dtype=np.int32), np.arange(size, dtype=np.int32)
 
@@ -135,27 +139,21 @@ def _lu_panel(
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         panel, order, swaps = carry
         here = start + k
-        column = lax.dynamic_index_in_dim(panel, k, 1, keepdims=False)
+        column = item(panel, k, 1)
         candidate = (rows >= here) & (rows < height)
-        largest = jnp.argmax(jnp.where(candidate, _magnitude(column), -1))
+        largest = jnp.argmax(jnp.where(candidate, magnitude(column), -1))
         there = jnp.where(here < count, largest, here).astype(jnp.int32)
-        top = lax.dynamic_index_in_dim(panel, here, 0, keepdims=False)
-        pivotal = lax.dynamic_index_in_dim(panel, there, 0, keepdims=False)
-        pivot = lax.dynamic_index_in_dim(pivotal, k, 0, keepdims=False)
+        top, pivotal = item(panel, here), item(panel, there)
+        pivot = item(pivotal, k)
         swapped = jnp.where((rows == here)[:, None], pivotal, panel)
         swapped = jnp.where((rows == there)[:, None] & (there != here), top, swapped)
-        lower = jnp.where(
-            rows == there, lax.dynamic_index_in_dim(top, k, 0, keepdims=False), column
-        )
+        lower = jnp.where(rows == there, item(top, k), column)
         lower = lower / jnp.where(pivot == 0, 1, pivot)
         is_below = (rows > here)[:, None]
         update = jnp.where(columns > k, swapped - lower[:, None] * pivotal, swapped)
         update = jnp.where(columns == k, lower[:, None], update)
         panel = jnp.where(is_below, update, swapped)
-        first = lax.dynamic_index_in_dim(order, here, 0, keepdims=False)
-        second = lax.dynamic_index_in_dim(order, there, 0, keepdims=False)
-        order = jnp.where(rows == here, second, jnp.where(rows == there, first, order))
-        return panel, order, jnp.where(columns == k, there, swaps)
+        return panel, _exchange(order, here, there), jnp.where(columns == k, there, swaps)
 
     start_of_panel = (panel, jnp.asarray(rows), jnp.zeros_like(columns))
     factored: tuple[jax.Array, jax.Array, jax.Array]
@@ -163,30 +161,28 @@ def _lu_panel(
     return factored
 
 
-def _magnitude(values: jax.Array) -> jax.Array:
-    """Return LAPACK's measure of pivots: the absolute value, of complex numbers the 1-norm."""
-    if jnp.iscomplexobj(values):
-        return jnp.abs(values.real) + jnp.abs(values.imag)
-    return jnp.abs(values)
+def _exchange(order: jax.Array, here: jax.Array, there: jax.Array) -> jax.Array:
+    """Return a list of rows after the exchange of two."""
+    rows = np.arange(order.shape[0], dtype=np.int32)
+    first, second = item(order, here), item(order, there)
+    return jnp.where(rows == here, second, jnp.where(rows == there, first, order))
 
 
 def permutation(swaps: jax.Array, size: int) -> jax.Array:
-    """The order of `size` rows after row i is exchanged with row `swaps[i]`, i ascending."""
-    rows = np.arange(size, dtype=np.int32)
+    """Return the order of `size` rows after row i is exchanged with row `swaps[i]`, i ascending."""
+    rows = jnp.arange(size, dtype=np.int32)
     if swaps.shape[0] == 0:  # which even a loop without steps may not index
-        return jnp.asarray(rows)
+        return rows
 
     def exchange(here: jax.Array, order: jax.Array) -> jax.Array:
-        there = swaps[here]
-        first, second = order[here], order[there]
-        return jnp.where(rows == here, second, jnp.where(rows == there, first, order))
+        return _exchange(order, here, item(swaps, here))
 
-    order: jax.Array = lax.fori_loop(0, swaps.shape[0], exchange, jnp.asarray(rows))
+    order: jax.Array = lax.fori_loop(0, swaps.shape[0], exchange, rows)
     return order
 
 
 def householder_qr(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """LAPACK's `geqrf`: R with the reflectors packed below it, and their factors tau."""
+    """Return LAPACK's `geqrf`: R with the reflectors packed below it, and their factors tau."""
     height, width = matrix.shape
     count = min(height, width)
     if count == 0:
@@ -215,40 +211,47 @@ def householder_qr(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _qr_panel(panel: jax.Array, start: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The factored panel, whose first pivot is in row `start`, and its taus."""
-    length, size = panel.shape
-    rows, columns = np.arange(length), np.arange(size)
+    """Return the factored panel, whose first pivot is in row `start`, and its taus."""
+    size = panel.shape[1]
 
     def reflect(k: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         panel, taus = carry
-        here = start + k
-        column = lax.dynamic_index_in_dim(panel, k, 1, keepdims=False)
-        vector, tau, beta = reflector(column, here)
-        products = tau.conj() * (vector.conj() @ panel)
-        packed = jnp.where(rows == here, beta, jnp.where(rows > here, vector, column))
-        updated = jnp.where(columns > k, panel - vector[:, None] * products, panel)
-        panel = jnp.where(columns == k, packed[:, None], updated)
-        return panel, jnp.where(columns == k, tau, taus)
+        panel, tau = _reflect_column(panel, k, start + k)
+        return panel, jnp.where(np.arange(size) == k, tau, taus)
 
     factored: tuple[jax.Array, jax.Array]
     factored = lax.fori_loop(0, size, reflect, (panel, jnp.zeros(size, panel.dtype)))
     return factored
 
 
+def _reflect_column(
+    matrix: jax.Array, k: jax.Array, here: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return a matrix whose column k is zero below row `here`, and the tau of the reflection.
+
+    The columns before k stay; in column k the vector of the reflector takes the place of zeros.
+    """
+    rows, columns = np.arange(matrix.shape[0]), np.arange(matrix.shape[1])
+    column = item(matrix, k, 1)
+    vector, tau, beta = reflector(column, here)
+    update = matrix - vector[:, None] * (tau.conj() * (vector.conj() @ matrix))
+    packed = jnp.where(rows == here, beta, jnp.where(rows > here, vector, column))
+    reflected = jnp.where(columns > k, update, matrix)
+    return jnp.where(columns == k, packed[:, None], reflected), tau
+
+
 def reflector(column: jax.Array, here: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """LAPACK's `larfg`: v (1 in row `here`, 0 above), tau and beta.
+    """Return LAPACK's `larfg`: v (1 in row `here`, 0 above), tau and beta.
 
     `(I - conj(tau) v v^H)` makes the column zero below row `here`, where it leaves beta, a real
     number.
     """
     rows = np.arange(column.shape[0])
-    real = column.real.dtype
-    alpha = lax.dynamic_index_in_dim(column, here, 0, keepdims=False)
+    alpha = item(column, here)
     tail = jnp.where(rows > here, column, 0)
     active = jnp.where(rows >= here, column, 0)
     # Squares of small numbers underflow, so the column is scaled by its largest element.
-    scale = jnp.max(jnp.maximum(jnp.abs(active.real), jnp.abs(active.imag)))
-    scale = jnp.where((scale > 0) & jnp.isfinite(scale), scale, jnp.ones((), real))
+    scale = scale_of(active)
     norm = scale * jnp.sqrt(jnp.sum(jnp.square(jnp.abs(active / scale))))
     done = ~jnp.any(tail != 0) & (alpha.imag == 0)
     beta = jnp.where(done, alpha.real, jnp.where(alpha.real < 0, norm, -norm))
@@ -260,7 +263,7 @@ def reflector(column: jax.Array, here: jax.Array) -> tuple[jax.Array, jax.Array,
 
 
 def pivoted_qr(matrix: jax.Array, fixed: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """LAPACK's `geqp3`: packed R and reflectors, the order of the columns from 1, and the taus.
+    """Return LAPACK's `geqp3`: packed R and reflectors, the columns' order from 1, and the taus.
 
     Each step takes the column with the largest norm below the rows that are done. Columns whose
     entry of `fixed` is not zero come first.
@@ -280,14 +283,8 @@ def pivoted_qr(matrix: jax.Array, fixed: jax.Array) -> tuple[jax.Array, jax.Arra
         best = jnp.argmax(jnp.where(columns >= k, norms, -1)).astype(jnp.int32)
         there = jnp.where(k < nr_fixed, k, best)
         moved = jnp.where(columns == k, there, jnp.where(columns == there, k, columns))
-        packed, order = packed[:, moved], order[moved]
-        column = lax.dynamic_index_in_dim(packed, k, 1, keepdims=False)
-        vector, tau, beta = reflector(column, k)
-        update = packed - vector[:, None] * (tau.conj() * (vector.conj() @ packed))
-        stored = jnp.where(rows == k, beta, jnp.where(rows > k, vector, column))
-        packed = jnp.where(columns > k, update, packed)
-        packed = jnp.where(columns == k, stored[:, None], packed)
-        return packed, order, jnp.where(np.arange(count) == k, tau, taus)
+        packed, tau = _reflect_column(packed[:, moved], k, k)
+        return packed, order[moved], jnp.where(np.arange(count) == k, tau, taus)
 
     state = (matrix[:, start], start, jnp.zeros(count, matrix.dtype))
     packed, order, taus = lax.fori_loop(0, count, reflect, state)
@@ -295,13 +292,13 @@ def pivoted_qr(matrix: jax.Array, fixed: jax.Array) -> tuple[jax.Array, jax.Arra
 
 
 def _reflectors(panel: jax.Array, start: jax.Array) -> jax.Array:
-    """The vectors of a packed panel whose first pivot is in row `start`."""
+    """Return the vectors of a packed panel whose first pivot is in row `start`."""
     offset = np.arange(panel.shape[0])[:, None] - np.arange(panel.shape[1])
     return jnp.where(offset > start, panel, jnp.where(offset == start, 1, 0)).astype(panel.dtype)
 
 
 def _block_reflector(vectors: jax.Array, taus: jax.Array) -> jax.Array:
-    """The T of `H_1 H_2 ... = I - V T V^H` (Puglisi's formula, SIAM J. Sci. Comput. 13, 1992)."""
+    """Return the T of `H_1 H_2 ... = I - V T V^H` (Puglisi, SIAM J. Sci. Comput. 13, 1992)."""
     size = vectors.shape[1]
     gram = jnp.where(np.tri(size, k=-1, dtype=bool), vectors.T.conj() @ vectors, 0)
     lower = gram.conj() * taus + np.eye(size, dtype=gram.dtype)
@@ -309,7 +306,7 @@ def _block_reflector(vectors: jax.Array, taus: jax.Array) -> jax.Array:
 
 
 def householder_product(packed: jax.Array, taus: jax.Array) -> jax.Array:
-    """LAPACK's `orgqr`: the first columns of the product of the reflectors."""
+    """Return LAPACK's `orgqr`: the first columns of the product of the reflectors."""
     identity = jnp.eye(packed.shape[0], packed.shape[1], dtype=packed.dtype)
     return multiply_by_q(packed, taus, identity, left=True, adjoint=False)
 
@@ -317,7 +314,7 @@ def householder_product(packed: jax.Array, taus: jax.Array) -> jax.Array:
 def multiply_by_q(
     packed: jax.Array, taus: jax.Array, other: jax.Array, *, left: bool, adjoint: bool
 ) -> jax.Array:
-    """LAPACK's `ormqr`: Q C, Q^H C, C Q or C Q^H, with Q as `householder_qr` packs it."""
+    """Return LAPACK's `ormqr`: Q C, Q^H C, C Q or C Q^H, with Q as `householder_qr` packs it."""
     if not left:
         adjoint_product = multiply_by_q(
             packed, taus, other.T.conj(), left=True, adjoint=not adjoint

@@ -30,10 +30,11 @@ class Routine:
     """One routine of a library.
 
     Attributes:
-        ranks: of the operands, without the batch dimensions.
-        compute: from the call's attributes and the operands of one matrix to the results. Where
-            the library may report how it went, `info` is the last of them. Beside the library's
-            own attributes there are `rows_i` and `columns_i`, the last dimensions of result i.
+        ranks: the ranks of the operands, without the batch dimensions.
+        compute: the function from the call's attributes and the operands of one matrix to the
+            results. Where the library may report how it went, `info` is the last of them. Beside
+            the library's own attributes there are `rows_i` and `columns_i`, the last dimensions of
+            result i.
     """
 
     ranks: tuple[int, ...]
@@ -65,22 +66,22 @@ def parse_target(target: str) -> Routine | None:
 
 
 def is_portable(target: str) -> bool:
-    """Whether a custom call can be replaced by operations that run everywhere."""
+    """Return whether a custom call can be replaced by operations that run everywhere."""
     return parse_target(target) is not None
 
 
 def _is(attributes: Attributes, name: str, letter: str) -> bool:
-    """Whether an attribute is this letter, as LAPACK's options are."""
+    """Return whether an attribute is this letter, as LAPACK's options are."""
     return attributes[name] == ord(letter)
 
 
+def _is_lower(attributes: Attributes) -> bool:
+    return _is(attributes, "uplo", "L") if "uplo" in attributes else bool(attributes["lower"])
+
+
 def _potrf(attributes: Attributes, matrix: jax.Array) -> Arrays:
-    lower = _is(attributes, "uplo", "L") if "uplo" in attributes else bool(attributes["lower"])
-    return _cholesky_in_place(matrix, lower=lower)
-
-
-def _cholesky_in_place(matrix: jax.Array, *, lower: bool) -> Arrays:
-    """The factor in one triangle; the other one stays as it was."""
+    """Return the factor in one triangle; the other one stays as it was."""
+    lower = _is_lower(attributes)
     factor, info = factorizations.cholesky(matrix, lower=lower)
     ones = np.ones(matrix.shape, bool)
     return jnp.where(np.tril(ones) if lower else np.triu(ones), factor, matrix), info
@@ -129,20 +130,17 @@ def _gtsv(
     return below, diagonal, above, solution, info
 
 
-def _gtsv_of_gpu(
-    _: Attributes, below: jax.Array, diagonal: jax.Array, above: jax.Array, right: jax.Array
-) -> Arrays:
-    return (tridiagonals.solve(below, diagonal, above, right)[0],)
+def _gtsv_of_gpu(_: Attributes, *operands: jax.Array) -> Arrays:
+    return (tridiagonals.solve(*operands)[0],)
 
 
 def _syevd(attributes: Attributes, matrix: jax.Array) -> Arrays:
-    lower = _is(attributes, "uplo", "L") if "uplo" in attributes else bool(attributes["lower"])
-    return spectra.eigh(matrix, lower=lower)
+    return spectra.eigh(matrix, lower=_is_lower(attributes))
 
 
 def _sytrd(attributes: Attributes, matrix: jax.Array) -> Arrays:
-    lower = _is(attributes, "uplo", "L") if "uplo" in attributes else bool(attributes["lower"])
-    return (*tridiagonals.reduce_hermitian(matrix, lower=lower), jnp.int32(0))
+    reduced = tridiagonals.reduce_hermitian(matrix, lower=_is_lower(attributes))
+    return (*reduced, jnp.int32(0))
 
 
 def _gesdd(attributes: Attributes, matrix: jax.Array) -> Arrays:
@@ -161,7 +159,7 @@ def _gesvd_of_gpu(attributes: Attributes, matrix: jax.Array) -> Arrays:
 
 
 def _gesvdj(attributes: Attributes, matrix: jax.Array) -> Arrays:
-    """Jacobi's and the polar method return V where the others return its adjoint."""
+    """Return the factors of Jacobi's and the polar method: V where the others have its adjoint."""
     left, values, right, info = _svd_of_gpu(attributes, matrix)
     return matrix, values, left, right.T.conj(), info
 
@@ -186,7 +184,7 @@ def _permutation(attributes: Attributes, swaps: jax.Array) -> Arrays:
 
 
 def _cholesky(attributes: Attributes, matrix: jax.Array) -> Arrays:
-    """With zeros in the other triangle, and NaN where there is no factor."""
+    """Return the factor, zero in the other triangle, and NaN where there is none."""
     factor, info = factorizations.cholesky(_wide(matrix), lower=bool(attributes["lower"]))
     return (jnp.where(info == 0, factor, jnp.nan).astype(matrix.dtype),)
 
@@ -206,7 +204,7 @@ def _triangular_solve(attributes: Attributes, triangle: jax.Array, right: jax.Ar
 
 
 def _wide(matrix: jax.Array) -> jax.Array:
-    """Of float32 where its elements are smaller."""
+    """Return the matrix in float32 where its elements are smaller."""
     return matrix.astype(jnp.promote_types(matrix.dtype, jnp.float32))
 
 

@@ -11,7 +11,7 @@ LINALG = ("portable", "lapack")
 
 
 def parse_linalg(linalg: str) -> bool:
-    """Whether calls of linear algebra libraries are to be replaced.
+    """Return whether calls of linear algebra libraries are to be replaced.
 
     Raises:
         StructureError: the option is neither `portable` nor `lapack`.

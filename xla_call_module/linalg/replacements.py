@@ -24,10 +24,10 @@ class LibraryForm:
     """All of a library call on which its replacement depends.
 
     Attributes:
-        target: of the custom call.
-        attributes: what the library is told, as sorted pairs, and the sizes of the results:
+        target: the target of the custom call, or the name of the operation.
+        attributes: the options of the library, as sorted pairs, and the sizes of the results:
             `rows_0`, `columns_0`, `rows_1` and so on.
-        operands: the arrays, batch dimensions first.
+        operands: the types of the arrays, batch dimensions first.
     """
 
     target: str
@@ -36,13 +36,13 @@ class LibraryForm:
 
     @property
     def is_static(self) -> bool:
-        """Whether every dimension is known."""
+        """Return whether every dimension is known."""
         return all(None not in operand.shape for operand in self.operands)
 
 
 @functools.lru_cache(maxsize=256)
 def replacement(form: LibraryForm) -> bytes:
-    """A portable artifact whose `main` has the operands and results of the library call.
+    """Return a portable artifact whose `main` has the operands and results of the library call.
 
     JAX lowers it for a TPU, for which it knows no library.
     """
@@ -60,7 +60,7 @@ def replacement(form: LibraryForm) -> bytes:
 
 @contextmanager
 def _plain_settings() -> Iterator[None]:
-    """JAX's configuration as the replacements need it, whatever the user's is."""
+    """Set JAX's configuration as the replacements need it, whatever the user's is."""
     # JAX 0.8 moved the context out of `jax.experimental`.
     home: Any = jax if hasattr(jax, "enable_x64") else experimental
     with (
@@ -73,14 +73,14 @@ def _plain_settings() -> Iterator[None]:
 
 
 def _to_spec(type_: TensorType, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
-    """The batch dimensions of all operands agree, so a dimension's name is its position."""
+    """Return an aval; batch dimensions of all operands agree, so a name is a position."""
     dtype = next(dtype.name for dtype in DTYPES if dtype.mlir == type_.element)
     text = ",".join(f"b{axis}" if dim is None else str(dim) for axis, dim in enumerate(type_.shape))
     return jax.ShapeDtypeStruct(export.symbolic_shape(text, scope=scope), dtype)
 
 
 def _batched(routine: Routine, attributes: dict[str, int]) -> Callable[..., tuple[jax.Array, ...]]:
-    """The routine on all matrices of a batch of any rank."""
+    """Return the routine on all matrices of a batch of any rank."""
     one = functools.partial(routine.compute, attributes)
     axes = [0 if rank else None for rank in routine.ranks]
 

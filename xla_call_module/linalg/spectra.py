@@ -19,6 +19,7 @@ from xla_call_module.linalg.factorizations import (
     householder_qr,
     multiply_by_q,
 )
+from xla_call_module.linalg.matrices import has_no_numbers, scale_of
 from xla_call_module.linalg.triangular import solve_lower, solve_triangular
 from xla_call_module.linalg.tridiagonals import reduce_hermitian
 
@@ -27,28 +28,24 @@ __all__ = ["eigh", "svd", "tridiagonal_eigh"]
 # The order of the blocks that are not torn any further, a power of two.
 _LEAF = 16
 # Jacobi's method needs about six sweeps; a matrix with NaNs would never be done.
-_SWEEPS = 15
+_MAX_SWEEPS = 15
 
 # The fields of a merge, each of one row of a tridiagonal: eigenvalue, weight, eigenvector.
 _Row = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def eigh(matrix: jax.Array, *, lower: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """LAPACK's `syevd`: eigenvectors in columns, eigenvalues ascending, and `info`.
+    """Return LAPACK's `syevd`: eigenvectors in columns, eigenvalues ascending, and `info`.
 
     `info` is 1 where the matrix has elements that are not finite, or 0.
     """
     order = matrix.shape[0]
-    values_dtype = matrix.real.dtype
     if order == 0:
-        return matrix, jnp.zeros(0, values_dtype), jnp.int32(0)
+        return matrix, jnp.zeros(0, matrix.real.dtype), jnp.int32(0)
     if not lower:
         matrix = matrix.T.conj()
     matrix = jnp.where(np.tri(order, dtype=bool), matrix, 0)
-    scale = jnp.max(jnp.maximum(jnp.abs(matrix.real), jnp.abs(matrix.imag)))
-    # The largest element does not tell: TensorFlow lets XLA pass over NaNs there.
-    info = jnp.where(jnp.isfinite(matrix).all(), 0, 1).astype(jnp.int32)
-    scale = jnp.where((scale > 0) & jnp.isfinite(scale), scale, jnp.ones((), values_dtype))
+    scale, info = scale_of(matrix), has_no_numbers(matrix)
     if order == 1:
         return jnp.ones_like(matrix), jnp.diagonal(matrix).real, info
     packed, diagonal, off, taus = reduce_hermitian(matrix / scale, lower=True)
@@ -59,7 +56,7 @@ def eigh(matrix: jax.Array, *, lower: bool) -> tuple[jax.Array, jax.Array, jax.A
 
 
 def tridiagonal_eigh(diagonal: jax.Array, off: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Eigenvalues, ascending, and eigenvectors in columns of a real symmetric tridiagonal.
+    """Return eigenvalues, ascending, and eigenvectors in columns of a real symmetric tridiagonal.
 
     Cuppen's method down to small blocks, all merges of a level together (Gu and Eisenstat, SIAM J.
     Matrix Anal. Appl. 16, 1995).
@@ -93,7 +90,7 @@ def tridiagonal_eigh(diagonal: jax.Array, off: jax.Array) -> tuple[jax.Array, ja
 
 
 def _jacobi(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Eigenvalues and, in rows, eigenvectors of a small real symmetric matrix.
+    """Return eigenvalues and, in rows, eigenvectors of a small real symmetric matrix.
 
     Its order is a power of two. Each step rotates all rows in pairs; after as many steps as there
     are partners everybody has met.
@@ -124,7 +121,7 @@ def _jacobi(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     def is_unfinished(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         sweep, matrix, _ = state
         outside = jnp.max(jnp.abs(jnp.where(identity == 1, 0, matrix)))
-        return (sweep < _SWEEPS) & (outside > epsilon / 8 * jnp.max(jnp.abs(matrix)))
+        return (sweep < _MAX_SWEEPS) & (outside > epsilon / 8 * jnp.max(jnp.abs(matrix)))
 
     def sweep(
         state: tuple[jax.Array, jax.Array, jax.Array],
@@ -139,7 +136,7 @@ def _jacobi(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _tournament(size: int) -> npt.NDArray[np.int32]:
-    """In row r, whom each of an even number of players meets in round r."""
+    """Return, in row r, whom each of an even number of players meets in round r."""
     partners = np.zeros((size - 1, size), np.int32)
     for turn in range(size - 1):
         seats = [0, *(1 + (turn + seat) % (size - 1) for seat in range(size - 1))]
@@ -149,7 +146,7 @@ def _tournament(size: int) -> npt.NDArray[np.int32]:
 
 
 def _merge(values: jax.Array, vectors: jax.Array, joint: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The eigenpairs of two torn halves and their joint; eigenvectors are in rows here."""
+    """Return the eigenpairs of two torn halves and their joint; eigenvectors are in rows here."""
     half = values.shape[-1]
     zeros = jnp.zeros((half, half), vectors.dtype)
     rows = jnp.block([[vectors[0], zeros], [zeros, vectors[1]]])
@@ -164,7 +161,7 @@ def _merge(values: jax.Array, vectors: jax.Array, joint: jax.Array) -> tuple[jax
 
 
 def _deflate(rows: _Row, strength: jax.Array) -> _Row:
-    """The same problem with a zero weight where an eigenvalue stays as it is.
+    """Return the same problem with a zero weight where an eigenvalue stays as it is.
 
     Those are the ones of which the weight is negligible, and, after a rotation, one of each two
     that are nearly equal (LAPACK's `laed2`). Poles come in ascending.
@@ -208,7 +205,7 @@ def _choose(condition: jax.Array, first: _Row, second: _Row) -> _Row:
 def _solve_secular(
     poles: jax.Array, weights: jax.Array, strength: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Eigenvalues and, in rows, eigenvectors of `diag(poles) + strength weights weights^T`.
+    """Return eigenvalues and, in rows, eigenvectors of `diag(poles) + strength weights weights^T`.
 
     Row i is about the eigenvalue next above pole i. It is found as a distance from the nearer
     pole, which is exact to its last bit, however small it is.
@@ -222,7 +219,7 @@ def _solve_secular(
     gap = jnp.where(is_last, total, following - poles)
 
     def secular(shifted: jax.Array, distance: jax.Array) -> jax.Array:
-        """Its sign tells on which side of the root a distance lies."""
+        """Return what has the sign of the side of the root on which a distance lies."""
         return 1 + jnp.sum(jnp.where(free, squares / (shifted - distance[:, None]), 0), axis=1)
 
     offsets = poles - poles[:, None]
@@ -253,15 +250,15 @@ def _solve_secular(
 def _secular_vectors(
     offsets: jax.Array, differences: jax.Array, weights: jax.Array, free: jax.Array
 ) -> jax.Array:
-    """Orthogonal eigenvectors, in rows.
+    """Return orthogonal eigenvectors, in rows.
 
     The weights are computed anew as those of which the eigenvalues are exact (Löwner's formula).
 
     Args:
-        offsets: of row i and column j, pole j less pole i.
-        differences: of row i and column j, pole j less eigenvalue i.
-        weights: of the poles.
-        free: where the eigenvalue is not its pole.
+        offsets: in row i and column j, pole j less pole i.
+        differences: in row i and column j, pole j less eigenvalue i.
+        weights: the weights of the poles.
+        free: whether each eigenvalue is another number than its pole.
     """
     both = free & free[:, None]
     same = np.eye(free.shape[0], dtype=bool)
@@ -276,10 +273,10 @@ def _secular_vectors(
 def svd(
     matrix: jax.Array, *, full_matrices: bool, compute_vectors: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """LAPACK's `gesdd`: left vectors in columns, values descending, right ones in rows, and `info`.
+    """Return LAPACK's `gesdd`: left vectors in columns, values, right ones in rows, and `info`.
 
-    Without `compute_vectors` the vectors are zeros. `info` is 1 where the matrix has elements that
-    are not finite, or 0.
+    Values descend. Without `compute_vectors` the vectors are zeros. `info` is 1 where the matrix
+    has elements that are not finite, or 0.
     """
     height, width = matrix.shape
     if height < width:
@@ -288,10 +285,7 @@ def svd(
         )
         return left.T.conj(), values, right.T.conj(), info
     columns = height if full_matrices else width
-    scale = jnp.max(jnp.maximum(jnp.abs(matrix.real), jnp.abs(matrix.imag)))
-    # The largest element does not tell: TensorFlow lets XLA pass over NaNs there.
-    info = jnp.where(jnp.isfinite(matrix).all(), 0, 1).astype(jnp.int32)
-    scale = jnp.where((scale > 0) & jnp.isfinite(scale), scale, jnp.ones_like(scale))
+    scale, info = scale_of(matrix), has_no_numbers(matrix)
     packed, taus = householder_qr(matrix / scale)
     triangle = jnp.where(np.tri(width, dtype=bool).T, packed[:width], 0)
     left, values, right = _svd_of_square(triangle)
@@ -306,7 +300,7 @@ def svd(
 
 
 def _svd_of_square(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """From the polar decomposition and the eigenvalues of its Hermitian factor.
+    """Return it from the polar decomposition and the eigenvalues of its Hermitian factor.
 
     Nakatsukasa and Higham, SIAM J. Sci. Comput. 35, 2013.
     """
@@ -323,10 +317,11 @@ def _svd_of_square(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _unitary_factor(matrix: jax.Array) -> jax.Array:
-    """The unitary factor of the polar decomposition, by Halley's method with dynamic weights.
+    """Return the unitary factor of the polar decomposition.
 
-    Nakatsukasa, Bai and Gygi, SIAM J. Matrix Anal. Appl. 31, 2010: while singular values differ
-    widely the iteration is through QR, afterwards through Cholesky.
+    It is Halley's method with dynamic weights (Nakatsukasa, Bai and Gygi, SIAM J. Matrix Anal.
+    Appl. 31, 2010): while singular values differ widely the iteration is through QR, afterwards
+    through Cholesky.
     """
     order = matrix.shape[0]
     real = matrix.real.dtype
@@ -365,7 +360,7 @@ def _unitary_factor(matrix: jax.Array) -> jax.Array:
 
 
 def _halley_weights(smallest: float) -> list[tuple[float, float, float]]:
-    """The weights that bring singular values from `smallest` to 1 up to 1 the fastest."""
+    """Return the weights that bring singular values from `smallest` to 1 up to 1 the fastest."""
     weights = []
     while abs(1 - smallest) > 1e-15:
         square = smallest * smallest

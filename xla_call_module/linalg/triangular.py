@@ -10,34 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = [
-    "BLOCK",
-    "block_size",
-    "invert_lower",
-    "pad_to_blocks",
-    "solve_lower",
-    "solve_triangular",
-]
+from xla_call_module.linalg.matrices import block_size, pad_to_blocks
 
-# The order of the diagonal blocks: a power of two. Larger ones make fewer and larger products,
-# smaller ones fewer sequential steps in all; 32 was the fastest of 16, 32 and 64 at N = 256.
-BLOCK = 32
-
-
-def block_size(order: int) -> int:
-    """The block for a matrix of this order: `BLOCK`, or the next power of two if that is less."""
-    return min(BLOCK, 1 << max(order - 1, 0).bit_length())
-
-
-def pad_to_blocks(matrix: jax.Array, rows: int, columns: int) -> jax.Array:
-    """The matrix with zeros below and to the right, so that the sizes are multiples of these."""
-    shape = matrix.shape
-    padding = ((0, -shape[0] % rows), (0, -shape[1] % columns))
-    return jnp.pad(matrix, padding)
+__all__ = ["invert_lower", "solve_lower", "solve_triangular"]
 
 
 def invert_lower(triangle: jax.Array) -> jax.Array:
-    """The inverse of lower triangular matrices `[..., s, s]`, with s a power of two.
+    """Return the inverse of lower triangular matrices `[..., s, s]`, with s a power of two.
 
     With X the inverse of the diagonal blocks of order h, and S the blocks below them within the
     diagonal blocks of order 2h, X - X S X is the inverse of the latter. What is above the diagonal
@@ -66,7 +45,7 @@ def solve_triangular(
     conjugate: bool,
     unit_diagonal: bool,
 ) -> jax.Array:
-    """The X of `op(T) X = B` or `X op(T) = B`, as `jax.lax.linalg.triangular_solve` has it."""
+    """Return the X of `op(T) X = B` or `X op(T) = B`, as `lax.linalg.triangular_solve` does."""
     if conjugate:
         triangle = triangle.conj()
     if not left_side:
@@ -82,7 +61,7 @@ def solve_triangular(
 
 
 def solve_lower(triangle: jax.Array, right: jax.Array, *, unit_diagonal: bool) -> jax.Array:
-    """The X of `T X = B` with T lower triangular; what is above its diagonal is not read.
+    """Return the X of `T X = B` with T lower triangular; what is above its diagonal is not read.
 
     Rows are solved a block at a time. Multiplying by the inverse of a diagonal block loses
     accuracy where that block is ill-conditioned; one step of refinement against the block itself

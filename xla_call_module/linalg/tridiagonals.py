@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from xla_call_module.linalg.factorizations import reflector
+from xla_call_module.linalg.matrices import first_of, hermitian_of_lower, item, magnitude
 
 __all__ = ["reduce_hermitian", "solve"]
 
@@ -20,7 +21,7 @@ __all__ = ["reduce_hermitian", "solve"]
 def solve(
     below: jax.Array, diagonal: jax.Array, above: jax.Array, right: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """LAPACK's `gtsv`: the solution by elimination with row exchanges, and `info`.
+    """Return LAPACK's `gtsv`: the solution by elimination with row exchanges, and `info`.
 
     Args:
         below: element i stands left of diagonal element i; element 0 is not read.
@@ -38,15 +39,10 @@ def solve(
         """Rows of three elements: the pending one begins where the next one does."""
         first, second, known = carry
         left, middle, outer, b = row
-        swap = _size(left) > _size(first)
-        pivot, p1, p2, pb = (
-            jnp.where(swap, new, old)
-            for new, old in ((left, first), (middle, second), (outer, zero[0]), (b, known))
-        )
-        other, o1, o2, ob = (
-            jnp.where(swap, old, new)
-            for new, old in ((left, first), (middle, second), (outer, zero[0]), (b, known))
-        )
+        swap = magnitude(left) > magnitude(first)
+        pairs = ((left, first), (middle, second), (outer, zero[0]), (b, known))
+        pivot, p1, p2, pb = (jnp.where(swap, new, old) for new, old in pairs)
+        other, o1, o2, ob = (jnp.where(swap, old, new) for new, old in pairs)
         factor = other / jnp.where(pivot == 0, 1, pivot)
         return (o1 - factor * p1, o2 - factor * p2, ob - factor * pb), (pivot, p1, p2, pb)
 
@@ -63,19 +59,13 @@ def solve(
 
     end = last[2] / last[0]
     _, rest = lax.scan(substitute, (end, jnp.zeros_like(end)), upper, reverse=True)
-    singular = pivots == 0
-    info = jnp.where(singular.any(), jnp.argmax(singular) + 1, 0).astype(jnp.int32)
-    return jnp.concatenate([rest, end[None]]), info
-
-
-def _size(value: jax.Array) -> jax.Array:
-    return jnp.abs(value.real) + jnp.abs(value.imag)
+    return jnp.concatenate([rest, end[None]]), first_of(pivots == 0)
 
 
 def reduce_hermitian(
     matrix: jax.Array, *, lower: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """LAPACK's `sytrd`: reflectors packed beside a tridiagonal, its diagonals, and the taus.
+    """Return LAPACK's `sytrd`: reflectors packed beside a tridiagonal, its diagonals, and the taus.
 
     With `lower` only the lower triangle is read and reflectors are packed below the subdiagonal,
     else above the superdiagonal.
@@ -86,13 +76,10 @@ def reduce_hermitian(
         return packed[::-1, ::-1], diagonal[::-1], off[::-1], taus[::-1]
     order = matrix.shape[0]
     rows = np.arange(order)
-    strict = jnp.where(np.tri(order, k=-1, dtype=bool), matrix, 0)
-    whole = strict + strict.T.conj() + jnp.diag(jnp.diagonal(matrix).real.astype(matrix.dtype))
 
     def reflect(k: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         whole, packed, off, taus = carry
-        column = lax.dynamic_index_in_dim(whole, k, 1, keepdims=False)
-        vector, tau, beta = reflector(column, k + 1)
+        vector, tau, beta = reflector(item(whole, k, 1), k + 1)
         # LAPACK's H is I - tau v v^H, and the matrix becomes H^H A H.
         product = tau * (whole @ vector)
         product -= tau.conj() * (vector.conj() @ product) / 2 * vector
@@ -103,7 +90,8 @@ def reduce_hermitian(
         return whole, packed, jnp.where(here, beta.real, off), jnp.where(here, tau, taus)
 
     real = jnp.zeros(order - 1, matrix.real.dtype)
-    state = (whole, jnp.zeros_like(matrix), real, jnp.zeros(order - 1, matrix.dtype))
+    taus = jnp.zeros(order - 1, matrix.dtype)
+    state = (hermitian_of_lower(matrix), jnp.zeros_like(matrix), real, taus)
     whole, packed, off, taus = lax.fori_loop(0, order - 1, reflect, state)
     diagonal = jnp.diagonal(whole).real
     packed = jnp.where(rows[:, None] > rows, packed, matrix)

@@ -34,7 +34,7 @@ _LOCAL = "<locals>"
 
 
 def path_of(value: Any) -> str:
-    """A class or a function as `module:name`; of what has no name the class, as `module:name()`."""
+    """Return `module:name` of a class or function, and `module:name()` of an instance."""
     if isinstance(value, MissingFunction):
         return value.path
     if not isinstance(getattr(value, "__qualname__", None), str):
@@ -43,34 +43,34 @@ def path_of(value: Any) -> str:
 
 
 def public_path(cls: type) -> str:
-    """`module:name` of a class, without private modules where a public one has it, too."""
+    """Return `module:name` of a class, without private modules where a public one has it, too."""
     module, _, name = path_of(cls).partition(":")
     if not any(part.startswith("_") for part in module.split(".")) or "." in name:
         return f"{module}:{name}"
-    public = [found for found, value in _attributes(module, name) if value is cls]
+    public = [home for home, value in _attributes(module, name) if value is cls]
     return f"{min(public, key=lambda m: (m.count('.'), m), default=module)}:{name}"
 
 
 def find_class(path: str) -> type | None:
-    """The class that has this path in this process, imported already; None where there is none.
+    """Return the class that has this path in this process, imported already; None for none.
 
     One that has moved is found in another module of the same package.
     """
     module, _, name = path.partition(":")
     if _LOCAL in name:
         return _single(cls for cls in _local_classes() if path_of(cls) == path)
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in name.split("."):
         # Looking up an attribute may import a module.
-        found = getattr(found, "__dict__", {}).get(part)
-    if isinstance(found, type):
-        return found
-    moved = (value for _, value in _attributes(module, name))
-    return _single(value for value in moved if isinstance(value, type))
+        value = getattr(value, "__dict__", {}).get(part)
+    if isinstance(value, type):
+        return value
+    moved = (moved for _, moved in _attributes(module, name))
+    return _single(cls for cls in moved if isinstance(cls, type))
 
 
-def _single(found: Iterator[type]) -> type | None:
-    classes = set(found)
+def _single(candidates: Iterator[type]) -> type | None:
+    classes = set(candidates)
     return classes.pop() if len(classes) == 1 else None
 
 
@@ -81,17 +81,17 @@ def _local_classes() -> Iterator[type]:
 
 
 def _attributes(module: str, name: str) -> Iterator[tuple[str, Any]]:
-    """The public modules of the same package that are imported and have this name."""
+    """Return the public modules of the same package that are imported and have this name."""
     package = module.partition(".")[0]
-    for found, imported in list(sys.modules.items()):
-        if (found == package or found.startswith(f"{package}.")) and "._" not in f".{found}":
+    for home, imported in list(sys.modules.items()):
+        if (home == package or home.startswith(f"{package}.")) and "._" not in f".{home}":
             value = getattr(imported, "__dict__", {}).get(name)
             if value is not None:
-                yield found, value
+                yield home, value
 
 
 def is_named_tuple(cls: type) -> bool:
-    """Whether JAX takes instances of a class for named tuples."""
+    """Return whether JAX takes instances of a class for named tuples."""
     return issubclass(cls, tuple) and hasattr(cls, "_fields") and cls not in pytree_classes()
 
 
@@ -102,19 +102,19 @@ class _StandIn:
 
 
 def is_stand_in(cls: type) -> bool:
-    """Whether a class is here for another one that is not."""
+    """Return whether a class is here for another one that is not."""
     return issubclass(cls, (UnknownNode, _StandIn))
 
 
 def _is_field(name: Any) -> bool:
-    """Whether a field of a named tuple may have the name."""
+    """Return whether a field of a named tuple may have the name."""
     is_name = isinstance(name, str) and name.isidentifier() and not name.startswith("_")
     return is_name and not keyword.iskeyword(name)
 
 
 @functools.lru_cache(maxsize=256)
 def named_tuple_class(path: str, names: tuple[Any, ...]) -> type | None:
-    """A named tuple with these fields, for a class that is not here; None for what no field is."""
+    """Return a named tuple for a class that is not here; None where no field can have a name."""
     module, _, name = path.partition(":")
     short = name.rpartition(".")[2]
     is_class = short.isidentifier() and not keyword.iskeyword(short)
@@ -142,10 +142,10 @@ class UnknownNode:
         """Take over what a file says of it.
 
         Args:
-            path: of the class, as `module:name`.
-            names: the fields' names, or the keys.
-            children: as many.
-            static: what the class keeps besides.
+            path: the class, as `module:name`.
+            names: the names of the fields, or the keys.
+            children: the children, as many.
+            static: the static data of the class.
         """
         self._path = path
         self._names = tuple(names)
@@ -153,7 +153,7 @@ class UnknownNode:
         self._static = static
 
     def keys(self) -> tuple[Any, ...]:
-        """The names of the children."""
+        """Return the names of the children."""
         return self._names
 
     def __getitem__(self, name: Any) -> Any:
@@ -172,7 +172,7 @@ class UnknownNode:
         return f"{self._path.rpartition(':')[2]}({fields})"
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        """The children by their names, and all else."""
+        """Return the children by their names, and all else."""
         keys = [
             tree_util.GetAttrKey(name) if isinstance(name, str) else tree_util.DictKey(name)
             for name in self._names
@@ -185,7 +185,7 @@ class UnknownNode:
 
     @classmethod
     def tree_unflatten(cls, static: Any, children: Any) -> UnknownNode:
-        """The inverse."""
+        """Return the node that `tree_flatten_with_keys` took apart."""
         path, names, rest = static
         return cls(path, names, children, rest)
 
@@ -195,8 +195,8 @@ class MissingFunction:
     """A function that is static data of an argument or result, and that no file can hold.
 
     Attributes:
-        path: what it was, as `module:name`.
-        number: which of those of its function it is; equal ones are one.
+        path: the function, as `module:name`.
+        number: the number that equal functions share.
     """
 
     path: str

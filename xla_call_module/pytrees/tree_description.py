@@ -48,7 +48,7 @@ LEAF_MAKERS: tuple[Callable[[], Any], ...] = (object, int, lambda: np.zeros(()))
 
 
 def describe_trees(exported: export.Exported) -> Trees:
-    """The structures of arguments and results, with the classes by their names.
+    """Return the structures of arguments and results, with the classes by their names.
 
     Raises:
         UnsupportedError: static data is neither an array nor JSON, with its path.
@@ -69,7 +69,7 @@ def describe_trees(exported: export.Exported) -> Trees:
 
 
 def outline(tree: tree_util.PyTreeDef) -> TreeNode:
-    """The structure of any pytree, without its static data.
+    """Return the structure of any pytree, without its static data.
 
     Raises:
         StructureError: it is deeper than anything that can be written.
@@ -78,7 +78,7 @@ def outline(tree: tree_util.PyTreeDef) -> TreeNode:
 
 
 def describe_tree(tree: tree_util.PyTreeDef, data: StaticData) -> TreeNode:
-    """The structure of any pytree.
+    """Return the structure of any pytree.
 
     Args:
         tree: its treedef.
@@ -91,7 +91,7 @@ def describe_tree(tree: tree_util.PyTreeDef, data: StaticData) -> TreeNode:
 
 
 def is_plain_tree(*trees: tree_util.PyTreeDef) -> bool:
-    """Whether JAX writes trees down by itself: containers of Python, with keys that are text."""
+    """Return whether JAX writes trees down by itself: containers of Python, with texts for keys."""
     return all(map(_is_plain, trees))
 
 
@@ -111,7 +111,7 @@ def _children(tree: Any) -> list[Any]:
 
 
 def filled(tree: Any) -> Any:
-    """A pytree with something for leaves; None where a class does not take that.
+    """Return a pytree with something for leaves; None where a class does not take that.
 
     https://docs.jax.dev/en/latest/custom_pytrees.html asks classes to take any object; some take
     numbers or arrays only.
@@ -127,7 +127,7 @@ def filled(tree: Any) -> Any:
 
 
 def leaf_paths(tree: tree_util.PyTreeDef) -> list[str]:
-    """For each leaf its path as `jax.tree_util.keystr` writes it."""
+    """Return for each leaf its path as `jax.tree_util.keystr` writes it."""
     value = filled(tree)
     if value is not None:
         return [tree_util.keystr(path) for path, _ in tree_util.tree_leaves_with_path(value)]
@@ -135,7 +135,7 @@ def leaf_paths(tree: tree_util.PyTreeDef) -> list[str]:
 
 
 def _paths_in(tree: Any) -> Iterator[str]:
-    """The same of what nobody can make: the children of such a class have numbers."""
+    """Return the same of what nobody can make: the children of such a class have numbers."""
     data = tree.node_data()
     if data is None:
         yield ""
@@ -148,7 +148,7 @@ def _paths_in(tree: Any) -> Iterator[str]:
 
 
 def one_level(value: Any) -> tuple[tuple[Any, ...], list[Any], Any]:
-    """The names of the children of a registered class, the children, and its static data.
+    """Return the names of the children of a registered class, these, and its static data.
 
     Where it was registered without names they are those of the attributes that hold the children,
     or else numbers.
@@ -166,7 +166,7 @@ def one_level(value: Any) -> tuple[tuple[Any, ...], list[Any], Any]:
 
 
 def key_name(entry: Any) -> Any:
-    """The key, index or attribute that an entry of JAX's key paths is."""
+    """Return the key, index or attribute that an entry of JAX's key paths is."""
     for attribute in ("key", "idx", "name"):
         if hasattr(entry, attribute):
             return getattr(entry, attribute)
@@ -178,26 +178,19 @@ class _Describer:
     """The description of one treedef in the making.
 
     Attributes:
-        data: of its classes; None to leave that out.
-        where: it is, for messages.
+        data: the static data of its classes; None to leave that out.
+        where: the words for its place in messages.
     """
 
     data: StaticData | None
     where: str = ""
 
     def root(self, tree: Any, path: str = "") -> TreeNode:
-        """The node of the whole."""
+        """Return the node of the whole."""
         return self.node(tree, filled(tree), path, 0)
 
     def node(self, tree: Any, value: Any, path: str, depth: int) -> TreeNode:
-        """The node of a part.
-
-        Args:
-            tree: its treedef.
-            value: such a pytree; None where that is unknown.
-            path: to it.
-            depth: how deep it is.
-        """
+        """Return the node of a part, of which `value` is an instance, or None."""
         if depth > MAX_TREE_DEPTH:
             raise StructureError(
                 f"{self.where}{path:.80} is more than {MAX_TREE_DEPTH} levels deep. To do: stack "
@@ -240,11 +233,11 @@ class _Describer:
         static: Any,
         path: str,
     ) -> TreeNode:
-        """The node of what has names for its children."""
-        found = [_key(name) for name in names]
+        """Return the node of what has names for its children."""
+        known = [_key(name) for name in names]
         texts = (TreeNode("value", value=str(name)) for name in names)
-        keys = tuple(key or text for key, text in zip(found, texts, strict=True))
-        if kind is dict and None not in found:
+        keys = tuple(key or text for key, text in zip(known, texts, strict=True))
+        if kind is dict and None not in known:
             return TreeNode("dict", "", keys, children)
         if kind is dict:  # with keys that only this process has: text has another order
             static = TreeNode("tuple", children=keys)
@@ -266,7 +259,7 @@ class _Describer:
 
 
 def _key(name: Any) -> TreeNode | None:
-    """A key of a dict; None for one that is not of a class that every process has."""
+    """Return a key of a dict; None for one that is not of a class that every process has."""
     if name is None:
         return _NONE
     if type(name) is tuple:
@@ -278,7 +271,7 @@ def _key(name: Any) -> TreeNode | None:
 
 
 def _entry(kind: type, name: Any) -> str:
-    """How messages write a step of a path."""
+    """Return a step of a path as messages write it."""
     is_name = isinstance(name, str) and name.isidentifier() and kind is not dict
     return f".{name}" if is_name else f"[{name!r}]"
 
@@ -287,7 +280,7 @@ class StaticData:
     """The static data of pytrees as nodes; functions are numbered, equal ones alike.
 
     Attributes:
-        functions: those that were met, by their numbers.
+        functions: the functions that were met, by their numbers.
     """
 
     functions: list[Any]
@@ -297,12 +290,7 @@ class StaticData:
         self.functions = []
 
     def node(self, value: Any, where: str, depth: int = 0) -> TreeNode:
-        """The node of a value.
-
-        Args:
-            value: what a class keeps besides its children, or a key.
-            where: it is, for the message.
-            depth: how deep in other values.
+        """Return the node of what a class keeps besides its children, or of a key.
 
         Raises:
             UnsupportedError: it is neither JSON nor a function.
@@ -311,8 +299,8 @@ class StaticData:
             raise UnsupportedError(f"{where} is more than {MAX_TREE_DEPTH} levels deep.")
         if value is None:
             return _NONE
-        if (found := _scalar(value)) is not None:
-            return found
+        if (scalar := _scalar(value)) is not None:
+            return scalar
         if type(value) in _CONTAINERS:
             children = tuple(self.node(child, where, depth + 1) for child in value)
             return TreeNode("list" if type(value) is list else "tuple", children=children)
@@ -339,7 +327,7 @@ class StaticData:
         return tuple(self.node(value, where, depth + 1) for value in values)
 
     def _class(self, value: Any, where: str, depth: int) -> TreeNode:
-        """An instance of a class that is a pytree node itself."""
+        """Return the node of an instance of a class that is a pytree node itself."""
         names, children, static = one_level(value)
         if type(static) is type(value):  # jax.tree_util.register_static
             return self.instance(value, where, depth)
@@ -352,7 +340,7 @@ class StaticData:
         )
 
     def instance(self, value: Any, where: str, depth: int = 0) -> TreeNode:
-        """An instance of a class whose instances are static data as a whole."""
+        """Return the node of an instance of a class whose instances are static as a whole."""
         fields = fields_of(value)
         if fields is None:
             raise UnsupportedError(
@@ -398,7 +386,7 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def _scalar(value: Any) -> TreeNode | None:
-    """A number, a text, a dtype or one of the types that are known by their names."""
+    """Return the node of a number, a text, a dtype or a type with a known name; else None."""
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return TreeNode("value", value=value.item())
     for scalar in (bool, int, float, str):
@@ -413,7 +401,7 @@ def _scalar(value: Any) -> TreeNode | None:
 
 
 def named_types() -> dict[str, Any]:
-    """Types that static data often has, by their names; none of them does anything when called."""
+    """Return types that static data often has, by their names; calling one does nothing."""
     types = ("bool", "dict", "float", "int", "list", "set", "str", "tuple")
     named = {f"builtins:{name}": getattr(builtins, name) for name in types}
     for dtype in DTYPES:

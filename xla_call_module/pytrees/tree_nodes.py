@@ -42,14 +42,14 @@ class TreeNode:
     """One node of a pytree's structure, or of the static data in it.
 
     Attributes:
-        kind: which container; `leaf` for an array, and `value`, `type`, `function` and `object` for
+        kind: the container; `leaf` for an array, and `value`, `type`, `function` and `object` for
             what is in static data only.
         path: the class, function or type as `module:name`.
         names: for each child the key of the dict or the name of the field; not for lists and
             tuples. A key is a `value`, or a tuple of keys.
         children: the children in JAX's order.
-        static: what a class keeps besides its children.
-        value: that of a `value`, and the number of a `function`.
+        static: the static data of a class.
+        value: the value of a `value`, and the number of a `function`.
     """
 
     kind: Kind
@@ -61,12 +61,12 @@ class TreeNode:
 
     @property
     def num_leaves(self) -> int:
-        """How many arrays are in it."""
+        """The number of arrays in it."""
         return int(self.kind == "leaf") + sum(child.num_leaves for child in self.children)
 
     @property
     def is_plain(self) -> bool:
-        """Whether JAX can write it down: containers of Python, with keys that are text."""
+        """Return whether JAX can write it down: containers of Python, with keys that are text."""
         if self.kind == "dict":
             plain = all(isinstance(name.value, str) and name.kind == "value" for name in self.names)
             return plain and all(child.is_plain for child in self.children)
@@ -74,7 +74,7 @@ class TreeNode:
         return own and all(child.is_plain for child in self.children)
 
     def to_json(self) -> Any:
-        """A JSON value that `from_json` reads."""
+        """Return a JSON value that `from_json` reads."""
         match self.kind:
             case "leaf":
                 return "*"
@@ -101,7 +101,7 @@ class TreeNode:
 
     @classmethod
     def from_json(cls, found: Any, *, where: str) -> TreeNode:
-        """The structure that `to_json` wrote.
+        """Return the structure that `to_json` wrote.
 
         Raises:
             FormatError: the value has another form.
@@ -120,12 +120,12 @@ class Trees:
     results: TreeNode
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object that `from_json` reads."""
+        """Return a JSON object that `from_json` reads."""
         return {"args": self.arguments.to_json(), "results": self.results.to_json()}
 
     @classmethod
     def from_json(cls, found: Any, *, where: str) -> Trees:
-        """The structures that `to_json` wrote.
+        """Return the structures that `to_json` wrote.
 
         Raises:
             FormatError: the value has another form.
@@ -146,7 +146,7 @@ class _Reader:
     where: str
 
     def read(self, found: Any, *, depth: int, is_static: bool) -> TreeNode:
-        """A node with all that is below."""
+        """Return a node with all that is below."""
         if depth > MAX_TREE_DEPTH:
             raise FormatError(f"{self.where}: a pytree is more than {MAX_TREE_DEPTH} levels deep.")
         if found is None:

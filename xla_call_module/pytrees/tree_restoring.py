@@ -29,11 +29,11 @@ MAX_CLASSES = 1000
 
 
 def restore_tree(node: TreeNode, functions: Mapping[int, Any] | None = None) -> tree_util.PyTreeDef:
-    """The treedef of a structure. A class that is not here, or is another one, has a stand-in.
+    """Return the treedef of a structure, with stand-ins for classes that are not here, or changed.
 
     Args:
         node: the structure.
-        functions: those of its static data that are known, by their numbers.
+        functions: the functions in its static data that are known, by their numbers.
 
     Raises:
         FormatError: it is no pytree.
@@ -44,8 +44,8 @@ def restore_tree(node: TreeNode, functions: Mapping[int, Any] | None = None) -> 
         )
     try:
         for make in LEAF_MAKERS:
-            found = _Restorer(functions or {}, make).instance(node)
-            tree: Any = tree_util.tree_structure(found)
+            instance = _Restorer(functions or {}, make).instance(node)
+            tree: Any = tree_util.tree_structure(instance)
             if tree.num_leaves == node.num_leaves and not [*missing_classes(tree)]:
                 return tree
     except (TypeError, ValueError, RecursionError) as error:
@@ -66,7 +66,7 @@ def _paths(node: TreeNode) -> Iterator[str]:
 
 
 def missing_classes(tree: Any) -> Iterator[str]:
-    """The paths of the classes that have stand-ins in a treedef."""
+    """Return the paths of the classes that have stand-ins in a treedef."""
     data = tree.node_data()
     if data is not None and is_stand_in(data[0]):
         yield data[1][0] if data[0] is UnknownNode else path_of(data[0])
@@ -82,7 +82,7 @@ class _Restorer:
     make_leaf: Callable[[], Any]
 
     def instance(self, node: TreeNode) -> Any:
-        """A pytree, or a value of static data."""
+        """Return a pytree, or a value of static data."""
         if node.kind in ("leaf", "none", "value", "type", "function"):
             return self._single(node)
         children = [self.instance(child) for child in node.children]
@@ -112,7 +112,7 @@ class _Restorer:
         return None
 
     def _object(self, node: TreeNode, names: Sequence[Any], children: Sequence[Any]) -> Any:
-        """An instance of a class whose instances are static as a whole, made without its code."""
+        """Return an instance of a class whose instances are static as a whole, without its code."""
         cls = find_class(node.path)
         if cls is not None and cls in pytree_classes():
             fields = dict(zip(names, children, strict=True))
@@ -130,8 +130,8 @@ class _Restorer:
             static = None if node.static is None else self.instance(node.static)
             try:
                 made = pytree_classes()[cls].from_iter(static, tuple(children))
-                found, below, kept = one_level(made)
-                same = list(found) == list(names) and len(below) == len(children)
+                own_names, below, kept = one_level(made)
+                same = list(own_names) == list(names) and len(below) == len(children)
                 if same and kept == static:
                     return made
             except Exception:  # noqa: BLE001 - the class is another one than it was

@@ -11,7 +11,7 @@ which axes) asks the value.
 | `xla.OpSharding` | attributes of nodes; an `Exported` before JAX 0.9 | `sharding_protos` |
 | JSON | the description that a node carries of its call | `sharding_json` |
 | Shardy | the attributes of the dialect `sdy` in a parsed module; they are only read | `shardy` |
-| `jax.sharding` | an `Exported`, and arrays | `sharding_jax`, the only one that imports JAX |
+| `NamedSharding` | an `Exported` since JAX 0.9 | `sharding_jax`, the only one that imports JAX |
 
 A sharding comes in with an `Exported` or a module, is kept in the `TensorSpec`s of a `CallModule`,
 goes into nodes of a file as JSON and as `xla.OpSharding`, and out of it to JAX.

@@ -65,7 +65,7 @@ def test_the_form_is_the_one_that_xla_gives_it(sharding):
 
 @given(named_shardings())
 def test_names_are_what_jax_makes_of_them(sharding):
-    found, wanted = sharding_from_jax(sharding, (1,) * RANK), sharding._to_xla_hlo_sharding(RANK)
+    found, wanted = sharding_from_jax(sharding, RANK), sharding._to_xla_hlo_sharding(RANK)
     # Before 0.9 JAX wrote tiles, too, where there is one device.
     one_tile = jax.__version_info__ < (0, 9) and wanted.num_devices() == 1
     assert sharding_to_text(found) == ("{replicated}" if one_tile else repr(wanted))
@@ -77,7 +77,7 @@ def test_names_are_what_jax_makes_of_them(sharding):
 
 @given(pairs_of_named_shardings())
 def test_equivalence(pair):
-    left, right = (sharding_from_jax(sharding, (1,) * RANK) for sharding in pair)
+    left, right = (sharding_from_jax(sharding, RANK) for sharding in pair)
     assert left.is_equivalent_to(right) == _is_equivalent(*pair)
 
 
@@ -173,11 +173,11 @@ def test_manual_and_unreduced_axes():
     mesh = AbstractMesh((2, 3, 4), ("m", "e", "a"), axis_types=kinds)
     for spec in (PartitionSpec("a"), PartitionSpec("e", "a"), PartitionSpec()):
         sharding = NamedSharding(mesh, spec)
-        found = sharding_from_jax(sharding, (12, 12))
+        found = sharding_from_jax(sharding, 2)
         assert sharding_to_text(found) == repr(sharding._to_xla_hlo_sharding(2))
     mesh = AbstractMesh((2, 4), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
     sharding = NamedSharding(mesh, PartitionSpec("y", unreduced={"x"}))
-    found = sharding_from_jax(sharding, (12, 12))
+    found = sharding_from_jax(sharding, 2)
     assert found.placement.unreduced == ("x",)
     if jax.__version_info__ < (0, 8):
         with pytest.raises(ValueError, match="only works with the shardy partitioner"):
@@ -194,12 +194,12 @@ def test_parts_that_are_no_summands():
         NamedSharding(mesh, PartitionSpec("y", unreduced={"x"}, unreduced_kind=kind))
         for kind in (kinds.sum, kinds.max)
     )
-    found = sharding_from_jax(summed, (12, 12))
+    found = sharding_from_jax(summed, 2)
     message = summed._to_xla_hlo_sharding(2).to_proto().SerializeToString()
     assert SUM in message
     assert sharding_from_proto(message).is_equivalent_to(found)
     with pytest.raises(ShardingError, match="parts of which the max is meant"):
-        sharding_from_jax(largest, (12, 12))
+        sharding_from_jax(largest, 2)
 
 
 def test_the_order_of_a_mesh_is_that_of_its_devices():
