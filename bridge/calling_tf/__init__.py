@@ -22,6 +22,6 @@ From a call to its results, with the module that does each step:
 reads the nodes of TensorFlow's graphs.
 
 To have an operation of TensorFlow that differs between sizes written for symbolic ones, add a
-function to the tables at the end of `generalizing`; to say that an operation has an effect, extend
+function to the table at the end of `generalizing`; to say that an operation has an effect, extend
 the patterns of `graph_nodes`.
 """

@@ -252,12 +252,6 @@ def trace(
 
     Results with 64 bits are cast to what JAX has while `jax_enable_x64` is off.
 
-    Args:
-        flat: the function.
-        specs: the shapes and dtypes of its arguments.
-        name: the name for messages.
-        compiled: whether XLA will compile it.
-
     Raises:
         DtypeError: an argument or a result has a dtype that the other side does not have.
     """

@@ -56,14 +56,7 @@ def write_window(
 
 
 def write_random_bits(results: Sequence[Any], state: Any, shape: Any, algorithm: Any) -> list[Any]:
-    """Return the results of an `rng_bit_generator`: the next state and the bits.
-
-    Args:
-        results: their types.
-        state: the state.
-        shape: a tensor of the sizes of the bits.
-        algorithm: the attribute of the operation.
-    """
+    """Return the results of an `rng_bit_generator`: the next state and the bits."""
     return _call(
         "stablehlo.dynamic_rng_bit_generator",
         results,

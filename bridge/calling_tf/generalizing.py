@@ -78,7 +78,7 @@ class _Generalizer:
         general = ir.Module.create(modules[0].operation.location)
         self._module = general
         with ir.InsertionPoint(general.body), modules[0].operation.location:
-            for functions in self._together(module.body.operations for module in modules):
+            for functions in self.together(module.body.operations for module in modules):
                 self._function(functions)
         try:
             general.operation.verify()
@@ -110,7 +110,7 @@ class _Generalizer:
         versions = [[view.operation for view in block.operations] for block in blocks]
         self._at = next((os[0] for os in zip(*versions, strict=False) if _differ(os)), self._at)
         with ir.InsertionPoint(new):
-            for operations in self._together(versions):
+            for operations in self.together(versions):
                 self._at = operations[0]
                 self._operation(operations)
 
@@ -127,7 +127,7 @@ class _Generalizer:
             raise self.refusal(
                 f"it is compiled to {', '.join(sorted({o.name for o in operations}))}"
             )
-        for operands in self._together(operation.operands for operation in operations):
+        for operands in self.together(operation.operands for operation in operations):
             if len({n[value] for n, value in zip(self._numbers, operands, strict=True)}) > 1:
                 raise self.refusal(f"the operands of {first.name} depend on the size")
         given = [self._values[operand] for operand in first.operands]
@@ -139,10 +139,9 @@ class _Generalizer:
         types = self._types([[result.type for result in o.results] for o in operations])
         differing = self._differing(operations)
         if differing or any(map(_is_dynamic, types)):
-            if (write := _WRITERS.get(name)) is not None:
-                return [write(self, operations, operands, types[0])]
-            if (call := _CALLS.get(name)) is not None and set(differing) <= call.sizes:
-                return call.write(self, operations, operands, types)
+            writer = _WRITERS.get(name)
+            if writer is not None and (writer.sizes is None or set(differing) <= writer.sizes):
+                return writer.write(_Versions(self, operations, operands, types))
             if differing or name in _SHAPED:
                 which = f"{', '.join(differing)} of " if differing else "the shape of "
                 raise self.refusal(
@@ -172,19 +171,20 @@ class _Generalizer:
         )
         for regions in zip(*(operation.regions for operation in operations), strict=True):
             region = new.regions[len([*regions]) and list(first.regions).index(regions[0])]
-            for blocks in self._together(region_.blocks for region_ in regions):
+            for blocks in self.together(region_.blocks for region_ in regions):
                 arguments = [[argument.type for argument in block.arguments] for block in blocks]
                 self._block(blocks, region.blocks.append(*self._types(arguments)))
         return list(new.results)
 
-    def _together(self, versions: Any) -> list[tuple[Any, ...]]:
+    def together(self, versions: Any) -> list[tuple[Any, ...]]:
+        """Return the items of all versions side by side, where there are as many in each."""
         lists = [list(version) for version in versions]
         if len({len(version) for version in lists}) > 1:
             raise self.refusal("the number of its operations depends on the size")
         return list(zip(*lists, strict=True))
 
     def _types(self, versions: Sequence[Sequence[Any]]) -> list[Any]:
-        return [self._type(types) for types in self._together(versions)]
+        return [self._type(types) for types in self.together(versions)]
 
     def _type(self, types: Sequence[Any]) -> Any:
         if len(set(map(str, types))) == 1:
@@ -197,7 +197,7 @@ class _Generalizer:
     def shape(self, types: Sequence[Any]) -> list[Size]:
         """Return the sizes of a tensor."""
         tensors = [ir.RankedTensorType(type_) for type_ in types]
-        return [self.size(dims) for dims in self._together(tensor.shape for tensor in tensors)]
+        return [self.size(dims) for dims in self.together(tensor.shape for tensor in tensors)]
 
     def size(self, values: Sequence[int]) -> Size:
         """Return the size that has these values at the sampled sizes."""
@@ -234,22 +234,6 @@ class _Generalizer:
             empty = np.zeros(0, np.int32)
             return stablehlo.constant(dense_elements(empty, self._i32))
         return stablehlo.concatenate(parts, _int64(0))
-
-    def shape_of_result(self, operations: Sequence[Any]) -> Any:
-        """Return the shape of the first result as a vector."""
-        return self.vector(self.shape([operation.results[0].type for operation in operations]))
-
-    def attribute(
-        self, operations: Sequence[Any], name: str, default: Sequence[int] = ()
-    ) -> list[Size]:
-        """Return the sizes in an attribute, in the order in which they lie there."""
-        arrays = [
-            np.array(operation.attributes[name]).ravel().tolist()
-            if name in operation.attributes
-            else default
-            for operation in operations
-        ]
-        return [self.size(values) for values in self._together(arrays)]
 
     def reducer(self, operation: Any) -> str:
         """Return the name of a function of the module that does what a region does."""
@@ -349,96 +333,122 @@ def _is_dynamic(type_: Any) -> bool:
     return isinstance(type_, ir.RankedTensorType) and not type_.has_static_shape
 
 
-def _write_iota(self: _Generalizer, operations: Sequence[Any], _: list[Any], type_: Any) -> Any:
-    dimension = operations[0].attributes["iota_dimension"]
-    return stablehlo.dynamic_iota(type_, self.shape_of_result(operations), dimension)
+class _Versions(NamedTuple):
+    """One operation as it is at each of the sampled sizes, and what it is written with.
+
+    Attributes:
+        module: the module in the making.
+        operations: the versions of the operation.
+        operands: its operands in the new module.
+        types: the types of its results there.
+    """
+
+    module: _Generalizer
+    operations: Sequence[Any]
+    operands: list[Any]
+    types: list[Any]
+
+    @property
+    def first(self) -> Any:
+        """The operation at the first of the sizes."""
+        return self.operations[0]
+
+    def result_sizes(self, index: int = 0) -> list[Size]:
+        """Return the sizes of a result."""
+        return self.module.shape([operation.results[index].type for operation in self.operations])
+
+    def result_shape(self) -> Any:
+        """Return the shape of the first result as a vector."""
+        return self.module.vector(self.result_sizes())
+
+    def sizes(self, name: str, default: Sequence[int] = ()) -> list[Size]:
+        """Return the sizes in an attribute, in the order in which they lie there."""
+        arrays = [
+            np.array(operation.attributes[name]).ravel().tolist()
+            if name in operation.attributes
+            else default
+            for operation in self.operations
+        ]
+        return [self.module.size(values) for values in self.module.together(arrays)]
+
+    def vectors(self, *names: str) -> list[Any]:
+        """Return the sizes in several attributes as vectors."""
+        return [self.module.vector(self.sizes(name)) for name in names]
 
 
-def _write_broadcast(
-    self: _Generalizer, operations: Sequence[Any], operands: list[Any], type_: Any
-) -> Any:
-    dimensions = operations[0].attributes["broadcast_dimensions"]
-    shape = self.shape_of_result(operations)
-    return stablehlo.dynamic_broadcast_in_dim(type_, operands[0], shape, dimensions)
+def _write_iota(op: _Versions) -> list[Any]:
+    dimension = op.first.attributes["iota_dimension"]
+    return [stablehlo.dynamic_iota(op.types[0], op.result_shape(), dimension)]
 
 
-def _write_reshape(
-    self: _Generalizer, operations: Sequence[Any], operands: list[Any], type_: Any
-) -> Any:
-    return stablehlo.dynamic_reshape(type_, operands[0], self.shape_of_result(operations))
+def _write_broadcast(op: _Versions) -> list[Any]:
+    dimensions = op.first.attributes["broadcast_dimensions"]
+    shape = op.result_shape()
+    return [stablehlo.dynamic_broadcast_in_dim(op.types[0], op.operands[0], shape, dimensions)]
 
 
-def _write_slice(
-    self: _Generalizer, operations: Sequence[Any], operands: list[Any], type_: Any
-) -> Any:
-    names = ("start_indices", "limit_indices", "strides")
-    vectors = [self.vector(self.attribute(operations, name)) for name in names]
-    return stablehlo.real_dynamic_slice(type_, operands[0], *vectors)
+def _write_reshape(op: _Versions) -> list[Any]:
+    return [stablehlo.dynamic_reshape(op.types[0], op.operands[0], op.result_shape())]
 
 
-def _write_pad(
-    self: _Generalizer, operations: Sequence[Any], operands: list[Any], type_: Any
-) -> Any:
-    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
-    vectors = [self.vector(self.attribute(operations, name)) for name in names]
-    return stablehlo.dynamic_pad(type_, *operands, *vectors)
+def _write_slice(op: _Versions) -> list[Any]:
+    vectors = op.vectors("start_indices", "limit_indices", "strides")
+    return [stablehlo.real_dynamic_slice(op.types[0], op.operands[0], *vectors)]
 
 
-def _write_dynamic_slice(
-    self: _Generalizer, operations: Sequence[Any], operands: list[Any], type_: Any
-) -> Any:
+def _write_pad(op: _Versions) -> list[Any]:
+    vectors = op.vectors("edge_padding_low", "edge_padding_high", "interior_padding")
+    return [stablehlo.dynamic_pad(op.types[0], *op.operands, *vectors)]
+
+
+def _write_dynamic_slice(op: _Versions) -> list[Any]:
     """Write a slice whose indices are moved so that it lies inside, as the operation says."""
-    operand, *indices = operands
-    sizes = self.attribute(operations, "slice_sizes")
-    whole = self.shape([operation.operands[0].type for operation in operations])
-    one = ir.RankedTensorType.get([1], self._i32)
-    scalar = ir.RankedTensorType.get([], self._i32)
+    module, (operand, *indices) = op.module, op.operands
+    sizes = op.sizes("slice_sizes")
+    whole = module.shape([operation.operands[0].type for operation in op.operations])
+    i32 = ir.IntegerType.get_signless(32)
+    one, scalar = ir.RankedTensorType.get([1], i32), ir.RankedTensorType.get([], i32)
     starts = []
     for index, size, total in zip(indices, sizes, whole, strict=True):
-        last = stablehlo.subtract(self.scalar(total), self.scalar(size))
-        start = stablehlo.clamp(self.constant(0), stablehlo.convert(scalar, index), last)
+        last = stablehlo.subtract(module.scalar(total), module.scalar(size))
+        start = stablehlo.clamp(module.constant(0), stablehlo.convert(scalar, index), last)
         starts.append(stablehlo.reshape(one, start))
-    zero = _int64(0)
-    start = stablehlo.concatenate(starts, zero)
-    limit = stablehlo.add(start, self.vector(sizes))
-    strides = self.vector([Size(1)] * len(sizes))
-    return stablehlo.real_dynamic_slice(type_, operand, start, limit, strides)
+    start = stablehlo.concatenate(starts, _int64(0))
+    limit = stablehlo.add(start, module.vector(sizes))
+    strides = module.vector([Size(1)] * len(sizes))
+    return [stablehlo.real_dynamic_slice(op.types[0], operand, start, limit, strides)]
 
 
-def _write_gather(
-    self: _Generalizer, operations: Sequence[Any], operands: list[Any], type_: Any
-) -> Any:
-    sizes = self.vector(self.attribute(operations, "slice_sizes"))
-    attributes = {
-        name: value for name, value in attributes_of(operations[0]).items() if name != "slice_sizes"
-    }
-    created = ir.Operation.create(
-        "stablehlo.dynamic_gather", [type_], [*operands, sizes], attributes
-    )
-    return created.results[0]
+def _write_gather(op: _Versions) -> list[Any]:
+    attributes = attributes_of(op.first)
+    attributes.pop("slice_sizes")
+    operands = [*op.operands, *op.vectors("slice_sizes")]
+    created = ir.Operation.create("stablehlo.dynamic_gather", op.types[:1], operands, attributes)
+    return list(created.results)
 
 
-def _write_constant(self: _Generalizer, operations: Sequence[Any], _: list[Any], type_: Any) -> Any:
+def _write_constant(op: _Versions) -> list[Any]:
     """Write a constant; along dimensions of symbolic size it is the same or rises by a step."""
-    arrays = [read_elements(operation) for operation in operations]
+    module, type_ = op.module, op.types[0]
+    arrays = [read_elements(operation) for operation in op.operations]
     if not all(array.size for array in arrays):
-        raise self.refusal("a constant depends on the size")
+        raise module.refusal("a constant depends on the size")
     element = ir.RankedTensorType(type_).element_type
     if not _is_dynamic(type_):
-        return self.numbers(arrays, element)
-    sizes = self.shape([operation.results[0].type for operation in operations])
+        return [module.numbers(arrays, element)]
+    sizes = op.result_sizes()
     axes = range(len(sizes))
     same = {axis for axis in axes if all(_is_same_along(array, axis) for array in arrays)}
     kept = [axis for axis in axes if axis not in same]
     parts = [array[tuple(0 if axis in same else slice(None) for axis in axes)] for array in arrays]
     if not any(sizes[axis].terms for axis in kept):
-        part = self.numbers(parts, element)
+        part = module.numbers(parts, element)
     elif len(kept) == 1:
-        part = self.range(parts, sizes[kept[0]], element)
+        part = module.range(parts, sizes[kept[0]], element)
     else:
-        raise self.refusal("a constant depends on the size")
+        raise module.refusal("a constant depends on the size")
     dimensions = ir.DenseI64ArrayAttr.get(kept)
-    return stablehlo.dynamic_broadcast_in_dim(type_, part, self.vector(sizes), dimensions)
+    return [stablehlo.dynamic_broadcast_in_dim(type_, part, module.vector(sizes), dimensions)]
 
 
 def _is_same_along(array: Any, axis: int) -> bool:
@@ -450,57 +460,47 @@ def _is_same(array: Any, other: Any) -> bool:
     return bool(array.dtype == other.dtype and array.tobytes() == other.tobytes())
 
 
-def _call_window(
-    self: _Generalizer, operations: Sequence[Any], operands: list[Any], types: list[Any]
-) -> list[Any]:
-    rank = ir.RankedTensorType(types[0]).rank
-    ones, zeros = (1,) * rank, (0,) * (2 * rank)
-    lists = [self.vector(self.attribute(operations, name, ones)) for name in WINDOW]
+def _write_window(op: _Versions) -> list[Any]:
+    rank = ir.RankedTensorType(op.types[0]).rank
+    lists = [op.module.vector(op.sizes(name, (1,) * rank)) for name in WINDOW]
     pairs = ir.RankedTensorType.get([rank, 2], ir.IntegerType.get_signless(32))
-    padding = stablehlo.reshape(pairs, self.vector(self.attribute(operations, "padding", zeros)))
-    return write_window(types, operands, [*lists, padding], self.reducer(operations[0]))
+    padding = op.module.vector(op.sizes("padding", (0,) * (2 * rank)))
+    lists.append(stablehlo.reshape(pairs, padding))
+    return write_window(op.types, op.operands, lists, op.module.reducer(op.first))
 
 
-def _call_random_bits(
-    self: _Generalizer, operations: Sequence[Any], operands: list[Any], types: list[Any]
-) -> list[Any]:
-    shape = self.vector(self.shape([operation.results[1].type for operation in operations]))
-    algorithm = operations[0].attributes["rng_algorithm"]
-    return write_random_bits(types, operands[0], shape, algorithm)
+def _write_random_bits(op: _Versions) -> list[Any]:
+    shape = op.module.vector(op.result_sizes(1))
+    return write_random_bits(op.types, op.operands[0], shape, op.first.attributes["rng_algorithm"])
 
 
-def _call_custom_call(
-    self: _Generalizer, operations: Sequence[Any], operands: list[Any], types: list[Any]
-) -> list[Any]:
-    results = self._together([result.type for result in o.results] for o in operations)
-    shapes = [self.vector(self.shape(versions)) for versions in results]
-    return write_custom_call(types, operands, shapes, attributes_of(operations[0]))
+def _write_custom_call(op: _Versions) -> list[Any]:
+    shapes = [op.module.vector(op.result_sizes(index)) for index in range(len(op.types))]
+    return write_custom_call(op.types, op.operands, shapes, attributes_of(op.first))
 
 
-class _Call(NamedTuple):
-    """The form of an operation as a call.
+class _Writer(NamedTuple):
+    """The form of an operation that takes its sizes as operands.
 
     Attributes:
         write: the function that makes the results.
-        sizes: the attributes that may depend on the size.
+        sizes: the attributes that may depend on the size; None for any.
     """
 
-    write: Callable[[_Generalizer, Sequence[Any], list[Any], list[Any]], list[Any]]
-    sizes: frozenset[str] = frozenset()
+    write: Callable[[_Versions], list[Any]]
+    sizes: frozenset[str] | None = None
 
 
-_CALLS: Mapping[str, _Call] = {
-    "custom_call": _Call(_call_custom_call),
-    "reduce_window": _Call(_call_window, frozenset({*WINDOW, "padding"})),
-    "rng_bit_generator": _Call(_call_random_bits),
-}
-_WRITERS: Mapping[str, Callable[[_Generalizer, Sequence[Any], list[Any], Any], Any]] = {
-    "broadcast_in_dim": _write_broadcast,
-    "constant": _write_constant,
-    "dynamic_slice": _write_dynamic_slice,
-    "gather": _write_gather,
-    "iota": _write_iota,
-    "pad": _write_pad,
-    "reshape": _write_reshape,
-    "slice": _write_slice,
+_WRITERS: Mapping[str, _Writer] = {
+    "broadcast_in_dim": _Writer(_write_broadcast),
+    "constant": _Writer(_write_constant),
+    "custom_call": _Writer(_write_custom_call, frozenset()),
+    "dynamic_slice": _Writer(_write_dynamic_slice),
+    "gather": _Writer(_write_gather),
+    "iota": _Writer(_write_iota),
+    "pad": _Writer(_write_pad),
+    "reduce_window": _Writer(_write_window, frozenset({*WINDOW, "padding"})),
+    "reshape": _Writer(_write_reshape),
+    "rng_bit_generator": _Writer(_write_random_bits, frozenset()),
+    "slice": _Writer(_write_slice),
 }

@@ -110,11 +110,6 @@ def lower(
 
     Variables and constants of 64 bits are taken as `to_spec` says while `jax_enable_x64` is off.
 
-    Args:
-        traced: the function.
-        compiled: its module.
-        results: shapes and dtypes of its results.
-
     Raises:
         StructureError: the module takes or returns something else.
         InteropError: XLA's compiler for TensorFlow calls what JAX does not have.
@@ -132,10 +127,6 @@ def lower_symbolic(
     traced: TracedFunction, results: Sequence[jax.ShapeDtypeStruct]
 ) -> export.Exported:
     """Return an `Exported` as `lower` does, for symbolic sizes.
-
-    Args:
-        traced: the function, some arguments of which have symbolic shapes.
-        results: shapes and dtypes of its results.
 
     Raises:
         StructureError: XLA cannot compile it, or not in the same way for all sizes.

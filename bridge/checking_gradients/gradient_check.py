@@ -218,9 +218,6 @@ class GradientCheck:
     def orders(self, expected: Orders) -> None:
         """Compare the results, then the gradients of each order.
 
-        Args:
-            expected: JAX's, up to the highest order that is compared.
-
         Raises:
             AssertionError: the first difference.
         """
@@ -304,12 +301,7 @@ class GradientCheck:
         )
 
     def _enter(self, differentiate: Callable[..., Any], directions: Any) -> Callable[[Any], Any]:
-        """Return a derivative as the mode runs it: a function of cotangents or tangents.
-
-        Args:
-            differentiate: a function of a function, its inputs and directions.
-            directions: the specs of the directions.
-        """
+        """Return a derivative as the mode runs it: a function of cotangents or tangents."""
         problem, prepared = self._problem, self._prepared
 
         def run(free: list[Any], directions: Any) -> Any:

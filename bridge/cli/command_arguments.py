@@ -141,13 +141,7 @@ def add_fields(parser: argparse.ArgumentParser, request: type) -> None:
 
 
 def read_fields(parsed: argparse.Namespace, request: type[_Request], **more: Any) -> _Request:
-    """Return the request that a command line makes.
-
-    Args:
-        parsed: the parsed command line.
-        request: the dataclass that `add_fields` was given.
-        more: the fields that declare no argument.
-    """
+    """Return the request that a command line makes."""
     declared = {field.name for field in dataclasses.fields(request) if field.metadata}  # type: ignore[arg-type]  # a dataclass
     return request(**{k: v for k, v in vars(parsed).items() if k in declared}, **more)
 

@@ -51,10 +51,6 @@ def diff_weights(
 ) -> Iterator[WeightDifference]:
     """Yield the variables that differ, in the order of the first file; then those that it lacks.
 
-    Args:
-        first: variables by name.
-        second: the same of another file.
-
     Raises:
         FormatError: a value is damaged.
     """

@@ -287,10 +287,6 @@ class FileReport:
 def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
     """Return the report of a SavedModel that has been read.
 
-    Args:
-        model: the content of the file.
-        folder: the folder it was read from.
-
     Raises:
         FormatError: a module or a warmup request is damaged.
     """

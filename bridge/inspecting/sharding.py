@@ -100,12 +100,7 @@ class ShardingReport:
 
 
 def read_shardings(call: CallModule, module: Any) -> ShardingReport | None:
-    """Return the shardings of a call; None where it is for one device.
-
-    Args:
-        call: the call.
-        module: the parsed module of the call.
-    """
+    """Return the shardings of a call; None where it is for one device."""
     if call.nr_devices < 2:
         return None
     if not any(op.operation.name == _SHARDY_MESH for op in module.body.operations):

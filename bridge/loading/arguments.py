@@ -147,9 +147,6 @@ class Arguments:
         """Return the shapes of all arguments if the function was not exported for them, else None.
 
         That is possible where shape assertions are disabled, as it is in TensorFlow.
-
-        Args:
-            leaves: the leaves that `flatten` returned.
         """
         if SHAPE_ASSERTIONS not in self._checks:
             return None

@@ -61,9 +61,6 @@ def exported_from_call(call: CallModule) -> export.Exported:
 
     It has no VJP.
 
-    Args:
-        call: any call.
-
     Raises:
         FormatError, StructureError: see `infer_signature`; the module calls back to Python.
     """

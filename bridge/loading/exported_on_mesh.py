@@ -123,10 +123,6 @@ def shardings_on(exported: export.Exported, mesh: AbstractMesh) -> tuple[Shardin
     """Return the shardings of the arguments and of the results on the mesh of the export.
 
     They are by names. Older versions of JAX keep none, and find them when they are given the mesh.
-
-    Args:
-        exported: the function.
-        mesh: the mesh that `mesh_at_export` returned.
     """
     named = named_shardings(exported)
     if any(sharding is not None for side in named for sharding in side):

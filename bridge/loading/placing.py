@@ -64,11 +64,6 @@ class OnMesh:
     def __init__(self, name: str, exported: export.Exported, mesh: Mesh) -> None:
         """Take the sharding of each argument.
 
-        Args:
-            name: the name of the function in messages.
-            exported: the function, as `remesh` returned it for this mesh.
-            mesh: the devices that it runs on.
-
         Raises:
             ShardingError: the arguments are for several meshes.
         """

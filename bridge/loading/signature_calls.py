@@ -115,12 +115,7 @@ def names_of(variables: Sequence[Variable]) -> tuple[str, ...]:
 
 
 def inputs_of(signature: Signature, call: CallModule) -> list[tuple[str, TensorSpec, bool]]:
-    """Return name and spec of each input, in order, and whether a module takes it.
-
-    Args:
-        signature: the signature.
-        call: its first call, as `calls_of` returns it.
-    """
+    """Return name and spec of each input, in order, and whether a module takes it."""
     ordered = sorted(signature.inputs.items(), key=lambda item: item[1])
     used = set(call.kept)
     inputs = [(name, call.args[index], index in used) for name, index in ordered]
@@ -136,13 +131,7 @@ def inputs_of(signature: Signature, call: CallModule) -> list[tuple[str, TensorS
 def outputs_of(
     signature: Signature, calls: Sequence[Chain], variables: Sequence[Variable]
 ) -> list[tuple[str, TensorSpec]]:
-    """Return name and spec of each output, in the order of the results.
-
-    Args:
-        signature: the signature.
-        calls: the calls, as `calls_of` returns them.
-        variables: the variables of the file.
-    """
+    """Return name and spec of each output, in the order of the results."""
     ordered = sorted(signature.outputs.items(), key=lambda item: item[1])
     outputs = [(name, calls[0][0].results[index]) for name, index in ordered]
     results = [chain[0].results for chain in calls]

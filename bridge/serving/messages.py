@@ -114,11 +114,6 @@ def encode_text(message: Proto) -> str:
 def decode_text(text: str, kind: type[Proto], *, where: str) -> Proto:
     """Parse a message in protobuf's text format.
 
-    Args:
-        text: the content of the file.
-        kind: the class of the message.
-        where: the path of the file, for the error.
-
     Raises:
         FormatError: the text is not such a message.
     """

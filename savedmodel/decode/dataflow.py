@@ -118,11 +118,6 @@ def trace(
 ) -> list[Origin]:
     """Return where each output of a function comes from.
 
-    Args:
-        function: the name of the function, or a FunctionDef.
-        library: every function of the file by name.
-        allowance: what `steps_allowance` gave for the file.
-
     Raises:
         FormatError: a name leads nowhere or is there twice, functions call each other in a circle,
             or take more steps than are allowed.

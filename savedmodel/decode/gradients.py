@@ -183,13 +183,7 @@ def _first_call(
 
 
 def read_gradient(call: CallNode, primal: CallModule, gradients: Gradients) -> Gradient | None:
-    """Return the gradient of a call that does not describe itself; None where it is anything else.
-
-    Args:
-        call: the node.
-        primal: its call.
-        gradients: those of the file.
-    """
+    """Return the gradient of a call that does not describe itself; None for one of another form."""
     function = gradients.find(call)
     if function is None or function.name not in gradients.functions:
         return None

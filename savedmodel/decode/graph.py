@@ -55,10 +55,6 @@ def read_graph(
 ) -> tuple[tuple[Signature, ...], tuple[Variable, ...]]:
     """Return the signatures of a session graph, and its variables in the order of their nodes.
 
-    Args:
-        folder: where the model is.
-        meta_graph: its MetaGraphDef.
-
     Raises:
         FormatError: it is damaged.
         StructureError: a signature computes something besides calls of StableHLO modules.

@@ -78,10 +78,6 @@ class SavedObjects:
     def __init__(self, folder: ModelFolder, meta_graph: Proto) -> None:
         """Read the variables and the params.
 
-        Args:
-            folder: where the model is.
-            meta_graph: its MetaGraphDef.
-
         Raises:
             FormatError: the object graph or the checkpoint is damaged.
         """
@@ -264,10 +260,6 @@ def _input_specs(names: Sequence[str], function: Proto) -> dict[str, TensorSpec]
 def open_checkpoint(folder: ModelFolder, name: str) -> BundleIndex:
     """Return the table of contents of a model's checkpoint; its data files are opened.
 
-    Args:
-        folder: where the model is.
-        name: the path of the checkpoint's files below it, up to `.index` and `.data-…`.
-
     Raises:
         FormatError: the table is not there or damaged; a data file is not there, or is no file.
         OSError: a file cannot be opened.
@@ -291,11 +283,6 @@ class _StoredVariables:
     def __init__(self, folder: ModelFolder, name: str, graph: Proto) -> None:
         """Read the table of contents.
 
-        Args:
-            folder: where the model is.
-            name: the path of the checkpoint's files below it, up to `.index` and `.data-…`.
-            graph: the SavedObjectGraph.
-
         Raises:
             FormatError: the checkpoint is damaged, or has no object graph.
         """
@@ -306,10 +293,6 @@ class _StoredVariables:
 
     def variable(self, node: int, *, constant: bool) -> Variable:
         """Return the variable that an object is.
-
-        Args:
-            node: the object's number in the graph.
-            constant: whether it is no parameter of the model.
 
         Raises:
             DtypeError: JAX does not have its dtype.

@@ -176,14 +176,7 @@ class Body:
         return Tensor(node.name, "output")
 
     def add_zeros(self, name: str, source: Tensor, spec: TensorSpec, dtype: DType) -> Tensor:
-        """Add a tensor of the shape of `source`, all zeros or false.
-
-        Args:
-            name: of its node.
-            source: has the shape.
-            spec: of the source.
-            dtype: of the zeros.
-        """
+        """Add a tensor of the shape of `source`, all zeros or false."""
         shape = self.add_shape(f"{name}_shape", source, spec)
         filled = _BOOL if dtype == _BOOL else _FLOAT32  # of float8 TensorFlow casts these alone
         value = self.add_constant(f"{name}_value", 0, filled)
@@ -223,13 +216,7 @@ class Body:
         return Tensor(node.name, "output")
 
     def show_sharding(self, tensor: Tensor, call: CallModule, spec: TensorSpec) -> Tensor:
-        """Return the same tensor, with a node that says how it lies on the devices of a call.
-
-        Args:
-            tensor: an argument or a result of the call.
-            call: what takes or returns it.
-            spec: what the call says of it.
-        """
+        """Return the same tensor, with a node that says how it lies on the devices of a call."""
         if shown_sharding(call, spec) is None:
             return tensor
         node = encode_sharding_node(

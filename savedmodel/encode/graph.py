@@ -36,12 +36,7 @@ class SessionGraph:
     """The GraphDef in the making, with what points into it."""
 
     def __init__(self, variables: Sequence[Variable], keys: Sequence[str]) -> None:
-        """Write the variables, how they are restored and how they are saved.
-
-        Args:
-            variables: those of the file.
-            keys: their keys in the checkpoint.
-        """
+        """Write the variables, how they are restored and how they are saved."""
         self.proto = GraphDef()
         self.proto.versions.producer, self.proto.versions.min_consumer = _PRODUCER, _MIN_CONSUMER
         self.signatures: dict[str, Proto] = {}

@@ -25,13 +25,7 @@ _EQUALITIES = frozenset({"Equal", "NotEqual"})
 
 
 def write_shape_check(body: Body, check: ShapeCheck, argument: Callable[[int], Tensor]) -> str:
-    """Write the check into a function; return the name of the node to be run before the call.
-
-    Args:
-        body: the function.
-        check: what is asserted.
-        argument: makes an argument of the whole call available there.
-    """
+    """Write the check into a function; return the name of the node to be run before the call."""
     operands = [argument(index) for index in check.kept]
     writer = _Writer(body, check.call.operands, operands)
     holds = [writer.add(step) for step in check.steps][-1]

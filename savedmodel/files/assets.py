@@ -43,10 +43,6 @@ def asset_files(folder: str | os.PathLike[str] | ModelFolder, meta_graph: Proto)
     None of them is opened. Every one is a regular file inside of the folder, so that a copy of it
     is a copy of nothing else.
 
-    Args:
-        folder: the SavedModel.
-        meta_graph: its MetaGraphDef.
-
     Raises:
         FormatError: an asset is absolute, has `..`, leads out of the folder by a link, is no
             regular file, or is listed and not there.

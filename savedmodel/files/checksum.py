@@ -47,10 +47,6 @@ def header(message: bytes) -> bytes:
 def check(file: Path, data: bytes) -> bool:
     """Return whether the file begins with a checksum, which then holds.
 
-    Args:
-        file: saved_model.pb, for the message.
-        data: all of it.
-
     Raises:
         FormatError: the checksum is that of other bytes.
     """

@@ -63,10 +63,6 @@ _RENAME_EXCHANGE = 2
 def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
     """A new folder to write into, which becomes `target` when the block ends without an error.
 
-    Args:
-        target: where the SavedModel will be.
-        overwrite: whether a SavedModel that is there is replaced.
-
     Raises:
         StructureError: something is at `target`, and `overwrite` is off.
         FormatError: what is at `target` is not a SavedModel alone.
@@ -105,10 +101,6 @@ def new_place(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path
 @contextmanager
 def staged_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
     """A path where a SavedModel is written, and given more files; then it appears at `path`.
-
-    Args:
-        path: as for `new_place`.
-        overwrite: as for `new_place`.
 
     Raises:
         InteropError, OSError: as `new_place`.

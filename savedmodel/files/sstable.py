@@ -209,10 +209,6 @@ def decode_table(path: Path, data: bytes) -> Iterator[Record]:
     Blocks must follow each other without a gap, as both known writers have them, and keys must
     ascend: so no byte is read twice, and a reader that searches finds what this one lists.
 
-    Args:
-        path: the file, for messages.
-        data: all of it.
-
     Raises:
         FormatError: a checksum, a bound or an order does not hold. Records before it may have been
             given already.

@@ -78,12 +78,7 @@ def leaves(structure: Structure) -> Iterator[int]:
 
 
 def encode_structure(structure: Structure, leaf: Callable[[int], Proto]) -> Proto:
-    """Return the StructuredValue of a structure.
-
-    Args:
-        structure: what to encode.
-        leaf: the StructuredValue of the leaf with an index.
-    """
+    """Return the StructuredValue of a structure."""
     if isinstance(structure, Leaf):
         return leaf(structure.index)
     value = StructuredValue()

@@ -69,11 +69,6 @@ def decode_varint(data: bytes, position: int) -> tuple[int, int]:
 def check_wire(file: Path, data: bytes, message: type[Proto] = SavedModel) -> None:
     """Refuse a message that is much larger in memory than in its file.
 
-    Args:
-        file: such as saved_model.pb, for the error.
-        data: all of the message.
-        message: its class.
-
     Raises:
         FormatError: it is so, or it is not in the wire format.
     """

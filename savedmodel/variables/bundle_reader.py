@@ -52,10 +52,6 @@ def read_tensor(index: BundleIndex, key: str) -> _Bytes:
 
     A tensor that is stored in slices is put together.
 
-    Args:
-        index: what `read_index` gave.
-        key: one of its keys.
-
     Raises:
         DtypeError: it holds strings or another dtype that JAX has not.
         FormatError: the data file is not there, is too short, or is damaged.
@@ -110,10 +106,6 @@ class SharedTensor:
 
     def __init__(self, index: BundleIndex, key: str) -> None:
         """Read nothing yet.
-
-        Args:
-            index: what `read_index` gave.
-            key: the tensor's.
 
         Raises:
             DtypeError: it holds strings or another dtype that JAX has not.
@@ -184,10 +176,6 @@ def _check_slice(index: BundleIndex, key: str, part: Slice, entry: BundleEntry |
 
 def read_strings(index: BundleIndex, key: str) -> tuple[bytes, ...]:
     """Return the elements of a tensor of strings, in C order.
-
-    Args:
-        index: what `read_index` gave.
-        key: one of its keys.
 
     Raises:
         DtypeError: it does not hold strings.

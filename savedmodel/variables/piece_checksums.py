@@ -116,10 +116,6 @@ def flaw_of_pieces(checksums: PieceChecksums, size: int) -> str:
 def whole_checksum(checksums: PieceChecksums, size: int) -> int:
     """Return the CRC32C of all of a tensor, made of those of its pieces.
 
-    Args:
-        checksums: those of the pieces.
-        size: how many bytes the tensor has.
-
     >>> import google_crc32c
     >>> crcs = google_crc32c.value(b"12345"), google_crc32c.value(b"6789")
     >>> hex(whole_checksum(PieceChecksums(5, crcs), 9))

@@ -49,12 +49,7 @@ class TensorParts:
     __slots__ = ("_index", "_key", "_lock", "_slices", "_whole")
 
     def __init__(self, index: BundleIndex, key: str) -> None:
-        """Read nothing yet.
-
-        Args:
-            index: what `read_index` gave.
-            key: the tensor's.
-        """
+        """Read nothing yet."""
         self._index = index
         self._key = key
         self._lock = threading.Lock()

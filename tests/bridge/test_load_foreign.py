@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import bridge
+from tests.foreign.files import read_foreign
 from tests.jax_versions import READS_GOLDEN_FILES
 from xla_call_module.errors import FormatError, StructureError
 
@@ -24,41 +24,24 @@ GOLDEN = {"orbax": True}
 
 
 @pytest.fixture(scope="module", params=[*WRITERS, *GOLDEN])
-def written(request, tmp_path_factory):
-    """The folder of a program, with the model and what JAX computes, and its name."""
-    if request.param in GOLDEN:
-        if not READS_GOLDEN_FILES:
-            pytest.skip("its modules are newer than this JAX reads")
-        return TESTS / "golden" / request.param, request.param
-    out = tmp_path_factory.mktemp(request.param) / "out"
-    script = TESTS / "foreign" / f"write_{request.param}.py"
-    done = subprocess.run(
-        [sys.executable, script, out],
-        env=os.environ | {"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return out, request.param
+def written(request, foreign):
+    """The file of a program, and its name."""
+    if request.param not in GOLDEN:
+        return foreign(request.param), request.param
+    if not READS_GOLDEN_FILES:
+        pytest.skip("its modules are newer than this JAX reads")
+    return read_foreign(TESTS / "golden" / request.param), request.param
 
 
 @pytest.fixture(scope="module")
 def model(written):
-    return bridge.load(written[0] / "model")
+    return bridge.load(written[0].folder)
 
 
 @pytest.fixture(scope="module")
 def values(written):
     """`values(key, kind)`: name -> array."""
-    with np.load(written[0] / "values.npz") as file:
-        arrays = dict(file)
-
-    def of(key, kind):
-        start = f"{key}/{kind}/"
-        return {name.removeprefix(start): a for name, a in arrays.items() if name.startswith(start)}
-
-    return of
+    return lambda key, kind: written[0].values.get(key, {}).get(kind, {})
 
 
 def test_results(model, values):

@@ -13,7 +13,7 @@ import numpy as np
 
 from tests.policy.source import ROOT
 
-__all__ = ["NAMES", "ForeignFile", "write_foreign"]
+__all__ = ["NAMES", "ForeignFile", "read_foreign", "write_foreign"]
 
 NAMES = ("jax2tf", "keras", "bare_graph", "session_graph", "orbax")
 
@@ -37,7 +37,7 @@ def write_foreign(out: Path) -> dict[str, ForeignFile]:
     names = [name for name in NAMES if name != "orbax" or _has_orbax_export()]
     command = [sys.executable, "-m", "tests.foreign", str(out), *names]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    return {name: ForeignFile(out / name / "model", _read(out / name)) for name in names}
+    return {name: read_foreign(out / name) for name in names}
 
 
 def _has_orbax_export() -> bool:
@@ -45,10 +45,11 @@ def _has_orbax_export() -> bool:
     return all(importlib.util.find_spec(name) for name in ("orbax", "orbax.export"))
 
 
-def _read(folder: Path) -> dict[str, dict[str, dict[str, np.ndarray[Any, Any]]]]:
+def read_foreign(folder: Path) -> ForeignFile:
+    """Return the file that a program has written into a folder, and what JAX computes."""
     values: dict[str, dict[str, dict[str, np.ndarray[Any, Any]]]] = {}
     with np.load(folder / "values.npz") as entries:
         for entry in entries.files:
             key, kind, name = entry.split("/", 2)
             values.setdefault(key, {}).setdefault(kind, {})[name] = entries[entry]
-    return values
+    return ForeignFile(folder / "model", values)
