@@ -9,12 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+PICTURE = Path(__file__).parent / "assets" / "overview.svg"
+
 WIDTH, HEIGHT = 920, 430
 BLUE, GREEN, ORANGE, GREY, LINE = "#1d4ed8", "#15803d", "#b45309", "#475569", "#8492a6"
 
 
-def main() -> None:
-    """Write the picture beside the pages."""
+def draw() -> str:
+    """Return the picture."""
     parts = [
         # What writes
         _frame(10, 10, 250, 410, "A process with JAX"),
@@ -41,7 +43,7 @@ def main() -> None:
         _arrow(440, 212, 440, 296, "bridge.to_onnx"),
         _arrow(560, 343, 680, 343),
     ]  # fmt: skip
-    text = "\n".join(
+    return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"',
             '  font-family="system-ui, Segoe UI, Helvetica, Arial, sans-serif">',
@@ -51,10 +53,9 @@ def main() -> None:
             f'  markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z" fill="{LINE}"/></marker>',
             "</defs>",
             *parts,
-            "</svg>",
+            "</svg>\n",
         ]
     )
-    (Path(__file__).parent / "assets" / "overview.svg").write_text(text + "\n")
 
 
 def _frame(x: int, y: int, width: int, height: int, title: str) -> str:
@@ -99,4 +100,4 @@ def _arrow(x1: int, y1: int, x2: int, y2: int, label: str = "") -> str:
 
 
 if __name__ == "__main__":
-    main()
+    PICTURE.write_text(draw())

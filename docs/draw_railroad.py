@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+PICTURE = Path(__file__).parent / "assets" / "args_railroad.svg"
+
 ROW, CHARACTER, GAP, LEFT = 42, 8.6, 22, 120
 SIGN, RULE, LINE = "#b45309", "#1d4ed8", "#8492a6"
 
@@ -29,8 +31,8 @@ RULES = {
 }
 
 
-def main() -> None:
-    """Write the picture beside the pages."""
+def draw() -> str:
+    """Return the picture."""
     parts, top = [], 24.0
     for name, ways in RULES.items():
         drawn = [_way(way, top + ROW * number) for number, way in enumerate(ways)]
@@ -41,16 +43,15 @@ def main() -> None:
             parts.append(_rail(LEFT - 24, top, LEFT, y) + _line(width, y, right, y) + markup)
             parts.append(_line(right, y, right, top) if number else _stop(right, y))
         top += ROW * len(ways) + 26
-    text = "\n".join(
+    return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 {top:g}" role="img"',
             '  font-family="ui-monospace, Menlo, Consolas, monospace" font-size="13">',
             "<title>The grammar of args= as a railroad</title>",
             *parts,
-            "</svg>",
+            "</svg>\n",
         ]
     )
-    (Path(__file__).parent / "assets" / "args_railroad.svg").write_text(text + "\n")
 
 
 def _way(way: tuple[str, ...], y: float) -> tuple[str, float]:
@@ -112,4 +113,4 @@ def _path(line: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    PICTURE.write_text(draw())

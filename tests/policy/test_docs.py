@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import runpy
 
 import pytest
 
@@ -95,3 +96,9 @@ def test_every_public_name_is_in_the_reference():
     covered = {*shown, *(place.rpartition(".")[0] for place, heading in _entries() if not heading)}
     missing = [name for name in _public_names() if name not in covered]
     assert [name for name in missing if not name.endswith(".InteropError")] == []
+
+
+@pytest.mark.parametrize("script", sorted(ROOT.glob("docs/draw_*.py")), ids=lambda p: p.stem)
+def test_a_picture_is_what_its_script_draws(script):
+    drawn = runpy.run_path(str(script))
+    assert drawn["PICTURE"].read_text() == drawn["draw"]()
