@@ -9,7 +9,9 @@ import ctypes
 import gc
 import os
 import random
+import resource
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import jax.export
+
+# Each process of the tests holds JAX and TensorFlow, which take 0.9 GB to begin with.
+MAX_RESIDENT_BYTES = 1_800_000_000
+MAX_COMPILED_BYTES = 300_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -32,14 +38,46 @@ def same_seeds():
             utils.set_random_seed(0)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def dropped_caches():
-    """Drop what JAX has traced and compiled for a file of tests, and give its memory back."""
-    yield
+def pytest_collection_finish():
+    """What is imported by now stays, so that no garbage collection need look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def _resident_bytes():
+    if sys.platform == "linux":
+        pages = Path("/proc/self/statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _drop_caches():
     jax.clear_caches()
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def dropped_caches():
+    """Drop what JAX has traced and compiled for a file of tests, and give its memory back."""
+    yield
+    _drop_caches()
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory(memory_limit):
+    """Drop it earlier where a file of many tests compiles much."""
+    yield
+    if _resident_bytes() > memory_limit["bytes"]:
+        _drop_caches()
+        memory_limit["bytes"] = max(MAX_RESIDENT_BYTES, _resident_bytes() + MAX_COMPILED_BYTES)
+
+
+@pytest.fixture(scope="session")
+def memory_limit():
+    """What this process may take before it drops its caches: more when that gives little back."""
+    return {"bytes": MAX_RESIDENT_BYTES}
 
 
 @pytest.fixture(scope="session")
