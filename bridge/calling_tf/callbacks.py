@@ -107,11 +107,6 @@ def read_at_run_time(
 ) -> Sequence[jax.Array]:
     """Return the values of variables at the time when the program that is being traced runs.
 
-    Args:
-        captures: the variables.
-        specs: their shapes and dtypes, as `to_spec` returns them.
-        name: the name of the function that reads them, for messages.
-
     Raises:
         UnsupportedError: when the program is exported.
     """
@@ -154,13 +149,7 @@ class DeferredCall:
 
 
 def defer(call: DeferredCall, like: Callable[..., Arrays], operands: Arrays) -> list[Any]:
-    """Return the results of a deferred call in the program that is being traced.
-
-    Args:
-        call: the call.
-        like: a function of the operands with the same results and effects.
-        operands: the operands.
-    """
+    """Return the results of a deferred call in the program that is being traced."""
     traced = jax.make_jaxpr(like)(*operands)
     results: list[Any] = _DEFERRED.bind(
         *operands, call=call, results=tuple(traced.out_avals), outside=frozenset(traced.effects)

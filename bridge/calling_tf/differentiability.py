@@ -75,13 +75,7 @@ def refuse_effects(traced: TracedFunction) -> None:
 
 
 def lost_gradients(name: str, kind: str, lost: Sequence[str]) -> StructureError:
-    """Return the error for a derivative that TensorFlow would silently compute as zero.
-
-    Args:
-        name: the name of the function.
-        kind: the derivative, `tangent` or `pullback`.
-        lost: the operations that have no gradient.
-    """
+    """Return the error for a derivative that TensorFlow would silently compute as zero."""
     return StructureError(
         f"{name} has no {_DERIVATIVES[kind]}: TensorFlow's gradient of it uses {', '.join(lost)}, "
         "which has no gradient itself. To do: leave the operation out, give it a gradient of other "
@@ -90,13 +84,7 @@ def lost_gradients(name: str, kind: str, lost: Sequence[str]) -> StructureError:
 
 
 def without_derivative(name: str, kind: str, error: Exception) -> StructureError:
-    """Return the error for a function that TensorFlow cannot differentiate, with its own words.
-
-    Args:
-        name: the name of the function.
-        kind: the derivative, `tangent` or `pullback`.
-        error: the error of TensorFlow.
-    """
+    """Return the error for a function that TensorFlow cannot differentiate, with its own words."""
     text = str(error).partition("\n")[0]
     if is_of_recompute_grad(error):
         return StructureError(

@@ -49,12 +49,6 @@ class Embedding:
     ) -> list[Any]:
         """Return the results of the custom call in the program that is being traced.
 
-        Args:
-            traced: the function.
-            results: shapes and dtypes of the results.
-            arguments: the arguments.
-            values: the values of variables, by the ids of the variables.
-
         Raises:
             StructureError: the function has captured what cannot be an operand of the call.
         """
@@ -114,11 +108,6 @@ def _take_values(
     definitions: Sequence[Any], main: str, dtypes: Mapping[int, int]
 ) -> tuple[str, list[Any]]:
     """Return the name of a function of values in the place of variables, and all definitions.
-
-    Args:
-        definitions: FunctionDefs, that of the function and those of what it calls.
-        main: the name of the function.
-        dtypes: for each argument that is a variable the dtype of its value.
 
     Raises:
         StructureError: something else is done with a variable than to read it.

@@ -166,12 +166,7 @@ def _mapped_alike(values: Sequence[Any], axes: Sequence[int | None]) -> list[Any
 def transposable(
     function: Callable[..., Sequence[Any]], transpose: Transpose
 ) -> Callable[..., list[Any]]:
-    """Return a function that `jax.linear_transpose` can transpose, too.
-
-    Args:
-        function: a function of arrays, which JAX can map; `custom_jvp` is around the result.
-        transpose: the rule of its transpose.
-    """
+    """Return a function that `jax.linear_transpose` can transpose, too."""
 
     def call(*operands: Any) -> list[Any]:
         avals = jax.make_jaxpr(function)(*operands).out_avals

@@ -218,14 +218,7 @@ def _splice(
     results: Sequence[jax.ShapeDtypeStruct],
     dimensions: Sequence[Any],
 ) -> export.Exported:
-    """Return JAX's program around a call of TensorFlow's `main`, without shardings and a VJP.
-
-    Args:
-        inner: the parsed module of TensorFlow.
-        traced: the function.
-        results: shapes and dtypes of its results.
-        dimensions: the symbolic dimensions that `main` takes first.
-    """
+    """Return JAX's program around a call of TensorFlow's `main`, without shardings and a VJP."""
     outside = _export(traced, results, dimensions, _platforms_for(traced, inner))
     module = parse_module(outside.mlir_module_serialized)
     _replace_call(module, inner, traced, len(dimensions))

@@ -91,14 +91,6 @@ def to_problem(
 ) -> GradientProblem:
     """Return the problem of an `Exported` and its arguments, with random cotangents.
 
-    Args:
-        exported: the function that TensorFlow runs.
-        arguments: `(args, kwargs)` of JAX arrays.
-        reference: the function that JAX runs.
-        order: the highest order of gradients.
-        tolerance: the allowed difference.
-        seed: the seed of the cotangents.
-
     Raises:
         StructureError, DtypeError: the arguments do not fit, or the reference returns another
             structure.

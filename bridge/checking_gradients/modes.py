@@ -58,16 +58,7 @@ class TensorFlowModes:
         order: int,
         folder: Path,
     ) -> None:
-        """Store the arguments; the work is done when a mode needs it.
-
-        Args:
-            exported: the function.
-            specs: the specs of its flat arguments.
-            variables: the values of the arguments that are variables in every mode.
-            params: the first argument, which holds these; None where there are none.
-            order: the order of the gradients that are written to files.
-            folder: the folder for the files.
-        """
+        """Store the arguments; the work is done when a mode needs it."""
         self._exported = exported
         self._specs = specs
         self._variables = variables

@@ -62,11 +62,6 @@ def run_export(
     The folder appears whole or not at all. The same request gives the same bytes, in whatever
     folder and process it is made.
 
-    Args:
-        request: the target and the options.
-        folder: the folder in which modules and files are looked for.
-        progress: is called with the name of each step.
-
     Raises:
         CodeError: the function or its module raised an error, which is the cause.
         InteropError: something asked for does not fit. Nothing has been written.

@@ -93,13 +93,6 @@ def costs_of_model(
 ) -> tuple[CostReport, ...]:
     """Return the cost of each call of each signature.
 
-    Args:
-        model: the content of the file.
-        order: the order of the gradient; 0 for the function.
-        platform: the platform; by default that of JAX's first device.
-        batch: the size of every dimension variable that `sizes` does not name.
-        sizes: the sizes of dimension variables.
-
     Raises:
         InteropError: as `cost_of`; StructureError for a signature without that gradient, and for
             a size of a variable that no signature has.
@@ -133,13 +126,6 @@ def cost_of(
     sizes: Mapping[str, int],
 ) -> CostReport:
     """Return the cost of one call.
-
-    Args:
-        call: the call.
-        signature: the key of the signature, for the report.
-        order: the order of the call, for the report.
-        platform: the platform; None for that of JAX's first device.
-        sizes: the sizes of its dimension variables.
 
     Raises:
         StructureError: a variable has no size, or a shape is unknown.

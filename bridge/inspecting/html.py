@@ -45,12 +45,7 @@ _MAX_OPERATIONS = 20
 
 
 def to_html(report: FileReport, costs: Sequence[CostReport] = ()) -> str:
-    """Return the page of a file, which is also well-formed XML.
-
-    Args:
-        report: the report of `inspect`.
-        costs: the costs of calls, which get a section of their own.
-    """
+    """Return the page of a file, which is also well-formed XML."""
     head = element(
         "head",
         element("meta", charset="utf-8"),

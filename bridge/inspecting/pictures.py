@@ -80,12 +80,7 @@ def _fit(text: str, width: float, letter: float = 7.2) -> str:
 
 
 def draw_flow(signature: SignatureReport, variable_bytes: int) -> Element:
-    """Draw a signature: inputs and variables, the modules of every order, outputs.
-
-    Args:
-        signature: the signature.
-        variable_bytes: the number of bytes of the variables that are bound to it.
-    """
+    """Draw a signature: inputs and variables, the modules of every order, outputs."""
     inputs = _column(signature.inputs, 0, "input")
     outputs = _column(signature.outputs, _WIDTH - _BOX_WIDTH, "output")
     rows = max(len(inputs), len(outputs), 1)

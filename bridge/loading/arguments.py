@@ -43,15 +43,7 @@ class Arguments:
         device: Any = None,
         buckets: Sequence[int] = (),
     ) -> None:
-        """Compute once what every call needs.
-
-        Args:
-            key: the key of the signature.
-            bound: the function.
-            disabled_checks: the safety checks that are not in force.
-            device: one of the devices that it runs on; by default JAX's own choice.
-            buckets: the sizes that TensorFlow pads batches to; JAX does not.
-        """
+        """Prepare for calls; `buckets` are the sizes that TensorFlow, not JAX, pads batches to."""
         sizes = ", ".join(map(str, buckets))
         self._padded = f" TensorFlow pads batches to {sizes}." if sizes else ""
         self._device = device

@@ -56,12 +56,6 @@ def bind(
 ) -> BoundExported:
     """Return the function behind a signature, bound to the variables of its file.
 
-    Args:
-        signature: one of `model`.
-        model: the file.
-        disabled_checks: safety checks that are not in force besides those of the calls.
-        mesh: the devices that it is to run on; None for JAX's default device.
-
     Raises:
         InteropError: see `restore` and `remesh`.
     """

@@ -283,13 +283,6 @@ def with_shardings_of_calls(
 ) -> export.Exported:
     """Return the same function for the devices that the calls in it are for.
 
-    Args:
-        exported: the function, made for one device.
-        arguments: the value of each flat argument in the signature.
-        results: the value of each flat result.
-        signature: the signature.
-        mesh: the mesh that it is loaded for. Shardings without names are by its axes.
-
     Raises:
         ShardingError: shardings without names are none by the axes of this mesh; the calls are for
             several meshes.

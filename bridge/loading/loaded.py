@@ -54,10 +54,6 @@ class LoadedModel:
     def __init__(self, model: SavedModel, mesh: Mesh | None = None) -> None:
         """Take over the value of a file; nothing of it is parsed further.
 
-        Args:
-            model: the file.
-            mesh: the devices that its functions run on; None for JAX's default device.
-
         Raises:
             ShardingError: it is no mesh of devices.
         """

@@ -25,10 +25,6 @@ _Part = tuple[tuple[int | None, int | None], ...]
 def place_variable(variable: Variable, sharding: NamedSharding) -> jax.Array:
     """Return a variable on a mesh; of the file only the parts of these devices are read.
 
-    Args:
-        variable: a variable of a file.
-        sharding: how it is to lie. Devices of other processes take their parts there.
-
     Raises:
         FormatError: a part is damaged.
         ShardingError: the sharding does not split the variable evenly.

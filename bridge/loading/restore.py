@@ -32,11 +32,6 @@ def restore(
 ) -> export.Exported:
     """Return the `Exported` of a chain; its VJPs are made when they are asked for.
 
-    Args:
-        chain: a function, its VJP, the VJP of that, ….
-        constant: the value of a hoisted constant by its key.
-        disabled_checks: safety checks that are not in force besides those of the calls.
-
     Raises:
         InteropError: a call is damaged, or has a pytree type that is not registered here.
     """
@@ -82,11 +77,6 @@ def find_constants(
     The call itself takes what is passed to its node. A constant of a gradient alone is captured by
     the gradient function, through the functions around it, and has the name that TensorFlow gave
     it; but its key is the hash of its value, which tells it from everything else in the file.
-
-    Args:
-        chain: a function, its VJP, the VJP of that, ….
-        known: the constants whose place in the file is known, by their keys.
-        model: the file.
 
     Returns:
         The function, which raises StructureError where the file has no such value.

@@ -45,10 +45,6 @@ Chain = tuple[CallModule, ...]
 def with_inferred_signature(call: CallModule, gradient: Gradient | None = None) -> CallModule:
     """Return the call with the shapes that another program's node lacks, as far as they are known.
 
-    Args:
-        call: any call.
-        gradient: its gradient, where that is a node of another program, too.
-
     Raises:
         FormatError: a module is damaged.
     """

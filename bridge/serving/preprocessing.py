@@ -139,11 +139,6 @@ def as_function(function: Any) -> Any:
 def named_tensors(value: Any, names: Sequence[str], what: str) -> dict[str, Any]:
     """Return the result of a function as tensors by name.
 
-    Args:
-        value: the result, a mapping or one tensor.
-        names: the names of all tensors; a single one is that of one tensor.
-        what: the name of the function, for the error.
-
     Raises:
         StructureError: the result is something else.
     """

@@ -107,16 +107,7 @@ def write_warmup(
     seed: int,
     allowed: Sequence[int] = (),
 ) -> int:
-    """Write the warmup records of a SavedModel, and return their number.
-
-    Args:
-        folder: the folder of the SavedModel.
-        signatures: its signatures.
-        warmup: as for `add_warmup`.
-        name: as for `add_warmup`.
-        seed: as for `add_warmup`.
-        allowed: the batch sizes that the server runs, where it batches requests.
-    """
+    """Write the warmup records of a SavedModel, and return their number."""
     requests = _requests_of(signatures, warmup, allowed=allowed, seed=seed)
     if len(requests) > MAX_RECORDS:
         raise StructureError(
@@ -190,14 +181,6 @@ def _requests_of(
     signatures: Sequence[ServedSignature], warmup: Any, *, allowed: Sequence[int], seed: int
 ) -> list[WarmupRequest]:
     """Return the requests that `warmup=` asks for.
-
-    Args:
-        signatures: the signatures of the file.
-        warmup: batch sizes, example inputs, or a mapping from signature keys to these; True for the
-            sizes that are known.
-        allowed: the batch sizes that the server runs, if it batches; rows of the example inputs are
-            repeated for the sizes that no example has.
-        seed: the seed of the random numbers.
 
     Raises:
         StructureError: no signature takes the examples; a size does not fit a signature; the inputs

@@ -43,11 +43,6 @@ def make_trials(
     Random inputs have several sizes, inputs at the edges of their dtypes one. Gradients are taken
     with respect to all differentiable inputs, and once to the variables.
 
-    Args:
-        model: the loaded SavedModel.
-        seed: the seed of the random numbers.
-        progress: a function of the number of finished trials and of all trials.
-
     Raises:
         InteropError: JAX cannot run a signature here, or no sizes meet its constraints.
     """

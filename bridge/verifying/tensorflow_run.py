@@ -54,13 +54,7 @@ def to_tensor(arrays: Arrays, number: int, key: str) -> Any:
 
 
 def run_trial(loaded: Any, trial: Mapping[str, Any], given: Callable[[str], Any]) -> Arrays:
-    """Return the results of one trial, by order and name.
-
-    Args:
-        loaded: the loaded SavedModel.
-        trial: the description of the trial in the header.
-        given: a function from a key to a tensor of the trial.
-    """
+    """Return the results of one trial, by order and name."""
     signature = loaded.signatures[trial["signature"]]
     inputs = {name: given(f"input/{name}") for name in trial["inputs"]}
     variables = {name: v for v in signature.variables for name in names_of(v)}

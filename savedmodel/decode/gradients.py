@@ -85,14 +85,7 @@ class Gradients:
         *,
         allowance: Allowance,
     ) -> Gradients:
-        """Return those of a FunctionDefLibrary.
-
-        Args:
-            library: the FunctionDefLibrary.
-            functions: what `index_functions` made of it.
-            described: returns what the object graph says of a gradient function, by its name.
-            allowance: what `steps_allowance` gave for the file.
-        """
+        """Return the gradient functions of a FunctionDefLibrary."""
         by_type = {g.registered_op_type: g.gradient_func for g in library.registered_gradients}
         return cls(functions, allowance, described, by_type)
 

@@ -114,10 +114,6 @@ class SavedObjects:
     def signature(self, entry: SignatureEntry, input_paths: Mapping[str, str]) -> Signature:
         """Return a signature with its calls.
 
-        Args:
-            entry: which one.
-            input_paths: for the names of inputs the pytree paths that the metadata has for them.
-
         Raises:
             FormatError, StructureError: see `read_signature`.
         """

@@ -128,13 +128,6 @@ def _write_gradient(
 
     TensorFlow calls it with a gradient for each output of the IdentityN: the results, then the
     operands. It returns one for each, None for the results.
-
-    Args:
-        below: the function that makes the call.
-        chain: the call and its gradients.
-        sources: where the call gets what it takes there.
-        outputs: the results, as the IdentityN returns them, and the residuals.
-        no_gradient: what TensorFlow says when a gradient beyond the chain is asked for.
     """
     primal, vjp = chain[0], chain[1]
     arguments, own = len(primal.own_args), len(primal.own_results)

@@ -30,14 +30,7 @@ class Padding:
     def __init__(
         self, body: Body, buckets: BatchBuckets, counted: Tensor, spec: TensorSpec
     ) -> None:
-        """Write what counts the rows, and how many are missing.
-
-        Args:
-            body: the function.
-            buckets: the sizes.
-            counted: an argument whose rows are those of the batch.
-            spec: what the function says of it.
-        """
+        """Write the nodes that count the rows of an argument, and those that are missing."""
         self._body = body
         shape = body.add_shape("batch_shape", counted, spec)
         self._zero, self._one = self._constant([0]), self._constant([1])

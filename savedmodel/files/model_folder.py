@@ -266,10 +266,6 @@ def locate(
 ) -> tuple[ModelFolder, str]:
     """Return the folder that a file is in, and its path below that.
 
-    Args:
-        path: of the file.
-        within: the folder that the path begins at; by default the file's own.
-
     Raises:
         OSError: the folder cannot be opened.
     """

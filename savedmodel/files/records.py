@@ -56,10 +56,6 @@ def record_sizes(
 
     No more than a megabyte of it is in memory at a time.
 
-    Args:
-        path: the file.
-        within: the folder that the path begins at; by default the one that the file is in.
-
     Raises:
         FormatError: a record is cut off or damaged; those before it have been given already.
         OSError: the file cannot be read.

@@ -26,12 +26,6 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 def upload(folder: Path, path: str | os.PathLike[str], *, last: str, overwrite: bool) -> None:
     """Copy a finished folder to an address.
 
-    Args:
-        folder: what to copy.
-        path: the address.
-        last: the file whose presence says that the folder is complete.
-        overwrite: whether a folder that is there is replaced.
-
     Raises:
         MissingDependencyError: etils is not installed.
         StructureError: something is there, and `overwrite` is off.

@@ -49,13 +49,7 @@ class DataFiles:
     __slots__ = ("__weakref__", "_descriptors", "_folder", "_lock", "_num_shards", "_prefix")
 
     def __init__(self, folder: ModelFolder, prefix: str, num_shards: int) -> None:
-        """Open nothing yet.
-
-        Args:
-            folder: where they are.
-            prefix: their path below it, up to `.data-…`.
-            num_shards: their number.
-        """
+        """Store where the files are; none is opened yet."""
         self._folder = folder
         self._prefix = prefix
         self._num_shards = num_shards
