@@ -28,8 +28,7 @@ def parse_sizes(value: Any) -> tuple[int, ...] | None:
     sizes = tuple(operator.index(size) for size in value)
     if min(sizes) < 1:
         raise StructureError(
-            f"{min(sizes)} among the batch sizes {sizes} is none. To do: take whole numbers of at "
-            "least 1."
+            f"{min(sizes)} among the batch sizes {sizes} is below 1. To do: take positive ones."
         )
     return tuple(dict.fromkeys(sizes))
 

@@ -16,6 +16,7 @@ from jax import tree_util
 
 from bridge.batching.batch_sizes import parse_buckets
 from bridge.batching.rowwise.analysis import results_in_batches
+from bridge.batching.trial import are_close
 from bridge.core._jax import broken_size_constraint
 from bridge.core.keys import to_physical
 from bridge.core.trees import with_text_keys
@@ -30,9 +31,9 @@ __all__ = ["BatchedSignature"]
 # Without buckets, a batch has as many elements as a power of two up to this one, or more batches.
 _MAX_DOUBLINGS = 16
 # By which part of its largest number a result may differ from one run of a program to the next.
-_ROUNDING = 1e-4
+_MAX_DIFFERENCE = 1e-4
 # How many kinds of batches are remembered as those that the module refuses.
-_REMEMBERED = 1024
+_MAX_REFUSALS = 1024
 
 # For each leaf of an element its shape and dtype, and where it belongs among the arguments.
 _Kind = tuple[Any, ...]
@@ -56,13 +57,13 @@ class BatchedSignature:
         """Take a loaded signature.
 
         Args:
-            signature: whose inputs and results have the batch as their first dimension.
+            signature: a signature with the batch as the first dimension of inputs and results.
             buckets: the sizes that batches are padded to; by default the powers of two.
             largest: without buckets, a size besides the powers of two: batches are said to have no
                 more elements than that, and it is not exceeded for them.
 
         Raises:
-            StructureError: the buckets are no sizes of batches.
+            StructureError: the buckets are not batch sizes.
         """
         self._signature = signature
         self._buckets = None if buckets is None else parse_buckets(buckets)
@@ -77,7 +78,7 @@ class BatchedSignature:
         """The result for each element, as a pytree of numpy arrays.
 
         Args:
-            elements: each of them the argument of the function, without the batch dimension; a
+            elements: a sequence of arguments of the function, without the batch dimension; a
                 tuple of the arguments where it takes several; or a dict of its inputs by their
                 names in the signature. Those of different shapes are called apart.
             shared: inputs by name that are the same for all elements and have no batch dimension.
@@ -224,7 +225,7 @@ class BatchedSignature:
         )
 
     def _remember(self, case: _Kind, refusal: str) -> None:
-        if len(self._refused) >= _REMEMBERED:
+        if len(self._refused) >= _MAX_REFUSALS:
             self._refused.clear()
         self._refused[case] = refusal
 
@@ -290,7 +291,8 @@ class BatchedSignature:
         kept = min(len(elements), size - 1)
         others, _ = self._run(tree, _filled(elements[:kept], elements[0], size), shared)
         for name, one, other in zip(self._signature.outputs, arrays, others, strict=False):
-            if not _are_close(to_physical(one[:kept]), to_physical(other[:kept])):
+            pair = [np.asarray(to_physical(rows[:kept])) for rows in (one, other)]
+            if not are_close(pair[0], pair[1], _MAX_DIFFERENCE):
                 raise StructureError(
                     f"A row of the output {name} of {self._signature.key} is another one when "
                     "other rows of the batch are, so that results would depend on which elements "
@@ -319,18 +321,6 @@ def _filled(elements: Sequence[list[Any]], filler: list[Any], size: int) -> list
 def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
     pairs = zip(map(to_physical, one), map(to_physical, other), strict=True)
     return all(np.array_equal(a, b) for a, b in pairs)
-
-
-def _are_close(one: Any, other: Any) -> bool:
-    """Return whether they are the same but for the order of sums, which differs between devices."""
-    one, other = np.asarray(one), np.asarray(other)
-    if one.dtype.kind in "biu":
-        return np.array_equal(one, other)
-    wide = np.complex128 if one.dtype.kind == "c" else np.float64
-    one, other = one.astype(wide), other.astype(wide)
-    finite = np.abs(one[np.isfinite(one)])
-    bound = _ROUNDING * finite.max(initial=0)
-    return np.allclose(one, other, rtol=0, atol=bound, equal_nan=True)
 
 
 def _stack(column: Sequence[Any]) -> Any:

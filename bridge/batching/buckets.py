@@ -33,15 +33,15 @@ def with_batch_buckets(
     """The signatures, with the batches of each padded to the sizes that it is to have.
 
     Args:
-        signatures: those of a file.
-        exporteds: for each key what was exported.
+        signatures: the signatures of a file.
+        exporteds: the exported function of each signature, by its key.
         batch_buckets: sizes for all signatures, or by their keys; None for none.
         params: the first argument of each function, if the file has parameters.
 
     Raises:
-        StructureError: the sizes are none; the batch is not the first dimension of inputs and
-            outputs under one name; a size is not what the function takes; a result depends on the
-            rows that would be added.
+        StructureError: a size is no batch size, or not what the function takes; the batch is not
+            the first dimension of inputs and outputs under one name; a result depends on the rows
+            that would be added.
 
     Warns:
         UserWarning: whether one does was not tried, because the function does not run here.

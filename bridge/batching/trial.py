@@ -31,16 +31,16 @@ from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import open_module, walk
 
-__all__ = ["try_padding"]
+__all__ = ["are_close", "try_padding"]
 
 _SEED = 20
 # A bucket of fewer rows shows less of what an added row does.
-_ROWS = 3
+_MIN_ROWS = 3
 # Up to how many rows one is looked for that the constraints allow.
 _MAX_ROWS = 65
 # How far apart two programs of one function may round, relative to the largest number of a result:
 # this many units in the last place of its dtype.
-_UNITS = 1 << 12
+_MAX_UNITS = 1 << 12
 
 
 def try_padding(
@@ -53,11 +53,11 @@ def try_padding(
     """Return the reason why padding could not be tried; empty if the results are the same.
 
     Args:
-        signature: what is to be padded.
+        signature: the signature whose batches are to be padded.
         exported: the function.
-        call: the same.
-        buckets: what its batches are to be padded to.
-        params: its first argument, if it has parameters.
+        call: the call of the function.
+        buckets: the sizes to which its batches are to be padded.
+        params: the first argument of the function, if it has parameters.
 
     Raises:
         StructureError: the function does not take a size; a result is another.
@@ -70,7 +70,7 @@ def try_padding(
         return f"it was exported for {call.nr_devices} devices."
     if (platform := platform_of(jax.devices()[0])) not in call.platforms:
         return f"it was exported for {', '.join(call.platforms)}, and this is {platform}."
-    size = next((s for s in buckets.sizes if s >= _ROWS), buckets.sizes[-1])
+    size = next((s for s in buckets.sizes if s >= _MIN_ROWS), buckets.sizes[-1])
     if size == 1 or _may_not_end(call):
         return ""
     with x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results)):
@@ -219,7 +219,7 @@ class _Trial:
             ours, theirs = padded[index], other[index]
             if self._buckets.lead(self._call.results[index]):
                 ours, theirs = ours[:rows], theirs[:rows]
-            if not _equal(ours, theirs, exact=exact):
+            if not are_close(ours, theirs, 0 if exact else _rounding(ours.dtype)):
                 raise self._mixed(name, rows, exact=exact)
 
     def _mixed(self, name: str, rows: int, *, exact: bool) -> StructureError:
@@ -232,15 +232,25 @@ class _Trial:
         )
 
 
-def _equal(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any], *, exact: bool) -> bool:
+def _rounding(dtype: Any) -> float:
+    """Return the part of the largest number by which two programs of one function may differ."""
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return 0
+    limits: Any = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
+    return min(_MAX_UNITS * float(limits.eps), 0.1)
+
+
+def are_close(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any], rounding: float) -> bool:
+    """Return whether results are the same, NaN included, but for how floats are rounded.
+
+    Args:
+        ours: an array of results.
+        theirs: another one, of the same shape and dtype.
+        rounding: the part of the largest number by which floats may differ.
+    """
     if not jnp.issubdtype(ours.dtype, jnp.inexact):
         return bool(np.array_equal(ours, theirs))
     wide = np.complex128 if np.iscomplexobj(ours) else np.float64
     left, right = ours.astype(wide), theirs.astype(wide)
-    if exact:
-        return bool(np.array_equal(left, right, equal_nan=True))
-    finite = np.abs(right[np.isfinite(right)])
-    limits: Any = jnp.finfo(ours.dtype)  # type: ignore[no-untyped-call]
-    unit = float(limits.eps)
-    bound = min(_UNITS * unit, 0.1) * finite.max(initial=0)
+    bound = rounding * np.abs(right[np.isfinite(right)]).max(initial=0)
     return bool(np.allclose(left, right, rtol=0, atol=bound, equal_nan=True))

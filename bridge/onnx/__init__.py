@@ -6,7 +6,7 @@ The way of the data:
         │                              │ mlir_sources.py   names, shapes of arguments and results
         │ boundary_casts.py            │
         ▼                              ▼
-    sources.py      a `Program`: one call, for one platform, with names and parameters
+    sources.py      a `BoundCall`: one call, for one platform, with names and parameters
         │
         ▼
     walker.py       each operation of the module by its rule in operation_table.py
@@ -15,7 +15,7 @@ The way of the data:
     graph/values.py   graph/graph_builder.py   names, folds, does nothing twice, widens dtypes
         │                │
         ▼                ▼
-    graph/protos.py ──▶ onnx_model.py, saving.py: onnx.ModelProto, a file (called by conversion.py)
+    graph/protos.py ──▶ onnx_model.py: onnx.ModelProto, a file (called by conversion.py)
 
 The rooms: `graph` is the graph in the making, and what is known of ONNX Runtime; `arithmetic`,
 `arrays`, `loops` and `windows` have the rules, a file for each family of operations.
@@ -26,29 +26,36 @@ broadcasts to its shape (`unbroadcast_shape`). A rule whose operands are expande
 never sees the last kind, and `graph.node` takes all of them: it makes initializers of constants and
 Shape nodes of sizes.
 
-To add an operation, with its form for narrow types (int4, float8_e3m4, …), these files are opened:
+To add an operation, with its form for narrow types (int4, float8_e3m4, …), four files are opened
+besides this one, which says all that a rule needs to know:
 
-1. The file of its family, such as `arithmetic/elementwise.py`. Write
-   `_name(graph, op) -> Value` (or a list of them for several results) from the functions of
-   `graph/nodes.py` and `graph.node("Op", inputs, shape=..., dtype=..., **attributes)`. The shape is
-   that of the result, in `Dim`s; None for a size that nothing is known of. Put it into `RULES` with
-   all attributes that it reads (one that is not listed is refused), and with `narrow=`: results of
-   narrow types are computed in a storage dtype, and converted to the narrow type afterwards, unless
-   they are values that the operands have (`NarrowResults`). What cannot be expressed exactly:
-   `op.refuse("reason", "what to do instead")`.
-2. `graph/nodes.py`, to read: elementwise, where, reshape, transpose, concat, slice_, gather,
-   broadcast_in_dim. They broadcast late and keep sizes symbolic.
-3. `graph/stablehlo_operation.py`, to read: `op` has the attributes (`op.integer`, `op.integers`,
-   `op.flag`, `op.text`, `op.fields`, `op.matrix`), operands that must be known (`op.constant`,
-   `op.sizes`) and the regions: `op.regions[0].apply(graph, values)` adds what a region computes, of
-   whole tensors too where the region is one of scalars.
-4. `graph/onnx_runtime.py`, where the ONNX operation is a new one: the dtypes for which the runtime
+1. The file of its family, such as `arithmetic/elementwise.py`: a function
+   `_name(graph, op) -> Value` (or a list of them for several results), and its place in `RULES`
+   with all attributes that it reads (one that is not listed is refused). With `narrow=`: results
+   of narrow types are computed in a storage dtype, and converted to the narrow type afterwards,
+   unless they are values that the operands have (`NarrowResults.KEPT`).
+2. `graph/onnx_runtime.py`, where the ONNX operation is a new one: the dtypes for which the runtime
    has a kernel. Others are widened by the graph. What the runtime computes wrongly goes to
    `DEVIATIONS`. That ONNX and StableHLO mean the same by an operation on NaN, infinities, -0,
    bounds and overflow is for the rule to see to.
-5. `tests/bridge/onnx/<room>/test_<family>.py`: `check(function, *arrays)` of
+3. `tests/bridge/onnx/<room>/test_<family>.py`: `check(function, *arrays)` of
    `tests/bridge/onnx/checking.py` says that JAX, ONNX Runtime and ONNX's reference evaluator agree,
    over dtypes and edge values; `check_narrow` does the same for narrow types.
+4. `CHANGELOG.md`, and the README where it says what is refused.
+
+What a rule reads of its operation: `op.operands`; `op.result` or `op.results` (`dtype`, `shape`);
+attributes by `op.integer`, `op.integers`, `op.flag`, `op.text`, `op.padding` and
+`op.dimension_numbers`; an operand that must be known by `op.constant(index)`, one that says sizes
+by `op.sizes(graph, index)`; and `op.regions[0].apply(graph, values)`, which adds what a region
+computes, of whole tensors too where the region is one of scalars. What cannot be expressed exactly:
+`op.refuse("reason", "what to do instead")`.
+
+What it makes of it, with the functions of `graph/nodes.py`, which broadcast late and keep sizes
+symbolic: `elementwise(graph, "Add", value, 1)`, where numbers have the value's dtype; `where`,
+`cast`, `reshape`, `transpose`, `broadcast_in_dim`, `expand_dims`, `squeeze`, `concat`, `slice_`,
+`slice_along`, `reverse`, `gather`, `look_up` (in a table), `count_up` (0, 1, 2, …), `loop`. Any
+other: `graph.node("Op", inputs, shape=..., dtype=..., **attributes)`. The shape is that of the
+result, in `Dim`s; None for a size that nothing is known of.
 
 A new family is listed in `operation_table.py`, as are composites and custom calls. An operation
 whose result depends on how many bits there are (a shift, a count of zeros) has its narrow form in

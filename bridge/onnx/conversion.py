@@ -77,10 +77,10 @@ def to_onnx(
     """
     check_installed()
     from bridge.onnx.onnx_model import convert, embedded
-    from bridge.onnx.sources import program_of
+    from bridge.onnx.sources import bind_source
 
-    program = program_of(exported, params=params, platform=platform, inputs=inputs, outputs=outputs)
-    return embedded(convert(program, opset))
+    bound = bind_source(exported, params=params, platform=platform, inputs=inputs, outputs=outputs)
+    return embedded(convert(bound, opset))
 
 
 def save_onnx(
@@ -127,12 +127,12 @@ def save_onnx(
         >>> bridge.save_onnx(exported, "cosine.onnx", gradient_order=1)
     """
     check_installed()
-    from bridge.onnx.saving import check_target, save
-    from bridge.onnx.sources import program_of
+    from bridge.onnx.onnx_model import check_target, save
+    from bridge.onnx.sources import bind_source
 
     check_order(gradient_order)
     target = check_target(path, external_data, overwrite=overwrite)
-    program = program_of(
+    bound = bind_source(
         model,
         params=params,
         platform=platform,
@@ -140,7 +140,7 @@ def save_onnx(
         outputs=outputs,
         order=gradient_order,
     )
-    save(program, target, opset=opset, external_data=external_data)
+    save(bound, target, opset=opset, external_data=external_data)
 
 
 def check_installed() -> None:

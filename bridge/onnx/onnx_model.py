@@ -1,10 +1,13 @@
-"""A function that is ready for it becomes an ONNX model."""
+"""A bound call becomes an ONNX model, and a file, or two of them: large weights are apart."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,8 +19,10 @@ from bridge.onnx.graph.kernels import dtype_of
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DEFAULT_OPSET, OPSETS
 from bridge.onnx.graph.protos import to_graph, to_tensor
 from bridge.onnx.graph.values import Value
-from bridge.onnx.sources import Program
+from bridge.onnx.sources import BoundCall
 from bridge.onnx.walker import walk_main
+from savedmodel.files.folder import fit_name, hidden_folder
+from savedmodel.files.remote import is_remote
 from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import linear_form
 from xla_call_module.dtypes import Array
@@ -25,7 +30,13 @@ from xla_call_module.errors import StructureError, VersionError
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 from xla_call_module.stablehlo.modules import open_module
 
-__all__ = ["BareModel", "convert", "embedded"]
+__all__ = ["BareModel", "check_target", "convert", "embedded", "save"]
+
+# protobuf reads no message of 2 GiB or more; past half of that the weights get a file of their own.
+_MAX_EMBEDDED_BYTES = 1 << 30
+# Weights are mapped into memory from there on, in whole pages.
+_ALIGNMENT = 4096
+_MIN_MAPPED_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +56,11 @@ def embedded(bare: BareModel) -> onnx.ModelProto:
     return model
 
 
-def convert(program: Program, opset: int | None) -> BareModel:
+def convert(bound: BoundCall, opset: int | None) -> BareModel:
     """The model of a function, without its initializers.
 
     Args:
-        program: the function.
+        bound: the call.
         opset: the version of ONNX's operations; None for the usual one, or the first that has all
             that the function needs.
 
@@ -71,29 +82,29 @@ def convert(program: Program, opset: int | None) -> BareModel:
     may_rise = opset is None and known >= BITCAST_OPSET
     try:
         try:
-            return _convert(program, int(version), may_rise=may_rise)
+            return _convert(bound, int(version), may_rise=may_rise)
         except NewerOpset:
-            return _convert(program, BITCAST_OPSET, may_rise=False)
+            return _convert(bound, BITCAST_OPSET, may_rise=False)
     except RecursionError as error:
         raise StructureError(
-            f"{program.call.name} has regions in regions, such as branches in branches, deeper "
+            f"{bound.call.name} has regions in regions, such as branches in branches, deeper "
             "than Python's stack. To do: write some of them as functions of their own, or raise "
             "sys.setrecursionlimit."
         ) from error
 
 
-def _convert(program: Program, version: int, *, may_rise: bool) -> BareModel:
+def _convert(bound: BoundCall, version: int, *, may_rise: bool) -> BareModel:
     outermost = Graph(version, may_rise=may_rise)
     # Before all others: what a user calls them is not changed.
-    names = [outermost.unique(name) for name in program.outputs]
-    arguments = _arguments(outermost, program)
+    names = [outermost.unique(name) for name in bound.outputs]
+    arguments = _arguments(outermost, bound)
     graph = Graph(version, outer=outermost)
-    with open_module(program.call.module) as module:
+    with open_module(bound.call.module) as module:
         compose_custom_calls(module)
-        results = walk_main(graph, module, [arguments[index] for index in program.call.kept])
-        for name, value, spec in zip(names, results, program.call.results, strict=True):
+        results = walk_main(graph, module, [arguments[index] for index in bound.call.kept])
+        for name, value, spec in zip(names, results, bound.call.results, strict=True):
             graph.add_result(value, name, spec.shape)
-    proto, initializers = to_graph(graph, program.call.name)
+    proto, initializers = to_graph(graph, bound.call.name)
     model = helper.make_model(
         proto,
         opset_imports=[helper.make_opsetid("", version)],
@@ -104,14 +115,14 @@ def _convert(program: Program, version: int, *, may_rise: bool) -> BareModel:
     return BareModel(model, initializers)
 
 
-def _arguments(graph: Graph, program: Program) -> list[Value]:
+def _arguments(graph: Graph, bound: BoundCall) -> list[Value]:
     """The values of the arguments; dimension variables follow from their shapes."""
     values = []
-    taken = {index: graph.unique(name) for index, name in program.inputs.items()}
-    for index, spec in enumerate(program.call.args):
+    taken = {index: graph.unique(name) for index, name in bound.inputs.items()}
+    for index, spec in enumerate(bound.call.args):
         dtype = dtype_of(spec.dtype.mlir, where=spec.path)
-        if index in program.parameters:
-            name, array = program.parameters[index]
+        if index in bound.parameters:
+            name, array = bound.parameters[index]
             values.append(graph.add_parameter(graph.unique(name), array))
             continue
         value = graph.add_input(taken[index], dtype, _shape_of(spec), text=spec.shape)
@@ -126,3 +137,95 @@ def _shape_of(spec: TensorSpec) -> Shape:
     if spec.shape is None:
         raise StructureError(f"{spec.path} has no known rank, which ONNX needs.")
     return tuple(map(parse_size, spec.shape))
+
+
+def check_target(path: Any, external_data: Any, *, overwrite: bool) -> Path:
+    """Return the absolute path of the file to write, if it may be written.
+
+    Raises:
+        StructureError: an option is none of those that there are, or there is a file.
+    """
+    if not isinstance(external_data, bool) and not (
+        isinstance(external_data, str) and external_data == "auto"
+    ):
+        raise StructureError(f"external_data is {external_data!r}; expected 'auto', True or False.")
+    if not isinstance(path, str | os.PathLike) or is_remote(path):
+        raise StructureError(
+            f"The model is to be written to {path!r}; expected the path of a file on a disk. To "
+            "do: write it there, and copy it to where it is to be."
+        )
+    target = Path(os.path.abspath(path))
+    for file in (target, data_of(target)):
+        if file.is_dir() or (file.exists() and not overwrite):
+            raise StructureError(
+                f"{file} exists. To do: take another path, or overwrite=True for a file."
+            )
+    return target
+
+
+def data_of(path: Path) -> Path:
+    """Return the path of the file beside a model that has its weights.
+
+    >>> str(data_of(Path("model.onnx")))
+    'model.onnx.data'
+    """
+    suffix = ".data"
+    return path.with_name(f"{fit_name(path.name, len(suffix))}{suffix}")
+
+
+def save(bound: BoundCall, target: Path, *, opset: int | None, external_data: str | bool) -> None:
+    """Write the model of a function, whole or not at all.
+
+    Raises:
+        InteropError: an operation that ONNX cannot express, or more weights than one file takes.
+        OSError: the file cannot be written.
+    """
+    bare = convert(bound, opset)
+    size = sum(array.nbytes for array in bare.initializers.values())
+    apart = size >= _MAX_EMBEDDED_BYTES if external_data == "auto" else bool(external_data)
+    if not apart and size >= onnx.checker.MAXIMUM_PROTOBUF:
+        raise StructureError(
+            f"{bound.call.name} has {size:,} bytes of weights, and one file of ONNX's holds less "
+            f"than {onnx.checker.MAXIMUM_PROTOBUF:,}. To do: leave out external_data=False, so "
+            "that they get a file of their own."
+        )
+    with hidden_folder(target.parent, target.name) as folder:
+        made = folder / target.name
+        _write(bare, made, apart=apart)
+        onnx.checker.check_model(str(made), full_check=True)
+        was_there = target.exists()
+        if apart:
+            data_of(made).replace(data_of(target))
+        made.replace(target)
+        if was_there and not apart:
+            data_of(target).unlink(missing_ok=True)  # the weights of the one before
+
+
+def _write(bare: BareModel, path: Path, *, apart: bool) -> None:
+    graph = bare.proto.graph
+    if not apart:
+        graph.initializer.extend(to_tensor(*item) for item in bare.initializers.items())
+        path.write_bytes(bare.proto.SerializeToString(deterministic=True))
+        return
+    with data_of(path).open("wb") as data:
+        for name, array in bare.initializers.items():
+            if array.nbytes < _MIN_MAPPED_BYTES:
+                graph.initializer.append(to_tensor(name, array))
+                continue
+            data.write(bytes(-data.tell() % _ALIGNMENT))
+            graph.initializer.append(_external(name, array, data_of(path).name, data.tell()))
+            array.tofile(data)
+            data.flush()
+    path.write_bytes(bare.proto.SerializeToString(deterministic=True))
+
+
+def _external(name: str, array: Array, file: str, offset: int) -> onnx.TensorProto:
+    tensor = to_tensor(name, array[:0].reshape(0)) if array.ndim else to_tensor(name, array)
+    del tensor.dims[:]
+    tensor.dims.extend(array.shape)
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    entries = {"location": file, "offset": str(offset), "length": str(array.nbytes)}
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    return tensor

@@ -1,19 +1,21 @@
 """The table of the rules by which operations of StableHLO become operations of ONNX.
 
-What is not in here is refused: complex numbers and FFTs, collectives, what talks to the host, and
-custom calls of vendors' libraries. Linear algebra has been replaced by other operations before
-(`xla_call_module.passes.linear_algebra`). Integers of few bits and small floats go by the same
-rules, in a wider dtype (`bridge.onnx.graph.storage_dtypes`), and what they make is fitted
-(`bridge.onnx.arithmetic.narrow_operations`).
+What is not in here is refused: complex numbers and FFTs, collectives of several devices, what talks
+to the host, and custom calls of vendors' libraries. Linear algebra has been replaced by other
+operations before (`xla_call_module.passes.linear_algebra`). Integers of few bits and small floats
+go by the same rules, in a wider dtype (`bridge.onnx.graph.storage_dtypes`), and what they make is
+fitted (`bridge.onnx.arithmetic.narrow_operations`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
 
 from bridge.onnx.arithmetic import (
     batch_norms,
-    bitcasts,
     bits,
     casts,
     division,
@@ -34,15 +36,15 @@ from bridge.onnx.graph.stablehlo_operation import (
     identity,
 )
 from bridge.onnx.graph.values import Value
-from bridge.onnx.loops import control_flow, loops
+from bridge.onnx.loops import control_flow
 from bridge.onnx.windows import convolutions, dots, windows
 from bridge.onnx.windows.windows import dynamic_reduce_window
 
 __all__ = ["COMPOSITES", "CUSTOM_CALLS", "RULES"]
 
 _FAMILIES = (
-    batch_norms, bitcasts, bits, casts, control_flow, convolutions, division, dots, elementwise,
-    gathers, loops, random, reductions, scatters, shapes, slicing, sorting, windows,
+    batch_norms, bits, casts, control_flow, convolutions, division, dots, elementwise,
+    gathers, random, reductions, scatters, shapes, slicing, sorting, windows,
 )  # fmt: skip
 
 
@@ -64,47 +66,51 @@ _ATTRIBUTES = (
 )
 
 
-def _nothing(graph: Graph, op: Operation) -> Sequence[Value]:
-    """Leave out an assertion: ONNX has none, the shapes of inputs are the caller's."""
-    del graph, op
-    return ()
-
-
-def _expectation(graph: Graph, op: Operation) -> Sequence[Value]:
-    """Leave out an expectation, or refuse one whose result says whether it holds."""
+def _assertion(graph: Graph, op: Operation) -> Sequence[Value]:
+    """Leave out an assertion, of which ONNX has none; refuse one whose result says if it holds."""
+    del graph
     if op.results:
         op.refuse(
             "it says whether a result is the one that is expected, which is for a test to say",
             "return its first operand instead, and compare that with what is expected",
         )
-    return _nothing(graph, op)
+    return ()
 
 
-def _tan(graph: Graph, op: Operation) -> Value:
-    """Return the tangent as one operation, which ONNX Runtime does not have of float64."""
-    if not has_kernel("Tan", op.result.dtype.name):
+def _collective(graph: Graph, op: Operation) -> Sequence[Value]:
+    """Return the operands: on one device there are no others to combine them with."""
+    is_permutation = op.has("source_target_pairs")
+    groups = np.asarray(op.raw.attributes[_DEVICES[is_permutation]])
+    if groups.dtype.kind != "i" or groups.any() or (is_permutation and not groups.size):
         op.refuse(
-            f"ONNX Runtime has no Tan of {op.result.dtype.name}",
-            "export it with JAX 0.9.1 or later, which says how it is computed",
+            "it is for several devices, and an ONNX model runs on one",
+            "export the function without a mesh, or with one of a single device",
         )
-    return nodes.elementwise(graph, "Tan", *op.operands)
+    pairs = zip(op.operands, op.results, strict=True)
+    return [nodes.cast(graph, value, result.dtype) for value, result in pairs]
+
+
+def _device_number(graph: Graph, op: Operation) -> Value:
+    """Return 0, the number of the only device."""
+    del graph
+    return nodes.constant(0, op.result.dtype)
 
 
 def _top_k(graph: Graph, op: Operation) -> Sequence[Value]:
     results = top_k(graph, op)
     if results is None:
-        op.refuse("it has settings that are not known")
+        op.refuse("it has options that this converter does not know")
     return results
 
 
 # The rule of each target of a `stablehlo.custom_call`.
 CUSTOM_CALLS: Mapping[str, Rule] = {
     "ApproxTopK": Rule(approx_top_k, _ATTRIBUTES),
-    "mhlo.tan": Rule(_tan, _ATTRIBUTES, expand=False),
+    "mhlo.tan": Rule(elementwise.tan, _ATTRIBUTES, expand=False),
     "mhlo.topk": Rule(_top_k, _ATTRIBUTES),
     # What compares results with those that are expected, in StableHLO's own programs of tests.
     **{
-        f"check.{name}": Rule(_expectation, _ATTRIBUTES, expand=False)
+        f"check.{name}": Rule(_assertion, _ATTRIBUTES, expand=False)
         for name in ("eq", "expect_almost_eq", "expect_close", "expect_eq")
     },
     "Sharding": Rule(identity, _ATTRIBUTES, expand=False),
@@ -112,7 +118,7 @@ CUSTOM_CALLS: Mapping[str, Rule] = {
     "xla.sdy.FuncResultSharding": Rule(identity, _ATTRIBUTES, expand=False),
     "stablehlo.dynamic_top_k": Rule(dynamic_top_k, _ATTRIBUTES, expand=False),
     "stablehlo.dynamic_reduce_window": Rule(dynamic_reduce_window, _ATTRIBUTES, expand=False),
-    "shape_assertion": Rule(_nothing, _ATTRIBUTES, expand=False),
+    "shape_assertion": Rule(_assertion, _ATTRIBUTES, expand=False),
 }
 
 
@@ -127,29 +133,33 @@ def _native(op_type: str) -> Emit:
     return emit
 
 
-# What ONNX has with the same meaning, by its name in StableHLO's dialect of composed operations.
-_NATIVE = {
-    "acos": "Acos",
-    "acosh": "Acosh",
-    "asin": "Asin",
-    "asinh": "Asinh",
-    "atan": "Atan",
-    "atanh": "Atanh",
-    "cosh": "Cosh",
-    "erf": "Erf",
-    "sinh": "Sinh",
-}
+# Operations of CHLO that ONNX has with the same meaning and name.
+_NATIVE = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "sinh")
 # The composites that ONNX has as operations; all others are computed by their decompositions.
 COMPOSITES: Mapping[str, Rule] = {
-    **{f"chlo.{name}": Rule(_native(op_type), expand=False) for name, op_type in _NATIVE.items()},
+    **{f"chlo.{name}": Rule(_native(name.capitalize()), expand=False) for name in _NATIVE},
     "chlo.top_k": Rule(top_k, expand=False),
 }
 
-# The rule of each operation; shardings mean nothing on one device.
+_on_one_device = partial(Rule, expand=False, narrow=NarrowResults.KEPT)
+_DEVICES = ("replica_groups", "source_target_pairs")
+# The attributes of each collective besides its groups of devices.
+_COLLECTIVES: Mapping[str, tuple[str, ...]] = {
+    "all_gather": ("all_gather_dim", "use_global_device_ids"),
+    "all_reduce": ("use_global_device_ids",),
+    "all_to_all": ("concat_dimension", "split_count", "split_dimension"),
+    "collective_broadcast": (),
+    "collective_permute": (),
+    "reduce_scatter": ("scatter_dimension", "use_global_device_ids"),
+}
+# The rule of each operation; shardings and collectives do nothing on one device.
 RULES: Mapping[str, Rule] = {
-    name: rule for family in _FAMILIES for name, rule in sorted(family.RULES.items())
-} | {
-    "sdy.sharding_constraint": Rule(
-        identity, ("sharding",), expand=False, narrow=NarrowResults.KEPT
-    )
+    **{name: rule for family in _FAMILIES for name, rule in family.RULES.items()},
+    **{
+        f"stablehlo.{name}": _on_one_device(_collective, (*own, *_DEVICES, "channel_handle"))
+        for name, own in _COLLECTIVES.items()
+    },
+    "sdy.sharding_constraint": _on_one_device(identity, ("sharding",)),
+    "stablehlo.partition_id": Rule(_device_number),
+    "stablehlo.replica_id": Rule(_device_number),
 }

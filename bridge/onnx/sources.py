@@ -42,7 +42,7 @@ from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
 from xla_call_module.symbolic_shapes import deserialize_exported
 
-__all__ = ["Program", "Source", "program_of"]
+__all__ = ["BoundCall", "Source", "bind_source"]
 
 # What JAX calls the argument of a VJP (jax/_src/export/_export.py); without it names are plainer.
 _OF_VJP = "args_and_out_cts_flat_jax["
@@ -52,8 +52,11 @@ Source = export.Exported | CallModule | LoadedModel | LoadedSignature | str | os
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """A function for one platform, and what its arguments and results are called.
+class BoundCall:
+    """A call for one platform, bound to the arrays that are its parameters, with all names.
+
+    It is to ONNX what `bridge.loading.binding.BoundExported` is to JAX, and `savedmodel.Function`
+    to TensorFlow.
 
     Attributes:
         call: the call of the function.
@@ -68,7 +71,7 @@ class Program:
     outputs: tuple[str, ...]
 
 
-def program_of(
+def bind_source(
     source: Source,
     *,
     params: Any,
@@ -76,8 +79,8 @@ def program_of(
     inputs: Names | None,
     outputs: Names | None,
     order: int = 0,
-) -> Program:
-    """The function to convert.
+) -> BoundCall:
+    """The call to convert, bound to its parameters.
 
     Args:
         source: an `Exported`, what `bridge.load` returned, one of its signatures, a `CallModule`,
@@ -93,10 +96,10 @@ def program_of(
         InteropError: it is none of these, is damaged, or does not fit the parameters.
         OSError: a file cannot be read.
     """
-    function = _read(source, params)
-    call, exported = function.call, function.exported
-    parameters = {} if function.params is None else _parameters(function)
-    names = _names(call, parameters, function)
+    known = _read(source, params)
+    call, exported = known.call, known.exported
+    parameters = {} if known.params is None else _parameters(known)
+    names = _names(known, parameters)
     for _ in range(order):
         exported = _vjp(exported, call.name)
         call = _call_of(exported)
@@ -114,7 +117,7 @@ def program_of(
                 "each name once. To do: take another name."
             )
         results = [f"{name}_output" if name in shared else name for name in results]
-    return Program(
+    return BoundCall(
         _prepare(call, platform), parameters, dict(zip(free, chosen, strict=True)), tuple(results)
     )
 
@@ -139,13 +142,12 @@ class _Names:
         return _Names(unique_names([*self.arguments, *cotangents]), unique_names(gradients))
 
 
-def _names(
-    call: CallModule, parameters: Mapping[int, tuple[str, Array]], function: _Function
-) -> _Names:
+def _names(known: _KnownSource, parameters: Mapping[int, tuple[str, Array]]) -> _Names:
+    call = known.call
     free = [index for index in range(len(call.args)) if index not in parameters]
     named = dict(zip(free, input_names(call.name, call, free, None), strict=True))
-    named |= {index: name for index, name in function.inputs.items() if index in named}
-    results = {**dict(enumerate(output_names(call.name, call, None))), **function.outputs}
+    named |= {index: name for index, name in known.inputs.items() if index in named}
+    results = {**dict(enumerate(output_names(call.name, call, None))), **known.outputs}
     if _is_vjp(call):
         primals = len(results)  # a VJP has one result for each argument of its function
         named = {i: f"primal_{i}" if i < primals else f"cotangent_{i - primals}" for i in named}
@@ -180,13 +182,12 @@ def _prepare(call: CallModule, platform: Any) -> CallModule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Function:
+class _KnownSource:
     """A function as its source has it.
 
     Attributes:
         call: the function, with casts at its boundary.
         exported: what can be differentiated; None for a module alone.
-        dtypes: the dtype of each argument before these casts.
         params: the pytree that is its first argument; None for none.
         inputs: the names that a file has for arguments, by their index.
         outputs: the names that a file has for results, by their index.
@@ -194,15 +195,14 @@ class _Function:
 
     call: CallModule
     exported: export.Exported | None
-    dtypes: Sequence[Any]
     params: Any
     inputs: Mapping[int, str] = field(default_factory=dict)
     outputs: Mapping[int, str] = field(default_factory=dict)
 
 
-def _read(source: Source, params: Any) -> _Function:
+def _read(source: Source, params: Any) -> _KnownSource:
     if isinstance(source, CallModule):
-        return _of_call(with_signature(source), params)
+        return _KnownSource(with_signature(source), None, params)
     if isinstance(source, export.Exported):
         return _of_exported(source, params)
     if isinstance(source, str | os.PathLike):
@@ -217,29 +217,24 @@ def _read(source: Source, params: Any) -> _Function:
             f"Expected a jax.export.Exported, what bridge.load returns, or a path; got "
             f"{type(source).__name__}. To do: call jax.export.export(jax.jit(f))(*specs) first."
         )
+    bound = source.binding
     inputs, outputs = (
-        {index: name for name, index in names.items()}
-        for names in (source.binding.inputs, source.binding.outputs)
+        {index: name for name, index in names.items()} for names in (bound.inputs, bound.outputs)
     )
-    function = _of_exported(source.exported, source.params if params is None else params)
-    return dataclasses.replace(function, inputs=inputs, outputs=outputs)
+    known = _of_exported(source.exported, source.params if params is None else params)
+    return dataclasses.replace(known, inputs=inputs, outputs=outputs)
 
 
-def _read_file(path: Path, params: Any) -> _Function:
+def _read_file(path: Path, params: Any) -> _KnownSource:
     content = read_file(path, limit=_MAX_ARTIFACT_BYTES)
     if is_mlir(content):
-        return _of_call(call_of_file(path, content), params)
+        return _KnownSource(call_of_file(path, content), None, params)
     with refusing_damage(f"{path}, as a serialized Exported"):
         return _of_exported(deserialize_exported(content), params)
 
 
-def _of_call(call: CallModule, params: Any) -> _Function:
-    return _Function(call, None, [spec.dtype.numpy for spec in call.args], params)
-
-
-def _of_exported(exported: export.Exported, params: Any) -> _Function:
-    dtypes = [aval.dtype for aval in exported.in_avals]
-    return _Function(_call_of(exported), exported, dtypes, params)
+def _of_exported(exported: export.Exported, params: Any) -> _KnownSource:
+    return _KnownSource(_call_of(exported), exported, params)
 
 
 def _vjp(exported: export.Exported | None, name: str) -> export.Exported:
@@ -256,10 +251,10 @@ def _vjp(exported: export.Exported | None, name: str) -> export.Exported:
         ) from error
 
 
-def _parameters(function: _Function) -> dict[int, tuple[str, Array]]:
+def _parameters(known: _KnownSource) -> dict[int, tuple[str, Array]]:
     """Return the name and array of each leaf of the parameters, by the index of its argument."""
-    call = function.call
-    leaves, tree = flatten(function.params, where="params")
+    call = known.call
+    leaves, tree = flatten(known.params, where="params")
     names = unique_names("/".join(path) or "params" for path in key_names(tree))
     _check_structure(call, tree)
     parameters = {}
@@ -270,8 +265,9 @@ def _parameters(function: _Function) -> dict[int, tuple[str, Array]]:
         if str(narrow_dtype(array.dtype)) == spec.dtype.name:
             array = narrow_array(array, f"The parameter {name}")
         # The dtype before casts at the boundary; that of the array behind typed PRNG keys.
-        given = function.dtypes[index]
-        dtype = spec.dtype.numpy if storage_dtype_of(given) is None else given
+        dtype = spec.dtype.numpy
+        if known.exported and storage_dtype_of(known.exported.in_avals[index].dtype) is not None:
+            dtype = known.exported.in_avals[index].dtype
         if array.shape != spec.shape or array.dtype != dtype:
             expected = f"{dtype.name}{str(spec).removeprefix(spec.dtype.name)}"
             raise StructureError(

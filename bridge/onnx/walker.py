@@ -59,11 +59,7 @@ class _Walker:
     ) -> list[Value]:
         """Return the operands of the last operation of a block, which is added to a graph.
 
-        Args:
-            outside: the values that the operations see besides those of the block.
-            graph: the graph that the operations are added to.
-            block: the block of a function or region.
-            arguments: the arguments of the block.
+        Its operations see the values `outside` besides those of the block.
         """
         values = outside.new_child(dict(zip(block.arguments, arguments, strict=True)))
         before = graph.enter(self._scope)
@@ -182,7 +178,7 @@ def _check_attributes(raw: Any, rule: Rule) -> None:
         if name not in rule.attributes and name not in _IGNORED:
             raise UnsupportedError(
                 f"{describe(raw)}: it has the attribute {name} = {raw.attributes[name]}, which is "
-                "not known, so what it means would be lost. To do: export it with the JAX that "
+                "unknown, so its meaning would be lost. To do: export it with the JAX that "
                 "this version was made for."
             )
 
@@ -196,10 +192,7 @@ _UNPACK = "stablehlo.get_tuple_element"
 
 
 def _untupled(value: Any) -> Any:
-    """Return the value that was packed into a tuple; the value itself if it is of no tuple.
-
-    Args:
-        value: a value of MLIR.
+    """Return the value of MLIR that was packed into a tuple; itself if it is of no tuple.
 
     Raises:
         UnsupportedError: the tuple was made by something else, or is used by something else.

@@ -48,10 +48,10 @@ TESTED = {
     },
     "save_onnx": {
         TABLES: "model path params gradient_order external_data platform inputs outputs",
-        "tests/bridge/onnx/test_saving.py": "opset overwrite",
+        "tests/bridge/onnx/test_onnx_model_saving.py": "opset overwrite",
     },
     "to_onnx": {
-        "tests/bridge/onnx/test_saving.py": "exported params opset inputs outputs",
+        "tests/bridge/onnx/test_onnx_model_saving.py": "exported params opset inputs outputs",
         "tests/bridge/onnx/test_onnx_model.py": "platform",
     },
     "verify": {"tests/bridge/test_verify.py": "path record against python seed tolerance"},

@@ -59,13 +59,16 @@ class Attributes:
         """Return an attribute `true` or `false`; false if it is missing."""
         return self.text(name).startswith("true")
 
-    def integers(self, name: str) -> tuple[int, ...]:
-        """Return an attribute such as `array<i64: 0, 1>`; empty if it is missing."""
-        return tuple(map(int, self.raw.attributes[name])) if self.has(name) else ()
+    def integers(self, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """Return an attribute such as `array<i64: 0, 1>`."""
+        return tuple(map(int, self.raw.attributes[name])) if self.has(name) else default
 
-    def matrix(self, name: str) -> np.ndarray[Any, Any] | None:
-        """Return an attribute of dense integers, such as a window's padding; None if missing."""
-        return np.asarray(self.raw.attributes[name]) if self.has(name) else None
+    def padding(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the `padding` of a window or convolution before and behind each dimension."""
+        if not self.has("padding"):
+            return (0,) * rank, (0,) * rank
+        low, high = np.asarray(self.raw.attributes["padding"]).reshape(rank, 2).T.tolist()
+        return tuple(low), tuple(high)
 
     def dimension_numbers(self) -> Any:
         """Return the dimension numbers of a dot, a gather or a scatter, as jaxlib has them."""

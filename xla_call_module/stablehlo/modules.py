@@ -21,6 +21,7 @@ from xla_call_module.call import read_artifact_version
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.stablehlo.attributes import (
     callee_of,
+    comparison_direction,
     dictionary,
     symbol_name,
     value_attributes,
@@ -44,6 +45,7 @@ __all__ = [
     "open_module",
     "parse_module",
     "print_constant",
+    "read_counter",
     "read_main",
     "result_number",
     "serialize_module",
@@ -305,6 +307,30 @@ def result_number(value: Any) -> int:
     """Return the position of a value among the results of its operation."""
     number: int = ir.OpResult(value).result_number
     return number
+
+
+def read_counter(condition: Any, body: Any) -> tuple[int, Any, Any] | None:
+    """Return which carried value of a `stablehlo.while` counts, its limit, and its step.
+
+    None unless the loop goes on while that value is less than the limit, and adds the step to it.
+
+    Args:
+        condition: the block of the condition.
+        body: the block of the body.
+    """
+    compared = list(condition.operations)[-1].operands[0].owner
+    if getattr(compared, "name", "") != "stablehlo.compare":
+        return None
+    left, right = compared.operands
+    carried = list(condition.arguments)
+    if comparison_direction(compared) != "LT" or left not in carried:
+        return None
+    index = carried.index(left)
+    added = list(body.operations)[-1].operands[index].owner
+    terms = list(added.operands) if getattr(added, "name", "") == "stablehlo.add" else []
+    if body.arguments[index] not in terms:
+        return None
+    return index, right, terms[1 - terms.index(body.arguments[index])]
 
 
 def _returned(function: Any) -> list[Any]:

@@ -35,7 +35,7 @@ def results_in_batches(
     """Return the place of the rows in each result of a call, or the operation that mixed them.
 
     Args:
-        call: any call.
+        call: a call.
         batch: the size of the batch, as the shapes of the arguments have it.
         arguments: the indices of those whose first dimension has the rows of the batch. Others
             whose first dimension it is have a row for each as well.
@@ -67,7 +67,7 @@ def _argument(call: CallModule, batch: Batch, index: int, *, has_rows: bool) -> 
     """
     spec = call.args[index]
     text = f"the argument {spec.path or index} has the batch in another dimension than the first"
-    elsewhere = BatchValue((), mixing=Mixing(False, text))
+    elsewhere = BatchValue.mixed(text)
     if spec.shape is None:
         return elsewhere
     shape: tuple[Dim, ...] = tuple(parse_size(dim) for dim in spec.shape)
@@ -111,12 +111,13 @@ class _Walker:
             return self._called(raw, taken)
         if raw.name == "stablehlo.while":
             return self._looped(raw, taken, around)
-        if raw.name in ("stablehlo.case", "stablehlo.if"):
-            return self._chosen(raw, taken[0], around)
         mixing = next((value.mixing for value in taken if value.mixing is not None), None)
         if mixing is not None:
             return [BatchValue((), mixing=mixing)] * len(raw.results)
-        return self._ruled(raw, taken, around)
+        try:
+            return self._ruled(raw, taken, around)
+        except RowsMixedError as error:
+            return [BatchValue((), mixing=error.mixing)] * len(raw.results)
 
     def _called(self, raw: Any, taken: list[BatchValue]) -> list[BatchValue]:
         name = str(raw.attributes[_NAMED[raw.name]]).strip('@"')
@@ -140,6 +141,8 @@ class _Walker:
     def _ruled(self, raw: Any, taken: list[BatchValue], around: _Values) -> list[BatchValue]:
         """The results of an operation that has a rule, or no rows among its operands."""
         op = self._operation(raw, taken)
+        if raw.name in ("stablehlo.case", "stablehlo.if"):
+            return self._chosen(op, around)
         try:
             for value in captured(raw):
                 dataclasses.replace(op, operands=(around[value],)).plain(0)
@@ -148,11 +151,8 @@ class _Walker:
             results = [outcome] if isinstance(outcome, BatchValue) else list(outcome)
             for value, known in zip(results, op.types, strict=True):
                 self._check(op, value, known)
-        except RowsMixedError as error:
-            return [BatchValue((), mixing=error.mixing)] * len(raw.results)
-        except (LookupError, TypeError, ValueError):  # what another program wrote in its own way
-            mixing = op.mixed("is written in a way that is not known").mixing
-            return [BatchValue((), mixing=mixing)] * len(raw.results)
+        except (LookupError, TypeError, ValueError) as error:  # written by another program
+            raise op.mixed("is written in a way that is not known") from error
         return results
 
     def _without_rows(self, op: RowOperation) -> list[BatchValue]:
@@ -175,24 +175,18 @@ class _Walker:
             if rows is not None and dim != rows.outer * rows.inner * self._batch.size:
                 raise op.mixed(_UNKNOWN)
 
-    def _chosen(self, raw: Any, index: BatchValue, around: _Values) -> list[BatchValue]:
+    def _chosen(self, op: RowOperation, around: _Values) -> list[BatchValue]:
         """The results of branches, one of which is taken."""
-        op = self._operation(raw, [index])
-        blocks = [region.blocks[0] for region in raw.regions]
-        if index.mixing is not None:
-            return [BatchValue((), mixing=index.mixing)] * len(raw.results)
+        (index,), where = op.operands, self._where(op.raw)
+        blocks = [region.blocks[0] for region in op.raw.regions]
         number = index.scalar
         if isinstance(number, int):
-            if raw.name == "stablehlo.if":
+            if op.name == "stablehlo.if":
                 number = 0 if number else 1
             number = number if 0 <= number < len(blocks) else len(blocks) - 1
             return self._block(blocks[number], [], around)[1]
-        try:
-            op.data(0)
-        except RowsMixedError as error:
-            return [BatchValue((), mixing=error.mixing)] * len(raw.results)
+        op.data(0)
         branches = zip(*(self._block(block, [], around)[1] for block in blocks), strict=True)
-        where = self._where(raw)
         joined = [join_all(self._batch, values, where) for values in branches]
         if index.iteration is None:
             return joined
@@ -304,6 +298,5 @@ def _in_iteration(value: BatchValue, iteration: str, where: str) -> BatchValue:
     if value.mixing is not None:
         return value
     if value.rows is not None or value.iteration not in (None, iteration):
-        text = f"{where} takes rows of the whole batch as often as one row says"
-        return BatchValue((), mixing=Mixing(False, text))
+        return BatchValue.mixed(f"{where} takes rows of the whole batch as often as one row says")
     return dataclasses.replace(value, iteration=iteration, elements=None)

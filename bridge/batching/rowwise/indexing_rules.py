@@ -4,90 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from bridge.batching.rowwise.row_operation import RowOperation, Rule
 from bridge.batching.rowwise.row_value import BatchValue, Rows, elements_of, iteration_of
 from bridge.core.size_polynomials import Dim
+from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
 __all__ = ["RULES"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """The dimension numbers of a gather or scatter, as of a gather.
-
-    Attributes:
-        window: the dimensions of the slices in the result.
-        dropped: the dimensions of the array of which a slice has one element and no dimension.
-        batching: the dimensions of the array that go along with some of the indices'.
-        indices_batching: these.
-        mapped: for each component of an index the dimension of the array.
-        vector: the dimension of the indices that counts the components.
-    """
-
-    window: tuple[int, ...]
-    dropped: tuple[int, ...]
-    batching: tuple[int, ...]
-    indices_batching: tuple[int, ...]
-    mapped: tuple[int, ...]
-    vector: int
-
-    def others(self, rank: int) -> list[int]:
-        """The dimensions of the result that those of the indices become, in their order."""
-        return [axis for axis in range(rank) if axis not in self.window]
-
-    def index_axes(self, indices: BatchValue) -> list[int]:
-        """The dimensions of the indices, without that of the components."""
-        return [axis for axis in range(indices.rank) if axis != self.vector]
-
-    def window_axes(self, rank: int) -> list[int]:
-        """The dimension of the array that each dimension of the slices is."""
-        return [axis for axis in range(rank) if axis not in (*self.dropped, *self.batching)]
-
-
-def _gather_places(op: RowOperation) -> _Places:
-    numbers = op.dimension_numbers()
-    return _Places(
-        tuple(numbers.offset_dims),
-        tuple(numbers.collapsed_slice_dims),
-        tuple(numbers.operand_batching_dims),
-        tuple(numbers.start_indices_batching_dims),
-        tuple(numbers.start_index_map),
-        numbers.index_vector_dim,
-    )
-
-
-def _scatter_places(op: RowOperation) -> _Places:
-    numbers = op.dimension_numbers()
-    return _Places(
-        tuple(numbers.update_window_dims),
-        tuple(numbers.inserted_window_dims),
-        tuple(numbers.input_batching_dims),
-        tuple(numbers.scatter_indices_batching_dims),
-        tuple(numbers.scattered_dims_to_operand_dims),
-        numbers.index_vector_dim,
-    )
-
-
 def _gather(op: RowOperation) -> BatchValue:
-    return _gathered(op, op.integers("slice_sizes"))
-
-
-def _dynamic_gather(op: RowOperation) -> BatchValue:
-    return _gathered(op, op.sizes(2))
-
-
-def _gathered(op: RowOperation, sizes: Sequence[Dim]) -> BatchValue:
-    places = _gather_places(op)
+    is_dynamic = op.name == "stablehlo.dynamic_gather"
+    sizes: Sequence[Dim] = op.sizes(2) if is_dynamic else op.integers("slice_sizes")
+    places = SlicePlaces.of_gather(op)
     value, indices = op.operands[:2]
     if (element := _known_element(op, places)) is not None:
         return element
     op.data(0)
     rank = len(op.types[0])
-    others, index_axes = places.others(rank), places.index_axes(indices)
+    others, index_axes = places.other_axes(rank), places.index_axes(indices.rank)
     shape: list[Dim] = [0] * rank
     for axis, source in zip(others, index_axes, strict=True):
         shape[axis] = indices.shape[source]
@@ -99,7 +36,7 @@ def _gathered(op: RowOperation, sizes: Sequence[Dim]) -> BatchValue:
     return op.value(shape, rows)
 
 
-def _known_element(op: RowOperation, places: _Places) -> BatchValue | None:
+def _known_element(op: RowOperation, places: SlicePlaces) -> BatchValue | None:
     """Return one size of a vector of sizes, at an index that is known."""
     value, indices = op.operands[:2]
     if value.rank != 1 or value.dims is None or indices.dims is None or len(indices.dims) != 1:
@@ -113,7 +50,7 @@ def _known_element(op: RowOperation, places: _Places) -> BatchValue | None:
     return op.value(shape, elements=elements_of(array.reshape((1,) * len(shape))))
 
 
-def _rows_of_gather(op: RowOperation, places: _Places, sizes: Sequence[Dim]) -> Rows | None:
+def _rows_of_gather(op: RowOperation, places: SlicePlaces, sizes: Sequence[Dim]) -> Rows | None:
     """Return the place of the rows in the result.
 
     Raises:
@@ -121,9 +58,9 @@ def _rows_of_gather(op: RowOperation, places: _Places, sizes: Sequence[Dim]) -> 
     """
     value, indices = op.operands[:2]
     rank = len(op.types[0])
-    targets = dict(zip(places.index_axes(indices), places.others(rank), strict=True))
+    targets = dict(zip(places.index_axes(indices.rank), places.other_axes(rank), strict=True))
     looked_up = indices.rows
-    if looked_up is not None and looked_up.axis == places.vector:
+    if looked_up is not None and looked_up.axis == places.vector_axis:
         raise op.mixed("takes rows of the batch together for an index")
     if value.rows is None:
         _refuse_batch(op, indices)
@@ -133,7 +70,7 @@ def _rows_of_gather(op: RowOperation, places: _Places, sizes: Sequence[Dim]) -> 
         raise op.mixed("takes other rows of the batch")
     if axis in places.batching:
         _refuse_batch(op, indices)
-        source = places.indices_batching[places.batching.index(axis)]
+        source = places.index_batching[places.batching.index(axis)]
         _check_same(op, value.rows, looked_up, source)
         return _plain(value.rows.at(targets[source]))
     if looked_up is None and sizes[axis] == value.shape[axis] and axis not in places.dropped:
@@ -168,7 +105,7 @@ def _refuse_batch(op: RowOperation, indices: BatchValue) -> None:
         raise op.mixed("looks up where the size of the batch says", is_size=True)
 
 
-def _own_axis(op: RowOperation, indices: BatchValue, places: _Places, axis: int) -> int | None:
+def _own_axis(op: RowOperation, indices: BatchValue, places: SlicePlaces, axis: int) -> int | None:
     """Return the dimension of the indices along which a component counts the rows.
 
     It is the number of each row then; None where it may be another one.
@@ -177,15 +114,15 @@ def _own_axis(op: RowOperation, indices: BatchValue, places: _Places, axis: int)
     if known is None or axis not in places.mapped:
         return None
     array = known.array
-    if places.vector < indices.rank and array.shape[places.vector] > 1:
+    if places.vector_axis < indices.rank and array.shape[places.vector_axis] > 1:
         component = places.mapped.index(axis)
-        array = array.take([component], axis=places.vector)
+        array = array.take([component], axis=places.vector_axis)
     rows, size = indices.rows, op.batch.size
     if not isinstance(size, int):
         is_own = all(dim == op.batch.position for dim in array.flat)
         return rows.axis if is_own and rows and (rows.outer, rows.inner) == (1, 1) else None
     # The same numbers for all batches of one size.
-    candidates = places.index_axes(indices) if rows is None else [rows.axis]
+    candidates = places.index_axes(indices.rank) if rows is None else [rows.axis]
     for candidate in candidates:
         numbers = np.moveaxis(array, candidate, -1)
         if numbers.shape[-1] == size and (numbers == np.arange(size)).all():
@@ -198,7 +135,7 @@ def _scatter(op: RowOperation) -> list[BatchValue]:
     values, indices, updates = op.operands[:count], op.operands[count], op.operands[count + 1 :]
     op.data(*range(count), *range(count + 1, len(op.operands)))
     _refuse_batch(op, indices)
-    places = _scatter_places(op)
+    places = SlicePlaces.of_scatter(op)
     rows, update = op.joined(values), op.joined(updates)
     place = _rows_of_scatter(op, places, indices, rows, update, values[0], updates[0])
     shape = op.shape_of(values)
@@ -207,7 +144,7 @@ def _scatter(op: RowOperation) -> list[BatchValue]:
 
 def _rows_of_scatter(
     op: RowOperation,
-    places: _Places,
+    places: SlicePlaces,
     indices: BatchValue,
     rows: Rows | None,
     update: Rows | None,
@@ -227,9 +164,9 @@ def _rows_of_scatter(
     if op.iteration:
         raise op.mixed("puts something into other rows of the batch")
     axis = rows.axis
-    targets = dict(zip(places.index_axes(indices), places.others(new.rank), strict=True))
+    targets = dict(zip(places.index_axes(indices.rank), places.other_axes(new.rank), strict=True))
     if axis in places.batching:
-        source = places.indices_batching[places.batching.index(axis)]
+        source = places.index_batching[places.batching.index(axis)]
         _check_same(op, rows, looked_up, source)
         _check_same(op, rows, update, targets[source])
         return _plain(rows)
@@ -250,7 +187,7 @@ def _rows_of_scatter(
 
 def _assumed_rows(
     op: RowOperation,
-    places: _Places,
+    places: SlicePlaces,
     looked_up: Rows | None,
     update: Rows | None,
     value: BatchValue,
@@ -260,8 +197,8 @@ def _assumed_rows(
     Raises:
         RowsMixedError: nowhere.
     """
-    if not op.batch.names and looked_up is not None and looked_up.axis in places.indices_batching:
-        return looked_up.at(places.batching[places.indices_batching.index(looked_up.axis)])
+    if not op.batch.names and looked_up is not None and looked_up.axis in places.index_batching:
+        return looked_up.at(places.batching[places.index_batching.index(looked_up.axis)])
     if not op.batch.names and update is not None and update.axis in places.window:
         return update.at(places.window_axes(value.rank)[places.window.index(update.axis)])
     raise op.mixed("puts rows of the batch into what all of them share")
@@ -303,7 +240,7 @@ def _dynamic_update_slice(op: RowOperation) -> BatchValue:
 
 
 RULES: Mapping[str, Rule] = {
-    "stablehlo.dynamic_gather": _dynamic_gather,
+    "stablehlo.dynamic_gather": _gather,
     "stablehlo.dynamic_slice": _dynamic_slice,
     "stablehlo.dynamic_update_slice": _dynamic_update_slice,
     "stablehlo.gather": _gather,

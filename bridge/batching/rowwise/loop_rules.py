@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.batching.rowwise.row_value import Batch, BatchValue, Elements, Mixing, Rows
+from bridge.batching.rowwise.row_value import Batch, BatchValue, Elements, Rows
 from bridge.batching.rowwise.value_numbering import Numbering, captured
 from bridge.core.size_polynomials import Iteration, of_atom
-from xla_call_module.stablehlo.attributes import callee_of, comparison_direction
-from xla_call_module.stablehlo.modules import result_number, splat
+from xla_call_module.stablehlo.attributes import callee_of
+from xla_call_module.stablehlo.modules import read_counter, result_number, splat
 
 __all__ = ["Loop", "read_loop"]
 
@@ -40,9 +40,9 @@ class Loop:
         counter: the index of the carried value that counts the iterations by 1, if the condition
             compares one with a limit.
         limit: this limit, as MLIR has it.
-        flags: for each row whether it goes on, if there is another iteration as long as any does.
+        flags: the truth values that say which rows go on, if the loop does as long as any row does.
         flags_axes: the dimensions of `flags` that are taken together.
-        gate: what else must be true for another iteration; None for nothing.
+        gate: a truth value that must hold besides for another iteration; None for none.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Loop:
                 new.iteration == self.name or (new.rows and new.origin != (self.name, index))
             ):
                 text = f"{where} carries something of one row of the batch on to the next one"
-                values.append(BatchValue((), mixing=Mixing(False, text)))
+                values.append(BatchValue.mixed(text))
             else:
                 values.append(new)
         return values
@@ -109,7 +109,7 @@ class Loop:
                 values.append(dataclasses.replace(value, origin=None))
             else:
                 text = f"{where} computes something as often as the batch has rows"
-                values.append(BatchValue((), mixing=Mixing(True, text)))
+                values.append(BatchValue.mixed(text, is_size=True))
         return values
 
     def unmasked(self, numbering: Numbering) -> tuple[int, ...] | None:
@@ -193,14 +193,12 @@ def _is_broadcast_flag(value: Any, known: dict[Any, int], flags: int) -> bool:
 
 
 def read_loop(raw: Any, name: str) -> Loop:
-    """Return the form of a `stablehlo.while`.
-
-    Args:
-        raw: the operation, as MLIR has it.
-        name: one that no other loop has.
-    """
+    """Return the form of a `stablehlo.while`, under a name that no other loop has."""
     condition, body = (region.blocks[0] for region in raw.regions)
-    counter, limit = _read_counter(condition, body)
+    counter, limit, step = read_counter(condition, body) or (None, None, None)
+    is_one = step is not None and _is_constant(step) and splat(step.owner) == "1"
+    if not is_one or limit in list(condition.arguments):
+        counter = limit = None
     (going,) = _last(condition).operands
     gate = None
     flags, axes = _read_flags(going)
@@ -211,28 +209,12 @@ def read_loop(raw: Any, name: str) -> Loop:
     return Loop(name, condition, body, counter, limit, flags, axes, gate)
 
 
+def _is_constant(value: Any) -> bool:
+    return getattr(value.owner, "name", "") == "stablehlo.constant"
+
+
 def _last(block: Any) -> Any:
     return list(block.operations)[-1].operation
-
-
-def _read_counter(condition: Any, body: Any) -> tuple[int | None, Any]:
-    """Return the carried value that is compared with a limit and goes up by 1, and the limit."""
-    (going,) = _last(condition).operands
-    compared = going.owner
-    if getattr(compared, "name", "") != "stablehlo.compare":
-        return None, None
-    direction = comparison_direction(compared)
-    left, right = compared.operands
-    carried = list(condition.arguments)
-    if direction != "LT" or left not in carried or right in carried:
-        return None, None
-    index = carried.index(left)
-    added = list(_last(body).operands)[index].owner
-    if getattr(added, "name", "") != "stablehlo.add":
-        return None, None
-    own, step = added.operands
-    is_step = getattr(step.owner, "name", "") == "stablehlo.constant" and splat(step.owner) == "1"
-    return (index, right) if own == body.arguments[index] and is_step else (None, None)
 
 
 def _read_flags(going: Any) -> tuple[Any, tuple[int, ...]]:
@@ -240,15 +222,11 @@ def _read_flags(going: Any) -> tuple[Any, tuple[int, ...]]:
     reduced = going.owner
     if getattr(reduced, "name", "") != "stablehlo.reduce" or len(reduced.operands) != 2:
         return None, ()
-    inner = [op.operation for op in reduced.regions[0].blocks[0].operations]
+    block, start = reduced.regions[0].blocks[0], reduced.operands[1]
+    inner = [op.operation for op in block.operations]
     names = [op.name for op in inner]
-    start = reduced.operands[1].owner
-    if names != ["stablehlo.or", "stablehlo.return"] or getattr(start, "name", "") != (
-        "stablehlo.constant"
-    ):
+    if names != ["stablehlo.or", "stablehlo.return"] or not _is_constant(start):
         return None, ()
-    is_any = splat(start) == "false" and set(inner[0].operands) == set(
-        reduced.regions[0].blocks[0].arguments
-    )
+    is_any = splat(start.owner) == "false" and set(inner[0].operands) == set(block.arguments)
     axes = tuple(map(int, reduced.attributes["dimensions"]))
     return (reduced.operands[0], axes) if is_any else (None, ())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from bridge.batching.rowwise.row_operation import RowOperation, Rule, unknown_size
 from bridge.batching.rowwise.row_value import BatchValue, Rows
 from bridge.core.size_polynomials import Dim
+from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
 
 __all__ = ["RULES", "along_last", "approx_top_k", "dynamic_reduce_window", "linear_algebra"]
 
@@ -44,14 +44,8 @@ def _moved(rows: Rows | None) -> Rows | None:
 def _reduce_window(op: RowOperation) -> list[BatchValue]:
     rank, count = op.operands[0].rank, len(op.operands) // 2
     ones = (1,) * rank
-    padding = op.matrix("padding")
-    window = [
-        op.integers("window_dimensions"),
-        op.integers("window_strides") or ones,
-        op.integers("base_dilations") or ones,
-        op.integers("window_dilations") or ones,
-        *([(0,) * rank] * 2 if padding is None else padding.reshape(rank, 2).T.tolist()),
-    ]
+    names = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+    window = [*(op.integers(name, ones) for name in names), *op.padding(rank)]
     op.plain(*range(count, 2 * count))
     return _windowed(op, op.data(*range(count)), window)
 
@@ -70,28 +64,24 @@ def _windowed(
     op: RowOperation, values: Sequence[BatchValue], window: Sequence[Sequence[Dim]]
 ) -> list[BatchValue]:
     rows = op.joined(values)
-    if rows is not None and tuple(sizes[rows.axis] for sizes in window) != (1, 1, 1, 1, 0, 0):
+    is_unchanged = [moves == (1, 1, 1, 1, 0, 0) for moves in zip(*window, strict=True)]
+    if rows is not None and not is_unchanged[rows.axis]:
         raise op.mixed("has a window over the rows of the batch")
-    shape = op.shape_of(values)
-    plain = [(1, 1, 1, 1, 0, 0)]
     sizes = [
-        dim if tuple(part[axis] for part in window) in plain else unknown_size(op.place, axis)
-        for axis, dim in enumerate(shape)
+        dim if is_unchanged[axis] else unknown_size(op.place, axis)
+        for axis, dim in enumerate(op.shape_of(values))
     ]
     return [op.value(sizes, _moved(rows), index=i) for i in range(len(op.types))]
 
 
 def _select_and_scatter(op: RowOperation) -> BatchValue:
-    ones = (1,) * op.operands[0].rank
-    padding = op.matrix("padding")
+    rank = op.operands[0].rank
     values = op.data(0, 1)
     op.plain(2)
     rows = op.joined(values)
-    window = op.integers("window_dimensions") or ones, op.integers("window_strides") or ones
-    if rows is not None and (
-        any(sizes[rows.axis] != 1 for sizes in window)
-        or (padding is not None and padding.reshape(-1, 2)[rows.axis].any())
-    ):
+    sizes = [op.integers(name, (1,) * rank) for name in ("window_dimensions", "window_strides")]
+    window = [*sizes, *op.padding(rank)]
+    if rows is not None and [numbers[rows.axis] for numbers in window] != [1, 1, 0, 0]:
         raise op.mixed("has a window over the rows of the batch")
     return op.value(op.operands[0].shape, _moved(rows))
 
@@ -135,8 +125,7 @@ def _dot_general(op: RowOperation) -> BatchValue:
 def _convolution(op: RowOperation) -> BatchValue:
     value, _ = op.data(0, 1)
     op.plain(1, *range(2, len(op.operands)))
-    parts = re.findall(r"\[([^\]]*)\]", op.text("dimension_numbers"))
-    inputs, kernels, outputs = ([name.strip() for name in part.split(",")] for part in parts)
+    inputs, kernels, outputs = read_convolution_dimensions(op)
     rows = None
     if value.rows is not None:
         if value.rows.axis != inputs.index("b") or op.integer("batch_group_count", 1) != 1:
@@ -206,35 +195,26 @@ def linear_algebra(op: RowOperation) -> list[BatchValue]:
     return _batched(op, 2, shapes)
 
 
-def _cholesky(op: RowOperation) -> list[BatchValue]:
-    return _batched(op, 2, [op.operands[0].shape])
-
-
-def _triangular_solve(op: RowOperation) -> list[BatchValue]:
-    return _batched(op, 2, [op.operands[1].shape])
-
-
 def along_last(op: RowOperation) -> list[BatchValue]:
     """Return the largest elements, which are fewer along the last dimension."""
-    (value, *others) = op.data()
-    if others:
+    if len(op.operands) > 1:
         op.plain(*range(1, len(op.operands)))
-    rows = value.rows
-    if rows is not None and rows.axis == value.rank - 1:
-        raise op.mixed("takes all rows of the batch together")
-    shape: list[Any] = [*value.shape[:-1], unknown_size(op.place, value.rank)]
-    return [op.value(shape, _moved(rows), index=i) for i in range(len(op.types))]
+    return _largest(op, op.data(0), op.operands[0].rank - 1)
 
 
 def approx_top_k(op: RowOperation) -> list[BatchValue]:
     """The largest elements along a dimension, with their places, roughly."""
     match = re.search(r"reduction_dim = (\d+)", op.text("mhlo.backend_config"))
-    values = op.data(0, 1)
     op.plain(2, 3)
-    rows = op.joined(values)
-    if match is None or (rows is not None and rows.axis == int(match[1])):
+    if match is None:
         raise op.mixed("takes all rows of the batch together")
-    axis = int(match[1])
+    return _largest(op, op.data(0, 1), int(match[1]))
+
+
+def _largest(op: RowOperation, values: Sequence[BatchValue], axis: int) -> list[BatchValue]:
+    rows = op.joined(values)
+    if rows is not None and rows.axis == axis:
+        raise op.mixed("takes all rows of the batch together")
     shape = list(op.shape_of(values))
     shape[axis] = unknown_size(op.place, axis)
     return [op.value(shape, _moved(rows), index=i) for i in range(len(op.types))]
@@ -243,7 +223,7 @@ def approx_top_k(op: RowOperation) -> list[BatchValue]:
 RULES: Mapping[str, Rule] = {
     "chlo.top_k": along_last,
     "stablehlo.batch_norm_inference": _batch_norm_inference,
-    "stablehlo.cholesky": _cholesky,
+    "stablehlo.cholesky": lambda op: _batched(op, 2, [op.operands[0].shape]),
     "stablehlo.convolution": _convolution,
     "stablehlo.dot_general": _dot_general,
     "stablehlo.dynamic_conv": _convolution,
@@ -252,5 +232,5 @@ RULES: Mapping[str, Rule] = {
     "stablehlo.reduce_window": _reduce_window,
     "stablehlo.select_and_scatter": _select_and_scatter,
     "stablehlo.sort": _sort,
-    "stablehlo.triangular_solve": _triangular_solve,
+    "stablehlo.triangular_solve": lambda op: _batched(op, 2, [op.operands[1].shape]),
 }

@@ -33,7 +33,7 @@ class RowsMixedError(Exception):
     """A rule says that its operation mixes rows, or that it cannot tell.
 
     Attributes:
-        mixing: the reason.
+        mixing: the reason why the results are mixed.
     """
 
     def __init__(self, mixing: Mixing) -> None:
@@ -47,12 +47,12 @@ class RowOperation(Attributes):
     """An operation, and what is known of its operands.
 
     Attributes:
-        name: such as `stablehlo.add`.
-        operands: its operands, none of which is mixed.
-        types: for each result the sizes in its type; None for what is symbolic.
-        batch: the batch.
+        name: the name, such as `stablehlo.add`.
+        operands: the abstract values of the operands, none of which is mixed.
+        types: the sizes in the type of each result; None for a symbolic one.
+        batch: the size of the batch.
         place: a name that no other operation has.
-        calls: of the functions that it is in, the outermost one first.
+        calls: the calls of the functions that the operation is in, the outermost one first.
     """
 
     name: str
@@ -63,19 +63,11 @@ class RowOperation(Attributes):
     calls: tuple[Any, ...]
 
     def mixed(self, reason: str, *, is_size: bool = False) -> RowsMixedError:
-        """The error that says why its results are mixed.
-
-        Args:
-            reason: the end of a sentence of which the operation is the subject.
-            is_size: as of `Mixing`.
-        """
+        """The error that says why the results are mixed, as the end of a sentence; see `Mixing`."""
         return RowsMixedError(Mixing(is_size, f"{describe(self.raw, self.calls)} {reason}"))
 
     def data(self, *indices: int) -> tuple[BatchValue, ...]:
-        """Return operands that are not sizes: their elements are used as numbers.
-
-        Args:
-            indices: of the operands; all of them by default.
+        """Return some operands, or all of them, whose elements are used as numbers, not as sizes.
 
         Raises:
             RowsMixedError: the size of the batch is among them.
@@ -115,6 +107,16 @@ class RowOperation(Attributes):
             for i, dim in enumerate(dims)
         )
 
+    def target_shape(self, index: int) -> tuple[Dim, ...]:
+        """The shape of the result: that of its type, or for a dynamic operation an operand's sizes.
+
+        Raises:
+            RowsMixedError: a size depends on what is in the batch.
+        """
+        if self.name.startswith("stablehlo.dynamic_"):
+            return self.sizes(index)
+        return tuple(dim or 0 for dim in self.types[0])
+
     def joined(self, values: Sequence[BatchValue] | None = None) -> Rows | None:
         """Return the place of the rows in values of one shape, which are the operands by default.
 
@@ -147,13 +149,13 @@ class RowOperation(Attributes):
         elements: Elements | None = None,
         index: int = 0,
     ) -> BatchValue:
-        """A result.
+        """The abstract value of a result.
 
         Args:
-            shape: its sizes, as far as its type has no numbers.
-            rows: where the rows are.
-            elements: what is known of its elements.
-            index: which result.
+            shape: the sizes, which count where the type of the result has no numbers.
+            rows: the place of the rows; None where the result is the same for all of them.
+            elements: the known elements.
+            index: the number of the result.
         """
         known = self.types[index]
         whole = tuple(dim if size is None else size for size, dim in zip(known, shape, strict=True))
@@ -209,8 +211,8 @@ def describe(raw: Any, calls: Sequence[Any] = ()) -> str:
 
     Args:
         raw: the operation.
-        calls: of the functions that it is in, the outermost one first. A function that JAX has
-            traced once, such as `jnp.remainder`, has the place of its first call in the process.
+        calls: the calls of the functions that it is in, the outermost one first. A function that
+            JAX has traced once, such as `jnp.remainder`, has the place of its first call.
     """
     primitive, place = describe_primitive(raw), describe_location(raw)
     callers = (describe_location(call) for call in calls)

@@ -55,8 +55,8 @@ class Rows:
 
     Attributes:
         axis: the dimension.
-        outer: how many batches follow each other in it.
-        inner: how many elements of it each row has.
+        outer: the number of batches that follow each other in it.
+        inner: the number of its elements that each row has.
         is_constant: whether all rows are the same, whatever the batch.
     """
 
@@ -75,8 +75,8 @@ class Elements:
     """The integers that a value has, as far as they are known.
 
     Attributes:
-        shape: of as many dimensions as the value; 1 where all along a dimension are the same.
-        dims: in the order of rows; None for one that is not known.
+        shape: a size for each dimension of the value; 1 where all along it are the same.
+        dims: the integers in row-major order; None for one that is not known.
     """
 
     shape: tuple[int, ...]
@@ -102,14 +102,14 @@ class BatchValue:
     """One value of a module.
 
     Attributes:
-        shape: its sizes. Only that of the dimension with the rows depends on the batch's.
-        rows: where they are; None where it is the same whatever the batch.
-        elements: what is known of integers and truth values. Where the size of the batch is among
-            them, they may only say the shape of something.
-        mixing: why it depends on the whole batch; nothing else is known then.
-        iteration: of a loop over the rows the name, for what depends on the row of this iteration.
-        origin: the loop over the rows and the number of the value it carries, for what that was at
-            the beginning of the iteration, but for the row of this iteration.
+        shape: the sizes, of which only that of the dimension with the rows depends on the batch's.
+        rows: the place of the rows; None where the value is the same whatever the batch.
+        elements: the known integers and truth values. Where the size of the batch is among them,
+            they may only say the shape of something.
+        mixing: the reason why it depends on the whole batch; nothing else is known then.
+        iteration: the name of the loop over the rows, of whose iteration's row it is computed.
+        origin: the loop over the rows, and the index of its carried value, that this value was at
+            the beginning of the iteration, but for the row of the iteration.
     """
 
     shape: tuple[Dim, ...]
@@ -118,6 +118,11 @@ class BatchValue:
     mixing: Mixing | None = None
     iteration: str | None = None
     origin: tuple[str, int] | None = None
+
+    @classmethod
+    def mixed(cls, text: str, *, is_size: bool = False) -> BatchValue:
+        """Return a value that depends on the whole batch, for a reason; see `Mixing`."""
+        return cls((), mixing=Mixing(is_size, text))
 
     @property
     def rank(self) -> int:
@@ -188,11 +193,7 @@ def find_rows(
 ) -> Rows | None:
     """Return the place of rows in a shape that is filled in the order of its elements.
 
-    Args:
-        batch: the batch.
-        shape: all sizes.
-        before: how often the batch is repeated: all that varies more slowly than the rows.
-        is_constant: as of `Rows`.
+    The batch is repeated `before` times by all dimensions that vary more slowly than the rows.
     """
     done: Dim = 1
     for axis, dim in enumerate(shape):
@@ -222,13 +223,9 @@ def join_all(batch: Batch, values: Sequence[BatchValue], where: str) -> BatchVal
 
 
 def join(batch: Batch, left: BatchValue, right: BatchValue, where: str) -> BatchValue:
-    """Return the abstract value that stands for one or the other.
+    """Return the abstract value that stands for one or the other; the left shape counts.
 
-    Args:
-        batch: the batch.
-        left: the one, whose shape counts where sizes only look different.
-        right: the other.
-        where: the operation that chooses, for the reason if the result is mixed.
+    The operation that chooses, `where`, is named by the reason if the result is mixed.
     """
     if left == right:
         return left
@@ -241,14 +238,13 @@ def join(batch: Batch, left: BatchValue, right: BatchValue, where: str) -> Batch
     iterations = {value.iteration for value in (left, right) if value.iteration}
     is_placed, rows = _join_rows(batch, left, right)
     if different or not is_placed or len(iterations) > 1 or (rows is not None and iterations):
-        text = f"{where} has rows of the batch in different places"
-        return BatchValue((), mixing=Mixing(False, text))
+        return BatchValue.mixed(f"{where} has rows of the batch in different places")
     elements = _join_elements(left, right)
     if elements != left.elements or elements != right.elements:
         lost = [value for value in (left, right) if value.elements != elements]
         if any(map(batch.is_in_elements, lost)):
-            text = f"{where} takes the size of the batch as a number"
-            return BatchValue((), mixing=Mixing(True, text))
+            reason = f"{where} takes the size of the batch as a number"
+            return BatchValue.mixed(reason, is_size=True)
     origin = left.origin if left.origin == right.origin else None
     iteration = next(iter(iterations), None)
     return BatchValue(left.shape, rows, elements, iteration=iteration, origin=origin)

@@ -19,7 +19,7 @@ __all__ = ["rule_for"]
 
 def _nothing(op: RowOperation) -> Sequence[BatchValue]:
     """An assertion, which has no results."""
-    return [] if not op.types else [op.value(()) for _ in op.types]
+    return [op.value(()) for _ in op.types]
 
 
 def _permutation(op: RowOperation) -> Sequence[BatchValue]:

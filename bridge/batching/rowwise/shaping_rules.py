@@ -49,15 +49,8 @@ def _read(attribute: Any, shape: tuple[Any, ...]) -> Elements | None:
 
 
 def _iota(op: RowOperation) -> BatchValue:
-    return _counting(op, [dim or 0 for dim in op.types[0]])
-
-
-def _dynamic_iota(op: RowOperation) -> BatchValue:
-    return _counting(op, op.sizes(0))
-
-
-def _counting(op: RowOperation, shape: Sequence[Dim]) -> BatchValue:
     """Return 0, 1, 2, … along one dimension."""
+    shape = op.target_shape(0)
     axis, rows = op.integer("iota_dimension"), _batch_rows(op, shape)
     is_index = op.element in ("i32", "i64", "ui32", "ui64")
     if rows is None or rows.axis != axis:
@@ -89,14 +82,7 @@ def _batch_rows(op: RowOperation, shape: Sequence[Dim]) -> Rows | None:
 
 
 def _broadcast(op: RowOperation) -> BatchValue:
-    return _broadcast_to(op, [dim or 0 for dim in op.types[0]])
-
-
-def _dynamic_broadcast(op: RowOperation) -> BatchValue:
-    return _broadcast_to(op, op.sizes(1))
-
-
-def _broadcast_to(op: RowOperation, shape: Sequence[Dim]) -> BatchValue:
+    shape = op.target_shape(1)
     value, axes = op.operands[0], op.integers("broadcast_dimensions")
     rows = None if value.rows is None else value.rows.at(axes[value.rows.axis])
     others = [1 if rows is not None and axis == rows.axis else d for axis, d in enumerate(shape)]
@@ -115,14 +101,7 @@ def _broadcast_to(op: RowOperation, shape: Sequence[Dim]) -> BatchValue:
 
 
 def _reshape(op: RowOperation) -> BatchValue:
-    return _reshape_to(op, [dim or 0 for dim in op.types[0]])
-
-
-def _dynamic_reshape(op: RowOperation) -> BatchValue:
-    return _reshape_to(op, op.sizes(1))
-
-
-def _reshape_to(op: RowOperation, shape: Sequence[Dim]) -> BatchValue:
+    shape = op.target_shape(1)
     value, rows = op.operands[0], op.operands[0].rows
     if rows is not None and rows.is_constant and op.batch.names:
         rows = _batch_rows(op, shape)
@@ -269,17 +248,10 @@ def _length(
 
 def _pad(op: RowOperation) -> BatchValue:
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
-    low, high, between = (op.integers(name) for name in names)
-    return _pad_by(op, low, high, between)
-
-
-def _dynamic_pad(op: RowOperation) -> BatchValue:
-    return _pad_by(op, *(op.sizes(i) for i in (2, 3, 4)))
-
-
-def _pad_by(
-    op: RowOperation, low: Sequence[Dim], high: Sequence[Dim], between: Sequence[Dim]
-) -> BatchValue:
+    low, high, between = (
+        op.sizes(2 + number) if op.name == "stablehlo.dynamic_pad" else op.integers(name)
+        for number, name in enumerate(names)
+    )
     (value,) = op.data(0)
     op.plain(1)
     if any(op.batch.is_in(dim) for dim in (*low, *high, *between)):
@@ -324,10 +296,10 @@ RULES: Mapping[str, Rule] = {
     "stablehlo.broadcast_in_dim": _broadcast,
     "stablehlo.concatenate": _concatenate,
     "stablehlo.constant": _constant,
-    "stablehlo.dynamic_broadcast_in_dim": _dynamic_broadcast,
-    "stablehlo.dynamic_iota": _dynamic_iota,
-    "stablehlo.dynamic_pad": _dynamic_pad,
-    "stablehlo.dynamic_reshape": _dynamic_reshape,
+    "stablehlo.dynamic_broadcast_in_dim": _broadcast,
+    "stablehlo.dynamic_iota": _iota,
+    "stablehlo.dynamic_pad": _pad,
+    "stablehlo.dynamic_reshape": _reshape,
     "stablehlo.get_dimension_size": _size,
     "stablehlo.iota": _iota,
     "stablehlo.pad": _pad,

@@ -14,25 +14,16 @@ class Numbering:
     """Numbers for values, equal for those that the same operations make of equal values.
 
     Attributes:
-        functions: those of the module, by name.
+        functions: the functions of the module, by name.
     """
 
     def __init__(self, functions: Mapping[str, Any]) -> None:
-        """Begin without any numbers.
-
-        Args:
-            functions: those of the module, by name.
-        """
+        """Begin without any numbers."""
         self.functions = functions
         self._known: dict[Any, int] = {}
 
     def of_block(self, block: Any, numbers: Mapping[Any, int]) -> tuple[dict[Any, int], list[int]]:
-        """The number of each value in a block, and of what it returns.
-
-        Args:
-            block: in a region.
-            numbers: of its arguments, and of values around it.
-        """
+        """The numbers of the values in a block, given those around it, and of what it returns."""
         known = dict(numbers)
         for operation in block.operations:
             raw = operation.operation

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from bridge.onnx.arithmetic.bitcasts import is_negative
+from bridge.onnx.arithmetic.bits import is_negative
 from bridge.onnx.arithmetic.fusions import fuse_quotient
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph

@@ -8,10 +8,9 @@ from functools import partial
 import numpy as np
 
 from bridge.core.size_polynomials import broadcast, lower_bound
-from bridge.onnx.arithmetic.bitcasts import NOT_READ, in_total_order
-from bridge.onnx.arithmetic.fusions import fuse_difference, fuse_exact_gelu, fuse_product
-from bridge.onnx.arithmetic.normalizations import fuse_normalizing_product, fuse_normalizing_sum
-from bridge.onnx.arithmetic.reducers import is_identity
+from bridge.onnx.arithmetic.bits import NOT_READ, in_total_order
+from bridge.onnx.arithmetic.fusions import fuse_difference, fuse_product, fuse_sum
+from bridge.onnx.arithmetic.reductions import is_identity
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.nodes import fits_in_32_bits
@@ -26,7 +25,7 @@ from bridge.onnx.graph.stablehlo_operation import (
 from bridge.onnx.graph.values import Value
 from xla_call_module.stablehlo.attributes import comparison_direction
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "tan"]
 
 
 def _same(op_type: str) -> Emit:
@@ -34,15 +33,6 @@ def _same(op_type: str) -> Emit:
 
     def emit(graph: Graph, op: Operation) -> Value:
         return nodes.elementwise(graph, op_type, *op.operands)
-
-    return emit
-
-
-def _arithmetic(op_type: str, of_bools: str = "") -> Emit:
-    """The rule of an operation of numbers, of sizes, and perhaps of booleans."""
-
-    def emit(graph: Graph, op: Operation) -> Value:
-        return _compute(graph, op, op_type, of_bools)
 
     return emit
 
@@ -85,22 +75,18 @@ def _maximum(graph: Graph, op: Operation) -> Value:
     return _compute(graph, op, "Max", "Or")
 
 
-def _multiply(graph: Graph, op: Operation) -> Value:
-    if op.operands[0].is_float:
-        for fuse in (fuse_product, fuse_exact_gelu, fuse_normalizing_product):
-            if (fused := fuse(graph, *op.operands)) is not None:
-                return fused
-    return _compute(graph, op, "Mul", "And")
+def _minimum(graph: Graph, op: Operation) -> Value:
+    return _compute(graph, op, "Min", "And")
 
 
-def _add(graph: Graph, op: Operation) -> Value:
-    fused = fuse_normalizing_sum(graph, *op.operands) if op.operands[0].is_float else None
-    return fused or _compute(graph, op, "Add", "Or")
+def _fused(fuse: Callable[..., Value | None], op_type: str, of_bools: str) -> Emit:
+    """The rule of an operation of numbers that may be the last of several that are one of ONNX."""
 
+    def emit(graph: Graph, op: Operation) -> Value:
+        fused = fuse(graph, *op.operands) if op.operands[0].is_float else None
+        return fused or _compute(graph, op, op_type, of_bools)
 
-def _subtract(graph: Graph, op: Operation) -> Value:
-    fused = fuse_difference(graph, *op.operands) if op.operands[0].is_float else None
-    return fused or _compute(graph, op, "Sub", "Xor")
+    return emit
 
 
 def _abs(graph: Graph, op: Operation) -> Value:
@@ -161,7 +147,8 @@ def _logistic(graph: Graph, op: Operation) -> Value:
     return nodes.elementwise(graph, "Reciprocal", total)
 
 
-def _tan(graph: Graph, op: Operation) -> Value:
+def tan(graph: Graph, op: Operation) -> Value:
+    """Return the tangent, in float64 by the sine and cosine."""
     (value,) = op.operands
     if value.dtype != np.float64:  # of which ONNX Runtime has no Tan
         return nodes.elementwise(graph, "Tan", value)
@@ -169,16 +156,12 @@ def _tan(graph: Graph, op: Operation) -> Value:
     return nodes.elementwise(graph, "Div", *parts)
 
 
-def _log_plus_one(graph: Graph, op: Operation) -> Value:
+def _log_plus_one(graph: Graph, value: Value) -> Value:
     """Return `x * (log(u) / (u - 1))` with `u = 1 + x`, in which the rounding of `u` cancels.
 
     W. Kahan; Goldberg, What Every Computer Scientist Should Know About Floating-Point Arithmetic,
     theorem 4. It is a product, since ONNX Runtime's Where makes 0 of a -0 that it takes.
     """
-    return _widened(graph, op, _precise_log_plus_one)
-
-
-def _precise_log_plus_one(graph: Graph, value: Value) -> Value:
     do = partial(nodes.elementwise, graph)
     sum_ = do("Add", value, 1)
     rest = do("Sub", sum_, 1)
@@ -187,16 +170,12 @@ def _precise_log_plus_one(graph: Graph, value: Value) -> Value:
     return do("Mul", value, nodes.where(graph, is_unchanged, 1, quotient))
 
 
-def _exponential_minus_one(graph: Graph, op: Operation) -> Value:
+def _exponential_minus_one(graph: Graph, value: Value) -> Value:
     """Return `x * ((u - 1) / log(u))` with `u = exp(x)`, in which the rounding of `u` cancels.
 
     W. Kahan; N. J. Higham, Accuracy and Stability of Numerical Algorithms, section 1.14.1. Of -0 it
     is -0, as `_log_plus_one` is.
     """
-    return _widened(graph, op, _precise_exponential_minus_one)
-
-
-def _precise_exponential_minus_one(graph: Graph, value: Value) -> Value:
     do = partial(nodes.elementwise, graph)
     power = do("Exp", value)
     rest = do("Sub", power, 1)
@@ -207,12 +186,16 @@ def _precise_exponential_minus_one(graph: Graph, value: Value) -> Value:
     return nodes.where(graph, far, rest, product)
 
 
-def _widened(graph: Graph, op: Operation, compute: Callable[[Graph, Value], Value]) -> Value:
-    """The result of a function of float32 or float64 of a value that may be narrower."""
-    (value,) = op.operands
-    narrow = value.dtype.itemsize < np.dtype(np.float32).itemsize
-    wide = nodes.cast(graph, value, np.float32) if narrow else value
-    return nodes.cast(graph, compute(graph, wide), value.dtype)
+def _widened(compute: Callable[[Graph, Value], Value]) -> Emit:
+    """The rule of a function of float32 or float64 of a value that may be narrower."""
+
+    def emit(graph: Graph, op: Operation) -> Value:
+        (value,) = op.operands
+        is_narrow = value.dtype.itemsize < np.dtype(np.float32).itemsize
+        wide = nodes.cast(graph, value, np.float32) if is_narrow else value
+        return nodes.cast(graph, compute(graph, wide), value.dtype)
+
+    return emit
 
 
 def _cbrt(graph: Graph, op: Operation) -> Value:
@@ -298,37 +281,39 @@ def _clamp(graph: Graph, op: Operation) -> Value:
     return known or nodes.elementwise(graph, "Min", raised, high)
 
 
+# Operations that ONNX has with the same meaning.
+_SAME = {
+    "ceil": "Ceil", "cosine": "Cos", "exponential": "Exp", "floor": "Floor", "log": "Log",
+    "round_nearest_even": "Round", "sine": "Sin", "sqrt": "Sqrt", "tanh": "Tanh",
+}  # fmt: skip
 RULES = {
+    **{
+        f"stablehlo.{name}": Rule(_same(op_type), _ACCURACY, expand=False)
+        for name, op_type in _SAME.items()
+    },
     "stablehlo.abs": Rule(_abs, expand=False),
-    "stablehlo.add": Rule(_add, expand=False),
+    "stablehlo.add": Rule(_fused(fuse_sum, "Add", "Or"), expand=False),
     "stablehlo.and": Rule(_bitwise("And"), expand=False, narrow=NarrowResults.KEPT_INTEGERS),
     "stablehlo.cbrt": Rule(_cbrt, _ACCURACY, expand=False),
-    "stablehlo.ceil": Rule(_same("Ceil"), expand=False),
-    "stablehlo.cosine": Rule(_same("Cos"), _ACCURACY, expand=False),
-    "stablehlo.exponential": Rule(_same("Exp"), _ACCURACY, expand=False),
-    "stablehlo.exponential_minus_one": Rule(_exponential_minus_one, _ACCURACY, expand=False),
-    "stablehlo.floor": Rule(_same("Floor"), expand=False),
+    "stablehlo.exponential_minus_one": Rule(
+        _widened(_exponential_minus_one), _ACCURACY, expand=False
+    ),
     "stablehlo.imag": Rule(_imag, expand=False),
     "stablehlo.is_finite": Rule(_is_finite, expand=False),
-    "stablehlo.log": Rule(_same("Log"), _ACCURACY, expand=False),
-    "stablehlo.log_plus_one": Rule(_log_plus_one, _ACCURACY, expand=False),
+    "stablehlo.log_plus_one": Rule(_widened(_log_plus_one), _ACCURACY, expand=False),
     "stablehlo.logistic": Rule(_logistic, _ACCURACY, expand=False),
     "stablehlo.maximum": Rule(_maximum, expand=False, narrow=NarrowResults.KEPT),
-    "stablehlo.minimum": Rule(_arithmetic("Min", "And"), expand=False, narrow=NarrowResults.KEPT),
-    "stablehlo.multiply": Rule(_multiply, expand=False),
+    "stablehlo.minimum": Rule(_minimum, expand=False, narrow=NarrowResults.KEPT),
+    "stablehlo.multiply": Rule(_fused(fuse_product, "Mul", "And"), expand=False),
     "stablehlo.negate": Rule(_negate, expand=False),
     "stablehlo.not": Rule(_bitwise("Not"), expand=False),
     "stablehlo.or": Rule(_bitwise("Or"), expand=False, narrow=NarrowResults.KEPT_INTEGERS),
     "stablehlo.real": Rule(identity, expand=False),  # complex numbers are refused before
     "stablehlo.round_nearest_afz": Rule(_round_half_away, expand=False),
-    "stablehlo.round_nearest_even": Rule(_same("Round"), expand=False),
     "stablehlo.rsqrt": Rule(_rsqrt, _ACCURACY, expand=False),
     "stablehlo.sign": Rule(_sign, expand=False, narrow=NarrowResults.KEPT_INTEGERS),
-    "stablehlo.sine": Rule(_same("Sin"), _ACCURACY, expand=False),
-    "stablehlo.sqrt": Rule(_same("Sqrt"), _ACCURACY, expand=False),
-    "stablehlo.subtract": Rule(_subtract, expand=False),
-    "stablehlo.tan": Rule(_tan, _ACCURACY, expand=False),
-    "stablehlo.tanh": Rule(_same("Tanh"), _ACCURACY, expand=False),
+    "stablehlo.subtract": Rule(_fused(fuse_difference, "Sub", "Xor"), expand=False),
+    "stablehlo.tan": Rule(tan, _ACCURACY, expand=False),
     "stablehlo.xor": Rule(_bitwise("Xor"), expand=False, narrow=NarrowResults.KEPT_INTEGERS),
     "stablehlo.clamp": Rule(_clamp, expand=False, narrow=NarrowResults.KEPT),
     "stablehlo.compare": Rule(_compare, ("compare_type", "comparison_direction"), expand=False),

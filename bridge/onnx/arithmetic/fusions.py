@@ -13,12 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from bridge.core.size_polynomials import Shape
+from bridge.onnx.graph import layouts
+from bridge.onnx.graph.folding import MAX_BYTES
 from bridge.onnx.graph.graph_builder import Graph, Node
 from bridge.onnx.graph.onnx_runtime import GELU_OPSET, has_kernel
-from bridge.onnx.graph.values import Value
+from bridge.onnx.graph.values import Value, constant_array
 from xla_call_module.dtypes import Array
 
-__all__ = ["Reduction", "fuse_difference", "fuse_exact_gelu", "fuse_product", "fuse_quotient"]
+__all__ = ["Reduction", "fuse_difference", "fuse_product", "fuse_quotient", "fuse_sum"]
+
+# LayerNormalization and BatchNormalization have epsilon as an attribute, which is a float32, and by
+# the specification mean and deviation have that precision, too.
+_NORMALIZED_DTYPE = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +52,63 @@ def fuse_quotient(graph: Graph, dividend: Value, divisor: Value) -> Value | None
 
 def fuse_difference(graph: Graph, left: Value, right: Value) -> Value | None:
     """Return LogSoftmax, which ends in a difference; None for other differences."""
-    logarithm = graph.source(right.name, "Log")
-    if logarithm is None or not left.is_expanded:
-        return None
-    total = _reduced(graph, logarithm.inputs[0], "add")
-    power = None if total is None else graph.source(total.name, "Exp")
-    if total is None or power is None or power.inputs[0] != left.name:
+    total = _reduced(graph, _operand(graph, right.name, "Log"), "add")
+    if total is None or not left.is_expanded or _operand(graph, total.name, "Exp") != left.name:
         return None
     return _normalized(graph, "LogSoftmax", left, left.name, total)
 
 
 def fuse_product(graph: Graph, left: Value, right: Value) -> Value | None:
-    """Return Gelu with tanh, which ends in a product; None for other products."""
-    if graph.opset < GELU_OPSET or not has_kernel("Gelu", left.dtype.name):
+    """Return Gelu or LayerNormalization, which end in a product; None for other products."""
+    pairs = ((left, right), (right, left))
+    for fuse in (_gelu, _exact_gelu, _layer, _scaled_layer):
+        for one, other in pairs:
+            if (fused := fuse(graph, one, other)) is not None:
+                return fused
+    return None
+
+
+def fuse_sum(graph: Graph, left: Value, right: Value) -> Value | None:
+    """Return BatchNormalization, or LayerNormalization with a shift; None for other sums."""
+    if left.dtype.name != _NORMALIZED_DTYPE:
         return None
     for one, other in ((left, right), (right, left)):
-        if (gelu := _gelu(graph, one, other)) is not None:
-            return gelu
+        if (fused := _shifted_layer(graph, one, other) or _batch(graph, one, other)) is not None:
+            return fused
     return None
+
+
+def _operand(graph: Graph, name: str, op_type: str) -> str:
+    """Return the first operand of the operation that makes a value; empty for another operation."""
+    node = graph.source(name, op_type)
+    return "" if node is None else node.inputs[0]
+
+
+def _operands(graph: Graph, name: str, op_type: str) -> list[tuple[str, str]]:
+    """Return the two operands of the operation that makes a value, in either order."""
+    node = graph.source(name, op_type)
+    return (
+        [] if node is None else [(node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])]
+    )
+
+
+def _number(graph: Graph, name: str) -> Array | None:
+    array = graph.constant(name)
+    return array.reshape(()) if array is not None and array.size == 1 else None
+
+
+def _operand_beside(graph: Graph, name: str, op_type: str, number: float) -> str:
+    """Return the operand beside a constant, a number as near as its dtype has it; else empty."""
+    for constant, other in _operands(graph, name, op_type):
+        array = _number(graph, constant)
+        if array is not None and array == array.dtype.type(number):
+            return other
+    return ""
+
+
+def _like(value: Value, name: str) -> Value:
+    """Return the value of another name, of the same dtype and shape."""
+    return Value(value.dtype, value.shape, value.shape, name)
 
 
 def _reduced(graph: Graph, name: str, reducer: str) -> Reduction | None:
@@ -81,13 +127,10 @@ def _reduced(graph: Graph, name: str, reducer: str) -> Reduction | None:
 
 
 def _softmax(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
-    power = graph.source(dividend.name, "Exp")
-    if power is None or not dividend.is_expanded:
-        return None
     total = _reduced(graph, divisor.name, "add")
-    if total is None or total.name != dividend.name:
+    if total is None or total.name != dividend.name or not dividend.is_expanded:
         return None
-    return _normalized(graph, "Softmax", dividend, power.inputs[0], total)
+    return _normalized(graph, "Softmax", dividend, _operand(graph, dividend.name, "Exp"), total)
 
 
 def _normalized(
@@ -101,8 +144,7 @@ def _normalized(
     most = _reduced(graph, shift, "maximum")
     if most is None or (most.name, most.axes, most.shape) != (name, total.axes, like.shape):
         return None
-    given = Value(like.dtype, like.shape, like.shape, name)
-    return graph.node(op_type, [given], shape=like.shape, axis=total.axes[0])
+    return graph.node(op_type, [_like(like, name)], shape=like.shape, axis=total.axes[0])
 
 
 def _mean(graph: Graph, dividend: Value, divisor: Value) -> Value | None:
@@ -145,42 +187,143 @@ def _is_power(graph: Graph, name: str) -> bool:
 
 def _gelu(graph: Graph, value: Value, chance: Value) -> Value | None:
     """Match `x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`."""
-    more = _scaled(graph, chance.name, 0.5)
-    tanh_name = None if more is None else _other(graph, "Add", more, 1.0)
-    tanh = None if tanh_name is None else graph.source(tanh_name, "Tanh")
-    bent = None if tanh is None else _scaled(graph, tanh.inputs[0], math.sqrt(2 / math.pi))
-    total = None if bent is None else graph.source(bent, "Add")
-    if total is None or value.name not in total.inputs:
+    if graph.opset < GELU_OPSET or not has_kernel("Gelu", value.dtype.name):
         return None
-    rest = total.inputs[1 - total.inputs.index(value.name)]
-    cube = _scaled(graph, rest, 0.044715)
-    if cube is None or not _is_cube(graph, cube, value.name):
-        return None
-    made = graph.node("Gelu", [value], shape=value.unbroadcast_shape, approximate="tanh")
-    return made.broadcast_to(value.shape)
+    tanh = _operand_beside(graph, _operand_beside(graph, chance.name, "Mul", 0.5), "Add", 1.0)
+    bent = _operand_beside(graph, _operand(graph, tanh, "Tanh"), "Mul", math.sqrt(2 / math.pi))
+    for one, rest in _operands(graph, bent, "Add"):
+        cube = _operand_beside(graph, rest, "Mul", 0.044715)
+        if one == value.name and _is_cube(graph, cube, one):
+            made = graph.node("Gelu", [value], shape=value.unbroadcast_shape, approximate="tanh")
+            return made.broadcast_to(value.shape)
+    return None
 
 
 def _is_cube(graph: Graph, name: str, base: str) -> bool:
-    product = graph.source(name, "Mul")
-    if product is None or base not in product.inputs:
-        return False
-    square = graph.source(product.inputs[1 - product.inputs.index(base)], "Mul")
-    return square is not None and square.inputs == (base, base)
+    squares = [other for one, other in _operands(graph, name, "Mul") if one == base]
+    return any((base, base) in _operands(graph, square, "Mul") for square in squares)
 
 
-def _scaled(graph: Graph, name: str, factor: float) -> str | None:
-    """Return the name of the value that was multiplied by a number."""
-    return _other(graph, "Mul", name, factor)
+@dataclass(frozen=True, slots=True)
+class _Deviation:
+    """A root of a variance and a small number, which something is divided by.
+
+    Attributes:
+        variance: the name of the variance.
+        epsilon: the small number.
+    """
+
+    variance: str
+    epsilon: float
 
 
-def _other(graph: Graph, op_type: str, name: str, number: float) -> str | None:
-    """The operand of a node besides a constant, which is a number as near as its dtype has it."""
-    node = graph.source(name, op_type)
-    for place, other in enumerate(node.inputs if node is not None else ()):
-        array = graph.constant(other)
-        if array is not None and array.size == 1 and array.reshape(()) == array.dtype.type(number):
-            assert node is not None, "there is an operand"
-            return node.inputs[1 - place]
+def _deviation(graph: Graph, name: str) -> _Deviation | None:
+    """Return the variance and the epsilon that the reciprocal of a deviation is made of."""
+    total = _operand(graph, _operand(graph, name, "Reciprocal"), "Sqrt")
+    for constant, variance in _operands(graph, total, "Add"):
+        if (epsilon := _number(graph, constant)) is not None:
+            return _Deviation(variance, float(epsilon))
+    return None
+
+
+def _layer(graph: Graph, centred: Value, factor: Value) -> Value | None:
+    if centred.dtype.name != _NORMALIZED_DTYPE:
+        return None
+    difference = graph.source(centred.name, "Sub")
+    deviation = _deviation(graph, factor.name)
+    if difference is None or deviation is None or not centred.is_expanded:
+        return None
+    name, mean = difference.inputs
+    square = graph.source(_averaged(graph, deviation.variance, centred.shape), "Mul")
+    if square is None or square.inputs[0] != square.inputs[1]:
+        return None
+    inner = graph.source(square.inputs[0], "Sub")
+    if inner is None or inner.inputs[0] != name or graph.shape_of(name) != centred.shape:
+        return None
+    if any(_averaged(graph, one, centred.shape) != name for one in (mean, inner.inputs[1])):
+        return None
+    size = centred.shape[-1]
+    if not isinstance(size, int) or size > MAX_BYTES:
+        return None
+    scale = constant_array(np.ones(size, centred.dtype))
+    return _layer_node(graph, deviation.epsilon, _like(centred, name), scale)
+
+
+def _averaged(graph: Graph, name: str, shape: Shape) -> str:
+    """Return the value that another one is the mean of, along the last dimension (kept as 1)."""
+    node = graph.source(name, "ReduceMean")
+    if node is None or node.attributes.get("keepdims") != 1:
+        return ""
+    axes = graph.initializers.get(node.inputs[1])
+    is_last = axes is not None and axes.tolist() in ([len(shape) - 1], [-1])
+    return node.inputs[0] if is_last else ""
+
+
+def _layer_node(graph: Graph, epsilon: float, value: Value, *rows: Value) -> Value:
+    """Return LayerNormalization of a value with a scale, and a shift if there is one."""
+    inputs = [value, *rows]
+    return graph.node("LayerNormalization", inputs, shape=value.shape, axis=-1, epsilon=epsilon)
+
+
+def _is_row(value: Value, like: Value) -> bool:
+    """Return whether a value has one number for each place in the last dimension."""
+    return value.unbroadcast_shape == like.shape[-1:] and isinstance(
+        value.unbroadcast_shape[0], int
+    )
+
+
+def _unshifted_layer(graph: Graph, normalized: Value, row: Value) -> Node | None:
+    """Return LayerNormalization without a shift that something like a row is applied to."""
+    node = graph.source(normalized.name, "LayerNormalization")
+    return node if node and len(node.inputs) == 2 and _is_row(row, normalized) else None
+
+
+def _scaled_layer(graph: Graph, normalized: Value, scale: Value) -> Value | None:
+    node = _unshifted_layer(graph, normalized, scale)
+    before = None if node is None else graph.constant(node.inputs[1])
+    if node is None or before is None or (before != 1).any():
+        return None
+    return _layer_node(graph, node.attributes["epsilon"], _like(normalized, node.inputs[0]), scale)
+
+
+def _shifted_layer(graph: Graph, normalized: Value, shift: Value) -> Value | None:
+    node = _unshifted_layer(graph, normalized, shift)
+    if node is None:
+        return None
+    value = _like(normalized, node.inputs[0])
+    scale = Value(shift.dtype, shift.unbroadcast_shape, shift.unbroadcast_shape, node.inputs[1])
+    return _layer_node(graph, node.attributes["epsilon"], value, scale, shift)
+
+
+def _batch(graph: Graph, product: Value, shift: Value) -> Value | None:
+    """Match `(x - mean) * (scale / deviation) + shift`, where x has features behind the batch."""
+    fact = layouts.transposition_of(graph, product)
+    if fact is None or fact.order[-1] != 1 or len(shift.unbroadcast_shape) != 1 or not shift.name:
+        return None
+    for centred, scaling_name in _operands(graph, fact.value.name, "Mul"):
+        difference = graph.source(centred, "Sub")
+        scaling = _scaling(graph, _operand(graph, scaling_name, "Unsqueeze"))
+        if difference is None or scaling is None:
+            continue
+        value, mean = difference.inputs[0], _operand(graph, difference.inputs[1], "Unsqueeze")
+        scale, deviation = scaling
+        rows = [scale, shift.name, mean, deviation.variance]
+        if graph.shape_of(value) != fact.value.shape or any(
+            graph.shape_of(row) != shift.unbroadcast_shape for row in rows
+        ):
+            continue
+        inputs = [_like(fact.value, value), *(Value(shift.dtype, (), (), row) for row in rows)]
+        shape, epsilon = fact.value.shape, deviation.epsilon
+        made = graph.node("BatchNormalization", inputs, shape=shape, epsilon=epsilon)
+        return layouts.transpose(graph, made, fact.order)
+    return None
+
+
+def _scaling(graph: Graph, name: str) -> tuple[str, _Deviation] | None:
+    """Return the scale that is divided by a deviation."""
+    for factor, scale in _operands(graph, name, "Mul"):
+        if (deviation := _deviation(graph, factor)) is not None:
+            return scale, deviation
     return None
 
 
@@ -209,23 +352,21 @@ _COMPUTE: Mapping[str, _Compute] = {
 }
 
 
-def fuse_exact_gelu(graph: Graph, left: Value, right: Value) -> Value | None:
+def _exact_gelu(graph: Graph, value: Value, chance: Value) -> Value | None:
     """Return Gelu by erf, found by what the factors compute; None for other products.
 
     The runtime's is as precise as a sum of 1 and the error function: its error is relative to the
     number, and not to what is left of it far below zero.
     """
-    if graph.opset < GELU_OPSET or left.dtype != np.float32:
+    node = graph.producer(chance)
+    if graph.opset < GELU_OPSET or value.dtype != np.float32 or not value.is_expanded:
         return None
-    for one, other in ((left, right), (right, left)):
-        node = graph.producer(other)
-        if node is None or not one.is_expanded or not _may_be_chance(graph, node):
-            continue
-        half = _half_of(graph, one.name)
-        for name, factor in ((one.name, 1.0), *([(half, 0.5)] if half else [])):
-            if _is_chance(graph, other.name, name, factor, exact=node.op_type == "Where"):
-                given = Value(one.dtype, one.shape, one.shape, name)
-                return graph.node("Gelu", [given], shape=one.shape)
+    if node is None or not _may_be_chance(graph, node):
+        return None
+    half = _operand_beside(graph, value.name, "Mul", 0.5)
+    for name, factor in ((value.name, 1.0), *([(half, 0.5)] if half else [])):
+        if _is_chance(graph, chance.name, name, factor, exact=node.op_type == "Where"):
+            return graph.node("Gelu", [_like(value, name)], shape=value.shape)
     return None
 
 
@@ -236,20 +377,6 @@ def _may_be_chance(graph: Graph, node: Node) -> bool:
     sources = [graph.source(name) for name in node.inputs]
     names = {source.op_type for source in sources if source is not None}
     return (node.op_type == "Add" and "Erf" in names) or (node.op_type == "Mul" and "Add" in names)
-
-
-def _number(graph: Graph, name: str) -> Array | None:
-    array = graph.constant(name)
-    return array.reshape(()) if array is not None and array.size == 1 else None
-
-
-def _half_of(graph: Graph, name: str) -> str | None:
-    node = graph.source(name)
-    for place, other in enumerate(node.inputs if node and node.op_type == "Mul" else ()):
-        number = _number(graph, other)
-        if node is not None and number is not None and number == 0.5:
-            return node.inputs[1 - place]
-    return None
 
 
 def _is_chance(graph: Graph, name: str, base: str, factor: float, *, exact: bool) -> bool:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from bridge.onnx.arithmetic.bitcasts import count_up_to, is_negative
-from bridge.onnx.arithmetic.bits import join_integers, split_integers
-from bridge.onnx.arithmetic.reducers import reducer_of
+from bridge.onnx.arithmetic.bits import count_up_to, is_negative, join_integers, split_integers
+from bridge.onnx.arithmetic.reductions import reducer_of
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import (
@@ -45,19 +43,14 @@ def has_narrow_types(op: Operation) -> bool:
 
 
 def emit_narrow(rule: Rule, graph: Graph, op: Operation) -> Sequence[Value]:
-    """Return the results of an operation, each of them a value of its element type.
-
-    Args:
-        rule: the rule of the operation, for dtypes that are not narrow.
-        graph: the graph that the operations are added to.
-        op: an operation that `has_narrow_types`.
+    """Return the results of an operation that `has_narrow_types`, as values of their types.
 
     Raises:
         UnsupportedError: the rule does, or XLA does not compute with the type.
     """
     special = _SPECIAL.get(op.name)
     if special is not None:
-        return [special(_Usual(rule.emit), graph, op)]
+        return [special(rule, graph, op)]
     types = [result.narrow for result in op.results]
     converted = [None if t is None or _is_kept(rule, op, t) else t for t in types]
     for narrow in converted:
@@ -86,43 +79,34 @@ def _is_kept(rule: Rule, op: Operation, narrow: NarrowType) -> bool:
     return False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Usual:
-    """The rule for dtypes that are not narrow."""
-
-    emit: Callable[..., Any]
-
-    def __call__(self, graph: Graph, op: Operation, *operands: Value) -> Value:
-        """The result, of other operands if there are any."""
-        given = dataclasses.replace(op, operands=operands) if operands else op
-        result: Value = self.emit(graph, given)
-        return result
+def _emit(rule: Rule, graph: Graph, op: Operation, *operands: Value) -> Value:
+    """Return the result of the rule for dtypes that are not narrow, perhaps of other operands."""
+    result = rule.emit(graph, dataclasses.replace(op, operands=operands) if operands else op)
+    assert isinstance(result, Value), "the operation has one result"
+    return result
 
 
-_Special = Callable[[_Usual, Graph, Operation], Value]
-
-
-def _constant(usual: _Usual, graph: Graph, op: Operation) -> Value:
+def _constant(rule: Rule, graph: Graph, op: Operation) -> Value:
     """Return a constant, read as elements of the narrow type."""
     narrow = _of_result(op)
     own = dataclasses.replace(
         op, results=(dataclasses.replace(op.result, dtype=narrow.numpy_dtype),)
     )
-    value = usual(graph, own)
+    value = _emit(rule, graph, own)
     assert value.array is not None, "constants are known"
     return dataclasses.replace(
         value, dtype=narrow.storage_dtype, array=value.array.astype(narrow.storage_dtype)
     )
 
 
-def _convert(usual: _Usual, graph: Graph, op: Operation) -> Value:
+def _convert(rule: Rule, graph: Graph, op: Operation) -> Value:
     """The nearest integer of a float; of an integer the last bits."""
     narrow, source = _of_result(op), op.operands[0]
     if isinstance(narrow, NarrowFloat) and not narrow.is_signed:
         _check_positive(graph, op, narrow)
     if isinstance(narrow, NarrowFloat) and source.dtype == np.float64:  # not rounded twice
         return nodes.cast(graph, round_to(graph, source, narrow), narrow.storage_dtype)
-    value = usual(graph, op)
+    value = _emit(rule, graph, op)
     if isinstance(narrow, NarrowInteger) and source.is_float:
         return clip(graph, value, narrow)
     return to_narrow(graph, value, narrow)
@@ -142,45 +126,45 @@ def _check_positive(graph: Graph, op: Operation, narrow: NarrowFloat) -> None:
         )
 
 
-def _of_bits(usual: _Usual, graph: Graph, op: Operation) -> Value:
+def _of_bits(rule: Rule, graph: Graph, op: Operation) -> Value:
     """Return the result of an operation on bits, of which those in front are no part."""
     narrow = _integer(op)
     value, *others = op.operands
     unsigned = nodes.cast(graph, to_unsigned(graph, value, narrow), narrow.storage_dtype)
-    return to_narrow(graph, usual(graph, op, unsigned, *others), narrow)
+    return to_narrow(graph, _emit(rule, graph, op, unsigned, *others), narrow)
 
 
-def _count_leading_zeros(usual: _Usual, graph: Graph, op: Operation) -> Value:
+def _count_leading_zeros(rule: Rule, graph: Graph, op: Operation) -> Value:
     narrow = _integer(op)
     unsigned = nodes.cast(graph, to_unsigned(graph, op.operands[0], narrow), narrow.storage_dtype)
-    zeros = nodes.elementwise(graph, "Sub", usual(graph, op, unsigned), _BYTE - narrow.bits)
+    zeros = nodes.elementwise(graph, "Sub", _emit(rule, graph, op, unsigned), _BYTE - narrow.bits)
     return to_narrow(graph, zeros, narrow)
 
 
-def _shift_right_arithmetic(usual: _Usual, graph: Graph, op: Operation) -> Value:
+def _shift_right_arithmetic(rule: Rule, graph: Graph, op: Operation) -> Value:
     """The first bit comes in, of unsigned integers too."""
     narrow = _integer(op)
     value, amount = op.operands
     if narrow.is_unsigned:
         signed = NarrowInteger(narrow.name[1:], narrow.mlir[1:], narrow.bits)
         value = nodes.cast(graph, from_unsigned(graph, value, signed), narrow.storage_dtype)
-    return to_narrow(graph, usual(graph, op, value, amount), narrow)
+    return to_narrow(graph, _emit(rule, graph, op, value, amount), narrow)
 
 
-def _bitcast_convert(usual: _Usual, graph: Graph, op: Operation) -> Value:
+def _bitcast_convert(rule: Rule, graph: Graph, op: Operation) -> Value:
     """Return the bits as another type, by way of bytes where one of the two is not narrow."""
     value, source, target = graph.expand(op.operands[0]), _source(op), op.result
     if np.dtype(bool) in (source.dtype, target.dtype):
         op.refuse("a type of fewer bits than a byte is read as truth values, or made of them")
     if source.narrow is None:
         assert target.narrow is not None, "one of the two is narrow"
-        bytes_ = usual(graph, dataclasses.replace(op, results=(_BYTES,)))
+        bytes_ = _emit(rule, graph, dataclasses.replace(op, results=(_BYTES,)))
         return _from_bytes(graph, bytes_, target.narrow, source.dtype.itemsize)
     if isinstance(source.narrow, NarrowFloat) and source.narrow.bits_of_nan is None:
-        op.refuse(f"the bits of a NaN of {source.narrow.name} cannot be told")
+        op.refuse(f"the bits of a NaN of {source.narrow.name} cannot be read")
     bits = to_bits(graph, value, source.narrow)
     if target.narrow is None:
-        return usual(graph, op, _to_bytes(graph, bits, source.narrow, target.dtype.itemsize))
+        return _emit(rule, graph, op, _to_bytes(graph, bits, source.narrow, target.dtype.itemsize))
     old, new = source.narrow.bits, target.narrow.bits
     if old < new:
         bits = join_integers(graph, bits, old, new // old)
@@ -228,7 +212,7 @@ def _integer(op: Operation) -> NarrowInteger:
     return narrow
 
 
-_SPECIAL: Mapping[str, _Special] = {
+_SPECIAL: Mapping[str, Callable[[Rule, Graph, Operation], Value]] = {
     "stablehlo.bitcast_convert": _bitcast_convert,
     "stablehlo.constant": _constant,
     "stablehlo.convert": _convert,

@@ -45,8 +45,8 @@ def _bits(graph: Graph, op: Operation) -> Sequence[Value]:
     if "THREE_FRY" not in op.text("rng_algorithm"):
         op.refuse(*_OF_THE_DEVICE)
     if not is_known or state.dtype != np.uint64 or state.shape != (2,) or "int" not in dtype.name:
-        op.refuse("its state is no pair of uint64, or its bits no integers of known shape")
-    key, count = (nodes.slice_(graph, state, [n], [n + 1], [1]) for n in (0, 1))
+        op.refuse("its state is not a pair of uint64, or its bits are not integers of known shape")
+    key, count = (nodes.slice_along(graph, state, 0, n, n + 1) for n in (0, 1))
     if dtype.itemsize == np.dtype(np.uint64).itemsize:
         used, bits = math.prod(numbers), _wide(graph, key, count, math.prod(numbers))
     else:
@@ -75,7 +75,7 @@ def _narrow(graph: Graph, key: Value, count: Value, shape: Sequence[int]) -> tup
     columns = [graph.expand(nodes.expand_dims(graph, word, [axis + 1])) for word in words]
     joined = nodes.concat(graph, columns, axis + 1)
     whole = nodes.reshape(graph, joined, [*half[:axis], 2 * half[axis], *half[axis + 1 :]])
-    return size, nodes.slice_(graph, whole, [0], [dims[axis]], [1], axes=[axis])
+    return size, nodes.slice_along(graph, whole, axis, 0, dims[axis])
 
 
 def _blocks(graph: Graph, key: Value, count: Value, size: int) -> tuple[Value, Value]:

@@ -8,12 +8,12 @@ from functools import partial
 import numpy as np
 
 from bridge.core.size_polynomials import Dim, Shape
-from bridge.onnx.arrays.indexing import Places, add_offsets, clamp, of_gather, start_vectors
-from bridge.onnx.arrays.slicing import read_slice
+from bridge.onnx.arrays.slicing import add_offsets, clamp, read_slice, start_vectors
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
 from bridge.onnx.graph.values import Value
+from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
 __all__ = ["RULES"]
 
@@ -23,7 +23,7 @@ def _gather(graph: Graph, op: Operation) -> Value:
 
 
 def _dynamic_gather(graph: Graph, op: Operation) -> Value:
-    places, sizes = of_gather(op), list(op.sizes(graph, 2))
+    places, sizes = SlicePlaces.of_gather(op), list(op.sizes(graph, 2))
     for axis in (*places.dropped, *places.batching):
         sizes[axis] = 1
     for axis, at in zip(places.window_axes(len(sizes)), places.window, strict=True):
@@ -34,10 +34,10 @@ def _dynamic_gather(graph: Graph, op: Operation) -> Value:
 
 def _slices(graph: Graph, op: Operation, sizes: Sequence[Dim]) -> Value:
     """The slices, of which one that would lie beyond the array is moved into it."""
-    (value, indices), places = op.operands[:2], of_gather(op)
-    batch = places.batch_shape(indices)
+    (value, indices), places = op.operands[:2], SlicePlaces.of_gather(op)
+    batch = tuple(indices.shape[axis] for axis in places.index_axes(indices.rank))
     shape = _shape_of_all(places, batch, sizes)
-    positions = places.positions(value.rank, len(batch))
+    positions = places.positions(value.rank, len(shape))
     components = [k for k, axis in enumerate(places.mapped) if value.shape[axis] != sizes[axis]]
     moving = [places.mapped[k] for k in components]
     value, axes = _cut(graph, value, sizes, places, moving)
@@ -56,14 +56,14 @@ def _slices(graph: Graph, op: Operation, sizes: Sequence[Dim]) -> Value:
         slices, axes = _rows(graph, value, starts, axes, moving[0])
     else:
         slices, axes = _elements(graph, value, starts, axes, places, moving, extents)
-    others = iter(places.other_axes(len(batch)))
+    others = iter(places.other_axes(len(shape)))
     leading = [positions[axis] for axis in places.batching]
     taken = [*leading, *(axis for axis in others if axis not in leading)]
     targets = [taken[-1 - axis] if axis < 0 else positions[axis] for axis in axes]
     return nodes.broadcast_in_dim(graph, slices, targets, shape)
 
 
-def _shape_of_all(places: Places, batch: Shape, sizes: Sequence[Dim]) -> Shape:
+def _shape_of_all(places: SlicePlaces, batch: Shape, sizes: Sequence[Dim]) -> Shape:
     """The shape of the result."""
     window = iter([sizes[axis] for axis in places.window_axes(len(sizes))])
     others = iter(batch)
@@ -72,7 +72,7 @@ def _shape_of_all(places: Places, batch: Shape, sizes: Sequence[Dim]) -> Shape:
 
 
 def _cut(
-    graph: Graph, value: Value, sizes: Sequence[Dim], places: Places, moving: Sequence[int]
+    graph: Graph, value: Value, sizes: Sequence[Dim], places: SlicePlaces, moving: Sequence[int]
 ) -> tuple[Value, list[int]]:
     """The value without what no slice has where all of them begin at 0.
 
@@ -108,7 +108,7 @@ def _elements(
     value: Value,
     starts: Value,
     axes: Sequence[int],
-    places: Places,
+    places: SlicePlaces,
     moving: Sequence[int],
     extents: Sequence[Dim],
 ) -> tuple[Value, list[int]]:

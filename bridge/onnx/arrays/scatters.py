@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from bridge.core.size_polynomials import Dim, Shape, product
-from bridge.onnx.arithmetic.reducers import reducer_of
-from bridge.onnx.arrays.indexing import Places, of_scatter, start_vectors
+from bridge.onnx.arithmetic.reductions import reducer_of
+from bridge.onnx.arrays.slicing import start_vectors
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, of_size
+from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
 __all__ = ["RULES"]
 
@@ -31,7 +32,7 @@ _OF_BOOLS = {"add": "maximum", "and": "minimum", "maximum": "maximum", "minimum"
 def _scatter(graph: Graph, op: Operation) -> Value | Sequence[Value]:
     count = len(op.operands) // 2
     values, indices, updates = op.operands[:count], op.operands[count], op.operands[count + 1 :]
-    places = of_scatter(op)
+    places = SlicePlaces.of_scatter(op)
     layout = _layout_of(places, values[0], indices, updates[0])
     starts = start_vectors(graph, indices, places)
     unique = op.flag("unique_indices")
@@ -112,7 +113,7 @@ class _Rows:
         shape = [value.shape[axis] for axis in self.order]
         count = product(shape[: len(self.order) - self.row_rank])
         if not self.in_bounds:
-            matrix = nodes.slice_(graph, matrix, [0], [count], [1], [0])
+            matrix = nodes.slice_along(graph, matrix, 0, 0, count)
         whole = nodes.reshape(graph, matrix, shape)
         return nodes.transpose(graph, whole, [self.order.index(a) for a in range(value.rank)])
 
@@ -149,7 +150,7 @@ class _Layout:
         order: the dimensions of the updates: that tell them apart, `wide`, `row`.
     """
 
-    places: Places
+    places: SlicePlaces
     array: Shape
     batch: Shape
     extents: Shape
@@ -164,9 +165,9 @@ class _Layout:
         return (*self.batch, *(self.extents[axis] for axis in self.wide))
 
 
-def _layout_of(places: Places, value: Value, indices: Value, updates: Value) -> _Layout:
-    batch = places.batch_shape(indices)
-    positions = places.positions(value.rank, len(batch))
+def _layout_of(places: SlicePlaces, value: Value, indices: Value, updates: Value) -> _Layout:
+    batch = tuple(indices.shape[axis] for axis in places.index_axes(indices.rank))
+    positions = places.positions(value.rank, updates.rank)
     windows = places.window_axes(value.rank)
     extents = [
         updates.shape[positions[axis]] if axis in windows else 1 for axis in range(value.rank)
@@ -174,7 +175,7 @@ def _layout_of(places: Places, value: Value, indices: Value, updates: Value) -> 
     row = [axis for axis in windows if extents[axis] == value.shape[axis]]
     selected = [axis for axis in range(value.rank) if axis not in row]
     wide = [axis for axis in selected if axis in windows]
-    apart = places.other_axes(len(batch))
+    apart = places.other_axes(updates.rank)
     order = (*apart, *(positions[axis] for axis in (*wide, *row)))
     return _Layout(
         places=places,
@@ -216,7 +217,7 @@ def _column(graph: Graph, starts: Value, number: int) -> Value:
     """Return one component of all start vectors."""
     last = starts.rank - 1
     if starts.shape[last] != 1:
-        starts = nodes.slice_(graph, starts, [number], [number + 1], [1], [last])
+        starts = nodes.slice_along(graph, starts, last, number, number + 1)
     return nodes.squeeze(graph, starts, [last])
 
 

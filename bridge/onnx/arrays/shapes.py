@@ -38,7 +38,7 @@ def _reshape(graph: Graph, op: Operation) -> Value:
         return nodes.reshape(graph, value, known)
     rest = product(known)  # a size of no more than some number follows from the others
     if len(known) < len(op.result.shape) - 1 or rest == 0:
-        op.refuse("several sizes of its result follow from nothing", "say how large they are")
+        op.refuse("several sizes of its result are unknown", "state them in its result type")
     size = floordiv(product(value.shape), rest)
     return nodes.reshape(graph, value, [size if d is None else d for d in op.result.shape])
 
@@ -77,7 +77,7 @@ def _broadcast_in_dim(graph: Graph, op: Operation) -> Value:
     known = [kept.get(axis) if dim is None else dim for axis, dim in enumerate(op.result.shape)]
     dims = [dim for dim in known if dim is not None]
     if len(dims) < len(known):
-        op.refuse("a size of its result follows from nothing", "say how large it is")
+        op.refuse("a size of its result is unknown", "state it in its result type")
     return nodes.broadcast_in_dim(graph, value, axes, dims)
 
 
@@ -105,17 +105,10 @@ def _constant(graph: Graph, op: Operation) -> Value:
 
 
 def _iota(graph: Graph, op: Operation) -> Value:
-    return _counting(graph, op, tuple(dim or 0 for dim in op.result.shape))
-
-
-def _dynamic_iota(graph: Graph, op: Operation) -> Value:
-    shape = op.shape_like(op.sizes(graph, 0))
-    return _counting(graph, op, tuple(dim for dim in shape if dim is not None))
-
-
-def _counting(graph: Graph, op: Operation, shape: tuple[Dim, ...]) -> Value:
     """Return 0, 1, 2, … along one dimension, to be broadcast along the others."""
     axis, dtype = op.integer("iota_dimension"), op.result.dtype
+    dynamic_shapes = [op.sizes(graph, 0)] if op.operands else []
+    shape = [dim or 0 for dim in op.shape_like(*dynamic_shapes)]
     numbers = nodes.count_up(graph, shape[axis])
     if numbers.array is None:
         line = graph.cast(numbers, dtype)
@@ -137,7 +130,7 @@ RULES = {
     "stablehlo.concatenate": _moving(_concatenate, ("dimension",)),
     "stablehlo.constant": Rule(_constant, ("value",)),
     "stablehlo.dynamic_broadcast_in_dim": _moving(_dynamic_broadcast_in_dim, _EXPANDING),
-    "stablehlo.dynamic_iota": Rule(_dynamic_iota, ("iota_dimension",)),
+    "stablehlo.dynamic_iota": Rule(_iota, ("iota_dimension",)),
     "stablehlo.dynamic_reshape": _moving(_dynamic_reshape),
     "stablehlo.get_dimension_size": Rule(_get_dimension_size, ("dimension",), expand=False),
     "stablehlo.iota": Rule(_iota, ("iota_dimension",)),

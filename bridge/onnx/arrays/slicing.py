@@ -1,21 +1,77 @@
-"""Parts of arrays at places that are known, and arrays with something around them."""
+"""Parts of arrays, where they begin, and arrays with something around them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from bridge.core.size_polynomials import Dim, is_static, maximum, minimum, numbers_of
-from bridge.onnx.arrays.indexing import clamp, to_int64
 from bridge.onnx.graph import nodes
-from bridge.onnx.graph.graph_builder import Graph, Row, Written
+from bridge.onnx.graph.folding import MAX_BYTES
+from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.size_arithmetic import may_wrap
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
-from bridge.onnx.graph.values import Value, contents_of, of_size, of_sizes
+from bridge.onnx.graph.values import Value, constant_array, contents_of, of_array, of_size, of_sizes
+from bridge.onnx.loops.control_flow import Row, Written
+from xla_call_module.stablehlo.dimension_numbers import SlicePlaces
 
-__all__ = ["RULES", "pad", "read_slice"]
+__all__ = ["RULES", "add_offsets", "clamp", "pad", "read_slice", "start_vectors"]
+
+
+def start_vectors(graph: Graph, indices: Value, places: SlicePlaces) -> Value:
+    """The start indices as int64, with the vectors along the last dimension."""
+    vectors = _to_int64(graph, indices)
+    if places.vector_axis == vectors.rank:
+        return nodes.expand_dims(graph, vectors, [vectors.rank])
+    order = [*places.index_axes(vectors.rank), places.vector_axis]
+    return nodes.transpose(graph, vectors, order)
+
+
+def _to_int64(graph: Graph, indices: Value) -> Value:
+    """Return indices as int64; those of uint64 that are too large for it stay large."""
+    if indices.dtype == np.uint64:
+        indices = nodes.elementwise(graph, "Min", indices, np.iinfo(np.int64).max)
+    return nodes.cast(graph, indices, np.int64)
+
+
+def clamp(graph: Graph, starts: Value, limits: Sequence[Dim]) -> Value:
+    """Return start indices between 0 and the limit of each component, along the last axis."""
+    if starts.array is not None and is_static(limits):
+        array = np.clip(starts.array, 0, np.array(limits, np.int64))
+        shape = numbers_of(starts.shape)
+        if math.prod(shape) * array.itemsize > MAX_BYTES:
+            return constant_array(array).broadcast_to(shape)
+        return of_array(np.broadcast_to(array, shape))
+    raised = nodes.elementwise(graph, "Max", starts, 0)
+    return nodes.elementwise(graph, "Min", raised, graph.vector(limits))
+
+
+def add_offsets(graph: Graph, starts: Value, extents: Sequence[Dim]) -> Value:
+    """The indices of all elements of slices, given where each slice begins.
+
+    Args:
+        graph: the graph that the operations are added to.
+        starts: vectors of int64 along the last dimension.
+        extents: the size of a slice along each component; those of 1 add no dimension.
+    """
+    wide = [number for number, extent in enumerate(extents) if extent != 1]
+    if not wide:
+        return starts
+    count = starts.rank - 1
+    axes = range(count, count + len(wide))
+    starts = nodes.expand_dims(graph, starts, list(axes))
+    for axis, number in zip(axes, wide, strict=True):
+        column = nodes.expand_dims(graph, nodes.count_up(graph, extents[number]), [1])
+        unit = graph.vector([int(number == other) for other in range(len(extents))])
+        offsets = nodes.elementwise(graph, "Mul", column, unit)
+        shape: list[Dim] = [1] * starts.rank
+        shape[axis], shape[-1] = extents[number], len(extents)
+        placed = nodes.broadcast_in_dim(graph, offsets, [axis, starts.rank - 1], shape)
+        starts = nodes.elementwise(graph, "Add", starts, placed)
+    return starts
 
 
 def _slice(graph: Graph, op: Operation) -> Value:
@@ -127,7 +183,7 @@ def _spread(graph: Graph, value: Value, filling: Value, axis: int, count: int) -
     shape[axis] = size * (count + 1)
     long = nodes.reshape(graph, rows, shape)
     limit = maximum(size * (count + 1) - count, 0)
-    return nodes.slice_(graph, long, [0], [limit], [1], axes=[axis])
+    return nodes.slice_along(graph, long, axis, 0, limit)
 
 
 def _dynamic_slice(graph: Graph, op: Operation) -> Value:
@@ -186,13 +242,13 @@ def read_slice(
 def _read_row(graph: Graph, value: Value, index: Dim) -> Value:
     value = graph.expand(value)
     row = nodes.gather(graph, value, of_size(index), 0)
-    graph.rows[row.name] = Row(value, index)
+    graph.remember(row, Row(value, index))
     return row
 
 
 def _vector(graph: Graph, scalars: Sequence[Value]) -> Value:
     """Return integer scalars as one vector of int64; too large ones stay large."""
-    parts = [nodes.reshape(graph, to_int64(graph, scalar), (1,)) for scalar in scalars]
+    parts = [nodes.reshape(graph, _to_int64(graph, scalar), (1,)) for scalar in scalars]
     return nodes.concat(graph, parts, 0)
 
 
@@ -227,8 +283,7 @@ def _dynamic_update_slice(graph: Graph, op: Operation) -> Value:
     places: list[Dim | None] = [0] * value.rank
     for axis in axes:
         places[axis] = _number_of(starts[axis])
-    if written.name:
-        graph.written[written.name] = Written(value, update, tuple(places))
+    graph.remember(written, Written(value, update, tuple(places)))
     return written
 
 
@@ -239,7 +294,7 @@ def _parts(graph: Graph, vector: Value) -> list[Value]:
         return [graph.vector([dim]) for dim in known]
     whole = graph.expand(vector)
     count = int(str(vector.shape[0]))
-    return [nodes.slice_(graph, whole, [n], [n + 1], [1], [0]) for n in range(count)]
+    return [nodes.slice_along(graph, whole, 0, n, n + 1) for n in range(count)]
 
 
 def _write(graph: Graph, value: Value, update: Value, places: Sequence[tuple[int, Value]]) -> Value:
@@ -266,6 +321,8 @@ def _between(graph: Graph, value: Value, axis: int, start: Value, end: Value) ->
 
 
 _moving = partial(Rule, narrow=NarrowResults.KEPT)
+
+
 RULES = {
     "stablehlo.dynamic_pad": _moving(_dynamic_pad),
     "stablehlo.dynamic_slice": _moving(_dynamic_slice, ("slice_sizes",)),

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from bridge.core.size_polynomials import Dim
-from bridge.onnx.arithmetic.bitcasts import in_total_order
+from bridge.onnx.arithmetic.bits import in_total_order
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, ResultType, Rule
 from bridge.onnx.graph.values import Value, constant_array
 from xla_call_module.dtypes import Array
-from xla_call_module.stablehlo.attributes import comparison_direction, symbol_name
-from xla_call_module.stablehlo.call_graph import named_by
+from xla_call_module.stablehlo.attributes import comparison_direction
 
 __all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
 
@@ -63,7 +62,7 @@ def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     shows = len(values) > 1 or values[0].is_float  # integers that are equal are the same
     if shows and len(compared) < len(values) and not op.flag("is_stable"):
         op.refuse(
-            "it is unstable, so which of several operands with equal keys comes first is anybody's",
+            "it is unstable, so the order of elements with equal keys is undefined",
             "sort with is_stable=True (stable=True in jax.numpy)",
         )
     if keys is None:
@@ -174,7 +173,7 @@ def approx_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
     count = op.results[0].shape[axis]
     direction = _comparison_of(op)
     if count is None or direction not in ("GT", "LT") or len(op.operands) != 4:
-        op.refuse("its size or its comparison is none that is known")
+        op.refuse("its size or its comparator is not supported")
     key = _Key(0, descending=direction == "GT", signed_zeros=False)
     order = _order(graph, graph.expand(values[0]), key, axis, count)
     return [_along(graph, value, order, axis) for value in values]
@@ -187,13 +186,7 @@ def _setting(op: Operation, name: str) -> int:
 
 def _comparison_of(op: Operation) -> str:
     """The direction of the only comparison in the function that a custom call names."""
-    (name,) = named_by(op.raw)
-    around = op.raw
-    while around.name != "builtin.module":
-        around = around.parent
-    functions = [view.operation for view in around.regions[0].blocks[0]]
-    (called,) = [function for function in functions if symbol_name(function) == name]
-    body = called.regions[0].blocks[0]
+    body = op.regions[0].block
     comparisons = [v.operation for v in body if v.operation.name == "stablehlo.compare"]
     arguments = list(body.arguments)[:2]
     if len(comparisons) != 1 or list(comparisons[0].operands) != arguments:
@@ -215,7 +208,7 @@ def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:
     for keys in _candidates(kinds):
         if np.array_equal(outcome, _expected(keys, arrays)):
             return keys
-        # A plain comparison of floats is false for NaN, of which the order is anybody's then.
+        # A plain comparison of floats is false for NaN, whose order is undefined then.
         unordered = _has_nan(keys[0], arrays)
         if len(keys) == 1 and np.array_equal(outcome, _expected(keys, arrays) & ~unordered):
             return keys
@@ -332,7 +325,8 @@ def _pairwise_order(graph: Graph, op: Operation, axis: int) -> Value:
     other = [graph.expand(nodes.broadcast_in_dim(graph, value, before, square)) for value in values]
     first = _compare_pairs(graph, op, other, own)
     tie = nodes.elementwise(graph, "Equal", first, _compare_pairs(graph, op, own, other))
-    indices = _pair_indices(graph, size, axis, square)
+    line = nodes.count_up(graph, size)
+    indices = [nodes.broadcast_in_dim(graph, line, [n], square) for n in (axis, axis + 1)]
     earlier, later = (nodes.elementwise(graph, name, *indices) for name in ("Less", "Greater"))
     # XLA, and StableHLO's interpreter, turn around what a comparator says to be before each other.
     precedes = nodes.where(graph, tie, nodes.where(graph, first, later, earlier), first)
@@ -347,12 +341,6 @@ def _compare_pairs(
     pairs = [value for pair in zip(left, right, strict=True) for value in pair]
     (before,) = op.regions[0].apply(graph, pairs)
     return before.broadcast_to(left[0].shape)
-
-
-def _pair_indices(graph: Graph, size: Dim, axis: int, square: tuple[Dim, ...]) -> list[Value]:
-    """Return for each pair the index of the other element, and of its own."""
-    line = nodes.count_up(graph, size)
-    return [nodes.broadcast_in_dim(graph, line, [number], square) for number in (axis, axis + 1)]
 
 
 def _count_before(graph: Graph, flags: Value, axis: int, shape: tuple[Dim, ...]) -> Value:

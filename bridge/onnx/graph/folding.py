@@ -18,7 +18,7 @@ __all__ = ["MAX_BYTES", "MAX_COUNTED", "fold"]
 
 MAX_BYTES = 1 << 25  # of the operands of an operation that is computed here
 MAX_COUNTED = 1 << 20  # numbers 0, 1, 2, … that are written down; more are counted by the model
-_SMALL = 1 << 16  # bytes of a result that may be larger than its operands
+_MAX_GROWN_BYTES = 1 << 16  # bytes of a result that may be larger than its operands
 
 _Attributes = Mapping[str, Any]
 # Operations of which the result has no more elements, or is a view (Expand).
@@ -33,14 +33,14 @@ def fold(op_type: str, arrays: Sequence[Array], attributes: _Attributes) -> Arra
     size = sum(array.nbytes for array in arrays)
     if compute is None or size > MAX_BYTES:
         return None
-    if _elements(op_type, arrays, attributes) > max(_SMALL, size):
+    if _elements(op_type, arrays, attributes) > max(_MAX_GROWN_BYTES, size):
         return None
     with np.errstate(all="ignore"):
         computed = compute(list(arrays), attributes)
     if computed is None:
         return None
     result = np.asarray(computed)
-    return None if result.nbytes > max(_SMALL, size) else result
+    return None if result.nbytes > max(_MAX_GROWN_BYTES, size) else result
 
 
 def _elements(op_type: str, arrays: Sequence[Array], attributes: _Attributes) -> int:
@@ -56,19 +56,12 @@ def _elements(op_type: str, arrays: Sequence[Array], attributes: _Attributes) ->
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes], Any]:
-    def compute(arrays: list[Array], _: _Attributes) -> Any:
-        return function(*arrays)
-
-    return compute
+    return lambda arrays, _: function(*arrays)
 
 
 def _of_integers(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes], Any]:
     """Fold integers alone: runtimes do not agree which of two float zeros is the greater one."""
-
-    def compute(arrays: list[Array], _: _Attributes) -> Any:
-        return function(*arrays) if arrays[0].dtype.kind in "iu" else None
-
-    return compute
+    return lambda arrays, _: function(*arrays) if arrays[0].dtype.kind in "iu" else None
 
 
 def _of_numbers(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes], Any]:
@@ -120,55 +113,35 @@ def _of_axes(function: Callable[..., Any]) -> Callable[[list[Array], _Attributes
     return compute
 
 
-def _cast(arrays: list[Array], attributes: _Attributes) -> Any:
-    return arrays[0].astype(attributes["to"])
-
-
+# The function of NumPy that gives the same numbers as an operation, element by element.
+_ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
+    "Abs": np.abs, "Add": np.add, "And": np.logical_and, "BitwiseAnd": np.bitwise_and,
+    "BitwiseNot": np.bitwise_not, "BitwiseOr": np.bitwise_or, "BitwiseXor": np.bitwise_xor,
+    "Ceil": np.ceil, "Equal": np.equal, "Floor": np.floor, "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal, "IsInf": np.isinf, "IsNaN": np.isnan, "Less": np.less,
+    "LessOrEqual": np.less_equal, "Mul": np.multiply, "Neg": np.negative, "Not": np.logical_not,
+    "Or": np.logical_or, "Reciprocal": np.reciprocal, "Sign": np.sign, "Sqrt": np.sqrt,
+    "Sub": np.subtract, "Where": np.where, "Xor": np.logical_xor,
+}  # fmt: skip
+# The same of single numbers, which runtimes may round in another way.
+_OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
+    "Cos": np.cos, "Exp": np.exp, "Log": np.log, "Pow": np.power, "Sin": np.sin, "Tanh": np.tanh,
+}  # fmt: skip
 _FOLDS: Mapping[str, Callable[[list[Array], _Attributes], Any]] = {
-    "Abs": _elementwise(np.abs),
-    "Add": _elementwise(np.add),
-    "And": _elementwise(np.logical_and),
-    "BitwiseAnd": _elementwise(np.bitwise_and),
-    "BitwiseNot": _elementwise(np.bitwise_not),
-    "BitwiseOr": _elementwise(np.bitwise_or),
-    "BitwiseXor": _elementwise(np.bitwise_xor),
-    "Cast": _cast,
-    "Ceil": _elementwise(np.ceil),
+    **{name: _elementwise(function) for name, function in _ELEMENTWISE.items()},
+    **{name: _of_numbers(function) for name, function in _OF_NUMBERS.items()},
+    "Cast": lambda arrays, attributes: arrays[0].astype(attributes["to"]),
     "Concat": lambda arrays, attributes: np.concatenate(arrays, attributes["axis"]),
-    "Cos": _of_numbers(np.cos),
     "Div": _divide,
-    "Equal": _elementwise(np.equal),
     "Expand": lambda arrays, _: np.broadcast_to(
         arrays[0], np.broadcast_shapes(arrays[0].shape, tuple(arrays[1]))
     ),
-    "Exp": _of_numbers(np.exp),
-    "Floor": _elementwise(np.floor),
     "Gather": lambda arrays, attributes: arrays[0].take(arrays[1], attributes.get("axis", 0)),
-    "Greater": _elementwise(np.greater),
-    "GreaterOrEqual": _elementwise(np.greater_equal),
-    "IsInf": _elementwise(np.isinf),
-    "IsNaN": _elementwise(np.isnan),
-    "Less": _elementwise(np.less),
-    "LessOrEqual": _elementwise(np.less_equal),
-    "Log": _of_numbers(np.log),
     "Max": _of_integers(np.maximum),
     "Min": _of_integers(np.minimum),
-    "Mul": _elementwise(np.multiply),
-    "Neg": _elementwise(np.negative),
-    "Not": _elementwise(np.logical_not),
-    "Or": _elementwise(np.logical_or),
-    "Pow": _of_numbers(np.power),
-    "Reciprocal": _elementwise(np.reciprocal),
     "Reshape": _reshape,
-    "Sign": _elementwise(np.sign),
-    "Sin": _of_numbers(np.sin),
     "Slice": _slice,
-    "Sqrt": _elementwise(np.sqrt),
     "Squeeze": _of_axes(np.squeeze),
-    "Sub": _elementwise(np.subtract),
-    "Tanh": _of_numbers(np.tanh),
     "Transpose": lambda arrays, attributes: np.transpose(arrays[0], attributes["perm"]),
     "Unsqueeze": _of_axes(np.expand_dims),
-    "Where": _elementwise(np.where),
-    "Xor": _elementwise(np.logical_xor),
 }

@@ -41,15 +41,15 @@ from bridge.onnx.graph.values import Value, constant_array
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import StructureError, UnsupportedError
 
-__all__ = ["Graph", "Input", "NewerOpset", "Node", "Result", "Row", "Written"]
+__all__ = ["Graph", "Input", "NewerOpset", "Node", "Result"]
 
 # Constants up to so many bytes are broadcast here instead of in the model.
-_SMALL = 1 << 12
-_DIGITS = 4
+_MAX_BROADCAST_BYTES = 1 << 12
+_MAX_NAMED = 4
 # From where on a float32 is none of the finite numbers: half a step above the greatest of them,
 # which for one with an even fraction is rounded down.
-_BEYOND = {"float8_e4m3fn": float(np.nextafter(np.float32(464), np.float32(np.inf))),
-           "float8_e5m2": 61440.0}  # fmt: skip
+_FLOAT8_OVERFLOW = {"float8_e4m3fn": float(np.nextafter(np.float32(464), np.float32(np.inf))),
+                    "float8_e5m2": 61440.0}  # fmt: skip
 _SIZES = "sizes"
 # How many nodes a model may have more than its program lets expect (`Graph.allow`), and how many
 # bytes its constants that are computed here: both as many as take seconds and not minutes.
@@ -137,34 +137,6 @@ class _Shared:
     bytes_left: int = MAX_FOLDED
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """An array of which a part has been written.
-
-    Attributes:
-        array: the array before.
-        part: the values that were written.
-        starts: the start of the part along each dimension; None where it is computed.
-    """
-
-    array: Value
-    part: Value
-    starts: tuple[Dim | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of an array that has been read.
-
-    Attributes:
-        array: the array that was read.
-        index: the index along the first dimension.
-    """
-
-    array: Value
-    index: Dim
-
-
 class Graph:
     """A graph, or one inside of another, which sees the values of the outer one.
 
@@ -176,16 +148,12 @@ class Graph:
         nodes: the nodes in an order in which they can run.
         results: the outputs in their order.
         outer: the graph around it; None for the outermost one.
-        written: the write that an array comes from, by the name of the array.
-        rows: the read that a row comes from, by the name of the row.
     """
 
     inputs: list[Input]
     nodes: list[Node]
     results: list[Result]
     outer: Graph | None
-    written: dict[str, Written]
-    rows: dict[str, Row]
 
     def __init__(self, opset: int, *, outer: Graph | None = None, may_rise: bool = False) -> None:
         """An empty graph.
@@ -201,7 +169,6 @@ class Graph:
         self._known: dict[Any, tuple[str, ...]] = {}
         self._producers: dict[str, Node] = {}
         self._sources: dict[str, tuple[str, int, int, int]] = {}
-        self.written, self.rows = {}, {}
 
     @property
     def opset(self) -> int:
@@ -396,7 +363,7 @@ class Graph:
             return value
         if value.sizes is not None and dtype.kind in "iu" and not _may_wrap(value, dtype):
             return Value(dtype, value.shape, value.unbroadcast_shape, sizes=value.sizes)
-        if dtype.name in _BEYOND:
+        if dtype.name in _FLOAT8_OVERFLOW:
             return self._rounded(value, dtype)
         made = self._compute("Cast", [value], [(value.unbroadcast_shape, dtype)], {"to": dtype})[0]
         return made.broadcast_to(value.shape)
@@ -408,9 +375,8 @@ class Graph:
         before; by a product, since its Where takes a -0 for a 0.
         """
         wide = self.cast(value, np.dtype(np.float32))
-        one, beyond, infinity = (
-            constant_array(np.array(n, np.float32)) for n in (1, _BEYOND[dtype.name], np.inf)
-        )
+        numbers = (1, _FLOAT8_OVERFLOW[dtype.name], np.inf)
+        one, beyond, infinity = (constant_array(np.array(n, np.float32)) for n in numbers)
         unbroadcast, flag = wide.unbroadcast_shape, np.dtype(bool)
         size = self.node("Abs", [wide], shape=unbroadcast)
         is_beyond = self.node("GreaterOrEqual", [size, beyond], shape=unbroadcast, dtype=flag)
@@ -535,8 +501,7 @@ class Graph:
         """Return the name of a tensor with the sizes, computed from the shapes of tensors."""
         match value.sizes:
             case (Size(((((Iteration(name, _),)), 1),)),) if not value.unbroadcast_shape:
-                number = Value(np.dtype(np.int64), (), (), name)
-                return self.reference(self.cast(number, value.dtype))
+                return self.reference(self.cast(_named(name), value.dtype))
         before = self.enter(_SIZES)
         vector = self.vector(value.sizes or ())
         if not value.unbroadcast_shape:
@@ -593,27 +558,16 @@ class Graph:
             case Measured(name, axis):
                 return self._dimension(name, axis)
             case Element(name, index):
-                return self._element(name, index)
+                inputs = [_named(name), self.vector([index])]
+                return self.node("Gather", inputs, shape=(1,), axis=0)
             case Iteration(name, _):
-                return self._round(name)
-            case Function("max", left, right):
-                return self._of_sizes("Max", self.size(left), self.size(right))
-            case Function("min", left, right):
-                return self._of_sizes("Min", self.size(left), self.size(right))
-            case Function("mod", left, right):
-                return self._of_sizes("Mod", self.size(left), self.size(right))
-            case Function(_, left, right):  # Div rounds towards zero
-                whole, divisor = self.size(left), self.size(right)
-                rest = self._of_sizes("Mod", whole, divisor)
-                return self._of_sizes("Div", self._of_sizes("Sub", whole, rest), divisor)
-
-    def _round(self, name: str) -> Value:
-        number = Value(np.dtype(np.int64), (), (), name)
-        return self.node("Unsqueeze", [number, self.vector([0])], shape=(1,))
-
-    def _element(self, name: str, index: int) -> Value:
-        vector = Value(np.dtype(np.int64), (), (), name)  # of which only the name matters
-        return self.node("Gather", [vector, self.vector([index])], shape=(1,), axis=0)
+                return self.node("Unsqueeze", [_named(name), self.vector([0])], shape=(1,))
+            case Function(function, left, right):
+                whole, other = self.size(left), self.size(right)
+                if function != "floordiv":
+                    return self._of_sizes(function.capitalize(), whole, other)
+                rest = self._of_sizes("Mod", whole, other)  # since Div rounds towards zero
+                return self._of_sizes("Div", self._of_sizes("Sub", whole, rest), other)
 
     def _symbol(self, name: str) -> Value:
         if self.outer is not None:
@@ -630,8 +584,7 @@ class Graph:
         return size if slope == 1 else self._of_sizes("Div", size, self.size(slope))
 
     def _dimension(self, name: str, axis: int) -> Value:
-        measured = Value(np.dtype(np.int64), (), (), name)  # of which only the name matters
-        return self.node("Shape", [measured], shape=(1,), start=axis, end=axis + 1)
+        return self.node("Shape", [_named(name)], shape=(1,), start=axis, end=axis + 1)
 
     def expand(self, value: Value) -> Value:
         """The value with nothing left to broadcast."""
@@ -640,12 +593,17 @@ class Graph:
         shape, unbroadcast = value.shape, value.unbroadcast_shape
         if value.array is not None and is_static(shape):
             numbers = numbers_of(shape)
-            if math.prod(numbers) * value.dtype.itemsize <= _SMALL:
+            if math.prod(numbers) * value.dtype.itemsize <= _MAX_BROADCAST_BYTES:
                 return constant_array(np.broadcast_to(value.array, numbers))
         new = len(shape) - len(unbroadcast)
         if shape == (1,) * new + unbroadcast:
             return self.node("Unsqueeze", [value, self.vector(range(new))], shape=shape)
         return self.node("Expand", [value, self.vector(shape)], shape=shape)
+
+
+def _named(name: str) -> Value:
+    """Return the scalar of int64 of a name, or any value of which only the name matters."""
+    return Value(np.dtype(np.int64), (), (), name)
 
 
 def _made(name: str, shape: Sequence[Dim | None], dtype: np.dtype[Any]) -> Value:
@@ -664,7 +622,7 @@ def _without_scalars(inputs: Sequence[Value | None]) -> list[Value | None]:
     shape = max(
         (value.unbroadcast_shape for value in inputs if value is not None), key=len, default=()
     )
-    sizes = [dim if isinstance(dim, int) and dim <= _SMALL else 0 for dim in shape]
+    sizes = [dim if isinstance(dim, int) and dim <= _MAX_BROADCAST_BYTES else 0 for dim in shape]
     axis = next((axis for axis in reversed(range(len(shape))) if sizes[axis] > 1), None)
     if axis is None:
         return list(inputs)
@@ -700,13 +658,14 @@ def _key(attributes: Mapping[str, Any]) -> Any:
 
 def _content_of(array: Array) -> bytes:
     """The bytes of an array, or a digest that no other array of its kind has."""
-    if array.nbytes <= _SMALL:
+    if array.nbytes <= _MAX_BROADCAST_BYTES:
         return array.tobytes()
     return hashlib.sha256(array.reshape(-1).view(np.uint8).data).digest()
 
 
 def _constant_name(array: Array) -> str:
     """Return a name such as `float32_0.5` and `int64_2_3`."""
-    if array.ndim == 0 or (array.ndim == 1 and array.size <= _DIGITS and array.dtype.kind in "iu"):
+    is_short = array.ndim == 1 and array.size <= _MAX_NAMED and array.dtype.kind in "iu"
+    if array.ndim == 0 or is_short:
         return "_".join([array.dtype.name, *map(str, array.reshape(-1).tolist())])
     return f"{array.dtype.name}_constant"

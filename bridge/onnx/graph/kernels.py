@@ -44,30 +44,16 @@ _MODULAR = frozenset({
 # Of these small integers may not be rounded on the way.
 _EXACT_IN_FLOAT = frozenset({"ReduceMax", "ReduceMin", "MaxPool", "TopK", "Resize"})
 
-_ELEM_TYPES: Mapping[str, int] = {
-    "bool": TensorProto.BOOL,
-    "int8": TensorProto.INT8,
-    "int16": TensorProto.INT16,
-    "int32": TensorProto.INT32,
-    "int64": TensorProto.INT64,
-    "uint8": TensorProto.UINT8,
-    "uint16": TensorProto.UINT16,
-    "uint32": TensorProto.UINT32,
-    "uint64": TensorProto.UINT64,
-    "float16": TensorProto.FLOAT16,
-    "bfloat16": TensorProto.BFLOAT16,
-    "float32": TensorProto.FLOAT,
-    "float64": TensorProto.DOUBLE,
-    "float8_e4m3fn": TensorProto.FLOAT8E4M3FN,
-    "float8_e5m2": TensorProto.FLOAT8E5M2,
-}
-_SCHEMA_NAMES = {"float32": "float", "float64": "double", "float8_e4m3fn": "float8e4m3fn",
-                 "float8_e5m2": "float8e5m2"}  # fmt: skip
+# The name that ONNX has for each dtype.
+_ONNX_NAMES: Mapping[str, str] = {
+    **{name: name for name in _WIDER}, "int64": "int64", "float32": "float", "float64": "double",
+    "float8_e4m3fn": "float8e4m3fn", "float8_e5m2": "float8e5m2",
+}  # fmt: skip
 
 
 def elem_type(dtype: np.dtype[Any]) -> int:
     """The number that ONNX has for a dtype."""
-    return _ELEM_TYPES[dtype.name]
+    return TensorProto.DataType.Value(_ONNX_NAMES[dtype.name].upper())
 
 
 def dtype_of(element: str, *, where: str) -> np.dtype[Any]:
@@ -77,7 +63,7 @@ def dtype_of(element: str, *, where: str) -> np.dtype[Any]:
         DtypeError: ONNX cannot carry it.
     """
     for dtype in DTYPES:
-        if dtype.mlir == element and dtype.name in _ELEM_TYPES:
+        if dtype.mlir == element and dtype.name in _ONNX_NAMES:
             return dtype.numpy
     cure = (
         "carry real and imaginary parts as two arrays"
@@ -86,7 +72,7 @@ def dtype_of(element: str, *, where: str) -> np.dtype[Any]:
     )
     raise DtypeError(
         f"{where}: elements of type {element}, which ONNX's operations do not take. Those that "
-        f"go through: {', '.join(_ELEM_TYPES)}; and in wider ones "
+        f"go through: {', '.join(_ONNX_NAMES)}; and in wider ones "
         f"{', '.join(narrow.name for narrow in NARROW_TYPES.values())}. To do: {cure}."
     )
 
@@ -142,9 +128,7 @@ def _taken_by_schema(op_type: str, opset: int) -> frozenset[str]:
     texts = next((c.allowed_type_strs for c in constraints if c.type_param_str == variable), None)
     if texts is None:
         texts = [variable]
-    return frozenset(
-        name for name in _ELEM_TYPES if f"tensor({_SCHEMA_NAMES.get(name, name)})" in texts
-    )
+    return frozenset(n for n, onnx_name in _ONNX_NAMES.items() if f"tensor({onnx_name})" in texts)
 
 
 def typed_alike(

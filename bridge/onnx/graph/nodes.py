@@ -43,6 +43,7 @@ __all__ = [
     "reshape",
     "reverse",
     "slice_",
+    "slice_along",
     "squeeze",
     "transpose",
     "where",
@@ -371,6 +372,13 @@ def slice_(
         vectors = [graph.vector(part) for part in zip(*used, strict=True)]
         value = graph.node("Slice", [value, *vectors], shape=unbroadcast)
     return value.broadcast_to(tuple(shape))
+
+
+def slice_along(
+    graph: Graph, value: Value, axis: int, start: Dim, limit: Dim, stride: int = 1
+) -> Value:
+    """Return the elements from `start` up to `limit`, every `stride`-th, along one axis."""
+    return slice_(graph, value, [start], [limit], [stride], axes=[axis])
 
 
 def reverse(graph: Graph, value: Value, axes: Sequence[int]) -> Value:

@@ -146,7 +146,7 @@ DEVIATIONS = (
     Deviation("ReduceMax ReduceMin", "no bools along no elements", "arithmetic.reductions"),
     Deviation("ArgMax ArgMin", "NaNs are passed over", "arithmetic.reductions"),
     Deviation("CumSum", "sums of float16 are not rounded one after another", "windows.windows"),
-    Deviation("MaxPool", "NaNs are lost, and -inf is the lowest finite number", "windows.pools"),
+    Deviation("MaxPool", "NaNs are lost, and -inf is the lowest finite number", "windows.windows"),
     Deviation("Conv", "of no features it does not end", "windows.convolutions"),
     Deviation("ScatterND", "rows are written by several threads, so updates of one place are lost",
               "arrays.scatters"),

@@ -1,1 +1,1 @@
-"""Rules for branches, loops and scans."""
+"""Rules for branches and loops: If, Loop and Scan, of counting loops and of others."""

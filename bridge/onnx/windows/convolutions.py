@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,8 @@ from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.onnx_runtime import CONV_MAX_SPATIAL_DIMENSIONS
 from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from bridge.onnx.graph.values import Value
+from bridge.onnx.windows.windows import count_windows
+from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
 
 __all__ = ["RULES"]
 
@@ -43,10 +44,7 @@ class _Window:
 
 
 def _convolution(graph: Graph, op: Operation) -> Value:
-    padding = op.matrix("padding")
-    count = op.operands[0].rank - 2
-    rows = [(0, 0)] * count if padding is None else padding.reshape(count, 2).tolist()
-    return _convolve(graph, op, [int(low) for low, _ in rows], [int(high) for _, high in rows])
+    return _convolve(graph, op, *op.padding(op.operands[0].rank - 2))
 
 
 def _dynamic_conv(graph: Graph, op: Operation) -> Value:
@@ -64,11 +62,11 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
     spatial = range(2, x.rank)
     ones = (1,) * len(spatial)
     window = _Window(
-        strides=op.integers("window_strides") or ones,
+        strides=op.integers("window_strides", ones),
         low=tuple(low),
         high=tuple(high),
-        spread=op.integers("lhs_dilation") or ones,
-        dilations=op.integers("rhs_dilation") or ones,
+        spread=op.integers("lhs_dilation", ones),
+        dilations=op.integers("rhs_dilation", ones),
     )
     reversal = op.raw.attributes["window_reversal"] if op.has("window_reversal") else ()
     w = nodes.reverse(
@@ -91,12 +89,8 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
 
 
 def _dimensions(op: Operation) -> tuple[list[int], list[int], list[int]]:
-    """Return the dimensions of input, kernel and result in ONNX's order.
-
-    The text is such as `#stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>`.
-    """
-    parts = re.findall(r"\[([^\]]*)\]", op.text("dimension_numbers"))
-    inputs, kernels, outputs = ([name.strip() for name in part.split(",")] for part in parts)
+    """Return the dimensions of input, kernel and result in ONNX's order."""
+    inputs, kernels, outputs = read_convolution_dimensions(op)
     spatial = [str(number) for number in range(len(inputs) - 2)]
     return (
         [inputs.index(name) for name in ("b", "f", *spatial)],
@@ -183,10 +177,8 @@ def _padded(graph: Graph, x: Value, window: _Window, *, all_of_it: bool) -> tupl
 def _output_sizes(x: Value, w: Value, window: _Window) -> list[Dim]:
     sizes: list[Dim] = []
     for axis, (stride, dilation) in enumerate(zip(window.strides, window.dilations, strict=True)):
-        size = x.shape[axis + 2] + window.low[axis] + window.high[axis]
-        reach = (w.shape[axis + 2] - 1) * dilation + 1
-        count = floordiv(size - reach, stride) + 1
-        sizes.append(max(count, 0) if isinstance(count, int) else count)
+        length = x.shape[axis + 2] + window.low[axis] + window.high[axis]
+        sizes.append(count_windows(length, w.shape[axis + 2], stride, dilation))
     return sizes
 
 

@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from bridge.core.size_polynomials import Dim, floordiv, is_static, numbers_of, product
-from bridge.onnx.arithmetic.reducers import (
+from bridge.onnx.arithmetic.reductions import (
     IDENTITIES,
     depends_on_order,
     identity_of,
@@ -23,41 +24,20 @@ from bridge.onnx.arithmetic.reducers import (
     reducer_of,
 )
 from bridge.onnx.arrays.slicing import pad
-from bridge.onnx.graph import nodes
+from bridge.onnx.graph import layouts, nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
-from bridge.onnx.graph.values import Value, of_array
-from bridge.onnx.loops.cumulative_reductions import combine_neighbours, reduce_so_far
-from bridge.onnx.windows.pools import max_pool
+from bridge.onnx.graph.values import Value, of_array, of_sizes
 
-__all__ = ["RULES", "dynamic_reduce_window"]
+__all__ = ["RULES", "count_windows", "dynamic_reduce_window"]
 
-# Elements of several values, and others that come after them -> what the two make.
-_Combine = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
-
-# Up to how many small floats are summed one after another.
-_MAX_IN_ORDER = 32
-
-# Up to how many elements a window has that are combined one after another.
-_MAX_FOLDED = 1024
-
-# How many operands of a `dynamic_reduce_window` say what its windows are.
-_COMPUTED = 5
-
-_SCATTERED = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul"}
-_SCATTERED_OF_BOOLS = {
-    "add": "max",
-    "and": "min",
-    "maximum": "max",
-    "minimum": "min",
-    "multiply": "min",
-    "or": "max",
-}
+_RANKS = (3, 4, 5)  # of images of one to three dimensions
+_BEFORE = 2  # batch and features
 
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """One number for each dimension.
+    """The windows of a reduction, with one number for each dimension.
 
     Attributes:
         sizes: the number of elements in a window.
@@ -76,17 +56,92 @@ class _Windows:
     high: tuple[Dim, ...]
 
 
+def _max_pool(graph: Graph, value: Value, windows: _Windows) -> Value | None:
+    """The greatest of each window by MaxPool; None where it would compute something else.
+
+    Behind a Relu, as in most networks, there is no -inf, and no sum of what a window has is NaN
+    unless one of them is: so where the average is NaN, the maximum is as well.
+    """
+    if any(step != 1 for step in (*windows.spread, *windows.dilations)):
+        return None
+    value = graph.expand(value)
+    fact = layouts.transposition_of(graph, value)
+    inner, order = (value, tuple(range(value.rank))) if fact is None else (fact.value, fact.order)
+    source = graph.producer(inner)
+    is_rectified = source is not None and source.op_type == "Relu" and value.dtype == np.float32
+    sizes = (windows.sizes, windows.strides, windows.low, windows.high)
+    if not is_rectified or value.rank not in _RANKS or not all(map(is_static, sizes)):
+        return None
+    back = [order.index(axis) for axis in range(value.rank)]
+    rows = list(zip(*map(numbers_of, sizes), strict=True))
+    before, spatial = ([rows[axis] for axis in part] for part in (back[:_BEFORE], back[_BEFORE:]))
+    if set(before) != {(1, 1, 0, 0)} or not _are_pools(spatial, inner.shape[_BEFORE:]):
+        return None
+    made = _pool(graph, inner, spatial)
+    return made if fact is None else layouts.transpose(graph, made, order)
+
+
+def _are_pools(rows: Sequence[tuple[int, int, int, int]], shape: Sequence[Dim]) -> bool:
+    """Return whether every window has an element, and there is a window."""
+    if all(size == 1 for size, *_ in rows):
+        return False
+    return all(
+        min(low, high) >= 0 and max(low, high) < size and dim != 0 and _count(row, dim) != 0
+        for row, dim in zip(rows, shape, strict=True)
+        for size, _, low, high in [row]
+    )
+
+
+def count_windows(length: Dim, size: Dim, stride: int, dilation: int = 1) -> Dim:
+    """Return the number of windows along a dimension of some length, padding included."""
+    count = floordiv(length - 1 - (size - 1) * dilation, stride) + 1
+    return max(count, 0) if isinstance(count, int) else count
+
+
+def _count(row: tuple[int, int, int, int], dim: Dim) -> Dim:
+    size, stride, low, high = row
+    return count_windows(dim + low + high, size, stride)
+
+
+def _pool(graph: Graph, value: Value, rows: Sequence[tuple[int, int, int, int]]) -> Value:
+    sizes, strides, low, high = (list(numbers) for numbers in zip(*rows, strict=True))
+    pairs = zip(rows, value.shape[_BEFORE:], strict=True)
+    shape = [*value.shape[:_BEFORE], *(_count(row, dim) for row, dim in pairs)]
+    moves: dict[str, Any] = {"kernel_shape": sizes, "strides": strides, "pads": [*low, *high]}
+    most = graph.node("MaxPool", [value], shape=shape, **moves)
+    # With the padding counted, since ONNX's reference evaluator passes over NaNs otherwise.
+    mean = graph.node("AveragePool", [value], shape=shape, count_include_pad=1, **moves)
+    is_nan = nodes.elementwise(graph, "IsNaN", mean)
+    return nodes.where(graph, is_nan, mean, most)
+
+
+# Elements of several values, and others that come after them -> what the two make.
+_Combine = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
+
+# Up to how many small floats are summed one after another.
+_MAX_IN_ORDER = 32
+
+# Up to how many elements a window has that are combined one after another.
+_MAX_FOLDED = 1024
+
+# How many operands of a `dynamic_reduce_window` say what its windows are.
+_COMPUTED = 5
+
+_SCATTERED = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul"}
+_SCATTERED_OF_BOOLS = {"add": "max", "and": "min", "maximum": "max", "minimum": "min",
+                       "multiply": "min", "or": "max"}  # fmt: skip
+
+
 def _read_windows(op: Operation, rank: int) -> _Windows:
     ones = (1,) * rank
-    padding = op.matrix("padding")
-    rows = np.zeros((rank, 2), np.int64) if padding is None else padding.reshape(rank, 2)
+    low, high = op.padding(rank)
     return _Windows(
-        sizes=op.integers("window_dimensions") or ones,
-        strides=op.integers("window_strides") or ones,
-        spread=op.integers("base_dilations") or ones,
-        dilations=op.integers("window_dilations") or ones,
-        low=tuple(int(low) for low, _ in rows),
-        high=tuple(int(high) for _, high in rows),
+        sizes=op.integers("window_dimensions", ones),
+        strides=op.integers("window_strides", ones),
+        spread=op.integers("base_dilations", ones),
+        dilations=op.integers("window_dilations", ones),
+        low=low,
+        high=high,
     )
 
 
@@ -144,14 +199,12 @@ def _reduce(
             return [pooled]
     if not is_static(windows.sizes) and (way := _running_axis(values[0], windows)) is not None:
         axis, reverse = way
-        return reduce_so_far(graph, region, values, starts, axis, reverse=reverse)
+        return _reduce_so_far(graph, region, values, starts, axis, reverse=reverse)
     padded = _padded(graph, values, fillings, windows)
     reduced = _slide(graph, padded, windows, combine)
     reduced = _slide_by_rounds(graph, region, reduced, windows)
-    return reduced if changes_nothing else _begun(starts, reduced, combine)
-
-
-def _begun(starts: Sequence[Value], reduced: Sequence[Value], combine: _Combine) -> list[Value]:
+    if changes_nothing:
+        return reduced
     return combine([start.broadcast_to(reduced[0].shape) for start in starts], reduced)
 
 
@@ -185,19 +238,6 @@ def _running_sum(graph: Graph, value: Value, windows: _Windows) -> Value | None:
     )
 
 
-def _max_pool(graph: Graph, value: Value, windows: _Windows) -> Value | None:
-    if any(step != 1 for step in (*windows.spread, *windows.dilations)):
-        return None
-    return max_pool(
-        graph,
-        value,
-        sizes=numbers_of(windows.sizes),
-        strides=windows.strides,
-        low=windows.low,
-        high=windows.high,
-    )
-
-
 def _sum_in_order(graph: Graph, value: Value, axis: int, size: int, *, reverse: bool) -> Value:
     """Return running sums of small floats, each rounded before the next, as in XLA.
 
@@ -205,7 +245,7 @@ def _sum_in_order(graph: Graph, value: Value, axis: int, size: int, *, reverse: 
     """
 
     def part(array: Value, start: int, limit: int) -> Value:
-        return nodes.slice_(graph, array, [start], [limit], [1], axes=[axis])
+        return nodes.slice_along(graph, array, axis, start, limit)
 
     def add(left: Value, right: Value) -> Value:
         wide = [nodes.cast(graph, number, np.float32) for number in (left, right)]
@@ -254,9 +294,7 @@ def _slide(
             reduced = _along(graph, reduced, axis, size, dilation, combine)
         if stride > 1:
             limit = floordiv(reduced[0].shape[axis] - 1, stride) * stride + 1
-            reduced = [
-                nodes.slice_(graph, value, [0], [limit], [stride], axes=[axis]) for value in reduced
-            ]
+            reduced = [nodes.slice_along(graph, value, axis, 0, limit, stride) for value in reduced]
     return reduced
 
 
@@ -277,11 +315,8 @@ def _fold(
     if any(count != 0 for count in (*windows.low, *windows.high)) or max(windows.spread) > 1:
         op.refuse("StableHLO and XLA differ in whether its padding takes part")
     axes = range(len(sizes))
-    counts = [
-        floordiv(values[0].shape[axis] - 1 - (sizes[axis] - 1) * windows.dilations[axis],
-                 windows.strides[axis]) + 1
-        for axis in axes
-    ]  # fmt: skip
+    moves = (values[0].shape, sizes, windows.strides, windows.dilations)
+    counts = [count_windows(*row) for row in zip(*moves, strict=True)]
     folded = [start.broadcast_to(tuple(counts)) for start in starts]
     for place in np.ndindex(*sizes):
         begins = [place[axis] * windows.dilations[axis] for axis in axes]
@@ -304,7 +339,7 @@ def _slide_by_rounds(
     for axis, size in enumerate(windows.sizes):
         if not isinstance(size, int):
             moves = windows.strides[axis], windows.dilations[axis]
-            reduced = combine_neighbours(graph, region, reduced, axis, size, *moves)
+            reduced = _combine_neighbours(graph, region, reduced, axis, size, *moves)
     return reduced
 
 
@@ -326,13 +361,11 @@ def _one_by_one(
 
     All of them are as small as the result, which is less work for few elements far apart.
     """
-    count = floordiv(values[0].shape[axis] - 1 - (size - 1) * dilation, stride) + 1
+    count = count_windows(values[0].shape[axis], size, stride, dilation)
     reduced: list[Value] = []
     for start in range(0, size * dilation, dilation):
         limit = (count - 1) * stride + start + 1
-        part = [
-            nodes.slice_(graph, value, [start], [limit], [stride], axes=[axis]) for value in values
-        ]
+        part = [nodes.slice_along(graph, value, axis, start, limit, stride) for value in values]
         reduced = combine(reduced, part) if reduced else part
     return reduced
 
@@ -372,13 +405,74 @@ def _shifted(
     combine: _Combine,
 ) -> list[Value]:
     """Combine values with others that are further on."""
-    behind = [
-        nodes.slice_(graph, value, [offset], [count + offset], [1], axes=[axis]) for value in second
-    ]
+    behind = [nodes.slice_along(graph, value, axis, offset, count + offset) for value in second]
     if not first:
         return behind
-    before = [nodes.slice_(graph, value, [0], [count], [1], axes=[axis]) for value in first]
+    before = [nodes.slice_along(graph, value, axis, 0, count) for value in first]
     return combine(before, behind)
+
+
+def _reduce_so_far(
+    graph: Graph,
+    region: Region,
+    values: Sequence[Value],
+    starts: Sequence[Value],
+    axis: int,
+    *,
+    reverse: bool,
+) -> list[Value]:
+    """Return the reductions by a Loop of all elements up to each, or in reverse, from each on."""
+    rank = values[0].rank
+    order = [axis, *(number for number in range(rank) if number != axis)]
+    size, *rest = (values[0].shape[number] for number in order)
+    shape = tuple(rest) or (1,)  # ONNX's reference evaluator puts no scalars together
+    lines = []
+    for value in values:
+        line = nodes.transpose(graph, graph.expand(value), order)
+        line = graph.expand(nodes.reshape(graph, line, (size, *shape)))
+        lines.append(nodes.reverse(graph, line, [0]) if reverse else line)
+
+    def step(body: Graph, number: Value, before: list[Value]) -> list[Value]:
+        rows = [nodes.gather(body, line, number, 0) for line in lines]
+        combined = region.apply(body, [*before, *rows])
+        return [body.expand(value.broadcast_to(shape)) for value in combined] * 2
+
+    inits = [nodes.broadcast_in_dim(graph, start, [], shape) for start in starts]
+    made = nodes.loop(graph, size, inits, step, row_shape=shape)
+    results = []
+    for reduced in made[len(values) :]:
+        ordered = nodes.reverse(graph, reduced, [0]) if reverse else reduced
+        ordered = nodes.reshape(graph, ordered, (size, *rest))
+        results.append(nodes.transpose(graph, ordered, [order.index(a) for a in range(rank)]))
+    return results
+
+
+def _combine_neighbours(
+    graph: Graph,
+    region: Region,
+    values: Sequence[Value],
+    axis: int,
+    size: Dim,
+    stride: int,
+    dilation: int,
+) -> list[Value]:
+    """Return the reduction by a Loop of each window of a dynamic number of elements."""
+    count = count_windows(values[0].shape[axis], size, stride, dilation)
+    reach = (count - 1) * stride + 1
+    firsts = [nodes.slice_along(graph, v, axis, 0, reach, stride) for v in values]
+    length = graph.expand(of_sizes((reach,), np.dtype(np.int64), (1,)))
+    lines = [graph.expand(value) for value in values]
+    shape = firsts[0].shape
+
+    def step(body: Graph, number: Value, before: list[Value]) -> list[Value]:
+        start = nodes.elementwise(body, "Mul", nodes.elementwise(body, "Add", number, 1), dilation)
+        start = body.expand(nodes.expand_dims(body, start, [0]))
+        end = nodes.elementwise(body, "Add", start, length)
+        moves = [graph.vector([axis]), graph.vector([stride])]
+        parts = [body.node("Slice", [line, start, end, *moves], shape=shape) for line in lines]
+        return [reduced.broadcast_to(shape) for reduced in region.apply(body, [*before, *parts])]
+
+    return nodes.loop(graph, size - 1, firsts, step)
 
 
 def _select_and_scatter(graph: Graph, op: Operation) -> Value:
@@ -394,7 +488,7 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     table = _SCATTERED_OF_BOOLS if source.dtype == bool else _SCATTERED
     reducer = table.get(reducer_of(scatter))
     if reducer is None:
-        op.refuse("what it does with several values for one element is none that ONNX has")
+        op.refuse("ONNX has no reduction for how it combines several updates of one element")
     made_of = np.dtype(np.uint8) if source.dtype == bool else source.dtype
 
     def choose(first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
@@ -424,6 +518,7 @@ _ATTRIBUTES = (
     "window_dimensions",
     "window_strides",
 )
+
 
 RULES = {
     "stablehlo.reduce_window": Rule(

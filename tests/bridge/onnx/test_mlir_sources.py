@@ -306,7 +306,7 @@ def test_a_constant_that_is_broadcast_to_no_elements(tmp_path):
         (SORT.replace("ELEMENT", "f32"), UnsupportedError, "it is unstable"),
         (BOUNDED.replace("OPERATION", "stablehlo.broadcast_in_dim %1, dims = [1]")
          .replace("TYPE", "tensor<?x2xi64, #stablehlo.bounds<4, ?>>"),
-         UnsupportedError, "a size of its result follows from nothing"),
+         UnsupportedError, "a size of its result is unknown"),
         (POWER_OF_TWO.replace("NUMBERS", "[1.0, 0.0]"), UnsupportedError,
          "float8_e8m0fnu of a constant that is not positive, which StableHLO leaves open"),
         (MATH, FormatError, "has no form in StableHLO.*To do: write it in operations"),

@@ -10,7 +10,7 @@ import pytest
 from jax.lax import linalg
 
 import bridge
-from tests.bridge.onnx.checking import check
+from tests.bridge.onnx.checking import assert_same, check, check_narrow, evaluate, run
 from tests.bridge.onnx.written import check_written, exported
 from xla_call_module.errors import UnsupportedError
 
@@ -426,3 +426,44 @@ def test_what_windows_hand_back_to_flags(scatter, start):
         [operand, source],
         expected,
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int4"])
+def test_collectives_of_one_device_do_nothing(dtype):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("i",))
+
+    def combine(x):
+        place = jax.lax.axis_index("i").astype(x.dtype)
+        return jax.lax.psum(x + place, "i")
+
+    function = jax.shard_map(
+        combine, mesh=mesh, in_specs=jax.sharding.PartitionSpec("i"),
+        out_specs=jax.sharding.PartitionSpec(),
+    )  # fmt: skip
+    x = np.array([1, -2, 3, 7]).astype(dtype)
+    if dtype == "int4":
+        check_narrow(function, [x], [x])
+    else:
+        check(function, x)
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("all_gather", "all_gather_dim = 0 : i64, replica_groups = dense<0> : tensor<1x1xi64>"),
+        ("collective_broadcast", "replica_groups = dense<0> : tensor<1x1xi64>"),
+        ("collective_permute", "source_target_pairs = dense<0> : tensor<1x2xi64>"),
+    ],
+)
+def test_collectives_of_modules_for_one_device(tmp_path, name, attributes):
+    path = tmp_path / "collective.mlir"
+    text = f"""func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {{
+        %r = "stablehlo.{name}"(%a) {{{attributes}}} : (tensor<2xf32>) -> tensor<2xf32>
+        return %r : tensor<2xf32> }}"""
+    path.write_text(text)
+    model = bridge.to_onnx(path)
+    assert_same(run(model, [SCALE]), [SCALE], rtol=0, atol=0)
+    assert_same(evaluate(model, [SCALE]), [SCALE], rtol=0, atol=0)
+    path.write_text(text.replace("dense<0>", "dense<[[0, 1]]>").replace("1x1xi64", "1x2xi64"))
+    with pytest.raises(UnsupportedError, match="it is for several devices"):
+        bridge.to_onnx(path)

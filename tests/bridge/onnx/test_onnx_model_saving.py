@@ -267,7 +267,7 @@ def test_nothing_is_left_when_it_fails(tmp_path):
     fft = export.export(jax.jit(lambda x: jnp.fft.rfft(x).real))(
         jax.ShapeDtypeStruct((14,), "float32")
     )
-    with pytest.raises(bridge.InteropError, match=r"fft at .*test_saving\.py:\d+"):
+    with pytest.raises(bridge.InteropError, match=r"fft at .*test_onnx_model_saving\.py:\d+"):
         bridge.save_onnx(fft, tmp_path / "fft.onnx")
     assert list(tmp_path.iterdir()) == []
 
