@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bridge.core.backend import require_tensorflow
 from xla_call_module._autograph import exempt_from_autograph
-from xla_call_module.errors import MissingDependencyError, StructureError
+from xla_call_module.errors import StructureError
 
 if TYPE_CHECKING:
     from bridge.calling_tf.calls import CalledFunction
@@ -92,12 +93,7 @@ def call_tf(
             "With compiled=False TensorFlow reads its variables itself, and "
             f"variables={variables!r} cannot be honored. To do: leave it out."
         )
-    try:
-        import tensorflow  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError.of(
-            "bridge.call_tf", "TensorFlow", extra="tensorflow-cpu"
-        ) from error
+    require_tensorflow("bridge.call_tf")
     from bridge.calling_tf.calls import CalledFunction, CallOptions
 
     options = CallOptions(

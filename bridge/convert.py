@@ -10,9 +10,10 @@ from jax import export
 
 from bridge.chains.orders import ChainOptions
 from bridge.converting.signature import Defaults, adopt_metadata, read_defaults, signature_of
+from bridge.core.backend import require_tensorflow
 from bridge.exporting.specifications import parse_constraints, specify
 from xla_call_module._autograph import exempt_from_autograph
-from xla_call_module.errors import ArgumentError, MissingDependencyError, StructureError
+from xla_call_module.errors import ArgumentError, StructureError
 from xla_call_module.exported import Check
 from xla_call_module.passes.constants import HOISTED_FROM
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
@@ -85,7 +86,7 @@ def convert(
         >>> f(tf.constant([0.0, 1.0]), scale=2.0).numpy()
         array([0.       , 1.6829419], dtype=float32)
     """
-    _require_tensorflow()
+    require_tensorflow("bridge.convert", instead="write a file with bridge.save")
     from bridge.converting.converted_function import (
         ConvertedFunction,
         ExportedSource,
@@ -136,15 +137,3 @@ def _to_function(converted: ConvertedFunction, defaults: Defaults | None) -> Cal
     if defaults is None:
         return lambda *args, **kwargs: converted(args, kwargs)
     return lambda *args, **kwargs: converted(*defaults.leave_out(args, kwargs))
-
-
-def _require_tensorflow() -> None:
-    try:
-        import tensorflow  # noqa: F401 - asked for alone
-    except ImportError as error:
-        raise MissingDependencyError.of(
-            "bridge.convert",
-            "TensorFlow",
-            extra="tensorflow",
-            instead="write a file with bridge.save",
-        ) from error

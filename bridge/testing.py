@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export, tree_util
 
-from bridge.core.backend import require_own_runtime
+from bridge.core.backend import require_own_runtime, require_tensorflow
 from bridge.core.narrowing import check_narrowing
 from bridge.verifying.comparison import Tolerance
 from xla_call_module._jax import survive_forks
-from xla_call_module.errors import MissingDependencyError, StructureError
+from xla_call_module.errors import StructureError
 from xla_call_module.exported import argument_paths
 
 __all__ = ["assert_gradients_match"]
@@ -84,7 +84,7 @@ def assert_gradients_match(
         AssertionError: network in the mode 'eager': result at index (0, 0) is 0.99505...
     """
     _check_options(order, modes)
-    _import_tensorflow()
+    require_tensorflow("bridge.testing")
     survive_forks()
     require_own_runtime("gradients to compare with")
     from bridge.checking_gradients.gradient_check import GradientCheck, to_problem
@@ -176,12 +176,3 @@ def _check_options(order: int, modes: Sequence[str]) -> None:
     names = () if isinstance(modes, str) else tuple(modes)
     if not names or not set(names) <= set(_MODES):
         raise StructureError(f"modes is {modes!r}; expected a sequence of some of {_MODES}.")
-
-
-def _import_tensorflow() -> None:
-    try:
-        import tensorflow as tf  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError.of(
-            "bridge.testing", "TensorFlow", extra="tensorflow"
-        ) from error

@@ -37,7 +37,7 @@ _BIND_STATIC = (
     "To do: bind it first, as in bridge.convert(functools.partial(fun, name=value)), or leave it "
     "to its default."
 )
-_UNKNOWN = object()
+_UNKNOWN = object()  # in the place of a runner that has not been looked for
 
 
 class CallSource(Protocol):
@@ -222,6 +222,8 @@ class _BoundCall:
         if run is None:
             return None
         order, unflatten = self.order, self.out_tree.unflatten
+        if order is None:  # which takes a call less
+            return lambda arrays: unflatten(run(arrays))
         return lambda arrays: unflatten(run(_in_order(arrays, order)))
 
 

@@ -1,13 +1,13 @@
-"""The platform of JAX, by the names of `jax.export`."""
+"""The runtimes of this process: the platform of JAX, and whether JAX and TensorFlow can compute."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from xla_call_module._jax import is_runtime_inherited
-from xla_call_module.errors import InteropError
+from xla_call_module.errors import InteropError, MissingDependencyError
 
-__all__ = ["platform_of", "require_own_runtime"]
+__all__ = ["platform_of", "require_own_runtime", "require_tensorflow"]
 
 
 def platform_of(device: Any) -> str:
@@ -36,3 +36,21 @@ def require_own_runtime(what: str) -> None:
             "and the threads that compute were not. To do: start it by spawn or forkserver, as "
             "with multiprocessing.get_context('spawn'); or compute it in the other process."
         )
+
+
+def require_tensorflow(feature: str, *, instead: str = "") -> None:
+    """Refuse a feature where TensorFlow cannot be imported.
+
+    Args:
+        feature: the feature, as the user calls it.
+        instead: what can be done without TensorFlow.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    try:
+        import tensorflow  # noqa: F401 - the features import it themselves
+    except ImportError as error:
+        raise MissingDependencyError.of(
+            feature, "TensorFlow", extra="tensorflow", instead=instead
+        ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jax import tree_util
@@ -20,6 +20,7 @@ __all__ = [
     "check_flags",
     "check_prefix",
     "key_names",
+    "nest_by_path",
     "to_identifier",
     "to_structure",
     "unique_names",
@@ -98,6 +99,26 @@ def _paths(node: TreeNode, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     names = map(_text, node.names) if node.names else map(str, range(len(node.children)))
     for name, child in zip(names, node.children, strict=True):
         yield from _paths(child, (*path, name))
+
+
+def nest_by_path(arrays: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
+    """Return dicts within dicts of arrays, each of which comes with its path.
+
+    Raises:
+        StructureError: a path is there twice, is empty, or leads through that of another array.
+    """
+    nested: dict[str, Any] = {}
+    for path, value in arrays:
+        part: Any = nested
+        for key in path[:-1]:
+            part = part.setdefault(key, {}) if isinstance(part, dict) else None
+        if not path or not isinstance(part, dict) or path[-1] in part:
+            raise StructureError(
+                f"The path {'/'.join(path)!r} of a parameter leads to another one. To do: give "
+                "the parameters different names."
+            )
+        part[path[-1]] = value
+    return nested
 
 
 def unique_names(names: Iterable[str], *, ignore_case: bool = False) -> list[str]:

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from bridge.core.npz_file import NPZ_ERRORS, open_npz
+from bridge.core.trees import nest_by_path
 from savedmodel.files.model_folder import locate
 from xla_call_module.errors import (
     DtypeError,
@@ -71,14 +72,15 @@ def read_parameters(path: str | os.PathLike[str], *, separator: str | None = Non
 
 
 def nest(arrays: Mapping[str, Any], *, separator: str | None = None) -> Any:
-    """Dicts within dicts, and lists, of what has the path as its key.
+    """Return dicts within dicts, and lists, of arrays whose keys are paths.
 
     Args:
-        arrays: by path.
-        separator: between the keys of a path; by default `/` if any path has one, and else `.`.
+        arrays: the arrays by their paths.
+        separator: the text between the keys of a path; by default `/` if any path has one, and
+            else `.`.
 
     Raises:
-        StructureError: a path leads on where there is an array already.
+        StructureError: a path leads to another array, or is too deep.
 
     Example:
         >>> nest({"layers.0.w": 1, "layers.1.w": 2})
@@ -86,20 +88,18 @@ def nest(arrays: Mapping[str, Any], *, separator: str | None = None) -> Any:
     """
     if separator is None:
         separator = "/" if any("/" in path for path in arrays) else "."
-    nested: dict[str, Any] = {}
-    for path, value in arrays.items():
-        *parents, last = path.split(separator) if separator else [path]
-        part: Any = nested
-        for key in parents:
-            part = part.setdefault(key, {}) if isinstance(part, dict) else None
-        if len(parents) > _MAX_DEPTH or not isinstance(part, dict) or last in part:
-            raise StructureError(
-                f"The key {path!r}, split at {separator!r}, leads to another array, or is over "
-                f"{_MAX_DEPTH} levels deep. To do: rename it, or split at something else "
-                "(--params-separator)."
-            )
-        part[last] = value
-    return _with_lists(nested)
+    paths = [path.split(separator) if separator else [path] for path in arrays]
+    if max(map(len, paths), default=0) > _MAX_DEPTH:
+        raise StructureError(
+            f"A key, split at {separator!r}, is over {_MAX_DEPTH} levels deep. To do: split at "
+            "something else (--params-separator)."
+        )
+    try:
+        return _with_lists(nest_by_path(zip(paths, arrays.values(), strict=True)))
+    except StructureError as error:
+        raise StructureError(
+            f"{error} Or split the keys at something else than {separator!r} (--params-separator)."
+        ) from error
 
 
 def select(params: Any, path: str) -> Any:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from bridge.core.trees import key_names
+from bridge.core.trees import key_names, nest_by_path
 from xla_call_module.errors import StructureError
 from xla_call_module.pytrees.tree_description import StaticData, describe_tree
 
@@ -53,7 +53,7 @@ class PlainParameters:
         paths = [path[:-1] if path[-1:] == (without,) else path for path in key_names(structure)]
         named = _without_wrappers(list(itertools.compress(paths, is_array)))
         others = tuple(None if a else leaf for leaf, a in zip(leaves, is_array, strict=True))
-        params = _nest(list(zip(named, itertools.compress(leaves, is_array), strict=True)))
+        params = nest_by_path(zip(named, itertools.compress(leaves, is_array), strict=True))
         return cls(params, tuple(named), others, is_array, structure)
 
     @classmethod
@@ -62,7 +62,7 @@ class PlainParameters:
         pairs = [(tuple(path), value) for path, value in arrays]
         tree = tree_util.tree_structure([0] * len(pairs))
         paths = tuple(path for path, _ in pairs)
-        return cls(_nest(pairs), paths, (None,) * len(pairs), (True,) * len(pairs), tree)
+        return cls(nest_by_path(pairs), paths, (None,) * len(pairs), (True,) * len(pairs), tree)
 
     def leaves(self, params: Any) -> list[Any]:
         """Return the arrays of such dicts in the order of the pytree."""
@@ -86,21 +86,6 @@ def _without_wrappers(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]
     while paths and all(len(p) > 1 and p[0][:1] == "_" and p[0] == paths[0][0] for p in paths):
         paths = [path[1:] for path in paths]
     return list(paths)
-
-
-def _nest(arrays: Sequence[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for path, value in arrays:
-        part: Any = nested
-        for key in path[:-1]:
-            part = part.setdefault(key, {}) if isinstance(part, dict) else None
-        if not path or not isinstance(part, dict) or path[-1] in part:
-            raise StructureError(
-                f"Two parameters have the path {'/'.join(path)!r}. To do: give the parts of the "
-                "model different names."
-            )
-        part[path[-1]] = value
-    return nested
 
 
 def is_plain(params: Any) -> bool:

@@ -194,7 +194,10 @@ def _parse(path: Path, content: bytes) -> Any:
 
 
 def _cure(error: str, content: bytes) -> str:
-    """Return the remedy for a text that cannot be parsed."""
+    """Return the remedy for a text that cannot be parsed.
+
+    MLIR raises one class of errors for all of them, which differ by their text alone.
+    """
     if "!quant." in error or '!"quant"' in error:
         return (
             "write out what its quantized types mean, which are not in jaxlib: integers, with the "

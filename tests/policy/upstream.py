@@ -13,6 +13,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     "jax": ("bridge", "xla_call_module"),
     "tensorflow": (
         "bridge.core._tf",
+        "bridge.core.backend",
         "bridge.call_tf",
         "bridge.core.containers",
         "bridge.calling_tf.callbacks",
