@@ -17,7 +17,7 @@ from jax import export, tree_util
 from bridge.chains.exported_order import ExportedOrder
 from bridge.converting.eager import EagerCalls
 from bridge.converting.gradient import DifferentiableCall, GradientOptions
-from bridge.converting.tensors import describe, plain_structure, read_arguments, static_shapes
+from bridge.converting.tensors import describe, plain_structure, read_arguments
 from bridge.core._jax import settings_query, static_parameters
 from bridge.core.narrowing import narrow_dtype
 from bridge.exporting.lowering import argument_names, export_for
@@ -25,6 +25,7 @@ from bridge.exporting.specifications import ArgumentSpec, Specifier
 from xla_call_module.call import TensorSpec, bind_symbols
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, StructureError
+from xla_call_module.runtime.op import static_shape
 from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
 
 __all__ = ["CallSource", "ConvertedFunction", "ExportedSource", "FunctionSource"]
@@ -318,7 +319,7 @@ def _in_order(tensors: list[Any], order: tuple[int, ...] | None) -> list[Any]:
 
 def _check_shapes(call: DifferentiableCall, tensors: Sequence[tf.Tensor]) -> None:
     """Compare the shapes that are known with the specification."""
-    module, shapes = call.call, static_shapes(tensors)
+    module, shapes = call.call, list(map(static_shape, tensors))
     try:
         bind_symbols(module.name, module.own_args, shapes, disabled_checks=call.disabled_checks)
     except StructureError as error:

@@ -29,7 +29,7 @@ from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.dimensions import evaluate_shape, solve
 from xla_call_module.passes.pipeline import Artifact, prepare, prepare_chain
-from xla_call_module.runtime.op import Op
+from xla_call_module.runtime.op import Op, static_shape
 from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
 
 __all__ = ["DifferentiableCall", "GradientOptions"]
@@ -556,16 +556,10 @@ def _result_shapes(
     Without the check of shapes TensorFlow takes some that contradict one another, and what follows
     from them is known when they are there.
     """
-    sizes = [_known_shape(tensor) for tensor in tensors]
+    sizes = [None if tensor is None else static_shape(tensor) for tensor in tensors]
     unchecked = SHAPE_ASSERTIONS in disabled_checks
     symbols = {} if unchecked else solve([spec.shape or () for spec in call.args], sizes)
     return [evaluate_shape(spec.shape or (), symbols) for spec in call.results]
-
-
-def _known_shape(tensor: tf.Tensor | None) -> tuple[int | None, ...] | None:
-    if tensor is None or tensor.shape.rank is None:
-        return None
-    return tuple(tensor.shape.as_list())
 
 
 def _prevent_gradient(tensor: tf.Tensor, message: str) -> tf.Tensor:

@@ -18,8 +18,9 @@ from bridge.exporting.specifications import ArgumentSpec
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError, InteropError, quote
 from xla_call_module.exported import argument_paths
+from xla_call_module.runtime.op import static_shape
 
-__all__ = ["TooLargeError", "describe", "plain_structure", "read_arguments", "static_shapes"]
+__all__ = ["TooLargeError", "describe", "plain_structure", "read_arguments"]
 
 # What is to JAX like a Python scalar, by the kind of its dtype.
 _WEAK = {"b": bool, "i": int, "f": float, "c": complex}
@@ -28,11 +29,6 @@ _WIDE = (tf.int64, tf.uint64, tf.float64, tf.complex128)
 
 class TooLargeError(ArgumentError, OverflowError):
     """A Python integer does not fit into the dtype that it gets; JAX raises an OverflowError."""
-
-
-def static_shapes(tensors: Sequence[tf.Tensor]) -> list[tuple[int | None, ...] | None]:
-    """Return the static shapes of tensors, with None for an unknown dimension or rank."""
-    return [None if x.shape.rank is None else tuple(x.shape.as_list()) for x in tensors]
 
 
 def describe(
@@ -51,10 +47,9 @@ def describe(
         DtypeError: JAX has no dtype like that of a tensor; the message has its path.
     """
     specs = []
-    for path, tensor, shape, origin in zip(
-        argument_paths(tree), tensors, static_shapes(tensors), origins or (None,) * len(tensors),
-        strict=True,
-    ):  # fmt: skip
+    kinds = origins or (None,) * len(tensors)
+    for path, tensor, origin in zip(argument_paths(tree), tensors, kinds, strict=True):
+        shape = static_shape(tensor)
         if origin is None or isinstance(origin, type):
             dtype = dtype_from_name(tensor.dtype.name, where=path).numpy
             specs.append(ArgumentSpec(path, shape, dtype, origin))

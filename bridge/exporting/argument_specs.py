@@ -56,7 +56,7 @@ def to_specs(
 
 
 def _read(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Pytrees whose leaves are `ArrayText`s, or what was given."""
+    """Return pytrees whose leaves are `ArrayText`s, or the leaves that were passed."""
     is_texts = isinstance(arguments, (list, tuple)) and arguments
     if isinstance(arguments, str) or (is_texts and all(isinstance(a, str) for a in arguments)):
         read = parse_arguments(arguments)

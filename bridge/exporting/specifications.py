@@ -138,13 +138,13 @@ def specify(
     polymorphic_shapes: Any,
     constraints: Sequence[str],
 ) -> list[jax.ShapeDtypeStruct]:
-    """Flat specs for `jax.export`, all in one symbolic scope.
+    """Return flat specs for `jax.export`, all in one symbolic scope.
 
     Args:
         arguments: the leaves of `(args, kwargs)`.
-        tree: their structure.
+        tree: the structure of `(args, kwargs)`.
         polymorphic_shapes: as for `bridge.convert`.
-        constraints: between the symbols.
+        constraints: the constraints between the symbols.
 
     Raises:
         StructureError: a dimension stays unknown, or a specification does not fit its argument.
@@ -169,17 +169,17 @@ def specify_as_jax2tf(
     polymorphic_shapes: Any,
     constraints: Sequence[str],
 ) -> list[jax.ShapeDtypeStruct]:
-    """Flat specs as `jax.experimental.jax2tf.convert` makes them.
+    """Return flat specs as `jax.experimental.jax2tf.convert` makes them.
 
     The shapes are those of positional arguments alone, `"auto"` is a symbol like any other, and
     Python numbers have the dtype that they would have alone.
 
     Args:
         arguments: the leaves of `(args, kwargs)`.
-        tree: their structure.
+        tree: the structure of `(args, kwargs)`.
         polymorphic_shapes: a text or a `PolyShape` for every positional argument, or a pytree of
             these and None that is a prefix of them.
-        constraints: between the symbols.
+        constraints: the constraints between the symbols.
 
     Raises:
         StructureError: a dimension stays unknown, a specification does not fit its argument, or a
@@ -242,7 +242,7 @@ def _suggestion(argument: ArgumentSpec) -> str:
 
 
 def _automatic(arguments: Sequence[ArgumentSpec]) -> list[str | None]:
-    """Dimension 0 shared by all that lack it, every other unknown dimension its own symbol."""
+    """Return texts of shapes: one symbol for all unknown dimensions 0, others each their own."""
     texts: list[str | None] = []
     for index, argument in enumerate(arguments):
         if argument.shape is None:
@@ -263,7 +263,7 @@ def _automatic(arguments: Sequence[ArgumentSpec]) -> list[str | None]:
 
 
 def _broadcast(prefix: Any, tree: tree_util.PyTreeDef) -> list[Any]:
-    """One text, `PolyShape` or None for each leaf of `(args, kwargs)`."""
+    """Return a text, `PolyShape` or None for each leaf of `(args, kwargs)`."""
     if _is_shape(prefix):
         return [prefix] * tree.num_leaves
     args, _ = tree_util.tree_unflatten(tree, range(tree.num_leaves))

@@ -29,7 +29,7 @@ from xla_call_module.runtime.shape_guard import ShapeGuard
 from xla_call_module.runtime.tensorflow_errors import ForeignPlatformError
 from xla_call_module.shape_checks import open_assertions
 
-__all__ = ["Op"]
+__all__ = ["Op", "static_shape"]
 
 _GPU = "rocm" if tf.test.is_built_with_rocm() else "cuda"
 # What runs on TensorFlow's kinds of device; on any other, TensorFlow decides.
@@ -251,7 +251,7 @@ class Op:
         """
         if SHAPE_ASSERTIONS in self.disabled_checks:
             return []
-        sizes = [None if x.shape.rank is None else tuple(x.shape.as_list()) for x in operands]
+        sizes = [static_shape(operand) for operand in operands]
         made = []
         for wanted in open_assertions(self.call, sizes):
             spec = self.call.operands[wanted.operand]
@@ -301,6 +301,11 @@ def _device_kind(asked: str | None) -> str:
     if not kinds <= {"CPU", "GPU"}:
         return ""
     return "GPU" if "GPU" in kinds else "CPU"
+
+
+def static_shape(tensor: tf.Tensor) -> tuple[int | None, ...] | None:
+    """Return the static shape of a tensor: None for an unknown dimension, or an unknown rank."""
+    return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 
 def _plain_shape(spec: TensorSpec) -> list[int] | None:
