@@ -15,7 +15,7 @@ from xla_call_module.stablehlo.call_graph import COMPOSITE, named_by
 from xla_call_module.stablehlo.modules import functions_of, result_number, splat, walk
 from xla_call_module.stablehlo.rewriting import replace_operation
 
-__all__ = ["CASE", "keep_platform", "operations_on"]
+__all__ = ["CASE", "keep_chosen", "keep_platform", "operations_on"]
 
 CASE = "stablehlo.case"
 # Up to how many values a number is followed; JAX derives one from another a few times.
@@ -55,6 +55,12 @@ def keep_platform(module: Any, platform_index: int) -> None:
             del before[argument]
     for block, known in functions.items():
         _write_out_taken(block, known)
+
+
+def keep_chosen(module: Any) -> None:
+    """Write out, in place, each branch that a constant chooses, as of what one platform lowers."""
+    for function in functions_of(module).values():
+        _write_out_taken(function.regions[0].blocks[0], {})
 
 
 def _reached(module: Any, platform_index: int) -> Iterator[tuple[Any, _Known]]:
