@@ -47,11 +47,11 @@ from xla_call_module.passes.pipeline import Prepared
 __all__ = ["SaveOptions", "save"]
 
 _FORMAT = 1
-_CONSTANTS_SHOWN = 3
+_MAX_CONSTANTS_SHOWN = 3
 
 
 class SaveOptions(TypedDict, total=False):
-    """The options of `save` for callers that hand them on."""
+    """The options of `save`, whose parameters these are, for callers that hand them on by name."""
 
     params: Any
     args: Any
@@ -295,7 +295,7 @@ def _too_large(saved: SavedModel) -> StructureError:
         (signature.function.call for signature in saved.signatures),
         key=lambda call: len(call.module),
     )
-    constants = "; ".join(map(str, largest_constants(largest.module, _CONSTANTS_SHOWN)))
+    constants = "; ".join(map(str, largest_constants(largest.module, _MAX_CONSTANTS_SHOWN)))
     return StructureError(
         f"The modules of the signatures and their gradients have {saved.module_bytes:,} bytes, and "
         f"saved_model.pb can hold {MAX_PROTO_BYTES:,}. The largest constants of {largest.name} "

@@ -196,13 +196,13 @@ def carried_by(exported: export.Exported) -> Carried:
     # Dimension variables of two functions cannot be compared.
     if not any(export.is_symbolic_dim(dim) for aval in avals for dim in aval.shape):
         try:
-            return _serialized(_Bare(exported))
+            return _serialized(_WithoutModule(exported))
         except (TypeError, UnsupportedError, VersionError):  # it has no hash, is flat, or whole
             pass
     return strip_exported(exported, allow_flat_trees=True)
 
 
-class _Bare:
+class _WithoutModule:
     """An `Exported` without its module and its VJP, equal to others with the same fields."""
 
     __slots__ = ("_fields", "exported")
@@ -214,12 +214,12 @@ class _Bare:
         self._fields = tuple(getattr(bare, field.name) for field in dataclasses.fields(bare))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Bare) and self._fields == other._fields
+        return isinstance(other, _WithoutModule) and self._fields == other._fields
 
     def __hash__(self) -> int:
         return hash(self._fields)
 
 
 @functools.lru_cache(maxsize=64)
-def _serialized(bare: _Bare) -> Carried:
+def _serialized(bare: _WithoutModule) -> Carried:
     return strip_exported(bare.exported, allow_flat_trees=False)
