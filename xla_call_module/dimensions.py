@@ -74,7 +74,7 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
         return dim
     if (known := values.get(dim)) is not None:
         return known
-    value = _Reader(dim, values).read()
+    value = _ExpressionReader(dim, values).read()
     return None if value is None else value[0]
 
 
@@ -97,7 +97,7 @@ def linear_form(dim: str) -> tuple[str, int, int] | None:
     if len(names) != 1:
         return None
     (name,) = names
-    form = _Reader(dim, {}, unknown=name).read()
+    form = _ExpressionReader(dim, {}, unknown=name).read()
     return None if form is None else (name, form[1], form[0])
 
 
@@ -140,13 +140,13 @@ def _linear_root(dim: str, name: str, size: int, values: Mapping[str, int]) -> i
     """Return the whole number at which `dim`, if linear in `name`, is `size`."""
     if dim == name:
         return size
-    form = _Reader(dim, values, unknown=name).read()
+    form = _ExpressionReader(dim, values, unknown=name).read()
     if form is None or form[1] == 0 or (size - form[0]) % form[1]:
         return None
     return (size - form[0]) // form[1]
 
 
-class _Reader:
+class _ExpressionReader:
     """One pass over the text of an expression, which is read and evaluated at once."""
 
     def __init__(self, dim: str, values: Mapping[str, int], *, unknown: str = "") -> None:

@@ -69,7 +69,7 @@ def from_exported(
     names: Sequence[str] | None = None,
     module: Any = None,
 ) -> CallModule:
-    """The call that an `Exported` describes.
+    """Return the call that an `Exported` describes.
 
     Args:
         exported: the result of `jax.export.export(...)(...)`, of `jax.export.deserialize`, or of
@@ -181,34 +181,34 @@ def _read_module(
 def _with_shardings(
     exported: export.Exported, args: tuple[TensorSpec, ...], results: tuple[TensorSpec, ...]
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The specs with their shardings; on one device there is nothing to say."""
+    """Return the specs with their shardings; on one device there is nothing to say."""
     if exported.nr_devices == 1:
         return args, results
     ranks = ([len(spec.shape or ()) for spec in specs] for specs in (args, results))
-    found = exported_shardings(exported, *ranks)
+    shardings = exported_shardings(exported, *ranks)
     of_args, of_results = (
         tuple(dataclasses.replace(spec, sharding=one) for spec, one in zip(*pair, strict=True))
-        for pair in zip((args, results), found, strict=True)
+        for pair in zip((args, results), shardings, strict=True)
     )
     return of_args, of_results
 
 
 def to_jax_checks(checks: Sequence[DisabledCheck]) -> tuple[export.DisabledSafetyCheck, ...]:
-    """Those of the checks that `jax.export` has, which is all but `shape_assertions`.
+    """Return those of the checks that `jax.export` has, which is all but `shape_assertions`.
 
     JAX took that one out, and TensorFlow still makes it: the call carries it in JAX's place.
     """
-    found = []
+    known = []
     for check in checks:
         if (target := check.custom_call) is not None:
-            found.append(export.DisabledSafetyCheck.custom_call(target))
+            known.append(export.DisabledSafetyCheck.custom_call(target))
         elif check == PLATFORM:
-            found.append(export.DisabledSafetyCheck.platform())
-    return tuple(found)
+            known.append(export.DisabledSafetyCheck.platform())
+    return tuple(known)
 
 
 def strip_exported(exported: export.Exported, *, allow_flat_trees: bool) -> Carried:
-    """The `Exported` without its module: about 1 KB of trees, avals and shardings.
+    """Return the `Exported` without its module: about 1 KB of trees, avals and shardings.
 
     Raises:
         UnsupportedError: static data of a class is no JSON, with its path; and the class is not
@@ -239,7 +239,7 @@ def with_flat_trees(exported: export.Exported) -> export.Exported:
 
 
 def to_exported(call: CallModule) -> export.Exported:
-    """The `Exported` that a call carries, with the call's module; without a VJP.
+    """Return the `Exported` that a call carries, with the call's module; without a VJP.
 
     Args:
         call: one that was made of an `Exported`, now or before it was written to a file; its
@@ -283,9 +283,9 @@ def to_exported(call: CallModule) -> export.Exported:
 
 
 def _restored(trees: Trees) -> dict[str, tree_util.PyTreeDef]:
-    """The treedefs of both; together, since functions in their static data are the same."""
-    found: Any = restore_tree(TreeNode("tuple", children=(trees.arguments, trees.results)))
-    in_tree, out_tree = found.children()
+    """Return the treedefs of both; together, since functions in their static data are the same."""
+    both: Any = restore_tree(TreeNode("tuple", children=(trees.arguments, trees.results)))
+    in_tree, out_tree = both.children()
     return {"in_tree": in_tree, "out_tree": out_tree}
 
 
@@ -301,7 +301,7 @@ def _check_module(call: CallModule) -> None:
 
 
 def carried_kept(call: CallModule) -> tuple[int, ...]:
-    """The arguments that the module took when the `Exported` was made that the call carries.
+    """Return the arguments that the module took when the `Exported` was made that the call carries.
 
     Raises:
         FormatError, StructureError, VersionError: as `to_exported`.
@@ -310,7 +310,7 @@ def carried_kept(call: CallModule) -> tuple[int, ...]:
 
 
 def carried_avals(call: CallModule) -> tuple[Any, ...]:
-    """The flat arguments of the `Exported` that a call carries, with the mesh that they lie on.
+    """Return the flat arguments of the `Exported` that a call carries, with the mesh they lie on.
 
     Raises:
         FormatError, StructureError, VersionError: as `to_exported`.
@@ -319,7 +319,7 @@ def carried_avals(call: CallModule) -> tuple[Any, ...]:
 
 
 def carried_for(call: CallModule, platforms: tuple[str, ...]) -> bytes:
-    """The `Exported` that a call carries, for other platforms.
+    """Return the `Exported` that a call carries, for other platforms.
 
     Raises:
         FormatError, StructureError, VersionError: as `to_exported`.
@@ -365,7 +365,7 @@ def _deserialize(call: CallModule) -> export.Exported:
 
 
 def argument_specs(exported: export.Exported) -> tuple[TensorSpec, ...]:
-    """Every flat argument of an `Exported`.
+    """Return every flat argument of an `Exported`.
 
     Raises:
         DtypeError: a dtype that TensorFlow cannot carry.
@@ -374,7 +374,7 @@ def argument_specs(exported: export.Exported) -> tuple[TensorSpec, ...]:
 
 
 def result_specs(exported: export.Exported) -> tuple[TensorSpec, ...]:
-    """Every flat result of an `Exported`.
+    """Return every flat result of an `Exported`.
 
     Raises:
         DtypeError: a dtype that TensorFlow cannot carry.
@@ -405,7 +405,7 @@ def _specs(
 
 
 def _physical(aval: Any, path: str) -> tuple[Shape, DType, str]:
-    """Shape and dtype in the module, and JAX's logical dtype where it is another."""
+    """Return shape and dtype in the module, and JAX's logical dtype where it is another."""
     element = ""
     dtype = aval.dtype
     if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
@@ -438,13 +438,13 @@ def _check_effects(exported: export.Exported) -> None:
         )
 
 
-def _check_count(where: str, what: str, found: int, expected: int, source: str) -> None:
-    if found != expected:
-        raise StructureError(f"{where} has {found} {what}, but {source} {expected}.")
+def _check_count(where: str, what: str, count: int, expected: int, source: str) -> None:
+    if count != expected:
+        raise StructureError(f"{where} has {count} {what}, but {source} {expected}.")
 
 
 def _check_main(call: CallModule, main: Main) -> None:
-    """The module's own signature must be what the Exported says, since the op trusts it blindly."""
+    """Refuse a module whose own signature is another one, since the op trusts the node blindly."""
     _check_count(call.name, "kept arguments", len(call.kept), len(main.args), "its module takes")
     if main.has_platform_index != call.has_platform_index:
         raise StructureError(
@@ -455,16 +455,16 @@ def _check_main(call: CallModule, main: Main) -> None:
         *zip(call.operands, main.args, strict=True),
         *zip(call.results, main.results, strict=True),
     ]
-    for spec, found in pairs:
-        if not _agrees(spec, found):
+    for spec, type_ in pairs:
+        if not _agrees(spec, type_):
             raise StructureError(
-                f"{spec.path} of {call.name} is {spec}, but the module has {found} there."
+                f"{spec.path} of {call.name} is {spec}, but the module has {type_} there."
             )
 
 
-def _agrees(spec: TensorSpec, found: TensorType) -> bool:
-    if spec.shape is None or len(spec.shape) != len(found.shape):
+def _agrees(spec: TensorSpec, type_: TensorType) -> bool:
+    if spec.shape is None or len(spec.shape) != len(type_.shape):
         return False
-    return found.element == spec.dtype.mlir and all(
-        size is None or dim == size for dim, size in zip(spec.shape, found.shape, strict=True)
+    return type_.element == spec.dtype.mlir and all(
+        size is None or dim == size for dim, size in zip(spec.shape, type_.shape, strict=True)
     )

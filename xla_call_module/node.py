@@ -79,13 +79,13 @@ Node = TypeVar("Node")
 def encode_node(
     call: CallModule, *, name: str, inputs: Sequence[str], new_node: Callable[[], Node]
 ) -> Node:
-    """The XlaCallModule node of a call.
+    """Return the XlaCallModule node of a call.
 
     Args:
-        call: what the node calls.
+        call: the call.
         name: the node's name.
         inputs: the names of the tensors that it takes, one for each of `call.operands`.
-        new_node: makes the empty message, for example `tf.compat.v1.NodeDef`.
+        new_node: the function that makes the empty message, for example `tf.compat.v1.NodeDef`.
 
     Raises:
         FormatError: the number of inputs is not that of the operands.
@@ -132,17 +132,17 @@ def encode_node(
 
 
 def description_allowance() -> Allowance:
-    """The bytes that the descriptions of all nodes of one file may have, not compressed."""
+    """Return the bytes that the descriptions of all nodes of one file may have, not compressed."""
     return Allowance(_MAX_DESCRIPTIONS_BYTES, what="bytes of descriptions")
 
 
 def decode_node(node: Any, *, allowance: Allowance | None = None) -> CallModule:
-    """The call that an XlaCallModule node makes.
+    """Return the call that an XlaCallModule node makes.
 
     Args:
         node: a NodeDef of any pool, written by this package or another program. Without our
             description its arguments have dtypes but no known shapes.
-        allowance: what `description_allowance` gave for the file.
+        allowance: the bytes that are left to the file, from `description_allowance`.
 
     Raises:
         FormatError: it is another op; an attribute is missing, unknown, or contradicts another.
@@ -200,7 +200,7 @@ def update_node(node: Any, before: CallModule, after: CallModule) -> None:
 
     Args:
         node: a NodeDef of any pool, changed in place.
-        before: what `decode_node` says of it.
+        before: its call, from `decode_node`.
         after: a call of the same operands and results.
 
     Raises:
@@ -305,9 +305,9 @@ def _read_specs(fields: Mapping[str, Any], where: str) -> dict[str, tuple[Tensor
     specs = {
         key: [TensorSpec.from_json(spec, where=where) for spec in fields[key]] for key in _SHARDED
     }
-    counts = {key: len(found) for key, found in specs.items()}
+    counts = {key: len(members) for key, members in specs.items()}
     shardings = decode_shardings(fields.get("shardings", {}), counts)
-    return {key: tuple(map(_with_sharding, found, shardings[key])) for key, found in specs.items()}
+    return {key: tuple(map(_with_sharding, specs[key], shardings[key])) for key in specs}
 
 
 def _with_sharding(spec: TensorSpec, sharding: Sharding | None) -> TensorSpec:
@@ -386,7 +386,7 @@ def _name_unknown(shape: tuple[int | None, ...] | None, index: int) -> Shape | N
 
 def _check_types(call: CallModule, node: Any) -> None:
     """TensorFlow believes Tin, Tout and Sout; where the description differs, one is wrong."""
-    found = {
+    attributes = {
         "Tin": list(node.attr["Tin"].list.type),
         "Tout": list(node.attr["Tout"].list.type),
         "Sout": [_decode_shape(shape) for shape in node.attr["Sout"].list.shape],
@@ -396,10 +396,10 @@ def _check_types(call: CallModule, node: Any) -> None:
         "Tout": [spec.dtype.enum for spec in call.results],
         "Sout": [spec.static_shape for spec in call.results],
     }
-    for key in found:
-        if found[key] != described[key]:
+    for key in attributes:
+        if attributes[key] != described[key]:
             raise FormatError(
-                f"Node {node.name}: {key} is {found[key]}, but its description says "
+                f"Node {node.name}: {key} is {attributes[key]}, but its description says "
                 f"{described[key]} (dtypes are numbers of TensorFlow's DataType)."
             )
 

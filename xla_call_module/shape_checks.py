@@ -14,10 +14,10 @@ from xla_call_module.call import CallModule
 from xla_call_module.dtypes import DType
 
 __all__ = [
-    "Number",
-    "Operation",
+    "OperandSize",
+    "ScalarConstant",
+    "ScalarOperation",
     "ShapeCheck",
-    "Size",
     "SizeAssertion",
     "Step",
     "open_assertions",
@@ -25,7 +25,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class OperandSize:
     """A size of one of the check's operands, an int32."""
 
     operand: int
@@ -33,7 +33,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class ScalarConstant:
     """A constant."""
 
     value: int
@@ -41,7 +41,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ScalarOperation:
     """A TensorFlow operation on scalars.
 
     Attributes:
@@ -57,7 +57,7 @@ class Operation:
     dtype: DType
 
 
-Step = Size | Number | Operation
+Step = OperandSize | ScalarConstant | ScalarOperation
 
 
 @dataclass(frozen=True, slots=True)

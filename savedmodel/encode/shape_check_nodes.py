@@ -13,7 +13,13 @@ from savedmodel.encode.body import Body, Tensor
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.node import OP, encode_node
-from xla_call_module.shape_checks import Number, Operation, ShapeCheck, Size, Step
+from xla_call_module.shape_checks import (
+    OperandSize,
+    ScalarConstant,
+    ScalarOperation,
+    ShapeCheck,
+    Step,
+)
 
 __all__ = ["write_shape_check"]
 
@@ -76,11 +82,11 @@ class _Writer:
 
     def add(self, step: Step) -> Tensor:
         match step:
-            case Size(operand, axis):
+            case OperandSize(operand, axis):
                 made = self._size(operand, axis)
-            case Number(value, dtype):
+            case ScalarConstant(value, dtype):
                 made = self._body.add_constant("number", value, dtype)
-            case Operation():
+            case ScalarOperation():
                 made = self._operation(step)
         self._steps.append(made)
         return made
@@ -105,7 +111,7 @@ class _Writer:
             self._vectors[value] = self._body.add_constant("number", [value], _INT32)
         return self._vectors[value]
 
-    def _operation(self, step: Operation) -> Tensor:
+    def _operation(self, step: ScalarOperation) -> Tensor:
         inputs = [self._steps[number] for number in step.inputs]
         if step.op == "Cast":
             return self._body.cast("Cast", inputs[0], step.taken, step.dtype)

@@ -23,7 +23,14 @@ from xla_call_module.platforms import PLATFORMS
 from xla_call_module.stablehlo.modules import custom_call_target, walk
 from xla_call_module.stablehlo.operation_locations import describe_location, describe_primitive
 
-__all__ = ["TARGETS", "Provider", "Target", "check_custom_calls", "classify", "refuse_callbacks"]
+__all__ = [
+    "TARGETS",
+    "CustomCallTarget",
+    "Provider",
+    "check_custom_calls",
+    "classify",
+    "refuse_callbacks",
+]
 
 
 class Provider(enum.Enum):
@@ -36,111 +43,100 @@ class Provider(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CustomCallTarget:
     """A family of targets.
 
     Attributes:
         pattern: the regular expression that matches their names in full.
         provider: the part of the process that has them.
-        platforms: the platforms on which they run in TensorFlow.
-        stable: whether JAX guarantees that their meaning stays.
         source: the file or the trial from which that is known.
+        stable: whether JAX guarantees that their meaning stays.
+        platforms: the platforms on which they run in TensorFlow.
     """
 
     pattern: str
     provider: Provider
-    platforms: tuple[str, ...]
-    stable: bool
     source: str
+    stable: bool = False
+    platforms: tuple[str, ...] = PLATFORMS
 
 
 _JAX_LIST = "jax/_src/export/_export.py, _CUSTOM_CALL_TARGETS_GUARANTEED_STABLE"
+_ON_CPU = "run on the CPU"
 _GPUS = ("cuda", "rocm")
+_NOT_ON_CPU = "on the CPU: No registered implementation for untyped custom call to "
+_XLA, _TENSORFLOW = Provider.XLA, Provider.TENSORFLOW
+_ABSENT, _CALLBACK = Provider.ABSENT, Provider.CALLBACK
 
 # The first that matches counts. "Run on the CPU" means in TensorFlow 2.21; what is said of other
 # platforms was read and not run.
 TARGETS = (
-    Target("shape_assertion", Provider.TENSORFLOW, PLATFORMS, True, "run on the CPU"),
-    Target(
+    CustomCallTarget("shape_assertion", _TENSORFLOW, _ON_CPU, stable=True),
+    CustomCallTarget(
         r"tf\.call_tf_function",
-        Provider.TENSORFLOW,
-        PLATFORMS,
-        True,
+        _TENSORFLOW,
         "tensorflow/compiler/tf2xla/kernels/xla_call_module_op.cc",
+        stable=True,
     ),
-    Target(
+    CustomCallTarget(
         r"stablehlo\.dynamic_(reduce_window|rng_bit_generator|top_k|approx_top_k)",
-        Provider.XLA,
-        PLATFORMS,
-        True,
+        _XLA,
         "the first two run on the CPU; stablehlo/transforms/StablehloRefineShapes.cpp",
+        stable=True,
     ),
-    Target(
+    CustomCallTarget(
         "Sharding|SPMDFullToShardShape|SPMDShardToFullShape",
-        Provider.XLA,
-        PLATFORMS,
-        True,
+        _XLA,
         "xla/service/sharding_propagation.cc, xla/service/spmd/spmd_partitioner.cc",
+        stable=True,
     ),
-    Target(r"xla\.sdy\..*", Provider.XLA, PLATFORMS, False, "xla/service/spmd/shardy/constants.h"),
-    Target("annotate_device_placement", Provider.XLA, PLATFORMS, True, _JAX_LIST),
-    Target(
+    CustomCallTarget(r"xla\.sdy\..*", _XLA, "xla/service/spmd/shardy/constants.h"),
+    CustomCallTarget("annotate_device_placement", _XLA, _JAX_LIST, stable=True),
+    CustomCallTarget(
         "Eigh|Qr|ProductOfElementaryHouseholderReflectors",
-        Provider.XLA,
-        PLATFORMS,
-        True,
+        _XLA,
         "run on the CPU; xla/hlo/transforms/expanders/eigh_expander.cc and qr_expander.cc",
+        stable=True,
     ),
-    Target("ApproxTopK", Provider.XLA, PLATFORMS, True, "run on the CPU"),
-    Target(
-        "LuDecomposition",
-        Provider.XLA,
-        ("tpu",),
-        True,
-        "on the CPU: No registered implementation for untyped custom call to LuDecomposition",
+    CustomCallTarget("ApproxTopK", _XLA, _ON_CPU, stable=True),
+    CustomCallTarget("LuDecomposition", _XLA, f"{_NOT_ON_CPU}LuDecomposition", True, ("tpu",)),
+    CustomCallTarget(
+        "AllocateBuffer", _XLA, f"{_NOT_ON_CPU}AllocateBuffer", True, ("cuda", "rocm", "tpu")
     ),
-    Target(
-        "AllocateBuffer",
-        Provider.XLA,
-        (*_GPUS, "tpu"),
-        True,
-        "on the CPU: No registered implementation for untyped custom call to AllocateBuffer",
+    CustomCallTarget("tpu_custom_call", _XLA, _JAX_LIST, True, ("tpu",)),
+    CustomCallTarget(r"mhlo\..*", _XLA, "xla/mlir_hlo, the pass stablehlo-ext"),
+    CustomCallTarget(r"__gpu\$xla\.gpu\.triton", _XLA, "xla/backends/gpu/codegen", platforms=_GPUS),
+    CustomCallTarget(
+        r"__(cublas|cudnn)\$.*", _XLA, "xla/service/gpu/cublas_cudnn.h", platforms=("cuda",)
     ),
-    Target("tpu_custom_call", Provider.XLA, ("tpu",), True, _JAX_LIST),
-    Target(r"mhlo\..*", Provider.XLA, PLATFORMS, False, "xla/mlir_hlo, the pass stablehlo-ext"),
-    Target(r"__gpu\$xla\.gpu\.triton", Provider.XLA, _GPUS, False, "xla/backends/gpu/codegen"),
-    Target(
-        r"__(cublas|cudnn)\$.*", Provider.XLA, ("cuda",), False, "xla/service/gpu/cublas_cudnn.h"
-    ),
-    Target(
+    CustomCallTarget(
         r"xla_python_.*|xla_ffi_python_.*|xla_ffi_partitioned_python_.*|xla_buffer_python_.*",
-        Provider.CALLBACK,
-        (),
-        False,
+        _CALLBACK,
         "jax/_src/callback.py",
+        platforms=(),
     ),
-    Target(
+    CustomCallTarget(
         r"lapack_\w+_ffi",
-        Provider.ABSENT,
-        (),
-        True,
+        _ABSENT,
         "run on the CPU: No FFI handler registered for lapack_spotrf_ffi on a platform Host",
+        True,
+        (),
     ),
-    Target(
+    CustomCallTarget(
         r"(cusolver|hipsolver|cusparse)_\w+_ffi|(cu|hip)_lu_pivots_to_permutation"
         r"|(cu|hip)_threefry2x32_ffi|mosaic_gpu_v2",
-        Provider.ABSENT,
-        (),
-        True,
+        _ABSENT,
         "jaxlib/gpu, which registers them",
+        True,
+        (),
     ),
 )
 # Targets that nobody is known to have.
-_UNKNOWN = Target(".*", Provider.ABSENT, (), False, "in none of the lists above")
+_UNKNOWN = CustomCallTarget(".*", _ABSENT, "in none of the lists above", platforms=())
 _COMPILED = tuple((re.compile(target.pattern), target) for target in TARGETS)
 
 
-def classify(target: str) -> Target:
+def classify(target: str) -> CustomCallTarget:
     """Return the record of a target.
 
     Example:
@@ -196,7 +192,7 @@ def refuse_callbacks(where: str, module: Any) -> None:
     """
     for operation in walk(module):
         target = custom_call_target(operation)
-        if target and classify(target).provider is Provider.CALLBACK:
+        if target and classify(target).provider is _CALLBACK:
             place = describe_location(operation)
             raise StructureError(
                 f"{where} calls back to Python at {place} (custom call {target}); the function "
@@ -209,7 +205,7 @@ def _absent(where: str, operation: Any, platform: str) -> InteropError:
     name, primitive = custom_call_target(operation), describe_primitive(operation)
     target = classify(name)
     who = f" for the primitive {primitive}" if primitive else ""
-    if target.provider is Provider.XLA:
+    if target.provider is _XLA:
         what = f"which XLA has on {' and '.join(target.platforms)} only"
     elif target.stable:
         what = "a library that JAX links and TensorFlow does not"

@@ -39,7 +39,7 @@ def dependencies(call: CallModule) -> tuple[frozenset[int], ...]:
         >>> import jax
         >>> from xla_call_module import from_exported
         >>> exported = jax.export.export(jax.jit(lambda x, y: (x + 1, x * y)))(1.0, 2.0)
-        >>> [sorted(found) for found in dependencies(from_exported(exported))]
+        >>> [sorted(indices) for indices in dependencies(from_exported(exported))]
         [[0], [0, 1]]
     """
     with open_module(call.module) as module:

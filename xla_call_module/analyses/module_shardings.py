@@ -78,7 +78,7 @@ def _read_all(
     attributes: Sequence[Any], types: Sequence[TensorType], meshes: Mapping[str, Mesh]
 ) -> tuple[Sharding | None, ...]:
     pairs = zip(attributes, types, strict=True)
-    return tuple(_read(value, len(found.shape), meshes) for value, found in pairs)
+    return tuple(_read(value, len(type_.shape), meshes) for value, type_ in pairs)
 
 
 def _meshes(module: Any) -> dict[str, Mesh]:

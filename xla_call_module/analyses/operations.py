@@ -16,11 +16,11 @@ from xla_call_module.errors import PlatformError
 from xla_call_module.stablehlo.modules import splat, walk
 from xla_call_module.stablehlo.operation_locations import describe_location, describe_primitive
 
-__all__ = ["OPERATIONS", "Operation", "check_operations"]
+__all__ = ["OPERATIONS", "UnavailableOperation", "check_operations"]
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class UnavailableOperation:
     """An operation that does not run everywhere.
 
     Attributes:
@@ -49,17 +49,17 @@ _NO_THUNK_SOURCE = f"{_RUN}: is not supported by XLA:CPU ThunkEmitter"
 # On a GPU a collective within one device is a copy (xla/service/gpu, "Degenerate collectives are
 # simply identity function"); of TPUs nothing is known. So only the CPU is refused.
 OPERATIONS = (
-    Operation("stablehlo.collective_permute", _CPU, _ENDS, _ENDS_SOURCE),
-    Operation("stablehlo.partition_id", _CPU, _ENDS, _ENDS_SOURCE),
-    Operation("stablehlo.replica_id", _CPU, _ENDS, _ENDS_SOURCE),
-    Operation("stablehlo.all_gather", _CPU, _UNASSIGNED, _RUN),
-    Operation("stablehlo.all_to_all", _CPU, _UNASSIGNED, _RUN),
-    Operation("stablehlo.reduce_scatter", _CPU, _UNASSIGNED, _RUN),
-    Operation("stablehlo.infeed", _CPU, _WAITS, _NOBODY),
-    Operation("stablehlo.outfeed", _CPU, _WAITS, _NOBODY),
-    Operation("stablehlo.send", _CPU, _NO_THUNK, _NO_THUNK_SOURCE),
-    Operation("stablehlo.recv", _CPU, _NO_THUNK, _NO_THUNK_SOURCE),
-    Operation("stablehlo.collective_broadcast", _CPU, _NO_THUNK, _NO_THUNK_SOURCE),
+    UnavailableOperation("stablehlo.collective_permute", _CPU, _ENDS, _ENDS_SOURCE),
+    UnavailableOperation("stablehlo.partition_id", _CPU, _ENDS, _ENDS_SOURCE),
+    UnavailableOperation("stablehlo.replica_id", _CPU, _ENDS, _ENDS_SOURCE),
+    UnavailableOperation("stablehlo.all_gather", _CPU, _UNASSIGNED, _RUN),
+    UnavailableOperation("stablehlo.all_to_all", _CPU, _UNASSIGNED, _RUN),
+    UnavailableOperation("stablehlo.reduce_scatter", _CPU, _UNASSIGNED, _RUN),
+    UnavailableOperation("stablehlo.infeed", _CPU, _WAITS, _NOBODY),
+    UnavailableOperation("stablehlo.outfeed", _CPU, _WAITS, _NOBODY),
+    UnavailableOperation("stablehlo.send", _CPU, _NO_THUNK, _NO_THUNK_SOURCE),
+    UnavailableOperation("stablehlo.recv", _CPU, _NO_THUNK, _NO_THUNK_SOURCE),
+    UnavailableOperation("stablehlo.collective_broadcast", _CPU, _NO_THUNK, _NO_THUNK_SOURCE),
 )
 _BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
@@ -109,7 +109,7 @@ def _is_modulo_one(operation: Any) -> bool:
 
 
 def _refuse(
-    where: str, operation: Any, known: Operation, platforms: Sequence[str]
+    where: str, operation: Any, known: UnavailableOperation, platforms: Sequence[str]
 ) -> PlatformError:
     primitive = describe_primitive(operation)
     what = f"computes {primitive} with" if primitive else "has"

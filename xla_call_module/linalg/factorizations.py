@@ -14,8 +14,8 @@ from jax import lax
 
 from xla_call_module.linalg.matrices import (
     block_size,
-    first_of,
     hermitian_of_lower,
+    info_of_failures,
     item,
     magnitude,
     pad_to_blocks,
@@ -63,7 +63,7 @@ def cholesky(matrix: jax.Array, *, lower: bool) -> tuple[jax.Array, jax.Array]:
 
     count = padded.shape[0] // size
     factor = lax.fori_loop(0, count, factor_columns, jnp.zeros_like(padded))[:order, :order]
-    info = first_of(~(jnp.diagonal(factor).real > 0))
+    info = info_of_failures(~(jnp.diagonal(factor).real > 0))
     return factor if lower else factor.T.conj(), info
 
 
@@ -124,7 +124,7 @@ def lu(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     blocks = swaps.shape[0] // size
     state, swaps = lax.fori_loop(0, blocks, factor_columns, (state, swaps))
     state = state[:height, :width]
-    return state, swaps[:count] + 1, first_of(jnp.diagonal(state)[:count] == 0)
+    return state, swaps[:count] + 1, info_of_failures(jnp.diagonal(state)[:count] == 0)
 
 
 def _lu_panel(

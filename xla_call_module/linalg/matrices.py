@@ -1,4 +1,4 @@
-"""What factorizations have in common: blocks of matrices, their scale, and LAPACK's `info`.
+"""Steps that factorizations share: blocks of matrices, their scale, and LAPACK's `info`.
 
 Every function here is of one matrix; `jax.vmap` makes it one of a batch.
 """
@@ -13,9 +13,9 @@ from jax import lax
 __all__ = [
     "BLOCK",
     "block_size",
-    "first_of",
-    "has_no_numbers",
     "hermitian_of_lower",
+    "info_of_failures",
+    "info_of_finite",
     "item",
     "magnitude",
     "pad_to_blocks",
@@ -64,7 +64,7 @@ def scale_of(array: jax.Array) -> jax.Array:
     return jnp.where((largest > 0) & jnp.isfinite(largest), largest, jnp.ones_like(largest))
 
 
-def has_no_numbers(matrix: jax.Array) -> jax.Array:
+def info_of_finite(matrix: jax.Array) -> jax.Array:
     """Return the `info` of a matrix: 1 where it has elements that are not finite, or 0.
 
     Its largest element does not tell: TensorFlow lets XLA pass over NaNs there.
@@ -72,6 +72,6 @@ def has_no_numbers(matrix: jax.Array) -> jax.Array:
     return jnp.where(jnp.isfinite(matrix).all(), 0, 1).astype(jnp.int32)
 
 
-def first_of(failures: jax.Array) -> jax.Array:
+def info_of_failures(failures: jax.Array) -> jax.Array:
     """Return the `info` of a factorization: the first failure, counted from 1, or 0."""
     return jnp.where(failures.any(), jnp.argmax(failures) + 1, 0).astype(jnp.int32)

@@ -19,7 +19,7 @@ from xla_call_module.linalg.factorizations import (
     householder_qr,
     multiply_by_q,
 )
-from xla_call_module.linalg.matrices import has_no_numbers, scale_of
+from xla_call_module.linalg.matrices import info_of_finite, scale_of
 from xla_call_module.linalg.triangular import solve_lower, solve_triangular
 from xla_call_module.linalg.tridiagonals import reduce_hermitian
 
@@ -45,7 +45,7 @@ def eigh(matrix: jax.Array, *, lower: bool) -> tuple[jax.Array, jax.Array, jax.A
     if not lower:
         matrix = matrix.T.conj()
     matrix = jnp.where(np.tri(order, dtype=bool), matrix, 0)
-    scale, info = scale_of(matrix), has_no_numbers(matrix)
+    scale, info = scale_of(matrix), info_of_finite(matrix)
     if order == 1:
         return jnp.ones_like(matrix), jnp.diagonal(matrix).real, info
     packed, diagonal, off, taus = reduce_hermitian(matrix / scale, lower=True)
@@ -285,7 +285,7 @@ def svd(
         )
         return left.T.conj(), values, right.T.conj(), info
     columns = height if full_matrices else width
-    scale, info = scale_of(matrix), has_no_numbers(matrix)
+    scale, info = scale_of(matrix), info_of_finite(matrix)
     packed, taus = householder_qr(matrix / scale)
     triangle = jnp.where(np.tri(width, dtype=bool).T, packed[:width], 0)
     left, values, right = _svd_of_square(triangle)

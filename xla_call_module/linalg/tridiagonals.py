@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from xla_call_module.linalg.factorizations import reflector
-from xla_call_module.linalg.matrices import first_of, hermitian_of_lower, item, magnitude
+from xla_call_module.linalg.matrices import hermitian_of_lower, info_of_failures, item, magnitude
 
 __all__ = ["reduce_hermitian", "solve"]
 
@@ -59,7 +59,7 @@ def solve(
 
     end = last[2] / last[0]
     _, rest = lax.scan(substitute, (end, jnp.zeros_like(end)), upper, reverse=True)
-    return jnp.concatenate([rest, end[None]]), first_of(pivots == 0)
+    return jnp.concatenate([rest, end[None]]), info_of_failures(pivots == 0)
 
 
 def reduce_hermitian(

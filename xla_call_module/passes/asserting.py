@@ -20,7 +20,13 @@ from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import DTYPES, DType
 from xla_call_module.errors import InteropError
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall, open_call
-from xla_call_module.shape_checks import Number, Operation, ShapeCheck, Size, Step
+from xla_call_module.shape_checks import (
+    OperandSize,
+    ScalarConstant,
+    ScalarOperation,
+    ShapeCheck,
+    Step,
+)
 from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.inlining import inline_calls
 from xla_call_module.stablehlo.modules import (
@@ -340,7 +346,7 @@ def _read_steps(main: Any, offset: int) -> tuple[Step, ...] | None:
         step = _to_step(operation, numbers, offset)
         if step is None:
             return None
-        if isinstance(step, Operation) and step.op == "Cast" and step.taken == step.dtype:
+        if isinstance(step, ScalarOperation) and step.op == "Cast" and step.taken == step.dtype:
             numbers[operation.results[0]] = step.inputs[0]
             continue
         numbers[operation.results[0]] = len(steps)
@@ -355,25 +361,25 @@ def _to_step(operation: Any, numbers: Mapping[Any, int], offset: int) -> Step | 
         return None
     if operation.name == "stablehlo.get_dimension_size":
         axis = ir.IntegerAttr(operation.attributes["dimension"]).value
-        return Size(_number_of(operation.operands[0]) - offset, axis)
+        return OperandSize(_number_of(operation.operands[0]) - offset, axis)
     if operation.name == "stablehlo.constant":
         text = str(splat(operation))
-        return Number(int(text == "true") if dtype.name == "bool" else int(text), dtype)
+        return ScalarConstant(int(text == "true") if dtype.name == "bool" else int(text), dtype)
     op = _OPERATIONS.get(operation.name)
     if operation.name == "stablehlo.compare":
         op = _COMPARISONS.get(comparison_direction(operation))
     taken = _DTYPES.get(str(operation.operands[-1].type)) if len(operation.operands) else None
     if op is None or taken is None:
         return None
-    return Operation(op, tuple(numbers[value] for value in operation.operands), taken, dtype)
+    return ScalarOperation(op, tuple(numbers[value] for value in operation.operands), taken, dtype)
 
 
-def _all_of(holds: Mapping[int, None], first: int) -> Iterator[Operation]:
+def _all_of(holds: Mapping[int, None], first: int) -> Iterator[ScalarOperation]:
     """The steps that say whether several hold."""
     boolean = _DTYPES["tensor<i1>"]
     every, *others = holds
     if not others and every != first - 1:  # it is to be the last
         others = [every]
     for position, other in enumerate(others):
-        yield Operation("LogicalAnd", (every, other), boolean, boolean)
+        yield ScalarOperation("LogicalAnd", (every, other), boolean, boolean)
         every = first + position

@@ -100,13 +100,13 @@ class TreeNode:
         return fields if self.static is None else fields | {"static": self.static.to_json()}
 
     @classmethod
-    def from_json(cls, found: Any, *, where: str) -> TreeNode:
+    def from_json(cls, parsed: Any, *, where: str) -> TreeNode:
         """Return the structure that `to_json` wrote.
 
         Raises:
             FormatError: the value has another form.
         """
-        return _Reader(where).read(found, depth=0, is_static=False)
+        return _TreeReader(where).read(parsed, depth=0, is_static=False)
 
 
 LEAF = TreeNode("leaf")
@@ -124,15 +124,15 @@ class Trees:
         return {"args": self.arguments.to_json(), "results": self.results.to_json()}
 
     @classmethod
-    def from_json(cls, found: Any, *, where: str) -> Trees:
+    def from_json(cls, parsed: Any, *, where: str) -> Trees:
         """Return the structures that `to_json` wrote.
 
         Raises:
             FormatError: the value has another form.
         """
-        if not isinstance(found, Mapping) or found.keys() != {"args", "results"}:
-            raise FormatError(f"{where}: {str(found)[:80]} does not describe two pytrees.")
-        return cls(*(TreeNode.from_json(found[key], where=where) for key in ("args", "results")))
+        if not isinstance(parsed, Mapping) or parsed.keys() != {"args", "results"}:
+            raise FormatError(f"{where}: {str(parsed)[:80]} does not describe two pytrees.")
+        return cls(*(TreeNode.from_json(parsed[key], where=where) for key in ("args", "results")))
 
 
 def _number_to_json(value: Scalar) -> Any:
@@ -142,29 +142,29 @@ def _number_to_json(value: Scalar) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _TreeReader:
     where: str
 
-    def read(self, found: Any, *, depth: int, is_static: bool) -> TreeNode:
+    def read(self, parsed: Any, *, depth: int, is_static: bool) -> TreeNode:
         """Return a node with all that is below."""
         if depth > MAX_TREE_DEPTH:
             raise FormatError(f"{self.where}: a pytree is more than {MAX_TREE_DEPTH} levels deep.")
-        if found is None:
+        if parsed is None:
             return TreeNode("none")
-        if isinstance(found, list):
-            return TreeNode("list", children=self._all(found, depth, is_static))
-        if not isinstance(found, dict):
-            if is_static and isinstance(found, Scalar):
-                return TreeNode("value", value=found)
-            if found == "*" and not is_static:
+        if isinstance(parsed, list):
+            return TreeNode("list", children=self._all(parsed, depth, is_static))
+        if not isinstance(parsed, dict):
+            if is_static and isinstance(parsed, Scalar):
+                return TreeNode("value", value=parsed)
+            if parsed == "*" and not is_static:
                 return LEAF
-            raise self._damaged(found)
-        if is_static and (value := self._read_value(found)) is not None:
+            raise self._damaged(parsed)
+        if is_static and (value := self._read_value(parsed)) is not None:
             return value
-        return self._read_container(found, depth, is_static=is_static)
+        return self._read_container(parsed, depth, is_static=is_static)
 
-    def _read_value(self, found: dict[str, Any]) -> TreeNode | None:
-        match found:
+    def _read_value(self, parsed: dict[str, Any]) -> TreeNode | None:
+        match parsed:
             case {"float": ("nan" | "inf" | "-inf") as text, **rest} if not rest:
                 return TreeNode("value", value=float(text))
             case {"type": str(path), **rest} if not rest:
@@ -173,8 +173,8 @@ class _Reader:
                 return TreeNode("function", path, value=number)
         return None
 
-    def _read_container(self, found: dict[str, Any], depth: int, *, is_static: bool) -> TreeNode:
-        match found:
+    def _read_container(self, parsed: dict[str, Any], depth: int, *, is_static: bool) -> TreeNode:
+        match parsed:
             case {"tuple": list(items), **rest} if not rest:
                 return TreeNode("tuple", children=self._all(items, depth, is_static))
             case {"dict": list(items), **rest} if not rest:
@@ -188,7 +188,7 @@ class _Reader:
                 if rest:
                     static = self.read(rest["static"], depth=depth + 1, is_static=True)
                 return TreeNode("class", path, *self._pairs(items, depth, is_static), static)
-        raise self._damaged(found)
+        raise self._damaged(parsed)
 
     def _all(self, items: list[Any], depth: int, is_static: bool) -> tuple[TreeNode, ...]:  # noqa: FBT001
         return tuple(self.read(item, depth=depth + 1, is_static=is_static) for item in items)
@@ -204,5 +204,5 @@ class _Reader:
         names = tuple(self.read(name, depth=depth + 1, is_static=True) for name, _ in items)
         return names, self._all([child for _, child in items], depth, is_static)
 
-    def _damaged(self, found: Any) -> FormatError:
-        return FormatError(f"{self.where}: {str(found)[:80]} does not describe a pytree.")
+    def _damaged(self, parsed: Any) -> FormatError:
+        return FormatError(f"{self.where}: {str(parsed)[:80]} does not describe a pytree.")

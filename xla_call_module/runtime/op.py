@@ -116,8 +116,8 @@ class Op:
             self._function = tf.function(
                 lambda *tensors: self.add_to_graph(tensors, shapes), autograph=False
             )
-        found: list[tf.Tensor] = self._function(*operands)
-        return found
+        results: list[tf.Tensor] = self._function(*operands)
+        return results
 
     def _admit(self, device: str | None) -> None:
         """Decide once for a device whether the module may run there."""
@@ -125,8 +125,8 @@ class Op:
         platform = _PLATFORM_OF_DEVICE.get(kind)
         foreign = platform not in self.call.platforms
         if platform is not None and foreign and PLATFORM not in self.disabled_checks:
-            found = f"it would run on {device or kind}, whose platform is {platform}"
-            raise self._refuse(found, platform)
+            reason = f"it would run on {device or kind}, whose platform is {platform}"
+            raise self._refuse(reason, platform)
         check_one_device(self.call)
         self._admitted.add(device)
 
@@ -138,8 +138,8 @@ class Op:
         if PLATFORM in self.disabled_checks:
             return ""
         if foreign:
-            found = f"the devices of this process are of the platform {here[0]}"
-            refusal = self._refuse(found, here[0])
+            reason = f"the devices of this process are of the platform {here[0]}"
+            refusal = self._refuse(reason, here[0])
             warnings.warn(f"A graph that cannot run here: {refusal}", UserWarning, stacklevel=3)
         return "" if {*here} <= {*self.call.platforms} else platform_hint(self.call.platforms)
 
@@ -153,9 +153,9 @@ class Op:
         except ShardingError as refusal:
             warnings.warn(f"A graph that cannot run here: {refusal}", UserWarning, stacklevel=3)
 
-    def _refuse(self, found: str, platform: str) -> ForeignPlatformError:
+    def _refuse(self, reason: str, platform: str) -> ForeignPlatformError:
         return ForeignPlatformError(
-            f"{self.call.name} was exported for {', '.join(self.call.platforms)}, and {found}. To "
+            f"{self.call.name} was exported for {', '.join(self.call.platforms)}, and {reason}. To "
             f"do: export it again with platforms={[*self.call.platforms, platform]}; or, if all "
             f"that it computes exists on {platform}, disable the check: "
             f"disabled_checks=['platform'], or {VARIABLE}=--tf_xla_call_module_disabled_checks="
@@ -261,8 +261,8 @@ class Op:
                 arrived, what = tf.size(shape), "rank"
             else:
                 arrived, what = shape[wanted.axis], f"dimension {wanted.axis}"
-            found = f"{spec.path} of {self.call.name} has the shape"
-            said = [found, shape, f"expected {spec}, whose {what} is", size]
+            argument = f"{spec.path} of {self.call.name} has the shape"
+            said = [argument, shape, f"expected {spec}, whose {what} is", size]
             made.append(
                 tf.raw_ops.Assert(condition=tf.equal(arrived, size), data=said, summarize=64)
             )

@@ -17,7 +17,13 @@ from xla_call_module.dimensions import linear_form
 from xla_call_module.errors import StructureError
 from xla_call_module.passes.asserting import to_shape_check
 from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
-from xla_call_module.shape_checks import Number, Operation, ShapeCheck, Size, Step
+from xla_call_module.shape_checks import (
+    OperandSize,
+    ScalarConstant,
+    ScalarOperation,
+    ShapeCheck,
+    Step,
+)
 from xla_call_module.stablehlo.refining import refine_results
 
 __all__ = ["ShapeGuard"]
@@ -91,7 +97,7 @@ class ShapeGuard:
         return [self._call.kept.index(index) for index in check.kept]
 
     def _is_linear(self, check: ShapeCheck) -> bool:
-        used = {step.op for step in check.steps if isinstance(step, Operation)}
+        used = {step.op for step in check.steps if isinstance(step, ScalarOperation)}
         dims = (dim for spec in self._call.operands for dim in spec.shape or ())
         return used <= _LINEAR and all(
             linear_form(dim) is not None for dim in dims if isinstance(dim, str)
@@ -104,11 +110,11 @@ def _values(steps: Sequence[Step], operands: Sequence[tf.Tensor]) -> list[Any]:
     values: list[Any] = []
     for step in steps:
         match step:
-            case Size(operand, axis):
+            case OperandSize(operand, axis):
                 values.append(shapes[operand][axis])
-            case Number(value, dtype):
+            case ScalarConstant(value, dtype):
                 values.append(tf.constant(value, tf.as_dtype(dtype.enum)))
-            case Operation(op, inputs, _, dtype):
+            case ScalarOperation(op, inputs, _, dtype):
                 names = _INPUTS.get(op, ("x", "y"))[: len(inputs)]
                 given = {n: values[i] for n, i in zip(names, inputs, strict=True)}
                 options = {"DstT": tf.as_dtype(dtype.enum)} if op == "Cast" else {}

@@ -29,8 +29,8 @@ def operation_versions(artifact: bytes) -> frozenset[tuple[str, str]]:
 
     Only the bytes have the versions: a parsed module is of StableHLO, whose operations have none.
     """
-    found = _OPERATION.findall(artifact)
-    return frozenset((name.decode(), version.decode()) for name, version in found)
+    operations = _OPERATION.findall(artifact)
+    return frozenset((name.decode(), version.decode()) for name, version in operations)
 
 
 def without_version(artifact: bytes) -> bytes:

@@ -30,7 +30,7 @@ _ELEMENT = re.compile(r"\([^()]*\)|[^\s\[\],()]+")
 
 
 def element_dtype(element: str) -> np.dtype[Any]:
-    """The numpy dtype of an element type as StableHLO writes it, such as `f8E4M3FN`.
+    """Return the numpy dtype of an element type as StableHLO writes it, such as `f8E4M3FN`.
 
     Raises:
         DtypeError: neither numpy nor ml_dtypes has it.
@@ -42,27 +42,27 @@ def element_dtype(element: str) -> np.dtype[Any]:
         name = f"float{match[1]}_{match[2].lower()}"
     elif (match := _NARROW_INTEGER.fullmatch(element)) is not None:
         name = f"{match[1]}int{match[2]}"
-    found = getattr(ml_dtypes, name, None)
-    if found is None:
+    scalar = getattr(ml_dtypes, name, None)
+    if scalar is None:
         raise DtypeError(
             f"A constant has elements of type {element}, which ml_dtypes "
             f"{ml_dtypes.__version__} does not have. To do: install a newer ml_dtypes."
         )
-    dtype: np.dtype[Any] = np.dtype(found)
+    dtype: np.dtype[Any] = np.dtype(scalar)
     return dtype
 
 
 def read_elements(constant: Any) -> Array:
-    """The elements of a `stablehlo.constant`, in its shape.
+    """Return the elements of a `stablehlo.constant`, in its shape.
 
     The array may be read-only, and may lie in the memory of the module.
 
     Raises:
         DtypeError: numpy has no such elements.
     """
-    found = tensor_type(str(constant.results[0].type))
-    shape = tuple(dim or 0 for dim in found.shape)
-    dtype = element_dtype(found.element)
+    type_ = tensor_type(str(constant.results[0].type))
+    shape = tuple(dim or 0 for dim in type_.shape)
+    dtype = element_dtype(type_.element)
     if 0 in shape:
         return np.zeros(shape, dtype)
     if (repeated := read_splat(constant)) is not None:
@@ -73,7 +73,7 @@ def read_elements(constant: Any) -> Array:
 
 
 def read_splat(constant: Any) -> Array | None:
-    """The one element that a `stablehlo.constant` repeats, without dimensions; None of several."""
+    """Return the one element that a `stablehlo.constant` repeats, as a scalar; None of several."""
     text = splat(constant)
     if not text:
         return None
@@ -90,7 +90,7 @@ def _parse_elements(text: str, dtype: np.dtype[Any]) -> Array:
 
 
 def _parse_element(text: str, dtype: np.dtype[Any]) -> Array:
-    """A number, `true`, the bits of a float, or a complex number of two of those."""
+    """Return a number, `true`, the bits of a float, or a complex number of two of those."""
     if dtype.kind == "c":
         half = np.dtype(f"f{dtype.itemsize // 2}")
         parts = [_parse_element(part.strip(), half) for part in text.strip("()").split(",")]

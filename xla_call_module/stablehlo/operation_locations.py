@@ -65,16 +65,16 @@ def _first_call(function: Any, seen: set[str]) -> Any:
     seen.add(name)
     if name == "main":  # which nothing in the module calls
         return None
-    found: list[Any] = []
+    calls: list[Any] = []
 
     def visit(operation: Any) -> Any:
         if operation.name == "func.call" and callee_of(operation) == name:
-            found.append(operation)
+            calls.append(operation)
             return ir.WalkResult.INTERRUPT
         return ir.WalkResult.ADVANCE
 
     function.parent.walk(visit)
-    return found[0] if found else None
+    return calls[0] if calls else None
 
 
 def describe_primitive(operation: Any) -> str:

@@ -20,7 +20,7 @@ from xla_call_module.passes.asserting import to_shape_check
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.pipeline import retarget
 from xla_call_module.passes.platform_selection import select_platforms
-from xla_call_module.shape_checks import Number, Size
+from xla_call_module.shape_checks import OperandSize, ScalarConstant
 from xla_call_module.stablehlo.modules import open_module
 from xla_call_module.stablehlo.refining import refine_results
 
@@ -44,9 +44,9 @@ PYTHON = {
 def _holds(check, shapes):
     values = []
     for step in check.steps:
-        if isinstance(step, Size):
+        if isinstance(step, OperandSize):
             values.append(shapes[step.operand][step.axis])
-        elif isinstance(step, Number):
+        elif isinstance(step, ScalarConstant):
             values.append(step.value)
         else:
             values.append(PYTHON[step.op](*(values[i] for i in step.inputs)))
