@@ -42,7 +42,7 @@ __all__ = [
     "report_of",
 ]
 
-_CONSTANTS_SHOWN = 10
+_MAX_CONSTANTS = 10
 # Operations that hold other ones and compute nothing.
 _STRUCTURE = frozenset({"builtin.module", "func.func", "func.return", "stablehlo.return"})
 
@@ -362,7 +362,7 @@ def _report_order(call: CallModule) -> OrderReport:
     with open_module(call.module) as module:
         targets = set(custom_call_targets(walk(module)))
         names = Counter(operation.name for operation in walk(module))
-        constants, constant_bytes = constants_of(module, _CONSTANTS_SHOWN)
+        constants, constant_bytes = constants_of(module, _MAX_CONSTANTS)
         obstacles = tuple(map(_report_obstacle, find_obstacles(call, module)))
         sharding = read_shardings(call, module)
         needs_devices = operation_of_several_devices(call, module)

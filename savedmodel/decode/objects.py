@@ -93,10 +93,15 @@ class SavedObjects:
         }
         nodes = [i for i, node in enumerate(self._graph.nodes) if node.HasField("variable")]
         self._indices = {node: index for index, node in enumerate(self._ordered(nodes))}
-        stored = _StoredVariables(folder, VARIABLES, self._graph) if nodes else None
+        index = open_checkpoint(folder, VARIABLES) if nodes else None
+        keys = {} if index is None else _checkpoint_keys(index, self._graph)
         constants = frozenset(self._listed("constants"))
         self.variables = tuple(
-            stored.variable(node, constant=node in constants) for node in self._indices if stored
+            _to_variable(
+                self._graph.nodes[node].variable, index, keys.get(node), constant=node in constants
+            )
+            for node in self._indices
+            if index is not None
         )
         root = self._children(0)
         # An object that is there many times is shared; without a limit, 200 pairs make 2^200.
@@ -271,41 +276,24 @@ def open_checkpoint(folder: ModelFolder, name: str) -> BundleIndex:
     return index
 
 
-class _StoredVariables:
-    """The variables of an object graph; of their checkpoint the table of contents is read."""
+def _to_variable(proto: Proto, index: BundleIndex, key: str | None, *, constant: bool) -> Variable:
+    """Return the variable that a SavedVariable is, whose value is under a key of the checkpoint.
 
-    __slots__ = ("_graph", "_index", "_keys")
-
-    def __init__(self, folder: ModelFolder, name: str, graph: Proto) -> None:
-        """Read the table of contents.
-
-        Raises:
-            FormatError: the checkpoint is damaged, or has no object graph.
-        """
-        index = open_checkpoint(folder, name)
-        self._graph = graph
-        self._keys = _checkpoint_keys(index, graph)
-        self._index = index
-
-    def variable(self, node: int, *, constant: bool) -> Variable:
-        """Return the variable that an object is.
-
-        Raises:
-            DtypeError: JAX does not have its dtype.
-            FormatError: the object and the checkpoint differ, or the data file is too short.
-        """
-        proto = self._graph.nodes[node].variable
-        dtype = dtype_from_tensorflow(proto.dtype, where=f"The variable {proto.name}")
-        shape = tuple(dim.size for dim in proto.shape.dim)
-        if proto.shape.unknown_rank or min(shape, default=0) < 0 or len(shape) > MAX_RANK:
-            raise FormatError(f"The variable {proto.name} has no static shape.")
-        key, name = self._keys.get(node), str(proto.name)
-        if key is None:
-            variable = Variable(name, dtype, shape, chunks=functools.partial(_without_value, name))
-        else:
-            _check_entry(self._index, key, name, dtype, shape)
-            variable = stored_variable(self._index, key, name)
-        return dataclasses.replace(variable, trainable=proto.trainable, constant=constant)
+    Raises:
+        DtypeError: JAX does not have its dtype.
+        FormatError: the object and the checkpoint differ, or the data file is too short.
+    """
+    dtype = dtype_from_tensorflow(proto.dtype, where=f"The variable {proto.name}")
+    shape = tuple(dim.size for dim in proto.shape.dim)
+    if proto.shape.unknown_rank or min(shape, default=0) < 0 or len(shape) > MAX_RANK:
+        raise FormatError(f"The variable {proto.name} has no static shape.")
+    name = str(proto.name)
+    if key is None:
+        variable = Variable(name, dtype, shape, chunks=functools.partial(_without_value, name))
+    else:
+        _check_entry(index, key, name, dtype, shape)
+        variable = stored_variable(index, key, name)
+    return dataclasses.replace(variable, trainable=proto.trainable, constant=constant)
 
 
 def stored_variable(index: BundleIndex, key: str, name: str) -> Variable:
