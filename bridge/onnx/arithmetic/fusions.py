@@ -185,11 +185,11 @@ def _is_power(graph: Graph, name: str) -> bool:
     return node is not None and node.op_type == "Pow"
 
 
-def _gelu(graph: Graph, value: Value, chance: Value) -> Value | None:
+def _gelu(graph: Graph, value: Value, cdf: Value) -> Value | None:
     """Match `x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`."""
     if graph.opset < GELU_OPSET or not has_kernel("Gelu", value.dtype.name):
         return None
-    tanh = _operand_beside(graph, _operand_beside(graph, chance.name, "Mul", 0.5), "Add", 1.0)
+    tanh = _operand_beside(graph, _operand_beside(graph, cdf.name, "Mul", 0.5), "Add", 1.0)
     bent = _operand_beside(graph, _operand(graph, tanh, "Tanh"), "Mul", math.sqrt(2 / math.pi))
     for one, rest in _operands(graph, bent, "Add"):
         cube = _operand_beside(graph, rest, "Mul", 0.044715)
@@ -330,8 +330,8 @@ def _scaling(graph: Graph, name: str) -> tuple[str, _Deviation] | None:
 _MAX_NODES = 100
 # Both branches of the expansion, where they meet, and where nothing is left of the tail.
 _POINTS = np.concatenate([np.linspace(-16, 16, 401), [-1e3, 1e3], np.linspace(-2, 2, 97)])
-_SMALLER = np.array([math.erfc(-x / math.sqrt(2)) / 2 for x in _POINTS])
-# Of the chance, and relative to it where it is not too small for that: as far as JAX itself is off.
+_NORMAL_CDF = np.array([math.erfc(-x / math.sqrt(2)) / 2 for x in _POINTS])
+# Relative to the distribution function, and absolute where it is tiny: as far as JAX itself is off.
 _TOLERANCE = (2e-5, 1e-12)
 _TOLERANCE_OF_SUM = (0.0, 3e-7)
 
@@ -352,25 +352,25 @@ _COMPUTE: Mapping[str, _Compute] = {
 }
 
 
-def _exact_gelu(graph: Graph, value: Value, chance: Value) -> Value | None:
-    """Return Gelu by erf, found by what the factors compute; None for other products.
+def _exact_gelu(graph: Graph, value: Value, cdf: Value) -> Value | None:
+    """Return Gelu by erf, by what the factor computes at points; None for other products.
 
     The runtime's is as precise as a sum of 1 and the error function: its error is relative to the
     number, and not to what is left of it far below zero.
     """
-    node = graph.producer(chance)
+    node = graph.producer(cdf)
     if graph.opset < GELU_OPSET or value.dtype != np.float32 or not value.is_expanded:
         return None
-    if node is None or not _may_be_chance(graph, node):
+    if node is None or not _may_be_normal_cdf(graph, node):
         return None
     half = _operand_beside(graph, value.name, "Mul", 0.5)
     for name, factor in ((value.name, 1.0), *([(half, 0.5)] if half else [])):
-        if _is_chance(graph, chance.name, name, factor, exact=node.op_type == "Where"):
+        if _is_normal_cdf(graph, cdf.name, name, factor, exact=node.op_type == "Where"):
             return graph.node("Gelu", [_like(value, name)], shape=value.shape)
     return None
 
 
-def _may_be_chance(graph: Graph, node: Node) -> bool:
+def _may_be_normal_cdf(graph: Graph, node: Node) -> bool:
     """Return whether a node ends as the complementary error function does, or a sum with erf."""
     if node.op_type == "Where":
         return True
@@ -379,15 +379,15 @@ def _may_be_chance(graph: Graph, node: Node) -> bool:
     return (node.op_type == "Add" and "Erf" in names) or (node.op_type == "Mul" and "Add" in names)
 
 
-def _is_chance(graph: Graph, name: str, base: str, factor: float, *, exact: bool) -> bool:
-    """Return whether a value is the chance times a factor, as a function of another value alone."""
+def _is_normal_cdf(graph: Graph, name: str, base: str, factor: float, *, exact: bool) -> bool:
+    """Return whether a value by a factor is the normal distribution function of another value."""
     known: dict[str, Any] = {base: _POINTS}
     with np.errstate(all="ignore"):
-        chance = _evaluate(graph, name, known)
-    if chance is None:
+        cdf = _evaluate(graph, name, known)
+    if cdf is None:
         return False
     rtol, atol = _TOLERANCE if exact else _TOLERANCE_OF_SUM
-    return bool(np.allclose(np.asarray(chance) * factor, _SMALLER, rtol=rtol, atol=atol))
+    return bool(np.allclose(np.asarray(cdf) * factor, _NORMAL_CDF, rtol=rtol, atol=atol))
 
 
 def _evaluate(graph: Graph, name: str, known: dict[str, Any]) -> Any:

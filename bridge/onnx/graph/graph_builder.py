@@ -346,7 +346,7 @@ class Graph:
         alike, alike_results = kernels.typed_alike(op_type, self.opset, len(inputs), len(results))
         pairs = list(zip(inputs, alike, strict=True))
         own = next((value.dtype for value, is_alike in pairs if value and is_alike), None)
-        wide = own if own is None else kernels.stand_in(op_type, own, self.opset)
+        wide = own if own is None else kernels.computation_dtype(op_type, own, self.opset)
         if wide is None or wide == own:
             return self._compute(op_type, inputs, results, attributes)
         given = [self.cast(value, wide) if value and a else value for value, a in pairs]

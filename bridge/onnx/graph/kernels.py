@@ -19,7 +19,7 @@ from bridge.onnx.graph.storage_dtypes import NARROW_TYPES
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
 
-__all__ = ["dtype_of", "elem_type", "stand_in", "typed_alike"]
+__all__ = ["computation_dtype", "dtype_of", "elem_type", "typed_alike"]
 
 # In the order in which they are tried.
 _WIDER: Mapping[str, tuple[str, ...]] = {
@@ -77,13 +77,13 @@ def dtype_of(element: str, *, where: str) -> np.dtype[Any]:
     )
 
 
-def stand_in(op_type: str, dtype: np.dtype[Any], opset: int) -> np.dtype[Any]:
+def computation_dtype(op_type: str, dtype: np.dtype[Any], opset: int) -> np.dtype[Any]:
     """The dtype in which an operation is computed: the same, or a wider one.
 
     Raises:
         DtypeError: there is none that gives the same numbers.
     """
-    name = _stand_in(op_type, dtype.name, opset)
+    name = _computation_dtype(op_type, dtype.name, opset)
     if name is None:
         raise DtypeError(
             f"ONNX Runtime has no {op_type} of {dtype.name}, nor of a wider dtype with the same "
@@ -93,7 +93,7 @@ def stand_in(op_type: str, dtype: np.dtype[Any], opset: int) -> np.dtype[Any]:
 
 
 @cache
-def _stand_in(op_type: str, dtype: str, opset: int) -> str | None:
+def _computation_dtype(op_type: str, dtype: str, opset: int) -> str | None:
     taken = _taken_by_schema(op_type, opset)
     kernels = KERNELS.get(op_type, taken)
     for candidate in (dtype, *_WIDER.get(dtype, ())):

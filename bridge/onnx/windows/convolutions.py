@@ -32,14 +32,14 @@ class _Window:
         strides: the distance from one place of the kernel to the next.
         low: the number of zeros before the input; a negative one cuts off.
         high: the number behind it.
-        spread: the distance between elements of the input (base dilations).
+        base_dilations: the distance between elements of the input.
         dilations: the distance between elements of the kernel.
     """
 
     strides: tuple[int, ...]
     low: tuple[Dim, ...]
     high: tuple[Dim, ...]
-    spread: tuple[int, ...]
+    base_dilations: tuple[int, ...]
     dilations: tuple[int, ...]
 
 
@@ -65,7 +65,7 @@ def _convolve(graph: Graph, op: Operation, low: Sequence[Dim], high: Sequence[Di
         strides=op.integers("window_strides", ones),
         low=tuple(low),
         high=tuple(high),
-        spread=op.integers("lhs_dilation", ones),
+        base_dilations=op.integers("lhs_dilation", ones),
         dilations=op.integers("rhs_dilation", ones),
     )
     reversal = op.raw.attributes["window_reversal"] if op.has("window_reversal") else ()
@@ -160,7 +160,7 @@ def _padded(graph: Graph, x: Value, window: _Window, *, all_of_it: bool) -> tupl
     """The input with what Conv cannot put around and between its elements."""
     sizes = [*window.low, *window.high]
     plain = is_static(sizes) and all(int(str(n)) >= 0 for n in sizes)
-    if plain and not all_of_it and all(step == 1 for step in window.spread):
+    if plain and not all_of_it and all(step == 1 for step in window.base_dilations):
         return x, window
     zeros = (0,) * len(window.low)
     x = pad(
@@ -169,7 +169,7 @@ def _padded(graph: Graph, x: Value, window: _Window, *, all_of_it: bool) -> tupl
         nodes.constant_like(x, 0),
         (0, 0, *window.low),
         (0, 0, *window.high),
-        (0, 0, *(step - 1 for step in window.spread)),
+        (0, 0, *(step - 1 for step in window.base_dilations)),
     )
     return x, _Window(window.strides, zeros, zeros, (1,) * len(zeros), window.dilations)
 
@@ -187,7 +187,7 @@ def _transposed_pads(w: Value, window: _Window) -> tuple[list[int], list[int]] |
 
     What it does not cut off behind, it adds, but less than a stride. None where it does not fit.
     """
-    apart = any(step > 1 for step in window.spread)
+    apart = any(step > 1 for step in window.base_dilations)
     if not apart or any(n > 1 for n in window.strides) or not is_static(w.shape[2:]):
         return None
     if not is_static([*window.low, *window.high]):
@@ -197,7 +197,7 @@ def _transposed_pads(w: Value, window: _Window) -> tuple[list[int], list[int]] |
     before = [far - n for far, n in zip(reach, low, strict=True)]
     behind = [far - n for far, n in zip(reach, high, strict=True)]
     fits = all(n >= 0 for n in before) and all(
-        n > -step for n, step in zip(behind, window.spread, strict=True)
+        n > -step for n, step in zip(behind, window.base_dilations, strict=True)
     )
     return (before, behind) if fits else None
 
@@ -217,7 +217,7 @@ def _conv_transpose(
     sizes = [
         (size - 1) * step + 1 + low + high - (n - 1) * dilation
         for size, step, low, high, n, dilation in zip(
-            x.shape[2:], window.spread, window.low, window.high, spatial, window.dilations,
+            x.shape[2:], window.base_dilations, window.low, window.high, spatial, window.dilations,
             strict=True,
         )
     ]  # fmt: skip
@@ -225,7 +225,7 @@ def _conv_transpose(
         "ConvTranspose",
         [graph.expand(x), graph.expand(w)],
         shape=[x.shape[0], rows, *sizes],
-        strides=list(window.spread),
+        strides=list(window.base_dilations),
         pads=[*before, *(max(n, 0) for n in behind)],
         output_padding=[max(-n, 0) for n in behind],
         dilations=list(window.dilations),

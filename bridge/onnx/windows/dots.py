@@ -75,7 +75,7 @@ def _check_algorithm(op: Operation) -> None:
         if (
             precision
             and precision[1] != _ELEMENTS.get(value.dtype.name)
-            and not _has(precision[1], value)
+            and not _is_exact_in(precision[1], value)
         ):
             op.refuse(
                 f"its algorithm rounds operands of {value.dtype.name} to {precision[1]}, which "
@@ -84,7 +84,7 @@ def _check_algorithm(op: Operation) -> None:
             )
 
 
-def _has(element: str, value: Value) -> bool:
+def _is_exact_in(element: str, value: Value) -> bool:
     """Return whether a constant is known to stay as it is when it is rounded to an element type.
 
     Integers do so only where their products stay as they are as well, and the sums of some of them.

@@ -42,7 +42,7 @@ class _Windows:
     Attributes:
         sizes: the number of elements in a window.
         strides: the distance from one window to the next.
-        spread: the distance between elements of the array (base dilations).
+        base_dilations: the distance between elements of the array.
         dilations: the distance between elements in a window.
         low: the number of elements that are put before the array.
         high: the number behind it.
@@ -50,7 +50,7 @@ class _Windows:
 
     sizes: tuple[Dim, ...]
     strides: tuple[int, ...]
-    spread: tuple[int, ...]
+    base_dilations: tuple[int, ...]
     dilations: tuple[int, ...]
     low: tuple[Dim, ...]
     high: tuple[Dim, ...]
@@ -62,7 +62,7 @@ def _max_pool(graph: Graph, value: Value, windows: _Windows) -> Value | None:
     Behind a Relu, as in most networks, there is no -inf, and no sum of what a window has is NaN
     unless one of them is: so where the average is NaN, the maximum is as well.
     """
-    if any(step != 1 for step in (*windows.spread, *windows.dilations)):
+    if any(step != 1 for step in (*windows.base_dilations, *windows.dilations)):
         return None
     value = graph.expand(value)
     fact = layouts.transposition_of(graph, value)
@@ -138,7 +138,7 @@ def _read_windows(op: Operation, rank: int) -> _Windows:
     return _Windows(
         sizes=op.integers("window_dimensions", ones),
         strides=op.integers("window_strides", ones),
-        spread=op.integers("base_dilations", ones),
+        base_dilations=op.integers("base_dilations", ones),
         dilations=op.integers("window_dilations", ones),
         low=low,
         high=high,
@@ -158,13 +158,15 @@ def dynamic_reduce_window(graph: Graph, op: Operation) -> Sequence[Value]:
     values, numbers = op.operands[:-_COMPUTED], op.operands[-_COMPUTED:]
     flat = [nodes.reshape(graph, value, (product(value.shape),)) for value in numbers]
     given = dataclasses.replace(op, operands=tuple(flat))
-    sizes, strides, spread, dilations, padding = (given.sizes(graph, n) for n in range(_COMPUTED))
-    if not is_static((*strides, *spread, *dilations)):
+    sizes, strides, base_dilations, dilations, padding = (
+        given.sizes(graph, n) for n in range(_COMPUTED)
+    )
+    if not is_static((*strides, *base_dilations, *dilations)):
         op.refuse("its strides or dilations are dynamic")
     windows = _Windows(
         sizes=sizes,
         strides=numbers_of(strides),
-        spread=numbers_of(spread),
+        base_dilations=numbers_of(base_dilations),
         dilations=numbers_of(dilations),
         low=padding[::2],
         high=padding[1::2],
@@ -215,7 +217,7 @@ def _running_axis(value: Value, windows: _Windows) -> tuple[int, bool] | None:
         return None
     (axis,) = axes
     ones = (1,) * value.rank
-    moves = windows.strides, windows.spread, windows.dilations
+    moves = windows.strides, windows.base_dilations, windows.dilations
     size, low, high = windows.sizes[axis], windows.low[axis], windows.high[axis]
     pairs = enumerate(zip(windows.low, windows.high, strict=True))
     others = any(pair != (0, 0) for number, pair in pairs if number != axis)
@@ -268,7 +270,7 @@ def _sum_in_order(graph: Graph, value: Value, axis: int, size: int, *, reverse: 
 def _padded(
     graph: Graph, values: Sequence[Value], fillings: Sequence[Value], windows: _Windows
 ) -> list[Value]:
-    between = [step - 1 for step in windows.spread]
+    between = [step - 1 for step in windows.base_dilations]
     return [
         pad(graph, value, filling, windows.low, windows.high, between)
         for value, filling in zip(values, fillings, strict=True)
@@ -312,7 +314,10 @@ def _fold(
     sizes = numbers_of(windows.sizes)
     if math.prod(sizes) > _MAX_FOLDED:
         op.refuse(f"its windows have {math.prod(sizes)} elements, and their order matters")
-    if any(count != 0 for count in (*windows.low, *windows.high)) or max(windows.spread) > 1:
+    if (
+        any(count != 0 for count in (*windows.low, *windows.high))
+        or max(windows.base_dilations) > 1
+    ):
         op.refuse("StableHLO and XLA differ in whether its padding takes part")
     axes = range(len(sizes))
     moves = (values[0].shape, sizes, windows.strides, windows.dilations)
