@@ -11,6 +11,7 @@ import pytest
 
 from tests.policy.source import ROOT, read_modules
 
+MAX_README_LINES = 150
 PAGES = sorted(
     [
         *ROOT.glob("docs/**/*.md"),
@@ -37,6 +38,11 @@ def test_paths_and_links_lead_somewhere(page):
     assert missing_paths(text) == []
     links = _LINK.findall(_FENCED.sub("", text))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_readme_is_read_in_one_go():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= MAX_README_LINES, "the rest belongs into docs/"
 
 
 def test_a_missing_path_is_found():
