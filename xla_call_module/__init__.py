@@ -1,5 +1,16 @@
 """One call of a StableHLO module: an `Exported` as a single XlaCallModule node, as a value.
 
+`call.CallModule` is the value. `exported.from_exported` makes it of a `jax.export.Exported` and
+refuses what cannot run, with `analyses`; `passes.pipeline` rewrites its module for a release of
+TensorFlow (`versions`), in the steps that `stablehlo` and `linalg` have. From there it goes into a
+graph or a file as a node (`node.encode_node`), or runs in a live TensorFlow (`runtime.op`). Back it
+comes by `node.decode_node` and `exported.to_exported`. `shardings` and `pytrees` are the values of
+which its arguments and results are described; `dtypes`, `dimensions`, `platforms` and `checks` are
+those of its attributes.
+
+To add a field to a call, add it to `CallModule` with the check that it makes sense, write it and
+read it in `node`, and say in `exported` where it comes from.
+
 Importing this package imports neither JAX nor TensorFlow; the names that need JAX load it when
 they are first used.
 """
