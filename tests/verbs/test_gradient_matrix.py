@@ -14,6 +14,7 @@ import tensorflow as tf
 import bridge
 from bridge.testing import assert_gradients_match
 from tests.verbs.gradient_functions import CASES
+from tests.verbs.gradient_processes import CaseProcess, compare
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
@@ -28,24 +29,18 @@ MARKED = [
 REFUSED = [(case, mode) for case in CASES for mode in case.refused]
 
 
-def _compare(case, order, modes):
-    with case.context():
-        assert_gradients_match(
-            case.exported(),
-            *case.args,
-            kwargs=case.kwargs,
-            order=order,
-            modes=modes,
-            reference=case.function,
-            variables=case.variables,
-        )
+@pytest.fixture(scope="module")
+def process():
+    process = CaseProcess()
+    yield process
+    process.close()
 
 
 @pytest.mark.parametrize("case", MARKED)
-def test_gradients_are_those_of_jax(case):
+def test_gradients_are_those_of_jax(case, process):
     """In one test, because JAX's side and the exports are the same for all modes."""
     modes = [mode for mode in MODES if mode not in case.refused]
-    _compare(case, ORDER, modes)
+    process.compare(case.name, ORDER, modes)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +49,9 @@ def test_gradients_are_those_of_jax(case):
 def test_what_does_not_go(case, mode):
     """It goes as far as the table says, and not further."""
     order, message = case.refused[mode]
-    _compare(case, order, [mode])
+    compare(case, order, [mode])
     with pytest.raises((AssertionError, SystemError), match=message):
-        _compare(case, order + 1, [mode])
+        compare(case, order + 1, [mode])
 
 
 def _double(x):
