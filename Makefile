@@ -28,7 +28,7 @@ demo: $(READY)examples  ## Train in JAX, save without TensorFlow, load in Tensor
 	$(BIN)/python examples/digits.py
 
 test: $(READY)test  ## Run the tests; PYTEST_ARGS="-k name" narrows them
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m tests $(PYTEST_ARGS)
 
 quick: $(READY)test  ## Every public verb in every mode, once; a minute
 	$(BIN)/ruff check --quiet .

@@ -1,0 +1,35 @@
+"""`python -m tests [ARGUMENT ...]`: all tests, with arguments of pytest, in two rounds.
+
+TensorFlow keeps every program that its XLA compiler has made until the process ends, and JAX much
+of what it has traced. Each round has new processes, so that none of them grows beyond 3 GB.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROUNDS = (("tests/bridge",), ("tests", "--ignore=tests/bridge"))
+
+
+def main(arguments: list[str]) -> int:
+    """Run the rounds; the status is that of the first one that fails."""
+    command = [sys.executable, "-m", "pytest", *arguments]
+    # Who names files or folders wants those alone.
+    named = any(Path(argument.partition("::")[0]).exists() for argument in arguments)
+    rounds = [()] if named else ROUNDS
+    statuses = [subprocess.run([*command, *places], check=False).returncode for places in rounds]
+    kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    print(f"The largest process held {kilobytes / 1e6:.1f} GB.")
+    empty = int(pytest.ExitCode.NO_TESTS_COLLECTED)
+    if set(statuses) == {empty}:
+        return empty
+    return next((status for status in statuses if status not in (0, empty)), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
