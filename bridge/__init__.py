@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from bridge.verify import verify
     from xla_call_module.errors import InteropError
 
+    __version__: str
+
 __all__ = [
     "InteropError",
     "call_tf",
@@ -49,5 +51,6 @@ _HOMES = {
     "to_onnx": "bridge.onnx.conversion",
     "verify": "bridge.verify",
 }
+_DISTRIBUTION = "jax-tf-bridge"
 _MODULES = ("beam", "jax2tf", "keras", "meshes", "serving", "testing", "tf_keras")
 load_lazily(__name__)

@@ -26,11 +26,16 @@ class _Package(ModuleType):
     """A package with `__all__` and `_HOMES`, by name the module that has it.
 
     Where it has `_MODULES` too, these submodules need no import of their own. They are not listed,
-    since whoever looks at all that is listed would import them.
+    since whoever looks at all that is listed would import them. Where it has `_DISTRIBUTION`, its
+    `__version__` is that of this distribution.
     """
 
     def __getattr__(self, name: str) -> Any:
         homes = self.__dict__["_HOMES"]
+        if name == "__version__" and "_DISTRIBUTION" in self.__dict__:
+            from importlib import metadata
+
+            return metadata.version(self.__dict__["_DISTRIBUTION"])
         if name in self.__dict__.get("_MODULES", ()):
             return import_module(f"{self.__name__}.{name}")
         if name not in homes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ __all__ = [
     "add_arguments",
     "add_fields",
     "argument",
+    "expand_home",
     "read_fields",
     "read_save_arguments",
     "to_names",
@@ -27,6 +29,14 @@ __all__ = [
 ]
 
 _Request = TypeVar("_Request")
+
+
+def expand_home(path: str) -> str:
+    """Return a path with the home folder in place of a leading `~`.
+
+    A shell does not do it within `--html=~/page.html`.
+    """
+    return os.path.expanduser(path)
 
 
 def to_parts(text: str) -> list[str]:
@@ -92,10 +102,15 @@ SAVE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 _SHARED: Mapping[str, Mapping[str, Any]] = {
-    "base_path": {"flag": "base_path", "metavar": "BASE", "help": "the folder above the versions"},
+    "base_path": {
+        "flag": "base_path",
+        "metavar": "BASE",
+        "type": expand_home,
+        "help": "the folder above the versions",
+    },
     "json": {"action": "store_true", "default": False, "help": "print JSON"},
     "keep": {"metavar": "COUNT", "type": int, "default": None, "help": "how many versions stay"},
-    "path": {"flag": "path", "help": "the folder with saved_model.pb"},
+    "path": {"flag": "path", "type": expand_home, "help": "the folder with saved_model.pb"},
     "platforms": {
         "metavar": "NAMES",
         "type": to_parts,
@@ -104,6 +119,7 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     },
     "python": {
         "metavar": "OTHER",
+        "type": expand_home,
         "default": None,
         "help": "the Python of another environment with TensorFlow",
     },

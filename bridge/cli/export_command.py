@@ -20,6 +20,7 @@ from bridge.cli.command_arguments import (
     add_arguments,
     add_fields,
     argument,
+    expand_home,
     read_fields,
     read_save_arguments,
     to_names,
@@ -80,9 +81,10 @@ class ExportRequest:
 
     target: str = argument(
         flag="target",
+        type=expand_home,
         help="module:function, module:object.method, or a file with a serialized Exported",
     )
-    out: str = argument(metavar="DIR", help="the folder to make")
+    out: str = argument(metavar="DIR", type=expand_home, help="the folder to make")
     args: Sequence[str] = argument((), action="append", metavar="SPECS", help="see above")
     constraints: Sequence[str] = argument(
         (),
@@ -91,7 +93,7 @@ class ExportRequest:
         metavar="'b >= 2'",
         help="between symbolic dimensions",
     )
-    params: str | None = argument(None, metavar="PATH", help="see above")
+    params: str | None = argument(None, metavar="PATH", type=expand_home, help="see above")
     params_key: str | None = argument(
         None, metavar="A/B", help="the part of the file that is the parameters"
     )

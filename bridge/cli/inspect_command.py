@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bridge.cli.command_arguments import add_arguments
+from bridge.cli.command_arguments import add_arguments, expand_home
 from bridge.inspect import inspect
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from xla_call_module.errors import StructureError
@@ -33,7 +34,12 @@ def add_inspect(parser: argparse.ArgumentParser) -> None:
     add_arguments(parser, "path")
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help="print JSON")
-    forms.add_argument("--html", metavar="FILE", help="write one self-contained page")
+    forms.add_argument(
+        "--html",
+        metavar="FILE",
+        type=expand_home,
+        help="write one self-contained page; - prints it",
+    )
     forms.add_argument(
         "--mlir",
         metavar="SIGNATURE",
@@ -72,7 +78,11 @@ def run_inspect(options: argparse.Namespace) -> int:
     elif options.html is not None:
         from bridge.inspecting.html import to_html
 
-        Path(options.html).write_text(to_html(report, costs), encoding="utf-8")
+        page = to_html(report, costs)
+        if options.html == "-":
+            sys.stdout.write(page)
+        else:
+            Path(options.html).write_text(page, encoding="utf-8")
     elif options.cost:
         from bridge.inspecting.report_text import print_costs
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from bridge.cli.command_arguments import add_arguments, read_save_arguments, to_sizes
+from bridge.cli.command_arguments import (
+    add_arguments,
+    expand_home,
+    read_save_arguments,
+    to_sizes,
+)
 from bridge.cli.export_command import add_export, run_export_command
 from bridge.cli.inspect_command import add_inspect, run_inspect
 from bridge.verify import verify
@@ -28,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_TROUBLE = 2
+_INTERRUPTED = 128 + signal.SIGINT  # as shells have it
+
 
 @dataclass(frozen=True, slots=True)
 class _Command:
@@ -38,14 +49,12 @@ class _Command:
         summary: the line of `--help`.
         add_arguments: declares the arguments.
         run: runs the command, and returns the exit status.
-        trouble: the exit status where `run` raises an `InteropError` or an `OSError`.
     """
 
     name: str
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
-    trouble: int = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,21 +64,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program; by default that of the process.
 
     Returns:
-        0, or 1 where the file cannot be read; of `diff` and `manifest` 1 where files differ, and 2
-        where one cannot be read; of `export` what its --help says. Wrong arguments end the process
-        with 2.
+        An exit status, the same for all commands: 0 for success, 1 where the command compares and
+        something differs, 2 for trouble such as a missing file or wrong arguments, 130 where it was
+        interrupted; `export --check` has one more, see its --help.
 
     Example:
         >>> main(["inspect", "nowhere"])
-        1
+        2
     """
     options = _parser().parse_args(arguments)
     command: _Command = options.command
     try:
-        return command.run(options)
+        status = command.run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. Python would complain of the rest when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("jax-tf-bridge: interrupted", file=sys.stderr)
+        return _INTERRUPTED
     except (InteropError, OSError) as error:
-        print(f"jax-tf-bridge: {error}", file=sys.stderr)
-        return command.trouble
+        print(f"jax-tf-bridge: {_name_options(str(error), options.parser)}", file=sys.stderr)
+        return _TROUBLE
+
+
+def _name_options(message: str, parser: argparse.ArgumentParser) -> str:
+    """Return an error message with the arguments of Python as the options of the command.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> _ = parser.add_argument("--overwrite", action="store_true")
+    >>> _ = parser.add_argument("--platforms", metavar="NAMES")
+    >>> _name_options("m exists. To do: overwrite=True, platforms=['cpu', 'tpu'].", parser)
+    'm exists. To do: --overwrite, --platforms cpu,tpu.'
+    """
+    options = set(re.findall(r"--[a-z0-9-]+", parser.format_help()))
+
+    def rename(argument: re.Match[str]) -> str:
+        option = f"--{argument[1].replace('_', '-')}"
+        if option not in options:
+            return argument[0]
+        values = [] if argument[2] == "True" else re.findall(r"[^\s,'\"()\[\]]+", argument[2])
+        return " ".join([option, ",".join(values)]).rstrip()
+
+    value = r"""\[[^\]]*\]|\([^)]*\)|'[^']*'|"[^"]*"|\w+"""
+    return re.sub(rf"(?<![\w.])([a-z_0-9]+)=({value})", rename, message)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -103,8 +143,8 @@ def _print_json(value: Any) -> None:
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("first", metavar="A", help="the folder of a SavedModel")
-    parser.add_argument("second", metavar="B", help="the folder of another")
+    parser.add_argument("first", metavar="A", type=expand_home, help="the folder of a SavedModel")
+    parser.add_argument("second", metavar="B", type=expand_home, help="the folder of another")
     add_arguments(parser, "json")
 
 
@@ -148,9 +188,10 @@ def _add_onnx(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SAVEDMODEL_OR_ARTIFACT",
+        type=expand_home,
         help="the folder of a SavedModel, or the file of a serialized Exported or of StableHLO",
     )
-    parser.add_argument("target", metavar="OUT.onnx", help="the file to write")
+    parser.add_argument("target", metavar="OUT.onnx", type=expand_home, help="the file to write")
     parser.add_argument("--signature", metavar="KEY", help="the signature, if not the default")
     parser.add_argument("--opset", type=int, help="the version of ONNX's operations")
     parser.add_argument("--platform", default="cpu", help="one of those that it was lowered for")
@@ -210,7 +251,9 @@ def _run_passes(options: argparse.Namespace) -> int:
 
 
 def _add_publish(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="the folder of a SavedModel of any writer")
+    parser.add_argument(
+        "model", metavar="MODEL", type=expand_home, help="the folder of a SavedModel of any writer"
+    )
     add_arguments(parser, "base_path", "keep", "json")
     parser.add_argument(
         "--version", type=int, help="the version's number; by default the next after the highest"
@@ -274,8 +317,10 @@ def _print_published(published: Published, *, as_json: bool) -> None:
 
 
 def _add_retarget(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="IN", help="the folder of a SavedModel of any writer")
-    parser.add_argument("target", metavar="OUT", help="the new folder")
+    parser.add_argument(
+        "source", metavar="IN", type=expand_home, help="the folder of a SavedModel of any writer"
+    )
+    parser.add_argument("target", metavar="OUT", type=expand_home, help="the new folder")
     add_arguments(parser, "tensorflow", "linalg", "platforms", "disabled_checks")
     parser.add_argument("--overwrite", action="store_true", help="replace a SavedModel at OUT")
 
@@ -300,9 +345,14 @@ def _run_retarget(options: argparse.Namespace) -> int:
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     add_arguments(parser, "path", "python", "json")
-    parser.add_argument("--record", metavar="FILE", help="write the inputs and what JAX computes")
     parser.add_argument(
-        "--against", metavar="FILE", help="compare with what was recorded, without JAX"
+        "--record", metavar="FILE", type=expand_home, help="write the inputs and what JAX computes"
+    )
+    parser.add_argument(
+        "--against",
+        metavar="FILE",
+        type=expand_home,
+        help="compare with what was recorded, without JAX",
     )
     parser.add_argument("--seed", type=int, default=0, help="the seed of the random inputs")
 
@@ -325,16 +375,10 @@ def _run_verify(options: argparse.Namespace) -> int:
 
 
 _COMMANDS = (
-    _Command("diff", "show in what two SavedModels differ", _add_diff, _run_diff, trouble=2),
-    _Command("export", "write a SavedModel", add_export, run_export_command, trouble=2),
+    _Command("diff", "show in what two SavedModels differ", _add_diff, _run_diff),
+    _Command("export", "write a SavedModel", add_export, run_export_command),
     _Command("inspect", "show what is in a SavedModel", add_inspect, run_inspect),
-    _Command(
-        "manifest",
-        "compare a SavedModel with its manifest",
-        _add_manifest,
-        _run_manifest,
-        trouble=2,
-    ),
+    _Command("manifest", "compare a SavedModel with its manifest", _add_manifest, _run_manifest),
     _Command("onnx", "make an ONNX model of a SavedModel or artifact", _add_onnx, _run_onnx),
     _Command("passes", "list the passes that would run", _add_passes, _run_passes),
     _Command(
@@ -342,5 +386,5 @@ _COMMANDS = (
     ),
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
     _Command("rollback", "serve an older version again", _add_rollback, _run_rollback),
-    _Command("verify", "compare TensorFlow with JAX", _add_verify, _run_verify, trouble=2),
+    _Command("verify", "compare TensorFlow with JAX", _add_verify, _run_verify),
 )

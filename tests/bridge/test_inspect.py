@@ -308,7 +308,7 @@ def test_command_without_tensorflow(file):
 def test_module_is_the_command(tmp_path):
     command = [sys.executable, "-m", "bridge", "inspect", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stdout == ""
     assert "has no saved_model.pb" in done.stderr
     assert "Traceback" not in done.stderr

@@ -267,7 +267,7 @@ def test_the_command(ours, tmp_path, capsys):
     call = savedmodel.read(tmp_path / "new").default.function.call
     assert call.platforms == ("cpu", "tpu")
     assert [str(check) for check in call.disabled_checks] == ["platform"]
-    assert main([*arguments, *options]) == 1
+    assert main([*arguments, *options]) == 2
     assert "new exists" in capsys.readouterr().err
     assert main([*arguments, *options, "--overwrite"]) == 0
 

@@ -70,7 +70,7 @@ def test_a_block_that_continues_has_the_names_of_the_one_before(tmp_path, monkey
         ("<!-- raises KeyError -->\n```python\n1 / 0\n```\n", "ZeroDivisionError"),
         ("```shell\nrm -r x\n```\n", "is none that pages may have"),
         ("```shell\npip install 'jax-tf-bridge[nothing]'\n```\n", "nothing"),
-        ("```shell\njax-tf-bridge inspect nowhere\n```\n", "inspect nowhere ended with 1"),
+        ("```shell\njax-tf-bridge inspect nowhere\n```\n", "inspect nowhere ended with 2"),
     ],
 )
 def test_a_wrong_page_is_found(tmp_path, monkeypatch, text, message):

@@ -1,11 +1,16 @@
-"""`jax-tf-bridge publish` and `rollback`."""
+"""The command: `publish` and `rollback`, and how every command ends."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from importlib import metadata
 
 import pytest
 
+import bridge
+from bridge import diff
 from bridge.cli.main import main
 from tests.bridge.serving import conftest as batch_model
 
@@ -36,10 +41,53 @@ def test_publish_and_roll_back(saved, tmp_path, capsys):
 
 
 def test_what_is_wrong_is_said(saved, tmp_path, capsys):
-    assert main(["publish", str(tmp_path / "nowhere"), str(tmp_path / "base")]) == 1
+    assert main(["publish", str(tmp_path / "nowhere"), str(tmp_path / "base")]) == 2
     assert "has no saved_model.pb" in capsys.readouterr().err
-    assert main(["rollback", str(tmp_path / "base")]) == 1
+    assert main(["rollback", str(tmp_path / "base")]) == 2
     assert "has the versions none" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["publish", str(saved), str(tmp_path), "--warmup", "1;8"])
     assert "'1;8' is no list of batch sizes such as 1,8,32" in capsys.readouterr().err
+
+
+def test_the_version():
+    assert bridge.__version__ == metadata.version("jax-tf-bridge")
+
+
+def test_a_command_that_is_interrupted(saved, capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(diff, "read_one_version", interrupt)
+    assert main(["diff", str(saved), str(saved)]) == 130
+    assert capsys.readouterr().err == "jax-tf-bridge: interrupted\n"
+
+
+@pytest.mark.parametrize("arguments", [["inspect"], ["inspect", "--html", "-"], ["passes"]])
+def test_a_pipe_that_is_closed(saved, arguments):
+    name, *options = arguments
+    command = [sys.executable, "-m", "bridge", name, str(saved), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_the_home_folder(saved, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(saved.parent))
+    page = tmp_path / "page.html"
+    assert main(["inspect", f"~/{saved.name}", "--html", str(page)]) == 0
+    assert main(["inspect", str(saved), "--html", "-"]) == 0
+    assert capsys.readouterr().out.startswith(page.read_text()[:100])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["inspect", str(saved), "--html=~/again.html"]) == 0
+    assert (tmp_path / "again.html").is_file()
+
+
+def test_options_have_the_names_of_the_command(saved, tmp_path, capsys):
+    target = tmp_path / "target"
+    target.mkdir()
+    assert main(["retarget", str(saved), str(target)]) == 2
+    assert "--overwrite" in (error := capsys.readouterr().err)
+    assert "overwrite=True" not in error
+    assert main(["retarget", str(saved), str(tmp_path / "new"), "--platforms", "abacus"]) == 2
+    assert "platforms=" not in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_one_pass_alone(folder, capsys):
     ("name", "cure"), [("inline", "constants"), ("platforms", "Or pass --platforms")]
 )
 def test_a_pass_that_is_not_there(folder, capsys, name, cure):
-    assert main(["passes", str(folder), "--run", name]) == 1
+    assert main(["passes", str(folder), "--run", name]) == 2
     error = capsys.readouterr().err
     assert f"There is no pass '{name}'. To do: name one of linear_algebra," in error
     assert cure in error

@@ -156,7 +156,7 @@ def test_command(file, capsys):
     printed = json.loads(capsys.readouterr().out)
     assert [cost["compiled"] for cost in printed["costs"]] == [True, True]
     assert printed["signatures"][0]["key"] == "serving_default"
-    assert main(["inspect", str(file), "--cost"]) == 1
+    assert main(["inspect", str(file), "--cost"]) == 2
     assert "has no size" in capsys.readouterr().err
 
 
@@ -169,7 +169,7 @@ def test_the_module_as_text(file, model, capsys):
     gradient = capsys.readouterr().out
     assert gradient.strip() == module_text(file, signature="static", order=1).strip()
     assert gradient.count("stablehlo.dot_general") > text.count("stablehlo.dot_general")
-    assert main(["inspect", str(file), "--mlir", "missing"]) == 1
+    assert main(["inspect", str(file), "--mlir", "missing"]) == 2
     shown = capsys.readouterr().err
     assert "no signature 'missing'" in shown
     assert "serving_default, static" in shown

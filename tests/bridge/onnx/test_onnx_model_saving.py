@@ -277,9 +277,9 @@ def test_command(saved, params, tmp_path, capsys):
     assert main(["onnx", str(saved), str(target), "--opset", "19"]) == 0
     assert f"{target}: " in capsys.readouterr().out
     assert_same(_run(target, X)[1], [np.asarray(_predict(params, X)["y"])], rtol=1e-5, atol=1e-6)
-    assert main(["onnx", str(saved), str(target)]) == 1
+    assert main(["onnx", str(saved), str(target)]) == 2
     assert "exists" in capsys.readouterr().err
-    assert main(["onnx", str(saved), str(target), "--signature", "other", "--overwrite"]) == 1
+    assert main(["onnx", str(saved), str(target), "--signature", "other", "--overwrite"]) == 2
     assert "it has 'serving_default'" in capsys.readouterr().err
 
 
@@ -294,7 +294,7 @@ def test_command_of_an_artifact(exported, params, tmp_path, capsys):
     expected = jax.vjp(_predict, params, X)[1]({"y": cotangent})
     expected = [np.asarray(leaf) for leaf in jax.tree.leaves(expected)]
     assert_same(found, expected, rtol=1e-4, atol=1e-5)
-    assert main(["onnx", str(tmp_path / "none"), str(target), "--overwrite"]) == 1
+    assert main(["onnx", str(tmp_path / "none"), str(target), "--overwrite"]) == 2
     assert "none has no saved_model.pb" in capsys.readouterr().err
 
 
