@@ -182,8 +182,11 @@ def trained_leaves(params: Any) -> tuple[bool, ...]:
 
 def _is_other_variable(nnx: Any, part: Any) -> bool:
     """Return whether it is a variable of another kind, or in older versions the state of one."""
-    kinds = (nnx.Variable, vars(nnx).get("VariableState", nnx.Variable))
-    return isinstance(part, kinds) and not issubclass(getattr(part, "type", type(part)), nnx.Param)
+    if isinstance(part, nnx.Variable):
+        return not isinstance(part, nnx.Param)
+    # In newer versions it is another name of Variable.
+    state = vars(nnx).get("VariableState", nnx.Variable)
+    return isinstance(part, state) and not issubclass(part.type, nnx.Param)
 
 
 def _is_state(equinox: Any, part: Any) -> bool:
