@@ -136,7 +136,7 @@ def test_retarget_of_a_file(saved, tmp_path):
 
     def retarget(leaves):
         source = saved(leaves)
-        return lambda: retarget(source, "2.18", to=next(targets))
+        return lambda: bridge.retarget(source, "2.18", to=next(targets))
 
     assert superlinear(retarget, size=SIZE) == []
 
