@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -98,6 +99,9 @@ def _name_options(message: str, parser: argparse.ArgumentParser) -> str:
     >>> _ = parser.add_argument("--platforms", metavar="NAMES")
     >>> _name_options("m exists. To do: overwrite=True, platforms=['cpu', 'tpu'].", parser)
     'm exists. To do: --overwrite, --platforms cpu,tpu.'
+    >>> _ = parser.add_argument("--args", metavar="SPECS")
+    >>> print(_name_options("To do: args='f32[b,3]', not args=['f32[3]'].", parser))
+    To do: --args 'f32[b,3]', not args=['f32[3]'].
     """
     options = set(re.findall(r"--[a-z0-9-]+", parser.format_help()))
 
@@ -105,10 +109,15 @@ def _name_options(message: str, parser: argparse.ArgumentParser) -> str:
         option = f"--{argument[1].replace('_', '-')}"
         if option not in options:
             return argument[0]
-        values = [] if argument[2] == "True" else re.findall(r"[^\s,'\"()\[\]]+", argument[2])
-        return " ".join([option, ",".join(values)]).rstrip()
+        if argument[2] == "True":
+            return option
+        values = re.findall(r"[^\s,'\"()]+", argument[2].strip("[]"))
+        quoted = argument[2][0] in "'\""
+        value = argument[2][1:-1] if quoted else ",".join(values)
+        return f"{option} {shlex.quote(value)}"
 
-    value = r"""\[[^\]]*\]|\([^)]*\)|'[^']*'|"[^"]*"|\w+"""
+    # What has brackets inside of brackets stays as Python has it.
+    value = r"""\[[^\[\]]*\]|\([^()]*\)|'[^']*'|"[^"]*"|\w+"""
     return re.sub(rf"(?<![\w.])([a-z_0-9]+)=({value})", rename, message)
 
 

@@ -77,7 +77,7 @@ class ModelFolder:
                     descriptor = os.open(name, flags, dir_fd=self._descriptor)
                     weakref.finalize(self, os.close, descriptor).atexit = False
                 held[name] = status, descriptor
-        except OSError:
+        except (FormatError, OSError):
             self.check_current()
             return
         self.check_current()
