@@ -172,9 +172,12 @@ def test_a_writer_that_is_faster_than_the_reader(place, tmp_path, replaced_each_
     VERBS[verb](place, tmp_path / "target")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("_DESCRIPTORS", "/nowhere"), ("_MAX_HELD", 0)], ids=["system", "many"]
+)
 @pytest.mark.parametrize("verb", [bridge.load, bridge.inspect, compare_manifest])
-def test_files_that_cannot_be_held(place, monkeypatch, replaced_each_time, verb):
-    monkeypatch.setattr(model_folder, "_DESCRIPTORS", "/nowhere")
+def test_files_that_cannot_be_held(place, monkeypatch, replaced_each_time, verb, name, value):
+    monkeypatch.setattr(model_folder, name, value)
     with pytest.raises(FormatError, match=r"replaced or removed 20 times.*To do: try again"):
         verb(place.path)
 
