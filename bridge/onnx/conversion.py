@@ -1,4 +1,4 @@
-"""`to_onnx` and `save_onnx`: exported functions become ONNX models.
+"""`to_onnx` and `save_onnx`: functions, modules and what is exported become ONNX models.
 
 The package `onnx` is imported when one of them is called.
 """
@@ -22,15 +22,16 @@ __all__ = ["save_onnx", "to_onnx"]
 
 
 def to_onnx(
-    exported: Source,
+    exported: Source | Any,
     *,
     params: Any = None,
+    args: Any = None,
     platform: str = "cpu",
     opset: int | None = None,
     inputs: Names | None = None,
     outputs: Names | None = None,
 ) -> onnx.ModelProto:
-    """The ONNX model of an exported function, checked by `onnx.checker`.
+    """Return the ONNX model of a function, checked by `onnx.checker`.
 
     Symbolic dimensions are ONNX's, by the same names. ONNX has no assertions: that dimensions of
     one name are the same, and what else the export asks of shapes, is the caller's to see to. A
@@ -42,16 +43,20 @@ def to_onnx(
     floats other than float8_e4m3fn and float8_e5m2 are float32 in the same way, and rounded.
 
     Args:
-        exported: an `Exported`, such as another one's `vjp()`, with or without the Python
-            function; what `bridge.load` returned, or one of its signatures; the path of a
-            SavedModel or of a serialized `Exported`; or StableHLO without one, which is the path of
-            a text, with operations of CHLO if need be, or of a portable artifact, or a
-            `xla_call_module.CallModule`. Of a text it is the function `main`, or the only one that
-            no other one names. The parameters of a file become initializers.
+        exported: a function, or a module of Flax (linen or nnx), Haiku, Equinox or, on its JAX
+            backend, Keras, which is exported here as `bridge.save` does it. Or an `Exported`, such
+            as another one's `vjp()`, with or without the Python function; what `bridge.load`
+            returned, or one of its signatures; the path of a SavedModel or of a serialized
+            `Exported`; or StableHLO without one, which is the path of a text, with operations of
+            CHLO if need be, or of a portable artifact, or a `xla_call_module.CallModule`. Of a text
+            it is the function `main`, or the only one that no other one names. The parameters of a
+            file become initializers.
         params: the pytree that is the first positional argument; its leaves become initializers,
             named by their pytree path. Those of a `vjp()`, which knows no pytrees, are its first
-            primals.
-        platform: one of those that it was lowered for.
+            primals. Of a function or a module as for `bridge.save`.
+        args: where a function or a module is exported here, its arguments after the parameters, as
+            for `bridge.save`, such as `"f32[b,28,28]"`.
+        platform: one of those that it was lowered for; a function is lowered for it here.
         opset: the version of ONNX's operations, 18 to 26; by default 21, or 26 for what
             reads the bits of floats (`bitcast_convert_type`, `top_k`). Before 26 nothing tells the
             sign of a NaN: `top_k` takes every NaN for the greatest, other readers are refused.
@@ -74,20 +79,25 @@ def to_onnx(
         >>> model = bridge.to_onnx(exported, params=jnp.ones((3, 2)))
         >>> [node.op_type for node in model.graph.node]
         ['MatMul', 'Tanh']
+        >>> [value.name for value in bridge.to_onnx(jnp.sin, args="f32[batch,3]").graph.input]
+        ['x']
     """
     check_installed()
     from bridge.onnx.onnx_model import convert, embedded
     from bridge.onnx.sources import bind_source
 
-    bound = bind_source(exported, params=params, platform=platform, inputs=inputs, outputs=outputs)
+    bound = bind_source(
+        exported, params=params, args=args, platform=platform, inputs=inputs, outputs=outputs
+    )
     return embedded(convert(bound, opset))
 
 
 def save_onnx(
-    model: Source,
+    model: Source | Any,
     path: str | os.PathLike[str],
     *,
     params: Any = None,
+    args: Any = None,
     gradient_order: int = 0,
     external_data: str | bool = "auto",
     platform: str = "cpu",
@@ -96,13 +106,14 @@ def save_onnx(
     outputs: Names | None = None,
     overwrite: bool = True,
 ) -> None:
-    """Write an ONNX file of an exported function, checked by `onnx.checker`.
+    """Write an ONNX file of a function, checked by `onnx.checker`.
 
     Args:
         model: as for `bridge.to_onnx`.
         path: the file to write, in a folder that is made if need be; it appears whole or not at
             all.
         params: as for `bridge.to_onnx`.
+        args: the same.
         gradient_order: how often the function is differentiated first. 0 is the function itself, 1
             its VJP, of which the inputs are those of the function and the cotangents of its
             results; and so on.
@@ -135,6 +146,7 @@ def save_onnx(
     bound = bind_source(
         model,
         params=params,
+        args=args,
         platform=platform,
         inputs=inputs,
         outputs=outputs,

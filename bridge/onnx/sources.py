@@ -1,4 +1,4 @@
-"""The source of a model: an `Exported`, a file or a SavedModel, with its parameters and names."""
+"""The source of a model: a function, an `Exported`, or a file, with its parameters and names."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import export
+from jax import export, tree_util
 
 from bridge.chains.exported_order import vjp_of
 from bridge.chains.orders import NOT_DIFFERENTIABLE
-from bridge.core.explaining import flatten
+from bridge.core.explaining import flatten, refusing_unsortable_keys
 from bridge.core.keys import to_physical
 from bridge.core.names import Names, choose_names, input_names, output_names
 from bridge.core.narrowing import narrow_array, narrow_dtype
 from bridge.core.trees import key_names, to_identifier, unique_names
+from bridge.exporting.export_model import export_model
 from bridge.loading.loaded import LoadedModel, LoadedSignature
 from bridge.onnx.boundary_casts import with_boundary_casts
 from bridge.onnx.graph.storage_dtypes import storage_dtype_of
@@ -28,6 +29,7 @@ from bridge.onnx.operation_table import CUSTOM_CALLS
 from savedmodel.files.model_folder import read_file
 from savedmodel.read import read
 from xla_call_module.call import CallModule
+from xla_call_module.checks import DisabledCheck
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import (
     InteropError,
@@ -49,6 +51,7 @@ _OF_VJP = "args_and_out_cts_flat_jax["
 _MAX_ARTIFACT_BYTES = 1 << 32
 
 Source = export.Exported | CallModule | LoadedModel | LoadedSignature | str | os.PathLike[str]
+_SOURCES = (export.Exported, CallModule, LoadedModel, LoadedSignature, str, os.PathLike)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,10 @@ class BoundCall:
 
 
 def bind_source(
-    source: Source,
+    source: Source | Any,
     *,
     params: Any,
+    args: Any,
     platform: str,
     inputs: Names | None,
     outputs: Names | None,
@@ -84,9 +88,11 @@ def bind_source(
 
     Args:
         source: an `Exported`, what `bridge.load` returned, one of its signatures, a `CallModule`,
-            or the path of a SavedModel, of a serialized `Exported` or of StableHLO.
+            the path of a SavedModel, of a serialized `Exported` or of StableHLO; or a function or
+            module, which is exported here.
         params: the pytree that is the first positional argument of the function; None for those of
-            the file, if there are any.
+            the file or the module, if there are any.
+        args: where a function or a module is exported here, its arguments, as for `bridge.save`.
         platform: one of those that it was lowered for.
         inputs: names as for `bridge.save`.
         outputs: the same for the results.
@@ -96,7 +102,15 @@ def bind_source(
         InteropError: it is none of these, is damaged, or does not fit the parameters.
         OSError: a file cannot be read.
     """
-    known = _read(source, params)
+    if not isinstance(source, _SOURCES):
+        known = _export(source, params=params, args=args, platform=platform)
+    elif args is None:
+        known = _read(source, params)
+    else:
+        raise StructureError(
+            "args= is for a function or a module, and what was passed is exported already. To do: "
+            "leave it out, or pass the function."
+        )
     call, exported = known.call, known.exported
     parameters = {} if known.params is None else _parameters(known)
     names = _names(known, parameters)
@@ -124,8 +138,12 @@ def bind_source(
 
 def _call_of(exported: export.Exported) -> CallModule:
     """Return the call, with every custom call that has a rule, whatever TensorFlow has."""
-    checks = [export.DisabledSafetyCheck.custom_call(name) for name in CUSTOM_CALLS]
-    return from_exported(with_boundary_casts(exported), disabled_checks=checks, carried=False)
+    exported = with_boundary_casts(exported)
+    return from_exported(exported, disabled_checks=_known_custom_calls(), carried=False)
+
+
+def _known_custom_calls() -> list[DisabledCheck]:
+    return [DisabledCheck(f"custom_call:{name}") for name in CUSTOM_CALLS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +182,7 @@ def _is_vjp(call: CallModule) -> bool:
 def _prepare(call: CallModule, platform: Any) -> CallModule:
     """The call for one platform of one device, without calls of libraries."""
     if not isinstance(platform, str):
-        raise PlatformError(
-            f"platform is {platform!r}; expected the name of one. {call.name} was lowered for "
-            f"{', '.join(call.platforms)}."
-        )
+        raise _no_platform(platform, f"{call.name} was lowered for {', '.join(call.platforms)}.")
     if not call.results:
         raise StructureError(
             f"{call.name} returns no array, and an ONNX model has at least one output. To do: "
@@ -181,6 +196,10 @@ def _prepare(call: CallModule, platform: Any) -> CallModule:
     return run_passes(call, [select_platforms([platform]), lower_linalg(operations=True)])
 
 
+def _no_platform(platform: Any, known: str) -> PlatformError:
+    return PlatformError(f"platform is {platform!r}; expected the name of one. {known}")
+
+
 @dataclass(frozen=True, slots=True)
 class _KnownSource:
     """A function as its source has it.
@@ -189,7 +208,7 @@ class _KnownSource:
         call: the function, with casts at its boundary.
         exported: what can be differentiated; None for a module alone.
         params: the pytree that is its first argument; None for none.
-        inputs: the names that a file has for arguments, by their index.
+        inputs: the names that a file or a module has for arguments, by their index.
         outputs: the names that a file has for results, by their index.
     """
 
@@ -198,6 +217,26 @@ class _KnownSource:
     params: Any
     inputs: Mapping[int, str] = field(default_factory=dict)
     outputs: Mapping[int, str] = field(default_factory=dict)
+
+
+def _export(model: Any, *, params: Any, args: Any, platform: Any) -> _KnownSource:
+    """Return a function or a module for one platform, exported as `bridge.save` does it."""
+    if isinstance(model, Mapping):
+        raise StructureError(
+            f"Expected one function, got a mapping of {len(model)}, and an ONNX model is a single "
+            "one. To do: pass one of them, and write a file for each."
+        )
+    if not isinstance(platform, str):
+        raise _no_platform(platform, "The function is lowered for it here.")
+    with refusing_unsortable_keys("params, args or what the function takes"):
+        traced = export_model(
+            model, params=params, args=args, platforms=[platform],
+            disabled_checks=_known_custom_calls(),
+        )  # fmt: skip
+    assert isinstance(traced.exported, export.Exported)
+    known = _of_exported(traced.exported, traced.params)
+    first = len(tree_util.tree_leaves(traced.params))
+    return dataclasses.replace(known, inputs=dict(enumerate(traced.inputs or (), start=first)))
 
 
 def _read(source: Source, params: Any) -> _KnownSource:
@@ -212,11 +251,6 @@ def _read(source: Source, params: Any) -> _KnownSource:
         source = LoadedModel(read(source))
     if isinstance(source, LoadedModel):
         source = source.default
-    if not isinstance(source, LoadedSignature):
-        raise StructureError(
-            f"Expected a jax.export.Exported, what bridge.load returns, or a path; got "
-            f"{type(source).__name__}. To do: call jax.export.export(jax.jit(f))(*specs) first."
-        )
     bound = source.binding
     inputs, outputs = (
         {index: name for name, index in names.items()} for names in (bound.inputs, bound.outputs)

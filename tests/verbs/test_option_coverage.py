@@ -49,10 +49,12 @@ TESTED = {
     "save_onnx": {
         TABLES: "model path params gradient_order external_data platform inputs outputs",
         "tests/bridge/onnx/test_onnx_model_saving.py": "opset overwrite",
+        "tests/bridge/onnx/test_sources_functions.py": "args",
     },
     "to_onnx": {
         "tests/bridge/onnx/test_onnx_model_saving.py": "exported params opset inputs outputs",
         "tests/bridge/onnx/test_onnx_model.py": "platform",
+        "tests/bridge/onnx/test_sources_functions.py": "args",
     },
     "verify": {"tests/bridge/test_verify.py": "path record against python seed tolerance"},
     "beam.ModelHandler": {

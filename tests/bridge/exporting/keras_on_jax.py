@@ -7,6 +7,7 @@ writes SavedModels, and `expected.npz` with what Keras computes.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -68,6 +69,8 @@ def main(folder: Path) -> None:
     model.compile("sgd", {"y": "mean_squared_error", "length": None})
     model.fit({"x": X, "tokens": TOKENS}, {"y": np.ones((5, 2))}, epochs=2, verbose=0)
     bridge.save(model, folder / "functional")
+    if importlib.util.find_spec("onnx") is not None:
+        bridge.save_onnx(model, folder / "functional.onnx")
     expected = {"y": model({"x": X, "tokens": TOKENS}, training=False)["y"]}
     expected["kernel"] = gradient(model, {"x": X, "tokens": TOKENS})
 

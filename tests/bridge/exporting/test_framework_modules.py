@@ -334,6 +334,16 @@ def test_a_functional_keras_model(on_jax):
     assert results["length"].shape == (2, 7)
 
 
+def test_a_functional_keras_model_in_onnx(on_jax):
+    runtime = pytest.importorskip("onnxruntime")
+    expected = np.load(on_jax / "expected.npz")
+    session = runtime.InferenceSession(on_jax / "functional.onnx")
+    tokens = np.arange(10, dtype=np.int32).reshape(5, 2) % 4
+    names = [value.name for value in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {"x": X, "tokens": tokens}), strict=True))
+    np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["subclassed", "layer"])
 def test_other_keras_models(on_jax, name):
     loaded, names, trainable = _load(on_jax / name)
