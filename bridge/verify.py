@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from xla_call_module.errors import StructureError
 
 if TYPE_CHECKING:
     from bridge.verifying.comparison import Tolerance
     from bridge.verifying.tensorflow_process import TensorFlowRun
+    from bridge.verifying.trial_request import TrialRequest
     from bridge.verifying.trials import Trial
     from bridge.verifying.verification import VerifyReport
     from savedmodel.files.model_folder import ModelFolder
@@ -32,7 +33,10 @@ def verify(
     record: str | os.PathLike[str] | None = None,
     against: str | os.PathLike[str] | None = None,
     seed: int = 0,
-    tolerance: Tolerance | None = None,
+    tolerance: Tolerance | float | tuple[float, float] | None = None,
+    probes: Sequence[str] | None = None,
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    quick: bool = False,
 ) -> VerifyReport:
     """Compare what TensorFlow and JAX compute of a SavedModel, gradients of every order included.
 
@@ -55,7 +59,13 @@ def verify(
         against: a file that `record` wrote. Then JAX runs nothing, and the SavedModel may be one
             that `bridge.load` does not read, such as that of a server.
         seed: the seed of the random numbers.
-        tolerance: the allowed difference; by default the usual one for each dtype.
+        tolerance: the allowed difference: `rtol`, or `(rtol, atol)` as in `numpy.testing`; by
+            default the usual one for each dtype.
+        probes: the kinds of inputs to try, some of `random`, `zeros`, `ones`, `negative`, `huge`,
+            `nan` and `inf`; by default all, or none where there are `inputs`.
+        inputs: arrays to try, by the names of inputs, or by `SIGNATURE/INPUT`; or the .npz file
+            that has them. Only the signatures of which all inputs are there are called with them.
+        quick: whether random inputs of one size are enough; with `probes` all have that size.
 
     Warns:
         UserWarning: a signature computes something besides calls of JAX functions, and is not
@@ -64,6 +74,7 @@ def verify(
     Raises:
         InteropError: the file is damaged, JAX cannot run it here, or TensorFlow is not installed.
         ShardingError: a part of it is written for several devices (`jax.shard_map`).
+        StructureError: an option is wrong, or the arrays are not those that a signature takes.
         OSError: a file cannot be read or written.
 
     Example:
@@ -72,21 +83,30 @@ def verify(
         >>> bridge.save(exported, "my_model")
         >>> bridge.verify("my_model").passed
         True
+        >>> report = bridge.verify("my_model", inputs={"x": 0.5}, tolerance=1e-6)
+        >>> [(row.inputs, row.order) for row in report.rows]
+        [('given', 0), ('given', 1)]
     """
     from bridge.core.progress import progress_bar
-    from bridge.verifying.comparison import Tolerance
     from bridge.verifying.tensorflow_process import run_trials
+    from bridge.verifying.trial_request import request_trials, to_tolerance
     from bridge.verifying.trials import read_trials, write_trials
     from bridge.verifying.verification import VerifyReport, compare
     from savedmodel.files.model_folder import read_one_version
 
     if record is not None and against is not None:
         raise StructureError("record= and against= exclude each other. To do: pass one of them.")
+    if against is not None and (probes is not None or inputs is not None or quick):
+        raise StructureError(
+            f"{os.fspath(against)} has the inputs that are compared. To do: leave out probes=, "
+            "inputs= and quick=, or pass them where it is recorded."
+        )
+    request, allowed = request_trials(probes, inputs, quick=quick), to_tolerance(tolerance)
 
     def run_both(folder: ModelFolder) -> tuple[Sequence[Trial], TensorFlowRun]:
         with progress_bar("Verifying", unit="trials") as progress:
             if against is None:
-                trials = _make_trials(folder, seed, _part_of(progress, 0, 2))
+                trials = _make_trials(folder, seed, request, _part_of(progress, 0, 2))
             else:
                 trials = read_trials(against)
             # JAX has made as many trials, or none.
@@ -100,14 +120,14 @@ def verify(
     if record is not None:
         write_trials(record, trials)
     rows = [
-        row
-        for number, trial in enumerate(trials)
-        for row in compare(number, trial, run, tolerance or Tolerance())
+        row for number, trial in enumerate(trials) for row in compare(number, trial, run, allowed)
     ]
     return VerifyReport(os.fspath(path), run.tensorflow, run.failure, tuple(rows))
 
 
-def _make_trials(folder: ModelFolder, seed: int, progress: Progress | None) -> Sequence[Trial]:
+def _make_trials(
+    folder: ModelFolder, seed: int, request: TrialRequest, progress: Progress | None
+) -> Sequence[Trial]:
     from bridge.loading.loaded import LoadedModel
     from bridge.verifying.reference import make_trials
     from savedmodel.read import read
@@ -121,7 +141,7 @@ def _make_trials(folder: ModelFolder, seed: int, progress: Progress | None) -> S
             UserWarning,
             stacklevel=5,  # at the caller of `verify`
         )
-    return make_trials(model, seed=seed, progress=progress)
+    return make_trials(model, seed=seed, request=request, progress=progress)
 
 
 def _part_of(progress: Progress | None, part: int, parts: int) -> Progress | None:

@@ -26,6 +26,7 @@ __all__ = [
     "to_names",
     "to_parts",
     "to_sizes",
+    "to_tolerance_numbers",
 ]
 
 _Request = TypeVar("_Request")
@@ -58,6 +59,19 @@ def to_sizes(text: str) -> tuple[int, ...]:
         return tuple(map(int, to_parts(text)))
     except ValueError as error:
         message = f"{text!r} is no list of batch sizes such as 1,8,32"
+        raise argparse.ArgumentTypeError(message) from error
+
+
+def to_tolerance_numbers(text: str) -> tuple[float, ...]:
+    """Return tolerances such as `1e-3` or `1e-3,1e-6`. Whether they are ones is checked later.
+
+    Raises:
+        ArgumentTypeError: they are no numbers.
+    """
+    try:
+        return tuple(map(float, to_parts(text)))
+    except ValueError as error:
+        message = f"{text!r} is neither rtol nor rtol,atol, such as 1e-3,1e-6"
         raise argparse.ArgumentTypeError(message) from error
 
 

@@ -23,7 +23,9 @@ from bridge.cli.command_arguments import (
     add_arguments,
     expand_home,
     read_save_arguments,
+    to_parts,
     to_sizes,
+    to_tolerance_numbers,
 )
 from bridge.cli.export_command import add_export, run_export_command
 from bridge.cli.inspect_command import add_inspect, run_inspect
@@ -102,6 +104,8 @@ def _name_options(message: str, parser: argparse.ArgumentParser) -> str:
     >>> _ = parser.add_argument("--args", metavar="SPECS")
     >>> print(_name_options("To do: args='f32[b,3]', not args=['f32[3]'].", parser))
     To do: --args 'f32[b,3]', not args=['f32[3]'].
+    >>> _name_options("overwrite= and platforms= exclude each other.", parser)
+    '--overwrite and --platforms exclude each other.'
     """
     options = set(re.findall(r"--[a-z0-9-]+", parser.format_help()))
 
@@ -109,7 +113,7 @@ def _name_options(message: str, parser: argparse.ArgumentParser) -> str:
         option = f"--{argument[1].replace('_', '-')}"
         if option not in options:
             return argument[0]
-        if argument[2] == "True":
+        if argument[2] in ("", "True"):
             return option
         values = re.findall(r"[^\s,'\"()]+", argument[2].strip("[]"))
         quoted = argument[2][0] in "'\""
@@ -118,7 +122,7 @@ def _name_options(message: str, parser: argparse.ArgumentParser) -> str:
 
     # What has brackets inside of brackets stays as Python has it.
     value = r"""\[[^\[\]]*\]|\([^()]*\)|'[^']*'|"[^"]*"|\w+"""
-    return re.sub(rf"(?<![\w.])([a-z_0-9]+)=({value})", rename, message)
+    return re.sub(rf"(?<![\w.])([a-z_0-9]+)=({value}|(?=[\s,.;]))", rename, message)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -364,6 +368,25 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         help="compare with what was recorded, without JAX",
     )
     parser.add_argument("--seed", type=int, default=0, help="the seed of the random inputs")
+    parser.add_argument(
+        "--tolerance",
+        metavar="RTOL[,ATOL]",
+        type=to_tolerance_numbers,
+        help="the allowed difference, as numpy.testing takes it; by default that of each dtype",
+    )
+    parser.add_argument(
+        "--probes",
+        metavar="KINDS",
+        type=to_parts,
+        help="some of random, zeros, ones, negative, huge, nan, inf; by default all",
+    )
+    parser.add_argument(
+        "--inputs",
+        metavar="FILE.npz",
+        type=expand_home,
+        help="arrays by the names of inputs, or by SIGNATURE/INPUT, to try instead of probes",
+    )
+    parser.add_argument("--quick", action="store_true", help="random inputs of one size alone")
 
 
 def _run_verify(options: argparse.Namespace) -> int:
@@ -375,6 +398,10 @@ def _run_verify(options: argparse.Namespace) -> int:
         record=options.record,
         against=options.against,
         seed=options.seed,
+        tolerance=options.tolerance,
+        probes=options.probes,
+        inputs=options.inputs,
+        quick=options.quick,
     )
     if options.json:
         _print_json(report.to_json())

@@ -15,9 +15,20 @@ from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import Array, DType
 from xla_call_module.errors import StructureError
 
-__all__ = ["EDGES", "HUGE", "INF", "RANDOM", "SIZES", "choose_sizes", "draw", "draw_cotangent"]
+__all__ = [
+    "EDGES",
+    "GIVEN",
+    "HUGE",
+    "INF",
+    "RANDOM",
+    "SIZES",
+    "choose_sizes",
+    "draw",
+    "draw_cotangent",
+]
 
 RANDOM, HUGE, INF = "random", "huge", "inf"
+GIVEN = "given"  # inputs of the user's, which are not drawn
 EDGES = ("zeros", "ones", "negative", HUGE, "nan", INF)
 # The sizes with which a dimension variable is tried.
 SIZES = (1, 3, 17)

@@ -16,6 +16,7 @@ __all__ = [
     "describe_difference",
     "describe_overflow",
     "greatest_error",
+    "has_infinity",
     "is_finite",
     "is_nan",
     "largest",
@@ -141,6 +142,11 @@ def _errors(actual: Any, expected: Any) -> Any:
 def is_finite(array: Any) -> bool:
     """Return whether all elements of an array are finite."""
     return bool(np.isfinite(_wide(array)).all())
+
+
+def has_infinity(array: Any) -> bool:
+    """Return whether an element of an array is infinite."""
+    return bool(np.isinf(_wide(array)).any())
 
 
 def is_nan(array: Any) -> Any:

@@ -14,14 +14,16 @@ from jax import tree_util
 
 from bridge.core._jax import enable_x64
 from bridge.core.backend import require_own_runtime
+from bridge.core.given_arrays import fit_array
 from bridge.core.keys import to_logical, to_physical
-from bridge.core.probes import EDGES, RANDOM, SIZES, choose_sizes, draw, draw_cotangent
+from bridge.core.probes import GIVEN, RANDOM, choose_sizes, draw, draw_cotangent
 from bridge.loading.calling import call_flat
 from bridge.loading.exported_on_mesh import to_one_device
 from bridge.loading.loaded import LoadedModel, LoadedSignature
+from bridge.verifying.trial_request import TrialRequest
 from bridge.verifying.trials import Trial
 from xla_call_module.analyses.dependence import operations_behind
-from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.call import CallModule, TensorSpec, bind_symbols
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import InteropError, StructureError, quote
@@ -31,24 +33,34 @@ from xla_call_module.versions import DEVIATIONS
 
 __all__ = ["make_trials"]
 
-# The index of the sizes for edge inputs, and for the gradients of variables.
-_EDGE = 1
-
 
 def make_trials(
-    model: LoadedModel, *, seed: int, progress: Callable[[int, int], None] | None = None
+    model: LoadedModel,
+    *,
+    seed: int,
+    request: TrialRequest | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Trial]:
     """Return trials of every signature, with every gradient order of the file.
 
     Random inputs have several sizes, inputs at the edges of their dtypes one. Gradients are taken
     with respect to all differentiable inputs, and once to the variables.
 
+    Args:
+        model: the loaded file.
+        seed: the seed of the random numbers.
+        request: the inputs to try; by default all kinds.
+        progress: a function of the number of finished trials and of all trials.
+
     Raises:
-        InteropError: JAX cannot run a signature here, or no sizes meet its constraints.
+        InteropError: JAX cannot run a signature here, no sizes meet its constraints, or the inputs
+            of the request do not fit.
     """
     require_own_runtime("what to compare with")
+    wanted = request or TrialRequest()
     with enable_x64():
-        references = [_SignatureReference(signature) for signature in model.signatures.values()]
+        references = [_SignatureReference(s, wanted) for s in model.signatures.values()]
+        wanted.check_inputs({reference.key: reference.inputs for reference in references})
         count = sum(len(reference.kinds) for reference in references)
         trials: list[Trial] = []
         while references:  # the programs that JAX has compiled for one are freed when it is done
@@ -62,15 +74,15 @@ def make_trials(
 class _SignatureReference:
     """One signature in JAX, which makes its trials."""
 
-    def __init__(self, signature: LoadedSignature) -> None:
+    def __init__(self, signature: LoadedSignature, request: TrialRequest) -> None:
         exported, binding = to_one_device(signature.exported), signature.binding
-        self._key = signature.key
+        self.key = signature.key
         self._call = from_exported(exported, allow_flat_trees=True)
         self._function = call_flat(exported, name=signature.key)
         self._avals = exported.in_avals
         self._specs = self._call.args
         self._orders = _count_orders(exported)
-        self._inputs = dict(sorted(binding.inputs.items(), key=lambda item: item[1]))
+        self.inputs = dict(sorted(binding.inputs.items(), key=lambda item: item[1]))
         self._outputs = dict(sorted(binding.outputs.items(), key=lambda item: item[1]))
         self._params = [to_physical(leaf) for leaf in tree_util.tree_leaves(signature.params)]
         # TensorFlow's signature has no variable that nothing in the file takes.
@@ -81,11 +93,8 @@ class _SignatureReference:
         }
         self._deviations = _deviations_of(self._call)
         self._run = jax.jit(self._evaluate, static_argnums=(0, 1))
-        names = self._call.symbols
-        sizes = [choose_sizes(names, size, self._accepts) for size in (SIZES if names else (1,))]
-        self._edge = sizes[_EDGE if names else 0]
-        kinds = [(RANDOM, chosen) for chosen in sizes]
-        kinds += [(kind, self._edge) for kind in EDGES if self._inputs]
+        self._given = request.inputs_of(self.key, self.inputs)
+        kinds = self._kinds(request)
         # Each kind of input with its sizes, by the number that seeds its random numbers.
         # Constraints may leave fewer sizes than asked for.
         self.kinds = {i: kind for i, kind in enumerate(kinds) if kind not in kinds[:i]}
@@ -93,9 +102,48 @@ class _SignatureReference:
     def trials(self, seed: int) -> Iterator[Trial]:
         """Yield one trial of every kind."""
         for number, (kind, sizes) in self.kinds.items():
-            random = np.random.default_rng([seed, number, zlib.crc32(self._key.encode())])
-            with_variables = (kind, sizes) == (RANDOM, self._edge)
+            random = np.random.default_rng([seed, number, zlib.crc32(self.key.encode())])
+            with_variables = number == self._with_variables
             yield self._trial(kind, sizes, random, with_variables=with_variables)
+
+    def _kinds(self, request: TrialRequest) -> list[tuple[str, dict[str, int]]]:
+        """Return the kinds of inputs that are tried, each with the sizes that it has."""
+        self._with_variables = 0
+        kinds = [] if self._given is None else [(GIVEN, self._given_sizes(self._given))]
+        if not request.kinds:
+            return kinds
+        names = self._call.symbols
+        wanted = request.sizes if names else (1,)
+        sizes = [choose_sizes(names, size, self._accepts) for size in wanted]
+        edge = sizes[len(sizes) // 2]
+        if RANDOM in request.kinds or not self.inputs:
+            self._with_variables = len(kinds) + sizes.index(edge)
+            kinds += [(RANDOM, chosen) for chosen in sizes]
+        edges = [kind for kind in request.kinds if kind != RANDOM]
+        return kinds + [(kind, edge) for kind in edges if self.inputs]
+
+    def _given_sizes(self, given: Mapping[str, Array]) -> dict[str, int]:
+        """Return the dimension variables that the user's arrays have.
+
+        Raises:
+            StructureError: the shapes are not those that the signature takes.
+        """
+        shapes: list[tuple[int, ...] | None] = [None] * len(self._specs)
+        for name, index in self.inputs.items():
+            shapes[index] = given[name].shape
+        sizes = bind_symbols(self.key, self._specs, shapes)
+        if unknown := [name for name in self._call.symbols if name not in sizes]:
+            raise StructureError(
+                f"The sizes {', '.join(unknown)} of {self.key} do not follow from the shapes of "
+                "the arrays that were given."
+            )
+        if not self._accepts(sizes):
+            text = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            raise StructureError(
+                f"The arrays that were given for {self.key} have {text}, which it was not exported "
+                "for. To do: pass sizes that meet its constraints."
+            )
+        return sizes
 
     def _accepts(self, sizes: Mapping[str, int]) -> bool:
         shapes = [evaluate_shape(self._call.args[i].shape or (), sizes) for i in self._call.kept]
@@ -115,21 +163,21 @@ class _SignatureReference:
         with_variables: bool,
     ) -> Trial:
         inputs = {
-            name: draw(self._specs[index], kind, sizes, random)
-            for name, index in self._inputs.items()
+            name: self._input(name, self._specs[index], kind, sizes, random)
+            for name, index in self.inputs.items()
         }
         # No result depends on an argument that the signature does not name.
         leaves = [draw(spec, "zeros", sizes, random) for spec in self._specs]
         leaves[: len(self._params)] = self._params
-        for name, index in self._inputs.items():
+        for name, index in self.inputs.items():
             leaves[index] = inputs[name]
-        chosen = self._differentiated(self._inputs)
+        chosen = self._differentiated(self.inputs)
         variables = self._differentiated(self._variables) if with_variables else {}
         sources = {f"input/{name}": index for name, index in chosen.items()}
         sources |= {f"variable/{name}": index for name, index in variables.items()}
         cotangents, expected = self._chain(leaves, sources, random)
         return Trial(
-            signature=self._key,
+            signature=self.key,
             kind=kind,
             sizes=sizes,
             inputs=inputs,
@@ -140,6 +188,18 @@ class _SignatureReference:
             expected=expected,
             deviations={name: self._deviations[i] for name, i in self._outputs.items()},
         )
+
+    def _input(
+        self,
+        name: str,
+        spec: TensorSpec,
+        kind: str,
+        sizes: Mapping[str, int],
+        random: np.random.Generator,
+    ) -> Array:
+        if kind == GIVEN and self._given is not None:
+            return fit_array(self._given[name], spec.dtype.numpy, f"{name} of {self.key}")
+        return draw(spec, kind, sizes, random)
 
     def _differentiated(self, named: Mapping[str, int]) -> dict[str, int]:
         """Return the leaves that have gradients."""
@@ -172,7 +232,7 @@ class _SignatureReference:
             if isinstance(error, InteropError):
                 raise
             raise InteropError(
-                f"JAX does not run order {order} of {self._key}, lowered for "
+                f"JAX does not run order {order} of {self.key}, lowered for "
                 f"{', '.join(self._call.platforms)} and {self._call.nr_devices} device(s), on "
                 f"{jax.default_backend()}: {quote(error)}. To do: verify it where it runs, with "
                 "--record, and compare with --against here."

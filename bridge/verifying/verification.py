@@ -15,6 +15,7 @@ from bridge.verifying.comparison import (
     describe_difference,
     describe_overflow,
     greatest_error,
+    has_infinity,
     is_finite,
     is_nan,
     largest,
@@ -91,9 +92,10 @@ def compare(
         return [] if run.failure else [_row(trial, 0, math.inf, problem)]
     given: list[Array] = [*trial.inputs.values(), *_values(trial.cotangents)]
     rows: list[VerifyRow] = []
+    overflowing = trial.kind in _OVERFLOWING or any(map(has_infinity, trial.inputs.values()))
     for order, expected in enumerate(trial.expected):
         # A compiler may simplify infinity times zero to either.
-        if trial.kind in _OVERFLOWING and not all(map(is_finite, given[len(trial.inputs) :])):
+        if overflowing and not all(map(is_finite, given[len(trial.inputs) :])):
             break
         scale = largest(given)
         pairs = {name: (run.results[number, order, name], expected[name]) for name in expected}

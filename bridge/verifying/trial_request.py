@@ -1,0 +1,126 @@
+"""The inputs that `verify` is asked to try: kinds of probes, sizes, or arrays of the user's."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bridge.core.given_arrays import read_arrays
+from bridge.core.probes import EDGES, RANDOM, SIZES
+from bridge.verifying.comparison import Tolerance
+from xla_call_module.dtypes import Array
+from xla_call_module.errors import StructureError
+
+__all__ = ["TrialRequest", "request_trials", "to_tolerance"]
+
+_KINDS = (RANDOM, *EDGES)
+_QUICK_SIZE = SIZES[len(SIZES) // 2]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRequest:
+    """The inputs that are tried.
+
+    Attributes:
+        kinds: the kinds of probes, each of `random` and `bridge.core.probes.EDGES`.
+        sizes: the sizes of dimension variables for random inputs; others have the one in the
+            middle.
+        inputs: arrays by the name of an input, or by `SIGNATURE/INPUT`; None for none.
+    """
+
+    kinds: tuple[str, ...] = _KINDS
+    sizes: tuple[int, ...] = SIZES
+    inputs: Mapping[str, Array] | None = None
+
+    def inputs_of(self, key: str, names: Collection[str]) -> dict[str, Array] | None:
+        """Return the arrays for the inputs of a signature; None unless all of them are there."""
+        given = self.inputs or {}
+        places = {name: f"{key}/{name}" if f"{key}/{name}" in given else name for name in names}
+        if not places or not all(place in given for place in places.values()):
+            return None
+        return {name: given[place] for name, place in places.items()}
+
+    def check_inputs(self, signatures: Mapping[str, Collection[str]]) -> None:
+        """Refuse arrays that no signature takes.
+
+        Args:
+            signatures: the names of the inputs of each signature.
+
+        Raises:
+            StructureError: one of them is for no input, or no signature has all of its inputs.
+        """
+        if self.inputs is None:
+            return
+        known = {n for key, names in signatures.items() for name in names for n in _both(key, name)}
+        taken = any(self.inputs_of(key, names) for key, names in signatures.items())
+        if taken and known >= self.inputs.keys():
+            return
+        listed = "; ".join(f"{key}: {', '.join(n) or 'none'}" for key, n in signatures.items())
+        unknown = sorted(self.inputs.keys() - known)
+        found = f"{', '.join(unknown)} of no input" if unknown else "not all inputs of a signature"
+        raise StructureError(
+            f"The arrays for verify are {found}; the signatures have the inputs {listed}. To do: "
+            "name each array as an input, or as SIGNATURE/INPUT."
+        )
+
+
+def _both(key: str, name: str) -> tuple[str, str]:
+    return name, f"{key}/{name}"
+
+
+def request_trials(
+    probes: Sequence[str] | None,
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None,
+    *,
+    quick: bool,
+) -> TrialRequest:
+    """Return the request that the options of `verify` make.
+
+    Raises:
+        StructureError: there is no such kind of probe, or no array.
+        FormatError: the file of inputs is damaged.
+        OSError: it cannot be read.
+    """
+    kinds: tuple[str, ...] = _KINDS if inputs is None else ()
+    if probes is not None:
+        kinds = tuple(dict.fromkeys([probes] if isinstance(probes, str) else probes))
+    elif quick and inputs is None:
+        kinds = (RANDOM,)
+    if unknown := [kind for kind in kinds if kind not in _KINDS]:
+        raise StructureError(
+            f"probes has {unknown[0]!r}; expected some of {', '.join(_KINDS)}. To do: name those."
+        )
+    if probes is not None and not kinds:
+        raise StructureError(f"probes is empty. To do: name some of {', '.join(_KINDS)}.")
+    arrays = None
+    if isinstance(inputs, Mapping):
+        arrays = {str(name): np.asarray(value) for name, value in inputs.items()}
+    elif inputs is not None:
+        arrays = read_arrays(inputs)
+    return TrialRequest(kinds, (_QUICK_SIZE,) if quick else SIZES, arrays)
+
+
+def to_tolerance(tolerance: Tolerance | float | Sequence[float] | None) -> Tolerance:
+    """Return the tolerance that a user means: `rtol`, or `rtol` and `atol`, or the usual one.
+
+    >>> to_tolerance((1e-3, 0.0))
+    Tolerance(rtol=0.001, atol=0.0)
+
+    Raises:
+        StructureError: it is neither, or is negative.
+    """
+    if tolerance is None or isinstance(tolerance, Tolerance):
+        return tolerance or Tolerance()
+    numbers = [tolerance] if isinstance(tolerance, (int, float)) else list(tolerance)
+    fits = len(numbers) in (1, 2) and all(isinstance(n, (int, float)) for n in numbers)
+    if not fits or not all(math.isfinite(n) and n >= 0 for n in numbers):
+        raise StructureError(
+            f"tolerance is {tolerance!r}; expected rtol, or rtol and atol, of at least 0. To do: "
+            "pass such as 1e-3, or (1e-3, 1e-6)."
+        )
+    return Tolerance(*map(float, numbers))
