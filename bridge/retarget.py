@@ -6,17 +6,17 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, overload
 
 from jax import export
 
-from bridge.core._jax import map_orders
+from bridge.chains.orders import check_order
+from bridge.core._jax import cut_vjp, replace_vjp
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.rewrite import rewrite_nodes
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.linalg.linalg_option import parse_linalg
 from xla_call_module.passes.pipeline import Artifact, Target, prepare
@@ -43,7 +43,9 @@ class RetargetReport:
 
 
 @overload
-def retarget(exported: export.Exported, tensorflow: str) -> export.Exported: ...
+def retarget(
+    exported: export.Exported, tensorflow: str, *, gradient_order: int | None = None
+) -> export.Exported: ...
 
 
 @overload
@@ -55,6 +57,7 @@ def retarget(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[object] | None = None,
     linalg: str = "portable",
+    gradient_order: int | None = None,
     overwrite: bool = False,
 ) -> RetargetReport: ...
 
@@ -67,6 +70,7 @@ def retarget(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[object] | None = None,
     linalg: str = "portable",
+    gradient_order: int | None = None,
     overwrite: bool = False,
 ) -> export.Exported | RetargetReport:
     """Rewrite a computation, and its VJPs of every order, so that an older TensorFlow reads it.
@@ -89,6 +93,8 @@ def retarget(
             None to keep these.
         linalg: for a SavedModel, `"portable"` replaces calls of LAPACK and similar libraries, which
             TensorFlow does not have; `"lapack"` leaves them.
+        gradient_order: the highest order of gradients that is kept, if there are more; 0 for the
+            function alone, None for all.
         overwrite: whether a SavedModel at `to` is replaced; it may be the old folder.
 
     Returns:
@@ -96,7 +102,8 @@ def retarget(
 
     Raises:
         VersionError: an operation has no form that this TensorFlow reads; the message names it,
-            its source line, and the oldest TensorFlow that would do. What only a VJP of an
+            its source line, the order of the gradient where it is in one, and the oldest
+            TensorFlow that would do. What only a VJP of an
             `Exported` contains is found when that VJP is asked for: by `vjp()`, by JAX's
             differentiation or by `serialize(vjp_order=...)`.
         PlatformError: a SavedModel was not lowered for one of the platforms.
@@ -117,7 +124,12 @@ def retarget(
         >>> report = bridge.retarget("my_model", "2.16", to="for_2_16")
         >>> bridge.inspect("for_2_16").tensorflow
         '2.16'
+        >>> report = bridge.retarget("my_model", to="without_gradients", gradient_order=0)
+        >>> report.nodes
+        1
     """
+    if gradient_order is not None:
+        check_order(gradient_order)
     if isinstance(exported, str | os.PathLike):
         if to is None:
             raise StructureError(
@@ -132,18 +144,39 @@ def retarget(
             for_file=True,
         )
         checks = None if disabled_checks is None else parse_checks(disabled_checks)
-        return _retarget_file(exported, to, target, checks=checks, overwrite=overwrite)
+        return _retarget_file(
+            exported, to, target, checks=checks, gradient_order=gradient_order, overwrite=overwrite
+        )
     if tensorflow is None or to is not None or platforms is not None or disabled_checks is not None:
         raise StructureError(
-            f"{exported.fun_name} is an Exported, for which tensorflow= is needed and nothing else "
-            "is taken. To do: export it again for other platforms= and disabled_checks=."
+            f"{exported.fun_name} is an Exported, for which tensorflow= is needed and, besides "
+            "gradient_order=, nothing else is taken. To do: export it again for other platforms= "
+            "and disabled_checks=."
         )
-    return map_orders(exported, partial(_retarget_order, tensorflow=tensorflow))
+    kept = exported if gradient_order is None else cut_vjp(exported, gradient_order)
+    return _retarget_exported(kept, Target(parse_release(tensorflow), is_exported=True))
 
 
-def _retarget_order(exported: export.Exported, *, tensorflow: str) -> export.Exported:
-    call = from_exported(exported, allow_flat_trees=True)
-    (call,) = prepare(call, Target(parse_release(tensorflow), is_exported=True)).calls
+def _retarget_exported(
+    exported: export.Exported, target: Target, order: int = 0
+) -> export.Exported:
+    """Return an `Exported` for a target; its VJPs are made when they are asked for."""
+    try:
+        changed = _retarget_order(exported, target)
+    except InteropError as error:
+        if order == 0:
+            raise
+        raise type(error)(
+            f"In the gradient of order {order}: {error} Or keep fewer gradients: "
+            f"gradient_order={order - 1}."
+        ) from error
+    if not exported.has_vjp():
+        return changed
+    return replace_vjp(changed, lambda: _retarget_exported(exported.vjp(), target, order + 1))
+
+
+def _retarget_order(exported: export.Exported, target: Target) -> export.Exported:
+    (call,) = prepare(from_exported(exported, allow_flat_trees=True), target).calls
     return dataclasses.replace(
         exported,
         mlir_module_serialized=call.module,
@@ -157,12 +190,18 @@ def _retarget_file(
     target: Target,
     *,
     checks: tuple[DisabledCheck, ...] | None,
+    gradient_order: int | None,
     overwrite: bool,
 ) -> RetargetReport:
     def rewrite(folder: ModelFolder) -> RetargetReport:
         change = _Change(target, checks)
         nodes = rewrite_nodes(
-            folder, path, change.apply, metadata=change.metadata, overwrite=overwrite
+            folder,
+            path,
+            change.apply,
+            metadata=change.metadata,
+            gradient_order=gradient_order,
+            overwrite=overwrite,
         )
         return RetargetReport(nodes, change.modules, change.metadata().get("tensorflow", ""))
 

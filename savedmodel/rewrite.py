@@ -20,6 +20,12 @@ from savedmodel.files.assets import asset_files
 from savedmodel.files.folder import PROTO_FILE, new_place
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.remote import is_remote
+from savedmodel.gradient_orders import (
+    ABSENT_GRADIENT,
+    OP_TYPE,
+    drop_gradients,
+    order_of_functions,
+)
 from savedmodel.manifest import MANIFEST_FILE, check_sizes, written_extents
 from savedmodel.model import METADATA_COLLECTION
 from savedmodel.protos.schema import Proto
@@ -39,10 +45,8 @@ _PIECE_BYTES = 8 << 20
 _OUTDATED = frozenset({"fingerprint.pb", "saved_model.pbtxt", MANIFEST_FILE})
 
 
-_OP_TYPE = "_gradient_op_type"
 # What `tf.custom_gradient` calls one; other names are those that a program has registered.
 _NUMBERED = re.compile(rb"CustomGradient-\d+")
-_ABSENT = b"CustomGradient-not-in-this-file"
 
 
 def rewrite_nodes(
@@ -51,6 +55,7 @@ def rewrite_nodes(
     change: Callable[[CallModule], CallModule],
     *,
     metadata: Callable[[], Mapping[str, Any]] = dict,
+    gradient_order: int | None = None,
     overwrite: bool = False,
 ) -> int:
     """Write a SavedModel again with other calls; return the number of nodes that make them.
@@ -67,6 +72,7 @@ def rewrite_nodes(
         change: makes the new call, of the same operands and results.
         metadata: what is to be different in the metadata of a file that `write` has written; asked
             for when all nodes are changed.
+        gradient_order: the highest order of gradients that stays; None for all.
         overwrite: whether a SavedModel at `target` is replaced.
 
     Raises:
@@ -74,7 +80,8 @@ def rewrite_nodes(
             neither file nor folder, or a link to a file outside.
         StructureError: `target` exists; it is inside of `source`; the new call does not fit its
             node; saved_model.pb would be larger than 2 GiB.
-        InteropError: what `change` raises, with the node's place.
+        InteropError: what `change` raises, with the node's place, and the order of the gradient
+            that it is in.
         OSError: a file cannot be read or written.
 
     Example:
@@ -89,7 +96,7 @@ def rewrite_nodes(
 
     def rewrite(folder: ModelFolder) -> int:
         _check_places(folder.path, target)
-        return _rewrite(folder, target, change, metadata, overwrite=overwrite)
+        return _rewrite(folder, target, change, metadata, gradient_order, overwrite=overwrite)
 
     return read_one_version(source, rewrite)
 
@@ -99,6 +106,7 @@ def _rewrite(
     target: str | os.PathLike[str],
     change: Callable[[CallModule], CallModule],
     metadata: Callable[[], Mapping[str, Any]],
+    gradient_order: int | None,
     *,
     overwrite: bool,
 ) -> int:
@@ -106,6 +114,8 @@ def _rewrite(
         proto = read_proto(folder)
         for meta_graph in proto.meta_graphs:
             asset_files(folder, meta_graph)
+            if gradient_order is not None:
+                drop_gradients(meta_graph, gradient_order)
         count = _change_nodes(folder.path / PROTO_FILE, proto, change)
         _name_absent_gradients(proto)
         _change_metadata(proto, metadata)
@@ -128,7 +138,7 @@ def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallM
     changed: dict[CallModule, CallModule] = {}
     allowance = description_allowance()
     count = 0
-    for place, node in _nodes(proto):
+    for place, order, node in _nodes(proto):
         if node.op != OP:
             continue
         try:
@@ -138,7 +148,9 @@ def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallM
                 changed[before] = change(before)
             update_node(node, before, changed[before])
         except InteropError as error:
-            message = f"{file}, node {node.name} of {place}: {error}"
+            where = f", in the gradient of order {order}" if order else ""
+            cure = f" Or keep fewer gradients: gradient_order={order - 1}." if order else ""
+            message = f"{file}, node {node.name} of {place}{where}: {error}{cure}"
             raise type(error)(message) from error
     if not count:
         raise FormatError(
@@ -148,14 +160,15 @@ def _change_nodes(file: Path, proto: Proto, change: Callable[[CallModule], CallM
     return count
 
 
-def _nodes(proto: Proto) -> Iterator[tuple[str, Proto]]:
-    """Yield every node, with the name of the graph or function that holds it."""
+def _nodes(proto: Proto) -> Iterator[tuple[str, int, Proto]]:
+    """Yield every node, with the graph or function that holds it, and the order of gradient."""
     for meta_graph in proto.meta_graphs:
-        graph = meta_graph.graph_def
-        holders = [("the main graph", graph.node)]
-        holders += [(f"function {f.signature.name}", f.node_def) for f in graph.library.function]
-        for place, nodes in holders:
-            yield from ((place, node) for node in nodes)
+        graph, orders = meta_graph.graph_def, order_of_functions(meta_graph)
+        yield from (("the main graph", 0, node) for node in graph.node)
+        for function in graph.library.function:
+            name = function.signature.name
+            place, order = f"function {name}", orders.get(name, 0)
+            yield from ((place, order, node) for node in function.node_def)
 
 
 def _name_absent_gradients(proto: Proto) -> None:
@@ -171,12 +184,12 @@ def _name_absent_gradients(proto: Proto) -> None:
         for meta_graph in proto.meta_graphs
         for gradient in meta_graph.graph_def.library.registered_gradients
     }
-    for _, node in _nodes(proto):
-        if _OP_TYPE not in node.attr:
+    for *_, node in _nodes(proto):
+        if OP_TYPE not in node.attr:
             continue
-        name = node.attr[_OP_TYPE].s
+        name = node.attr[OP_TYPE].s
         if name not in saved and _NUMBERED.fullmatch(name):
-            node.attr[_OP_TYPE].s = _ABSENT
+            node.attr[OP_TYPE].s = ABSENT_GRADIENT
 
 
 def _change_metadata(proto: Proto, metadata: Callable[[], Mapping[str, Any]]) -> None:

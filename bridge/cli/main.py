@@ -335,10 +335,17 @@ def _add_retarget(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("target", metavar="OUT", type=expand_home, help="the new folder")
     add_arguments(parser, "tensorflow", "linalg", "platforms", "disabled_checks")
+    parser.add_argument(
+        "--gradient-order",
+        metavar="N",
+        type=int,
+        help="the highest order of gradients that is kept; by default all",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a SavedModel at OUT")
 
 
 def _run_retarget(options: argparse.Namespace) -> int:
+    from bridge.inspecting.report_facts import counted
     from bridge.retarget import retarget
 
     report = retarget(
@@ -346,11 +353,12 @@ def _run_retarget(options: argparse.Namespace) -> int:
         to=options.target,
         platforms=options.platforms,
         overwrite=options.overwrite,
-        **read_save_arguments(options),
+        **read_save_arguments(options),  # --gradient-order is one of them
     )
     readable = f"readable from TensorFlow {report.tensorflow} on"
     print(
-        f"{options.target}: {report.nodes} calls of {report.modules} modules, "
+        f"{options.target}: {counted(report.nodes, 'call')} of "
+        f"{counted(report.modules, 'module')}, "
         f"{readable if report.tensorflow else 'readable by no TensorFlow that is known'}"
     )
     return 0

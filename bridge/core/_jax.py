@@ -106,6 +106,8 @@ def cut_vjp(exported: export.Exported, order: int) -> export.Exported:
 
     The gate is that of `replace_vjp`.
     """
+    if not exported.has_vjp():
+        return exported
     if order > 0:
         return replace_vjp(exported, lambda: cut_vjp(exported.vjp(), order - 1))
     with private_name("an Exported with another gradient", "jax"):

@@ -26,7 +26,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "savedmodel": (
         "protos",
-        "files",
+        "files gradient_orders",
         "model variables",
         "encode",
         "decode manifest write",
