@@ -1,9 +1,13 @@
 # Every target makes what it needs: on a new machine, Python 3.11 or later with pip, and make.
 
 VENV := .venv
-# The first of these that is new enough; `make PYTHON=/path/to/python3.12 test` chooses another.
-PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
-	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$python && break; done)
+# The newest of these that runs and can make environments, those of pyenv included;
+# `make PYTHON=/path/to/python3.12 test` chooses another.
+PYTHONS := 3.13 3.12 3.11
+PYTHON ?= $(shell for version in $(PYTHONS); do \
+	for python in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python python3; do \
+	$$python -c "import ensurepip, sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$version')" \
+	>/dev/null 2>&1 && echo $$python && exit; done; done)
 # Two processes: each holds TensorFlow and JAX.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 MATRIX_ARGS ?=
@@ -19,10 +23,13 @@ READY := $(VENV)/.installed-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test quick check bench matrix fuzz optimizers format clean
+.PHONY: help python demo docs test quick check bench matrix canary fuzz optimizers format clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+
+python:  ## Print the Python that environments are made with
+	@test -n "$(PYTHON)" && echo $(PYTHON)
 
 demo: $(READY)examples  ## Train in JAX, save without TensorFlow, load in TensorFlow
 	$(BIN)/python examples/digits.py
@@ -50,6 +57,9 @@ bench: $(READY)test  ## Run the benchmarks
 
 matrix: $(READY)test  ## Run against older TensorFlow versions
 	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
+
+canary: $(READY)test  ## Try the newest pre-releases of JAX, TensorFlow and Keras
+	$(BIN)/python -m tests.matrix.canary
 
 fuzz: $(READY)test  ## Random programs and damaged files for ten minutes; FUZZ_ARGS="programs --seconds 60"
 	@$(MAKE) --no-print-directory $(READY)fuzz || echo 'atheris cannot be installed here.'

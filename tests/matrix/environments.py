@@ -26,6 +26,7 @@ __all__ = [
     "constraints",
     "find_python",
     "prepare",
+    "run_command",
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -203,15 +204,15 @@ def prepare(environment: Environment, python: Python, *, folder: Path = FOLDER) 
     stamp = home / _STAMP
     if stamp.is_file() and stamp.read_text() == wanted:
         return ready
-    _run([python.command, "-m", "venv", str(home)])
+    run_command([python.command, "-m", "venv", str(home)])
     constrained = home / "constraints.txt"
     constrained.write_text(pinned)
     # Compiling all of TensorFlow takes longer than compiling what is imported.
     install = [str(ready.python), "-m", "pip", "install", "-qq", "--no-compile"]
     install.append("--disable-pip-version-check")
-    _run([*install, *environment.requirements], constrained)
+    run_command([*install, *environment.requirements], constrained)
     if environment.beside:
-        _run([*install, "--no-deps", *environment.beside], constrained)
+        run_command([*install, "--no-deps", *environment.beside], constrained)
     for record in (ready.passed, ready.tested):
         record.unlink(missing_ok=True)
     stamp.write_text(wanted)
@@ -233,7 +234,12 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _run(command: list[str], constrained: Path | None = None) -> None:
+def run_command(command: list[str], constrained: Path | None = None) -> None:
+    """Run a command in the checkout.
+
+    Raises:
+        EnvironmentFailedError: it fails; the message has its last words.
+    """
     # The variable reaches the environment that pip builds in, too; the option does not.
     extra = {} if constrained is None else {"PIP_CONSTRAINT": str(constrained)}
     done = subprocess.run(

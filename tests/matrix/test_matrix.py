@@ -410,7 +410,7 @@ def test_an_environment_is_made_once(tmp_path, monkeypatch):
         if "venv" in command:
             Path(command[-1]).mkdir(exist_ok=True)
 
-    monkeypatch.setattr(environments, "_run", run)
+    monkeypatch.setattr(environments, "run_command", run)
     wanted = Environment("tf-1", "1", ("numpy",), pins={"numpy": "2.0"})
     prepare(wanted, RUNNING, folder=tmp_path)
     assert len(commands) == 2
@@ -426,7 +426,9 @@ def test_an_environment_is_made_once(tmp_path, monkeypatch):
 
 def test_what_is_beside_brings_nothing_along(tmp_path, monkeypatch):
     commands = []
-    monkeypatch.setattr(environments, "_run", lambda command, *rest: commands.append(command))
+    monkeypatch.setattr(
+        environments, "run_command", lambda command, *rest: commands.append(command)
+    )
     (tmp_path / "tf-1").mkdir()
     prepare(Environment("tf-1", "1", ("jax",), beside=("keras",)), RUNNING, folder=tmp_path)
     first, second = commands[1:]
