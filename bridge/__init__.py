@@ -20,12 +20,34 @@ if TYPE_CHECKING:
     from bridge.retarget import retarget
     from bridge.save import save
     from bridge.verify import verify
-    from xla_call_module.errors import InteropError
+    from xla_call_module.errors import (
+        ArgumentError,
+        DtypeError,
+        FormatError,
+        InteropError,
+        LoweringError,
+        MissingDependencyError,
+        PlatformError,
+        ShardingError,
+        StructureError,
+        UnsupportedError,
+        VersionError,
+    )
 
     __version__: str
 
 __all__ = [
+    "ArgumentError",
+    "DtypeError",
+    "FormatError",
     "InteropError",
+    "LoweringError",
+    "MissingDependencyError",
+    "PlatformError",
+    "ShardingError",
+    "StructureError",
+    "UnsupportedError",
+    "VersionError",
     "call_tf",
     "convert",
     "exported_from_stage",
@@ -39,7 +61,17 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ArgumentError": "xla_call_module.errors",
+    "DtypeError": "xla_call_module.errors",
+    "FormatError": "xla_call_module.errors",
     "InteropError": "xla_call_module.errors",
+    "LoweringError": "xla_call_module.errors",
+    "MissingDependencyError": "xla_call_module.errors",
+    "PlatformError": "xla_call_module.errors",
+    "ShardingError": "xla_call_module.errors",
+    "StructureError": "xla_call_module.errors",
+    "UnsupportedError": "xla_call_module.errors",
+    "VersionError": "xla_call_module.errors",
     "call_tf": "bridge.call_tf",
     "convert": "bridge.convert",
     "exported_from_stage": "bridge.exporting.stages",

@@ -21,6 +21,7 @@ from bridge.serving.base_path import parse_version
 from savedmodel.files.folder import PROTO_FILE
 from savedmodel.files.remote import is_remote
 from xla_call_module.errors import FormatError, MissingDependencyError, StructureError
+from xla_call_module.tracebacks import api_boundary
 
 try:
     from apache_beam.io.filesystem import CompressionTypes
@@ -64,6 +65,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
         >>> run = beam.Create(elements) | RunInference(handler)
     """
 
+    @api_boundary
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -127,6 +129,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
         }
         self._batching = {name: value for name, value in options.items() if value is not None}
 
+    @api_boundary
     def load_model(self) -> BatchedModel:
         """Return the model, read from its folder.
 
@@ -137,6 +140,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
         folder = _find_model(self._path)
         return BatchedModel(folder, self._signature, self._buckets, self._largest)
 
+    @api_boundary
     def run_inference(
         self,
         batch: Sequence[Any],
@@ -174,6 +178,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
         """Return the options of `apache_beam.BatchElements`."""
         return self._batching
 
+    @api_boundary
     def validate_inference_args(self, inference_args: Any) -> None:
         """Refuse inference_args that are no inputs by name.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bridge.core.backend import require_tensorflow
-from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.errors import StructureError
+from xla_call_module.tracebacks import api_boundary
 
 if TYPE_CHECKING:
     from bridge.calling_tf.calls import CalledFunction
@@ -16,7 +16,7 @@ __all__ = ["call_tf"]
 _VARIABLES = ("live", "argument", "constant")
 
 
-@exempt_from_autograph
+@api_boundary
 def call_tf(
     fun_tf: Any,
     *,

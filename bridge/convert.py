@@ -12,11 +12,11 @@ from bridge.chains.orders import ChainOptions
 from bridge.converting.signature import Defaults, adopt_metadata, read_defaults, signature_of
 from bridge.core.backend import require_tensorflow
 from bridge.exporting.specifications import parse_constraints, specify
-from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.errors import ArgumentError, StructureError
 from xla_call_module.exported import Check
 from xla_call_module.passes.constants import HOISTED_FROM
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
+from xla_call_module.tracebacks import api_boundary
 
 if TYPE_CHECKING:
     from bridge.converting.converted_function import CallSource, ConvertedFunction
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["convert"]
 
 
-@exempt_from_autograph
+@api_boundary
 def convert(
     fun: Callable[..., Any] | export.Exported,
     *,
@@ -128,12 +128,16 @@ def convert(
     signature = signature_of(fun)
     call = _to_function(ConvertedFunction(source), read_defaults(signature))
     adopt_metadata(call, fun, signature)
-    # AutoGraph would rewrite this package's own code, which has no TensorFlow control flow.
-    return exempt_from_autograph(call)
+    return call
 
 
 def _to_function(converted: ConvertedFunction, defaults: Defaults | None) -> Callable[..., Any]:
     """Return a plain function, whose attributes can be set."""
-    if defaults is None:
-        return lambda *args, **kwargs: converted(args, kwargs)
-    return lambda *args, **kwargs: converted(*defaults.leave_out(args, kwargs))
+
+    @api_boundary
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if defaults is None:
+            return converted(args, kwargs)
+        return converted(*defaults.leave_out(args, kwargs))
+
+    return call

@@ -26,6 +26,7 @@ from savedmodel.read import read
 from xla_call_module._jax import PassManager
 from xla_call_module.dimensions import aval_text
 from xla_call_module.stablehlo.modules import open_module
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["KINDS", "DiffReport", "Difference", "diff"]
 
@@ -76,6 +77,7 @@ class DiffReport:
         return {"equal": self.equal, **fields}
 
 
+@api_boundary
 def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffReport:
     """Return the differences of two SavedModels: signatures, modules, versions and weights.
 

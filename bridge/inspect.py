@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from xla_call_module.errors import refusing_damage
+from xla_call_module.tracebacks import api_boundary
 
 if TYPE_CHECKING:
     from bridge.inspecting.report import FileReport
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["inspect"]
 
 
+@api_boundary
 def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
     """Return a report of a SavedModel: signatures, modules, variables and the oldest TensorFlow.
 

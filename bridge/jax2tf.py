@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -34,7 +33,6 @@ from bridge.core.containers import register_containers
 from bridge.core.keys import key_data_aval
 from bridge.core.narrowing import narrow_dtype
 from bridge.exporting.specifications import specify_as_jax2tf
-from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.checks import parse_checks
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import (
@@ -44,6 +42,7 @@ from xla_call_module.errors import (
     UnsupportedError,
 )
 from xla_call_module.platforms import PLATFORMS
+from xla_call_module.tracebacks import api_boundary, warn
 
 __all__ = [
     "DEFAULT_NATIVE_SERIALIZATION",
@@ -76,7 +75,7 @@ _is_free = transformation_query()
 register_containers()
 
 
-@exempt_from_autograph  # which would go into this package, and warn of it
+@api_boundary
 def convert(
     fun_jax: Callable[..., Any],
     *,
@@ -143,6 +142,7 @@ def convert(
     )
 
     # TensorFlow names the inputs of a signature after these parameters.
+    @api_boundary
     def converted_fun_tf(*args_tf: Any, **kwargs_tf: Any) -> Any:
         if not _is_free() and not tf.inside_function():
             raise StructureError(
@@ -152,7 +152,8 @@ def convert(
             )
         return converted(args_tf, kwargs_tf)
 
-    return exempt_from_autograph(converted_fun_tf)
+    del vars(converted_fun_tf)["__wrapped__"]  # which tf.function would call
+    return converted_fun_tf
 
 
 def _check_deprecated(name: str, value: object) -> None:
@@ -162,10 +163,9 @@ def _check_deprecated(name: str, value: object) -> None:
             "not made here; newer versions of JAX ignore the argument. To do: leave it out, and "
             "the function is one XlaCallModule operation."
         )
-    warnings.warn(
+    warn(
         f"{name} is deprecated, and True is what it always is. To do: leave it out.",
         DeprecationWarning,
-        stacklevel=3,
     )
 
 
@@ -194,7 +194,7 @@ def _parse_platforms(names: Sequence[str] | None) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(names))
 
 
-@exempt_from_autograph
+@api_boundary
 def call_tf(
     callable_tf: Callable[..., Any],
     has_side_effects: bool = True,  # noqa: FBT001, FBT002 - as JAX's own converter has it
@@ -243,6 +243,7 @@ def call_tf(
 
     called_back = call_tensorflow(callable_tf, shapes=shapes, compiled=False)
 
+    @api_boundary
     def call(*args: Any, **kwargs: Any) -> Any:
         if _is_free():
             return call_eagerly(callable_tf, args, kwargs)
@@ -253,7 +254,7 @@ def call_tf(
         except DynamicShapeError:
             return with_eager_gradient(callable_tf)(args, kwargs)
 
-    return exempt_from_autograph(call)
+    return call
 
 
 def _only_exported(callable_tf: Callable[..., Any], shapes: Any) -> Callable[..., Any]:
@@ -269,6 +270,7 @@ def _only_exported(callable_tf: Callable[..., Any], shapes: Any) -> Callable[...
     return CalledFunction(callable_tf, options)
 
 
+@api_boundary
 def dtype_of_val(val: Any) -> tf.DType:
     """Return the dtype of a value in a converted function: JAX's, 64 bits only with x64.
 
@@ -291,6 +293,7 @@ def dtype_of_val(val: Any) -> tf.DType:
     return tf.as_dtype(np.dtype(bool) if dtype == jax.dtypes.float0 else dtype)
 
 
+@api_boundary
 def eval_polymorphic_shape(
     fun_jax: Callable[..., Any], *, polymorphic_shapes: Any = None
 ) -> Callable[..., tuple[Any, Any]]:
@@ -316,6 +319,7 @@ def eval_polymorphic_shape(
     return evaluate
 
 
+@api_boundary
 def split_to_logical_devices(tensor: Any, partition_dimensions: Sequence[int] | None) -> tf.Tensor:
     """Return the tensor with a sharding, by which XLA splits it between the devices of a replica.
 

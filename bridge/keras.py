@@ -18,6 +18,7 @@ from bridge.layers.artifact import LayerWeight, StaticShape
 from bridge.layers.computation import MakeRun
 from bridge.layers.layer_base import PACKAGE, InitialValues, LayerBase
 from xla_call_module.errors import DtypeError, MissingDependencyError, PlatformError
+from xla_call_module.tracebacks import api_boundary
 
 try:
     import keras
@@ -82,6 +83,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         >>> model.save("my_model.keras")  # loads wherever bridge.keras is imported
     """
 
+    @api_boundary
     def __init__(
         self,
         exported: Any,
@@ -123,6 +125,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
                 variable.trainable = False
         self.built = True
 
+    @api_boundary
     def build(self, input_shape: Any) -> None:
         """Export the function for inputs of a shape, and of the dtype that the layer computes in.
 
@@ -145,6 +148,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
             leaves, lambda shape, dtype: keras.KerasTensor(shape, dtype.name)
         )
 
+    @api_boundary
     def compute_output_shape(self, input_shape: Any, *more: Any) -> Any:
         """Return the shapes of the outputs, from the symbolic shapes alone."""
         self.build(input_shape)
@@ -163,6 +167,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         return {**super().get_config(), **own, "seed": seed}
 
     @classmethod
+    @api_boundary
     def from_config(cls, config: Mapping[str, Any]) -> ExportedLayer:
         """Return the layer that `get_config` described.
 

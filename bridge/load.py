@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from xla_call_module.tracebacks import api_boundary
+
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 
+@api_boundary
 def load(path: str | os.PathLike[str], *, mesh: Mesh | None = None) -> LoadedModel:
     """Return the functions of a SavedModel as JAX functions, with everything that was exported.
 

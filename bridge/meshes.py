@@ -29,6 +29,7 @@ from bridge.loading.loaded import LoadedModel, LoadedSignature
 from xla_call_module.errors import ShardingError, StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.modules import open_module
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["Sharded", "mesh_of", "shards_of", "to_svg", "to_text"]
 
@@ -36,6 +37,7 @@ __all__ = ["Sharded", "mesh_of", "shards_of", "to_svg", "to_text"]
 Sharded = str | os.PathLike[str] | LoadedModel | LoadedSignature | export.Exported
 
 
+@api_boundary
 def mesh_of(saved: Sharded, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Return the mesh of the export, of devices of this process, with its axis names and sizes.
 
@@ -88,6 +90,7 @@ def mesh_of(saved: Sharded, devices: Sequence[jax.Device] | None = None) -> Mesh
     )
 
 
+@api_boundary
 def shards_of(saved: Sharded) -> Mapping[str, tuple[tuple[slice, ...], ...]]:
     """Return for each argument and result the part of each device, in the order of the mesh.
 
@@ -122,6 +125,7 @@ def shards_of(saved: Sharded) -> Mapping[str, tuple[tuple[slice, ...], ...]]:
     )
 
 
+@api_boundary
 def to_text(saved: Sharded | Mesh | AbstractMesh) -> str:
     """Return a drawing of a mesh for a terminal, and of each array on it with its parts.
 
@@ -146,6 +150,7 @@ def to_text(saved: Sharded | Mesh | AbstractMesh) -> str:
     return "on one device" if report is None else _lines(draw_sharding(report))
 
 
+@api_boundary
 def to_svg(saved: Sharded) -> str:
     """Return the same drawing as an SVG image: the parts of each array, and their devices.
 

@@ -21,6 +21,7 @@ from xla_call_module.exported import from_exported
 from xla_call_module.linalg.linalg_option import parse_linalg
 from xla_call_module.passes.pipeline import Artifact, Target, prepare
 from xla_call_module.platforms import parse_platforms
+from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import Release, parse_release
 
 __all__ = ["RetargetReport", "retarget"]
@@ -62,6 +63,7 @@ def retarget(
 ) -> RetargetReport: ...
 
 
+@api_boundary
 def retarget(
     exported: export.Exported | str | os.PathLike[str],
     tensorflow: str | None = None,

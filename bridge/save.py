@@ -43,6 +43,7 @@ from xla_call_module.exported import Check
 from xla_call_module.passes.asserting import with_names
 from xla_call_module.passes.constants import HOISTED_FROM, largest_constants
 from xla_call_module.passes.pipeline import Prepared
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["SaveOptions", "save"]
 
@@ -70,6 +71,7 @@ class SaveOptions(TypedDict, total=False):
     batch_buckets: Buckets | None
 
 
+@api_boundary
 def save(
     model: export.Exported | Mapping[str, Any] | Any,
     path: str | os.PathLike[str],

@@ -19,12 +19,14 @@ from bridge.verifying.comparison import Tolerance
 from xla_call_module._jax import survive_forks
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import argument_paths
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["assert_gradients_match"]
 
 _MODES = ("eager", "graph", "jit", "saved", "tf_saved", "resaved")
 
 
+@api_boundary
 def assert_gradients_match(
     fun: Callable[..., Any] | export.Exported,
     *args: Any,

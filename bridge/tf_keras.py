@@ -26,6 +26,7 @@ except ImportError as error:
 
 from bridge.layers.run_in_tensorflow import read_variables, to_tensorflow
 from xla_call_module._autograph import exempt_from_autograph
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["ExportedLayer"]
 
@@ -84,6 +85,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         array([[0., 0.]], dtype=float32)
     """
 
+    @api_boundary
     def __init__(
         self,
         exported: Any,
@@ -115,6 +117,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
             self._seeds = self._make_seeds(self._seed)
         self.built = True
 
+    @api_boundary
     def build(self, input_shape: Any) -> None:
         """Export the function for inputs of a shape, and of the dtype that the layer computes in.
 
@@ -133,6 +136,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
             )
         return self._compute((inputs, *more), named, training)
 
+    @api_boundary
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Return the shapes of the outputs, from the symbolic shapes alone."""
         shapes = _plain(input_shape)
@@ -161,6 +165,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         return {**super().get_config(), **own, "seed": seed}
 
     @classmethod
+    @api_boundary
     def from_config(cls, config: Mapping[str, Any]) -> ExportedLayer:
         """Return the layer that `get_config` described.
 

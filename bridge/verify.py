@@ -6,11 +6,11 @@ The modules behind it are imported by the call, so that `import bridge` stays qu
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xla_call_module.errors import StructureError
+from xla_call_module.tracebacks import api_boundary, warn
 
 if TYPE_CHECKING:
     from bridge.verifying.comparison import Tolerance
@@ -26,6 +26,7 @@ Progress = Callable[[int, int], None]
 _ATTEMPTS = 3
 
 
+@api_boundary
 def verify(
     path: str | os.PathLike[str],
     *,
@@ -134,12 +135,10 @@ def _make_trials(
 
     model = LoadedModel(read(folder))
     if model.others:
-        warnings.warn(
+        warn(
             "Not compared, since they compute more than calls of JAX functions: "
             f"{', '.join(model.others)}. To do: compare the functions that they call, and test the "
             "rest in TensorFlow.",
-            UserWarning,
-            stacklevel=5,  # at the caller of `verify`
         )
     return make_trials(model, seed=seed, request=request, progress=progress)
 

@@ -30,6 +30,7 @@ from xla_call_module.errors import (
     StructureError,
     refusing_damage,
 )
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["read", "read_proto", "served_graphs"]
 
@@ -37,6 +38,7 @@ _CHUNKED_FILE = "saved_model.cpb"
 _MAX_METADATA_BYTES = 2**22
 
 
+@api_boundary
 def read(path: str | os.PathLike[str] | ModelFolder) -> SavedModel:
     """Return the SavedModel in a folder: its signatures, their calls and gradients, its variables.
 

@@ -43,6 +43,7 @@ from savedmodel.variables.bundle_layout import (
 from savedmodel.variables.bundle_writer import write_data_files, write_index
 from savedmodel.variables.tensor_bundle import BundleEntry, index_path, read_index
 from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["Group", "serialize_proto", "write", "write_proto", "write_together"]
 
@@ -52,6 +53,7 @@ _Tensor = BundleTensor | BundleStrings
 _INIT_SIGNATURE = f"{INTERNAL_SIGNATURE}_init_op"
 
 
+@api_boundary
 def write(
     model: SavedModel,
     path: str | os.PathLike[str],

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 import re
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,6 +14,7 @@ import tensorflow as tf
 
 from xla_call_module.errors import private_name
 from xla_call_module.flags import XlaFlags, read_flags
+from xla_call_module.tracebacks import warn
 from xla_call_module.versions import Release, parse_release, parse_stablehlo_version
 
 __all__ = [
@@ -101,7 +101,7 @@ def flags_in_force() -> XlaFlags:
     """
     flags = read_flags()
     for sentence in flags.ignored:
-        warnings.warn(sentence, UserWarning, stacklevel=2)
+        warn(sentence)
     return flags
 
 

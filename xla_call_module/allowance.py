@@ -15,7 +15,7 @@ class Allowance:
     >>> steps.spend()
     Traceback (most recent call last):
         ...
-    xla_call_module.errors.FormatError: The file takes more than 2 steps to trace a signature, \
+    bridge.FormatError: The file takes more than 2 steps to trace a signature, \
 which no writer's does. To do: write it again.
     """
 

@@ -7,7 +7,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 __all__ = [
     "ArgumentError",
@@ -21,10 +21,18 @@ __all__ = [
     "StructureError",
     "UnsupportedError",
     "VersionError",
+    "page_of",
     "private_name",
     "quote",
     "refusing_damage",
+    "shown_as_base",
 ]
+
+_Class = TypeVar("_Class", bound=type["InteropError"])
+
+
+# The page with a section for each class; a wheel does not have it.
+_PAGE = "docs/reference/troubleshooting.md"
 
 
 class InteropError(Exception):
@@ -32,6 +40,8 @@ class InteropError(Exception):
 
     The message says what was found, what was expected, where, and what to do.
     """
+
+    __module__ = "bridge"
 
     # AutoGraph raises an error of a `tf.function` again as one of the same class only if this says
     # that a message makes one; those of the classes that the subclasses have besides do not.
@@ -42,41 +52,61 @@ class InteropError(Exception):
 class DtypeError(InteropError, TypeError):
     """A dtype has no counterpart on the other side: cast the value."""
 
+    __module__ = "bridge"
+
 
 class StructureError(InteropError, ValueError):
     """Arity, pytree, shape or name do not fit: change the call or the specification."""
+
+    __module__ = "bridge"
 
 
 class ArgumentError(StructureError, TypeError):
     """A value is of a class that cannot cross: pass an array, or a function."""
 
+    __module__ = "bridge"
+
 
 class UnsupportedError(StructureError, NotImplementedError):
     """There is no way to carry it, such as a callback: leave it out of what crosses."""
+
+    __module__ = "bridge"
 
 
 class PlatformError(InteropError, ValueError):
     """A platform is unknown or was not exported for: export again with `platforms=`."""
 
+    __module__ = "bridge"
+
 
 class LoweringError(PlatformError, NotImplementedError):
     """JAX cannot lower it for a platform: export for the others, or leave the primitive out."""
+
+    __module__ = "bridge"
 
 
 class VersionError(InteropError, ValueError, NotImplementedError):
     """A version does not have what is needed: take another one, or export less."""
 
+    __module__ = "bridge"
+
 
 class ShardingError(InteropError, ValueError):
     """The computation needs several devices where one is at hand: export without shardings."""
+
+    __module__ = "bridge"
 
 
 class FormatError(InteropError, ValueError):
     """A file or a message is damaged, or is not what it is said to be: write it again."""
 
+    __module__ = "bridge"
+
 
 class MissingDependencyError(InteropError, ImportError):
     """An optional package is not installed: install the extra that the message names."""
+
+    __module__ = "bridge"
 
     @classmethod
     def of(
@@ -92,6 +122,27 @@ class MissingDependencyError(InteropError, ImportError):
         """
         cure = f"pip install 'jax-tf-bridge[{extra}]'{f', or {instead}' if instead else ''}"
         return cls(f"{feature} needs {package}, which is not installed. To do: {cure}.")
+
+
+def shown_as_base(cls: _Class) -> _Class:
+    """Let a class that only a part of the bridge knows be shown as its first base, which is public.
+
+    Other processes, in which it may not be known, get an error of that base, too.
+    """
+    base = cls.__bases__[0]
+    cls.__module__, cls.__name__, cls.__qualname__ = base.__module__, base.__name__, base.__name__
+    cls.__reduce__ = lambda error: (base, (str(error),))  # type: ignore[assignment,method-assign]
+    return cls
+
+
+def page_of(cls: type[InteropError]) -> str:
+    """Return the section of the documentation about a class of errors.
+
+    Example:
+        >>> page_of(StructureError)
+        'docs/reference/troubleshooting.md#structureerror'
+    """
+    return f"{_PAGE}#{cls.__name__.lower()}"
 
 
 # What parts of a message that do not fit together end in, when they are taken for what they should
@@ -113,7 +164,7 @@ def refusing_damage(where: str) -> Iterator[None]:
     ...     [][3]
     Traceback (most recent call last):
         ...
-    xla_call_module.errors.FormatError: saved_model.pb, signature f: parts of it do not fit \
+    bridge.FormatError: saved_model.pb, signature f: parts of it do not fit \
 together (IndexError: list index out of range). To do: copy it again, or write it again.
     """
     try:
@@ -139,7 +190,7 @@ def private_name(feature: str, package: str) -> Iterator[None]:
     ...     sys.moved
     Traceback (most recent call last):
         ...
-    xla_call_module.errors.VersionError: saving from several processes needs a private part of sys \
+    bridge.VersionError: saving from several processes needs a private part of sys \
 that the installed version does not have (module 'sys' has no attribute 'moved'). To do: install \
 another version of sys, or a newer jax-tf-bridge.
     """

@@ -39,6 +39,7 @@ from xla_call_module.stablehlo.attributes import read_changes
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import Main, TensorType, open_module, read_main, uses_shardy
 from xla_call_module.symbolic_shapes import deserialize_exported
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = [
     "Check",
@@ -60,6 +61,7 @@ __all__ = [
 Check = export.DisabledSafetyCheck | DisabledCheck | str
 
 
+@api_boundary
 def from_exported(
     exported: export.Exported,
     *,

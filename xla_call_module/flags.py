@@ -1,9 +1,9 @@
-"""The text of TF_XLA_FLAGS -> what TensorFlow makes of it.
+"""The environment variables that are read: TF_XLA_FLAGS, as TensorFlow does, and one of our own.
 
-Of its flags one concerns XlaCallModule: `--tf_xla_call_module_disabled_checks=platform` switches a
-safety check off for every call of the process, besides those that a node switches off for itself.
-TensorFlow reads the variable once, when it first looks for its devices, and later changes have no
-effect (tensorflow/compiler/jit/flags.cc, xla/parse_flags_from_env.cc and
+Of TensorFlow's flags one concerns XlaCallModule: `--tf_xla_call_module_disabled_checks=platform`
+switches a safety check off for every call of the process, besides those that a node switches off
+for itself. TensorFlow reads the variable once, when it first looks for its devices, and later
+changes have no effect (tensorflow/compiler/jit/flags.cc, xla/parse_flags_from_env.cc and
 xla/tsl/util/command_line_flags.cc).
 """
 
@@ -19,9 +19,18 @@ from pathlib import Path
 from xla_call_module.checks import DisabledCheck
 from xla_call_module.errors import FormatError, StructureError, quote
 
-__all__ = ["FLAGS", "VARIABLE", "XlaFlags", "parse_flags", "read_flags"]
+__all__ = [
+    "FILTERING_VARIABLE",
+    "FLAGS",
+    "VARIABLE",
+    "XlaFlags",
+    "parse_flags",
+    "read_filtering",
+    "read_flags",
+]
 
 VARIABLE = "TF_XLA_FLAGS"
+FILTERING_VARIABLE = "JAX_TF_BRIDGE_TRACEBACK_FILTERING"
 DISABLED_CHECKS = "tf_xla_call_module_disabled_checks"
 
 _BOOL, _NUMBER, _AUTO_JIT, _TEXT = (
@@ -120,6 +129,11 @@ def read_flags(*, strict: bool = False) -> XlaFlags:
         FormatError: with `strict`, TensorFlow would end the process.
     """
     return parse_flags(os.environ.get(VARIABLE, ""), strict=strict)
+
+
+def read_filtering() -> bool:
+    """Return whether the tracebacks of errors are shown without internal frames."""
+    return os.environ.get(FILTERING_VARIABLE, "").strip().lower() not in ("off", "false", "0")
 
 
 def parse_flags(

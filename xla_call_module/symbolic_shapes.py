@@ -80,7 +80,7 @@ def limited_steps(what: str, *, steps: int = _MAX_STEPS) -> Iterator[None]:
     ...         abs(number)
     Traceback (most recent call last):
         ...
-    xla_call_module.errors.FormatError: It takes more than 1,000 steps to count, which no honest \
+    bridge.FormatError: It takes more than 1,000 steps to count, which no honest \
 file does. To do: write it again.
     """
     if sys.getprofile() is not None:

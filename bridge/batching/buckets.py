@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from xla_call_module.dimensions import symbols
 from xla_call_module.errors import StructureError
 from xla_call_module.exported import from_exported
 from xla_call_module.passes.asserting import with_note
+from xla_call_module.tracebacks import warn
 
 __all__ = ["Buckets", "with_batch_buckets"]
 
@@ -82,11 +82,9 @@ def _with_buckets(
     _check_rows(signature, call, buckets)
     reason = try_padding(signature, exported, call, buckets, params)
     if reason:
-        warnings.warn(
+        warn(
             f"Whether the results of {key} stay the same when its batches are padded was not "
             f"tried: {reason} To do: compare them where it runs.",
-            UserWarning,
-            stacklevel=6,
         )
     function = dataclasses.replace(signature.function, batch_buckets=buckets)
     if function.check is not None:

@@ -47,6 +47,7 @@ from xla_call_module._jax import survive_forks
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import ArgumentError, StructureError
 from xla_call_module.exported import argument_paths
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["CallOptions", "CalledFunction"]
 
@@ -112,6 +113,7 @@ class CalledFunction:
         """Return the name of the function."""
         return f"<bridge.call_tf of {self.__name__}>"
 
+    @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the results of the TensorFlow function as JAX arrays."""
         if _is_outside_transformations():

@@ -23,7 +23,13 @@ from bridge.core.containers import without_containers
 from bridge.core.explaining import refusing_unsortable_keys
 from bridge.core.narrowing import is_narrowed, narrow_dtype
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import ArgumentError, DtypeError, FormatError, StructureError
+from xla_call_module.errors import (
+    ArgumentError,
+    DtypeError,
+    FormatError,
+    StructureError,
+    shown_as_base,
+)
 from xla_call_module.exported import result_paths
 
 __all__ = [
@@ -43,6 +49,7 @@ _DEFAULT_SIGNATURE = "serving_default"
 FlatFunction = Callable[..., Sequence[tf.Tensor]]
 
 
+@shown_as_base
 class ResultDtypeError(DtypeError, ValueError):
     """A result is of a dtype of which JAX has no arrays; JAX's own converter has a ValueError."""
 

@@ -26,7 +26,7 @@ from bridge.calling_tf.dynamic_calls import (
 )
 from bridge.calling_tf.sampled_sizes import Size, SizeSamples, sizes_text
 from xla_call_module._jax import dense_elements
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, shown_as_base
 from xla_call_module.stablehlo.elements import read_elements
 from xla_call_module.stablehlo.modules import functions_of
 
@@ -38,6 +38,7 @@ _SHAPED = frozenset({"rng"})
 _MAX_COMPUTED = 16
 
 
+@shown_as_base
 class NumberError(StructureError):
     """A number in what is compiled does not follow from the sizes as at other sizes."""
 

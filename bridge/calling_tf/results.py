@@ -18,7 +18,7 @@ from bridge.calling_tf.concrete_functions import (
 )
 from bridge.calling_tf.sampled_sizes import SizeSamples, scope_of, sizes_text, trace_at_sizes
 from bridge.core.narrowing import narrow_dtype
-from xla_call_module.errors import StructureError, quote
+from xla_call_module.errors import StructureError, quote, shown_as_base
 from xla_call_module.exported import result_paths
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 
+@shown_as_base
 class DynamicShapeError(StructureError):
     """The shape of a result depends on values."""
 

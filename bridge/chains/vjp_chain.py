@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Collection
 from functools import partial
 from typing import Any
@@ -24,6 +23,7 @@ from xla_call_module.exported import (
 )
 from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.passes.pipeline import Artifact, Prepared, prepare, prepare_chain
+from xla_call_module.tracebacks import warn
 from xla_call_module.versions import parse_release
 
 __all__ = ["build_chain"]
@@ -73,7 +73,7 @@ def build_chain(
         raise
     for reason in (missing, _several_devices(prepared.calls[0])):
         if reason:
-            warnings.warn(reason, UserWarning, stacklevel=3)
+            warn(reason)
     return prepared
 
 

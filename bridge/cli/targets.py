@@ -13,12 +13,13 @@ from typing import Any
 from jax import export
 
 from savedmodel.files.model_folder import read_file
-from xla_call_module.errors import FormatError, InteropError, StructureError
+from xla_call_module.errors import FormatError, InteropError, StructureError, shown_as_base
 from xla_call_module.symbolic_shapes import deserialize_exported
 
 __all__ = ["CodeError", "Target", "find_target"]
 
 
+@shown_as_base
 class CodeError(StructureError):
     """The user's own code raised an error, which is the cause."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +26,7 @@ from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, StructureError
 from xla_call_module.runtime.op import static_shape
 from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
+from xla_call_module.tracebacks import warn
 
 __all__ = ["CallSource", "ConvertedFunction", "ExportedSource", "FunctionSource"]
 
@@ -304,12 +304,10 @@ class ConvertedFunction:
         if not self._warns or not argument.is_tensor or argument.path in self._warned:
             return
         self._warned.add(argument.path)
-        warnings.warn(
+        warn(
             f"{argument.path} is a {argument.dtype} tensor, and while jax_enable_x64 is off JAX "
             f"computes with {spec.dtype.name}. To keep 64 bits call jax.config.update("
             "'jax_enable_x64', True) first; to silence this cast the tensor.",
-            UserWarning,
-            stacklevel=6,
         )
 
 
@@ -323,7 +321,7 @@ def _check_shapes(call: DifferentiableCall, tensors: Sequence[tf.Tensor]) -> Non
     try:
         bind_symbols(module.name, module.own_args, shapes, disabled_checks=call.disabled_checks)
     except StructureError as error:
-        raise ShapeMismatchError(str(error)) from error
+        raise ShapeMismatchError(None, None, str(error)) from None
 
 
 def _canonical_dtype(argument: ArgumentSpec) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, Order, check_order
-from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module._tf import (
     flags_in_force,
     imported_release,
@@ -31,6 +29,7 @@ from xla_call_module.dimensions import evaluate_shape, solve
 from xla_call_module.passes.pipeline import Artifact, prepare, prepare_chain
 from xla_call_module.runtime.op import Op, static_shape
 from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
+from xla_call_module.tracebacks import api_boundary, warn
 
 __all__ = ["DifferentiableCall", "GradientOptions"]
 
@@ -229,6 +228,7 @@ class DifferentiableCall:
                 outputs, own_residuals = self._apply_forward(tensors, residuals)
             results.extend(outputs)
 
+            @api_boundary
             def gradient(*cotangents: tf.Tensor | None) -> Gradients:
                 upstream: Gradients = [None] * len(outputs)
                 for index, cotangent in zip(recorded, cotangents, strict=True):
@@ -272,7 +272,7 @@ class DifferentiableCall:
             return [None] * first + [pulled[index] for index in given] + [None] * len(values)
 
         op_type = f"{self.call.name}-{uuid.uuid4().hex}"
-        tf.RegisterGradient(op_type)(exempt_from_autograph(gradient))
+        tf.RegisterGradient(op_type)(api_boundary(gradient))
         graph = tf.compat.v1.get_default_graph()
         with graph.gradient_override_map({"IdentityN": op_type}):
             outputs = tf.identity_n(inputs)
@@ -445,7 +445,7 @@ class DifferentiableCall:
     def _refuse_in_file(self, tensors: Sequence[tf.Tensor | None], error: Exception) -> Gradients:
         """Return gradients that fail when they run, as what is loaded cannot fail earlier."""
         message = f"{self._name} is saved without a gradient of order {self._order + 1}: {error}"
-        warnings.warn(message, UserWarning, stacklevel=2)
+        warn(message)
         with tf.control_dependencies([tf.debugging.Assert(False, [message])]):
             return [
                 tf.fill(tf.shape(tensor), tf.cast(float("nan"), tensor.dtype))
@@ -491,9 +491,11 @@ class DifferentiableCall:
         if not is_like or not result.shape.is_compatible_with(cotangent.shape):
             arrived, wanted = (f"{x.dtype.name} of shape {x.shape}" for x in (cotangent, result))
             raise ShapeMismatchError(
+                None,
+                None,
                 f"The upstream gradient of {self.call.results[index].path} of {self._name} is "
                 f"{arrived}; expected {wanted}, as the result itself. To do: pass output_gradients "
-                "(or grad_ys) of that shape and dtype."
+                "(or grad_ys) of that shape and dtype.",
             ) from error
 
     def _levels_in_file(self) -> Iterator[DifferentiableCall]:

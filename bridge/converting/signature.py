@@ -20,9 +20,10 @@ def adopt_metadata(
 ) -> None:
     """Give `call` the name and documentation of `fun`, and its signature.
 
-    TensorFlow names the inputs of a function after its parameters. `functools.wraps` would also set
-    `__wrapped__`, and tf.function would call what is behind it.
+    TensorFlow names the inputs of a function after its parameters. tf.function calls what is behind
+    a `__wrapped__`.
     """
+    vars(call).pop("__wrapped__", None)
     if isinstance(fun, export.Exported):
         call.__name__ = call.__qualname__ = fun.fun_name
         return

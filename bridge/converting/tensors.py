@@ -16,7 +16,7 @@ from bridge.core.keys import is_key, key_data_aval, to_physical
 from bridge.core.narrowing import check_narrowing, narrow_dtype
 from bridge.exporting.specifications import ArgumentSpec
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import ArgumentError, InteropError, quote
+from xla_call_module.errors import ArgumentError, InteropError, quote, shown_as_base
 from xla_call_module.exported import argument_paths
 from xla_call_module.runtime.op import static_shape
 
@@ -27,6 +27,7 @@ _WEAK = {"b": bool, "i": int, "f": float, "c": complex}
 _WIDE = (tf.int64, tf.uint64, tf.float64, tf.complex128)
 
 
+@shown_as_base
 class TooLargeError(ArgumentError, OverflowError):
     """A Python integer does not fit into the dtype that it gets; JAX raises an OverflowError."""
 

@@ -20,6 +20,7 @@ from xla_call_module.errors import (
     InteropError,
     StructureError,
     UnsupportedError,
+    shown_as_base,
 )
 
 __all__ = ["calls_back", "explain_tracing", "flatten", "refusing_unsortable_keys"]
@@ -72,7 +73,7 @@ def explain_tracing(name: str, error: Exception) -> StructureError | None:
         return None
     cls: Any = {ValueError: StructureError, TypeError: ArgumentError}.get(type(error))
     if cls is None:
-        cls = type(type(error).__name__, (StructureError, type(error)), {})
+        cls = shown_as_base(type(type(error).__name__, (StructureError, type(error)), {}))
     explained: StructureError = cls(f"{name} {what}. What was raised: {error}")
     return explained
 

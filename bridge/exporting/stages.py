@@ -26,10 +26,12 @@ from xla_call_module.errors import PlatformError, ShardingError, StructureError
 from xla_call_module.exported import Check, argument_specs, result_specs, to_jax_checks
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 from xla_call_module.stablehlo.modules import TensorType, read_main, serialize_module
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["exported_from_stage"]
 
 
+@api_boundary
 def exported_from_stage(
     stage: stages.Wrapped | stages.Traced | stages.Lowered,
     *args: Any,

@@ -17,6 +17,7 @@ from bridge.layers.artifact import LayerFunction, LayerWeight, StaticShape
 from bridge.layers.computation import LayerComputation, MakeRun, check_cast
 from bridge.layers.config_text import decode_artifact, encode_artifact
 from xla_call_module.errors import FormatError
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["PACKAGE", "InitialValues", "LayerBase"]
 
@@ -93,6 +94,7 @@ class LayerBase:
     def _seed_state(self) -> Any:
         """Return the variable that the keys are drawn from."""
 
+    @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the outputs for inputs, as any layer does."""
         self._export_for(args, kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -31,6 +30,7 @@ from xla_call_module.exported import from_exported
 from xla_call_module.flags import read_flags
 from xla_call_module.pytrees.tree_restoring import missing_classes
 from xla_call_module.stablehlo.refining import refine
+from xla_call_module.tracebacks import api_boundary, warn
 
 __all__ = ["LoadedModel", "LoadedSignature"]
 
@@ -67,6 +67,7 @@ class LoadedModel:
             self._default_key = model.default.key
 
     @property
+    @api_boundary
     def default(self) -> LoadedSignature:
         """The signature that is called when the model is.
 
@@ -80,6 +81,7 @@ class LoadedModel:
         """The parameters of the default signature."""
         return self.default.params
 
+    @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the default signature."""
         return self.default(*args, **kwargs)
@@ -127,6 +129,7 @@ class LoadedSignature:
         self._refined: dict[Sizes, Any] = {}
 
     @property
+    @api_boundary
     def exported(self) -> export.Exported:
         """The `Exported` that was saved; its first argument is the parameters, if it has any.
 
@@ -153,6 +156,7 @@ class LoadedSignature:
         return self._signature.function.call.changes
 
     @property
+    @api_boundary
     def params(self) -> Any:
         """The pytree of the parameters as read-only numpy arrays, or None.
 
@@ -174,11 +178,13 @@ class LoadedSignature:
             return self._parameters(self._values.host)
 
     @cached_property
+    @api_boundary
     def inputs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
         """The spec of each input by its name in the signature, in the order of the arguments."""
         return _specs(self.binding.inputs, self.exported.in_avals)
 
     @cached_property
+    @api_boundary
     def outputs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
         """The spec of each output by its name in the signature, in the order of the results."""
         return _specs(self.binding.outputs, self.exported.out_avals)
@@ -209,6 +215,7 @@ class LoadedSignature:
 
         return tuple("" if i is None else name(i) for i in self.binding.variables)
 
+    @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, and return its results as a pytree.
 
@@ -341,12 +348,10 @@ class _Values:
         if not missing:
             return
         self._missing |= missing
-        warnings.warn(
+        warn(
             f"The pytrees of {exported.fun_name} have classes that this process has not imported, "
             f"or has with other fields: {', '.join(sorted(missing))}. Stand-ins have their "
             "fields. To do: import them before bridge.load.",
-            UserWarning,
-            stacklevel=2,
         )
 
     def host(self, index: int) -> np.ndarray[Any, Any]:
@@ -393,6 +398,7 @@ class _Signatures(Mapping[str, LoadedSignature]):
     ) -> None:
         self._signatures, self._others = signatures, others
 
+    @api_boundary
     def __getitem__(self, key: str) -> LoadedSignature:
         if key in self._others:
             keys = ", ".join(map(repr, self._signatures))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridge.chains.orders import check_order
 from xla_call_module.errors import MissingDependencyError
+from xla_call_module.tracebacks import api_boundary
 
 if TYPE_CHECKING:
     import onnx
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["save_onnx", "to_onnx"]
 
 
+@api_boundary
 def to_onnx(
     exported: Source | Any,
     *,
@@ -92,6 +94,7 @@ def to_onnx(
     return embedded(convert(bound, opset))
 
 
+@api_boundary
 def save_onnx(
     model: Source | Any,
     path: str | os.PathLike[str],

@@ -19,7 +19,7 @@ import jax
 from jax import tree_util
 
 from bridge.core._jax import coordination_client
-from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.errors import InteropError, StructureError, shown_as_base
 
 __all__ = ["JaxProcesses", "is_multi_process"]
 
@@ -243,6 +243,7 @@ class JaxProcesses:
         self._client.key_value_set(f"{self._save}/lead/{name}", value, allow_overwrite=True)
 
 
+@shown_as_base
 class _OtherFailedError(InteropError):
     """The save has failed in another process, which knows why."""
 

@@ -41,6 +41,7 @@ from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.protos.schema import Proto, TensorProto
 from savedmodel.read import read, read_proto, served_graphs
 from savedmodel.write import serialize_proto, write_proto
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["compose"]
 
@@ -50,6 +51,7 @@ _ATTEMPTS = 3
 _MAX_DEPTH = 8
 
 
+@api_boundary
 def compose(
     model: Any,
     path: str | os.PathLike[str],

@@ -28,6 +28,7 @@ from bridge.serving.signatures import ServedSignature, ServedTensor
 from savedmodel.files.remote import is_remote
 from xla_call_module.dimensions import evaluate
 from xla_call_module.errors import StructureError
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = [
     "BATCHING_FILE",
@@ -335,6 +336,7 @@ class ConfigFiles:
         )
 
 
+@api_boundary
 def write_configs(
     folder: str | os.PathLike[str],
     models: Sequence[ModelConfig],

@@ -45,6 +45,7 @@ from savedmodel.manifest import (
 from savedmodel.read import read_proto
 from savedmodel.rewrite import copy_files
 from xla_call_module.errors import FormatError, ShardingError, StructureError
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["Published", "publish", "rollback"]
 
@@ -80,6 +81,7 @@ class Published:
         return self.path
 
 
+@api_boundary
 def publish(
     model: export.Exported | Mapping[str, export.Exported] | str | os.PathLike[str],
     base_path: str | os.PathLike[str],
@@ -159,6 +161,7 @@ def publish(
     return Published(path, number, records, removed, configs)
 
 
+@api_boundary
 def rollback(
     base_path: str | os.PathLike[str],
     *,

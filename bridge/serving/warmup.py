@@ -40,6 +40,7 @@ from savedmodel.protos.schema import Proto
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import DtypeError, StructureError
+from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["MAX_RECORDS", "add_warmup", "write_warmup"]
 
@@ -54,6 +55,7 @@ _POSITIONAL = re.compile(r"args\[(\d+)\]")
 _Inputs = Mapping[str, np.ndarray[Any, Any]]
 
 
+@api_boundary
 def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", seed: int = 0) -> int:
     """Write the requests that TensorFlow Serving warms a SavedModel up with; return their number.
 

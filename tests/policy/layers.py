@@ -16,6 +16,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "_jax",
         "allowance checks dimensions dtypes platforms shardings versions",
         "flags pytrees symbolic_shapes",
+        "tracebacks",
         "_tf call",
         "node stablehlo",
         "linalg shape_checks",

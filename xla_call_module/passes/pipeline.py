@@ -42,6 +42,7 @@ from xla_call_module.passes.retargeting import (
     serialize_for,
 )
 from xla_call_module.shape_checks import ShapeCheck
+from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import Release, parse_release
 
 __all__ = [
@@ -281,6 +282,7 @@ def _split(
         )
 
 
+@api_boundary
 def retarget(
     call: CallModule, tensorflow: str | Release | None = None, *, locations: bool = True
 ) -> CallModule:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from xla_call_module.platforms import platform_hint, platform_to_tensorflow
 from xla_call_module.runtime.shape_guard import ShapeGuard
 from xla_call_module.runtime.tensorflow_errors import ForeignPlatformError
 from xla_call_module.shape_checks import open_assertions
+from xla_call_module.tracebacks import warn
 
 __all__ = ["Op", "static_shape"]
 
@@ -140,7 +140,7 @@ class Op:
         if foreign:
             reason = f"the devices of this process are of the platform {here[0]}"
             refusal = self._refuse(reason, here[0])
-            warnings.warn(f"A graph that cannot run here: {refusal}", UserWarning, stacklevel=3)
+            warn(f"A graph that cannot run here: {refusal}")
         return "" if {*here} <= {*self.call.platforms} else platform_hint(self.call.platforms)
 
     def _warn_of_devices(self) -> None:
@@ -151,15 +151,17 @@ class Op:
         try:
             check_one_device(self.call)
         except ShardingError as refusal:
-            warnings.warn(f"A graph that cannot run here: {refusal}", UserWarning, stacklevel=3)
+            warn(f"A graph that cannot run here: {refusal}")
 
     def _refuse(self, reason: str, platform: str) -> ForeignPlatformError:
         return ForeignPlatformError(
+            None,
+            None,
             f"{self.call.name} was exported for {', '.join(self.call.platforms)}, and {reason}. To "
             f"do: export it again with platforms={[*self.call.platforms, platform]}; or, if all "
             f"that it computes exists on {platform}, disable the check: "
             f"disabled_checks=['platform'], or {VARIABLE}=--tf_xla_call_module_disabled_checks="
-            "platform before the process first uses TensorFlow."
+            "platform before the process first uses TensorFlow.",
         )
 
     def add_to_graph(

@@ -59,7 +59,7 @@ class ShapeGuard:
         try:
             refine_results(self._check.call, chosen, check_assertions=True)
         except StructureError as error:
-            raise ShapeMismatchError(str(error)) from error
+            raise ShapeMismatchError(None, None, str(error)) from None
 
     def before(
         self,

@@ -1,0 +1,138 @@
+"""Every error is shown as one of the public classes of `bridge`, and survives its way elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+import bridge
+from bridge.core.explaining import explain_tracing
+from tests.policy.source import ROOT, read_modules
+from xla_call_module import errors
+from xla_call_module.errors import InteropError, StructureError, page_of, shown_as_base
+from xla_call_module.runtime.tensorflow_errors import ForeignPlatformError, ShapeMismatchError
+
+NAMES = [name for name in errors.__all__ if name.endswith("Error")]
+PAGE = (ROOT / page_of(InteropError).partition("#")[0]).read_text()
+
+
+def _classes():
+    """Every class of errors of the project, with where it is defined."""
+    known, found = {*NAMES}, []
+    for module in read_modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and known & {*map(ast.unparse, node.bases)}:
+                found.append((module, node))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_class_is_public(name):
+    cls = getattr(bridge, name)
+    assert cls is getattr(errors, name)
+    assert f"{cls.__module__}.{cls.__qualname__}" == f"bridge.{name}"
+    assert cls.__doc__
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "carry", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))]
+)
+def test_an_error_is_the_same_elsewhere(name, carry):
+    error = getattr(bridge, name)("what was found")
+    error.add_note("where")
+    carried = carry(error)
+    assert (type(carried), str(carried)) == (type(error), "what was found")
+    assert carried.__notes__ == ["where"]
+
+
+def test_another_process_needs_only_the_pickle(tmp_path):
+    file = tmp_path / "error"
+    file.write_bytes(pickle.dumps(bridge.StructureError("what was found")))
+    program = (
+        "import pickle, sys; error = pickle.load(open(sys.argv[1], 'rb'));"
+        "print(repr(error), 'jax' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, file]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "StructureError('what was found') False\n"
+
+
+def test_the_class_of_a_part_is_shown_as_its_base():
+    shown = [
+        ForeignPlatformError(None, None, "found"),
+        ShapeMismatchError(None, None, "found"),
+        explain_tracing("f", KeyError("found")) or _dynamic(),
+    ]
+    for error in shown:
+        base = type(error).__bases__[0]
+        assert (type(error).__module__, type(error).__name__) == ("bridge", base.__name__)
+        carried = pickle.loads(pickle.dumps(error))
+        assert (type(carried), str(carried)) == (base, str(error))
+        assert page_of(type(error)) == page_of(base)
+
+
+def _dynamic():
+    return shown_as_base(type("Made", (StructureError, KeyError), {}))("found")
+
+
+def test_every_class_is_public_or_shown_as_one():
+    hidden = [
+        f"{module.at(node)}: {node.name}"
+        for module, node in _classes()
+        if node.name not in NAMES
+        and "shown_as_base" not in {*map(ast.unparse, node.decorator_list)}
+    ]
+    assert len(_classes()) > len(NAMES)
+    assert hidden == []
+
+
+@pytest.mark.parametrize("cls", [ForeignPlatformError, ShapeMismatchError])
+def test_autograph_raises_the_same_class(cls):
+    @tf.function
+    def call(x):
+        if tf.reduce_sum(x) > 0:
+            x += 1
+        raise cls(None, None, "what was found")
+
+    with pytest.raises(cls, match="what was found"):
+        call(tf.ones(3))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_class_has_its_section(name):
+    assert page_of(getattr(bridge, name)).endswith(f"#{name.lower()}")
+    assert f"\n## {name}\n" in PAGE
+
+
+def test_a_message_of_the_page_is_one_of_the_source():
+    """The tables of the page have parts of messages, by which it is searched."""
+    rows = [line for line in PAGE.splitlines() if line.startswith("| `")]
+    sources = "".join(_strings(module.tree) for module in read_modules())
+    quoted = [line.split("`")[1] for line in rows]
+    assert len(quoted) >= len(NAMES)
+    assert [text for text in quoted if text not in sources] == []
+
+
+def _strings(tree):
+    """The texts of a module, one after the other; values within them are gaps."""
+    return "\n".join(
+        "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+        if isinstance(node, ast.JoinedStr)
+        else node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    )
+
+
+def test_the_reference_lists_the_classes_under_their_public_names():
+    names = json.loads((ROOT / "tests/policy/public_names.json").read_text())["bridge"]
+    assert [name for name in names if name.endswith("Error")] == sorted(NAMES)
