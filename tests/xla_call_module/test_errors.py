@@ -25,12 +25,12 @@ PAGE = (ROOT / page_of(InteropError).partition("#")[0]).read_text()
 
 def _classes():
     """Every class of errors of the project, with where it is defined."""
-    known, found = {*NAMES}, []
-    for module in read_modules():
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.ClassDef) and known & {*map(ast.unparse, node.bases)}:
-                found.append((module, node))
-    return found
+    return [
+        (module, node)
+        for module in read_modules()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef) and {*NAMES} & {*map(ast.unparse, node.bases)}
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
