@@ -55,7 +55,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, "BatchedModel"]
         >>> import apache_beam as beam, bridge, jax, numpy as np
         >>> from apache_beam.ml.inference.base import RunInference
         >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, 2"), "float32")
-        >>> bridge.save(jax.export.export(jax.jit(lambda x: x.sum(axis=1)))(x), "my_model")
+        >>> saved = bridge.save(jax.export.export(jax.jit(lambda x: x.sum(axis=1)))(x), "my_model")
         >>> handler = bridge.beam.ModelHandler("my_model")
         >>> elements = [np.array([1, 2], "float32"), np.array([3, 4], "float32")]
         >>> for result in handler.run_inference(elements, handler.load_model()):

@@ -16,9 +16,9 @@ from bridge.inspecting.report import (
     FileReport,
     OrderReport,
     SignatureReport,
-    TensorReport,
     report_of,
 )
+from bridge.inspecting.written_file import TensorReport
 from bridge.loading.signature_calls import calls_of, names_of
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.model import SavedModel, Variable
@@ -94,8 +94,8 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffR
     Example:
         >>> import bridge, jax, numpy
         >>> exported = jax.export.export(jax.jit(lambda w, x: w * x))(1.0, 1.0)
-        >>> bridge.save(exported, "a", params=numpy.float32(2.0))
-        >>> bridge.save(exported, "b", params=numpy.float32(2.5))
+        >>> saved = bridge.save(exported, "a", params=numpy.float32(2.0))
+        >>> saved = bridge.save(exported, "b", params=numpy.float32(2.5))
         >>> [(weight.name, weight.greatest) for weight in diff("a", "b").weights]
         [('params', 0.5)]
     """

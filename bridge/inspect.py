@@ -34,7 +34,7 @@ def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
     Example:
         >>> import bridge, jax
         >>> exported = jax.export.export(jax.jit(jax.numpy.sin), platforms=["cpu", "tpu"])(1.0)
-        >>> bridge.save(exported, "my_model")
+        >>> saved = bridge.save(exported, "my_model")
         >>> bridge.inspect("my_model").signatures[0].platforms
         ('cpu', 'tpu')
     """

@@ -48,7 +48,7 @@ def load(path: str | os.PathLike[str], *, mesh: Mesh | None = None) -> LoadedMod
         >>> params = {"w": jnp.arange(6.0).reshape(3, 2)}
         >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, 3"), "float32")
         >>> exported = jax.export.export(jax.jit(lambda params, x: x @ params["w"]))(params, x)
-        >>> bridge.save(exported, "my_model", params=params)
+        >>> saved = bridge.save(exported, "my_model", params=params)
         >>> model = bridge.load("my_model")
         >>> model(jnp.ones((1, 3)))
         Array([[6., 9.]], dtype=float32)

@@ -60,7 +60,7 @@ def mesh_of(saved: Sharded, devices: Sequence[jax.Device] | None = None) -> Mesh
         >>> f = jax.jit(lambda p, x: x @ p["w"], in_shardings=({"w": columns}, rows))
         >>> params = {"w": np.ones((3, 2), np.float32)}
         >>> exported = jax.export.export(f)(params, np.ones((4, 3), np.float32))
-        >>> bridge.save(exported, "on_a_mesh", params=params)
+        >>> saved = bridge.save(exported, "on_a_mesh", params=params)
         >>> mesh = bridge.meshes.mesh_of("on_a_mesh")
         >>> mesh.axis_names, mesh.axis_sizes
         (('data', 'model'), (1, 1))

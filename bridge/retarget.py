@@ -12,6 +12,8 @@ from jax import export
 
 from bridge.chains.orders import check_order
 from bridge.core._jax import cut_vjp, replace_vjp
+from bridge.inspecting.report_facts import counted, printable
+from bridge.inspecting.written_file import WrittenFile, facts_of
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.rewrite import rewrite_nodes
 from xla_call_module.call import CallModule
@@ -27,9 +29,9 @@ from xla_call_module.versions import Release, parse_release
 __all__ = ["RetargetReport", "retarget"]
 
 
-@dataclass(frozen=True, slots=True)
-class RetargetReport:
-    """The result of writing a file again.
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RetargetReport(WrittenFile):
+    """A file that was written again for other TensorFlow releases or platforms.
 
     Attributes:
         nodes: the number of XlaCallModule nodes that compute something, those of gradients
@@ -40,7 +42,11 @@ class RetargetReport:
 
     nodes: int
     modules: int
-    tensorflow: str
+
+    def _title(self) -> str:
+        reader = self._reader() or "readable by no TensorFlow that is known"
+        nodes, modules = counted(self.nodes, "call"), counted(self.modules, "module")
+        return printable(f"{self.path}: {nodes} of {modules}, {reader}")
 
 
 @overload
@@ -100,7 +106,7 @@ def retarget(
         overwrite: whether a SavedModel at `to` is replaced; it may be the old folder.
 
     Returns:
-        The new `Exported`; for a SavedModel a report of what was written.
+        The new `Exported`; for a SavedModel what was written: its path, signatures and size.
 
     Raises:
         VersionError: an operation has no form that this TensorFlow reads; the message names it,
@@ -122,12 +128,11 @@ def retarget(
         >>> older = bridge.retarget(exported, "2.16")
         >>> older.calling_convention_version, older.vjp().calling_convention_version
         (9, 9)
-        >>> bridge.save(exported, "my_model", tensorflow="2.21")
-        >>> report = bridge.retarget("my_model", "2.16", to="for_2_16")
-        >>> bridge.inspect("for_2_16").tensorflow
-        '2.16'
-        >>> report = bridge.retarget("my_model", to="without_gradients", gradient_order=0)
-        >>> report.nodes
+        >>> saved = bridge.save(exported, "my_model", tensorflow="2.21")
+        >>> print(bridge.retarget("my_model", "2.16", to="for_2_16"))
+        for_2_16: 2 calls of 2 modules, readable from TensorFlow 2.16 on
+        serving_default(x: float32[3]) -> output_0: float32[3], for cpu
+        >>> bridge.retarget("my_model", to="without_gradients", gradient_order=0).nodes
         1
     """
     if gradient_order is not None:
@@ -197,15 +202,19 @@ def _retarget_file(
 ) -> RetargetReport:
     def rewrite(folder: ModelFolder) -> RetargetReport:
         change = _Change(target, checks)
+        facts: dict[str, Any] = {}
         nodes = rewrite_nodes(
             folder,
             path,
             change.apply,
             metadata=change.metadata,
             gradient_order=gradient_order,
+            written=lambda new: facts.update(facts_of(new)),
             overwrite=overwrite,
         )
-        return RetargetReport(nodes, change.modules, change.metadata().get("tensorflow", ""))
+        # Of files of other writers the metadata say nothing.
+        facts["tensorflow"] = change.metadata().get("tensorflow", "")
+        return RetargetReport(path=os.fspath(path), nodes=nodes, modules=change.modules, **facts)
 
     return read_one_version(source, rewrite)
 

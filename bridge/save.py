@@ -20,10 +20,11 @@ from bridge.core.progress import progress_bar
 from bridge.core.trees import to_structure
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.exporting.export_model import export_model
+from bridge.inspecting.written_file import WrittenFile, signatures_of
 from bridge.saving.parameters import check_parameters, check_params_tree, to_constants, to_variables
 from bridge.saving.processes import JaxProcesses, is_multi_process
 from bridge.saving.signature_defaults import with_defaults
-from savedmodel.files.folder import staged_folder
+from savedmodel.files.folder import bytes_of, staged_folder
 from savedmodel.manifest import write_manifest
 from savedmodel.model import (
     DEFAULT_SIGNATURE,
@@ -93,7 +94,7 @@ def save(
     manifest: bool = False,
     batch_buckets: Buckets | None = None,
     defaults: Mapping[str, Any] | None = None,
-) -> None:
+) -> WrittenFile:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
 
     In TensorFlow the loaded object has a function for each signature under its key and is itself
@@ -169,6 +170,11 @@ def save(
 
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
+    Returns:
+        What was written: the path, so that it stands for one; the signatures with their inputs,
+        outputs and platforms; the size in bytes, and the oldest TensorFlow that reads it. Printed
+        it is a few lines, in a notebook a table.
+
     Raises:
         StructureError: `params` does not fit, a name is wrong, `path` exists, a pytree type is not
             registered for serialization, the modules are larger than a SavedModel can be, a result
@@ -192,8 +198,13 @@ def save(
         ...     return x @ params["w"] + params["b"]
         >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, 3"), "float32")
         >>> exported = jax.export.export(jax.jit(predict))(params, x)
-        >>> bridge.save(exported, "my_model", params=params)
-        >>> bridge.save(predict, "the_same", params=params, args="f32[batch,3]")
+        >>> saved = bridge.save(exported, "my_model", params=params)
+        >>> saved.tensorflow, saved.parameter_bytes
+        ('2.14', 32)
+        >>> saved = bridge.save(predict, "the_same", params=params, args="f32[batch,3]")
+        >>> print(saved)
+        the_same: ... bytes, readable from TensorFlow 2.14 on
+        serving_default(x: float32[batch,3]) -> output_0: float32[batch,2], for cpu, cuda, tpu
     """
     options = ChainOptions.parse(
         disabled_checks=disabled_checks,
@@ -248,13 +259,37 @@ def save(
         params=NONE if tree is None else to_structure(tree),
         metadata=_describe(signatures, chains.values(), has_params=tree is not None),
     )
+    return _store(
+        saved, model, params, path, overwrite=overwrite, num_shards=num_shards, manifest=manifest
+    )
+
+
+def _store(
+    saved: SavedModel,
+    model: Any,
+    params: Any,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool,
+    num_shards: int | None,
+    manifest: bool,
+) -> WrittenFile:
+    """Write the file, with its manifest where one is wanted, and return what was written."""
     if manifest:
         _refuse_multi_process(params)
         with staged_folder(path, overwrite=overwrite) as folder:
             _write(saved, params, folder, overwrite=False, num_shards=num_shards)
             write_manifest(folder, **describe_environment(source_file(model)), request={})
+            size = bytes_of(folder)
     else:
-        _write(saved, params, path, overwrite=overwrite, num_shards=num_shards)
+        size = _write(saved, params, path, overwrite=overwrite, num_shards=num_shards)
+    return WrittenFile(
+        path=os.fspath(path),
+        signatures=signatures_of(saved),
+        bytes=size,
+        parameter_bytes=sum(variable.size for variable in saved.variables),
+        tensorflow=saved.metadata["tensorflow"],
+    )
 
 
 def _write(
@@ -264,15 +299,15 @@ def _write(
     *,
     overwrite: bool,
     num_shards: int | None,
-) -> None:
+) -> int:
+    """Write the file, and return its size."""
     if saved.module_bytes >= MAX_PROTO_BYTES:
         raise _too_large(saved)
     with progress_bar("Saving") as progress:
         options: Any = {"overwrite": overwrite, "num_shards": num_shards, "progress": progress}
         if is_multi_process(params):
-            write_together(saved, path, group=JaxProcesses(), **options)
-        else:
-            write(saved, path, **options)
+            return write_together(saved, path, group=JaxProcesses(), **options)
+        return write(saved, path, **options)
 
 
 def _refuse_multi_process(params: Any) -> None:

@@ -81,7 +81,7 @@ def verify(
     Example:
         >>> import bridge, jax
         >>> exported = jax.export.export(jax.jit(jax.numpy.sin))(1.0)
-        >>> bridge.save(exported, "my_model")
+        >>> saved = bridge.save(exported, "my_model")
         >>> bridge.verify("my_model").passed
         True
         >>> report = bridge.verify("my_model", inputs={"x": 0.5}, tolerance=1e-6)

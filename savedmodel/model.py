@@ -136,9 +136,9 @@ class Variable:
 
         Example:
             >>> import bridge, jax, numpy as np, savedmodel
-            >>> exported = jax.export.export(jax.jit(lambda p, x: p["w"] * x))(
-            ...     {"w": np.arange(3.0, dtype="float32")}, 1.0)
-            >>> bridge.save(exported, "my_model", params={"w": np.arange(3.0, dtype="float32")})
+            >>> params = {"w": np.arange(3.0, dtype="float32")}
+            >>> exported = jax.export.export(jax.jit(lambda p, x: p["w"] * x))(params, 1.0)
+            >>> saved = bridge.save(exported, "my_model", params=params)
             >>> savedmodel.read("my_model").variables[0].shared()
             array([0., 1., 2.], dtype=float32)
         """
@@ -167,7 +167,7 @@ class Variable:
             >>> import bridge, jax, numpy as np, savedmodel
             >>> params = {"w": np.arange(6.0, dtype="float32").reshape(3, 2)}
             >>> exported = jax.export.export(jax.jit(lambda p, x: p["w"] * x))(params, 1.0)
-            >>> bridge.save(exported, "a_model", params=params)
+            >>> saved = bridge.save(exported, "a_model", params=params)
             >>> savedmodel.read("a_model").variables[0].part((slice(1, 3), slice(None)))
             array([[2., 3.],
                    [4., 5.]], dtype=float32)

@@ -59,7 +59,7 @@ def read(path: str | os.PathLike[str] | ModelFolder) -> SavedModel:
     Example:
         >>> import bridge, jax, savedmodel
         >>> exported = jax.export.export(jax.jit(jax.numpy.sin))(1.0)
-        >>> bridge.save(exported, "my_model")
+        >>> saved = bridge.save(exported, "my_model")
         >>> savedmodel.read("my_model").default.inputs
         {'x': 0}
     """

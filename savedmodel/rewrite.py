@@ -56,6 +56,7 @@ def rewrite_nodes(
     *,
     metadata: Callable[[], Mapping[str, Any]] = dict,
     gradient_order: int | None = None,
+    written: Callable[[Path], None] | None = None,
     overwrite: bool = False,
 ) -> int:
     """Write a SavedModel again with other calls; return the number of nodes that make them.
@@ -73,6 +74,7 @@ def rewrite_nodes(
         metadata: what is to be different in the metadata of a file that `write` has written; asked
             for when all nodes are changed.
         gradient_order: the highest order of gradients that stays; None for all.
+        written: is shown the new folder before it appears at `target`.
         overwrite: whether a SavedModel at `target` is replaced.
 
     Raises:
@@ -89,14 +91,16 @@ def rewrite_nodes(
         >>> from savedmodel.rewrite import rewrite_nodes
         >>> from xla_call_module import retarget
         >>> exported = jax.export.export(jax.jit(jax.numpy.sin))(1.0)
-        >>> bridge.save(exported, "my_model", gradient_order=1)
+        >>> saved = bridge.save(exported, "my_model", gradient_order=1)
         >>> rewrite_nodes("my_model", "for_2_16", lambda call: retarget(call, "2.16"))
         2
     """
 
     def rewrite(folder: ModelFolder) -> int:
         _check_places(folder.path, target)
-        return _rewrite(folder, target, change, metadata, gradient_order, overwrite=overwrite)
+        return _rewrite(
+            folder, target, change, metadata, gradient_order, written, overwrite=overwrite
+        )
 
     return read_one_version(source, rewrite)
 
@@ -107,6 +111,7 @@ def _rewrite(
     change: Callable[[CallModule], CallModule],
     metadata: Callable[[], Mapping[str, Any]],
     gradient_order: int | None,
+    written: Callable[[Path], None] | None,
     *,
     overwrite: bool,
 ) -> int:
@@ -124,6 +129,8 @@ def _rewrite(
     with new_place(target, overwrite=overwrite) as place:
         copy_files(folder, place, without=(*_OUTDATED, PROTO_FILE))
         write_proto(place, data)
+        if written is not None:
+            written(place)
     return count
 
 

@@ -22,7 +22,7 @@ from savedmodel.encode.functions import write_functions
 from savedmodel.encode.graph import INIT_OP, write_graph
 from savedmodel.encode.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objects
 from savedmodel.files import checksum
-from savedmodel.files.folder import PROTO_FILE, VARIABLES, new_folder, new_place
+from savedmodel.files.folder import PROTO_FILE, VARIABLES, bytes_of, new_folder, new_place
 from savedmodel.files.remote import is_remote
 from savedmodel.model import (
     INTERNAL_SIGNATURE,
@@ -61,8 +61,8 @@ def write(
     overwrite: bool = False,
     num_shards: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> None:
-    """Write a SavedModel; the folder appears whole or not at all.
+) -> int:
+    """Write a SavedModel, and return its size; the folder appears whole or not at all.
 
     The same model gives the same bytes. Variables are streamed from `Variable.chunks`.
     saved_model.pb gets a checksum, which `read` checks and other loaders ignore.
@@ -77,6 +77,9 @@ def write(
         progress: is told of the bytes of variables that are written, and of how many there are in
             all, in whatever thread; what it raises ends the writing.
 
+    Returns:
+        The number of bytes of all its files.
+
     Raises:
         StructureError: the folder exists, or saved_model.pb would be larger than 2 GiB.
         FormatError: what would be replaced is not a SavedModel alone.
@@ -85,8 +88,8 @@ def write(
     Example:
         >>> import bridge, jax, savedmodel
         >>> exported = jax.export.export(jax.jit(jax.numpy.sin))(1.0)
-        >>> bridge.save(exported, "my_model")
-        >>> savedmodel.write(savedmodel.read("my_model"), "a_copy")
+        >>> saved = bridge.save(exported, "my_model")
+        >>> size = savedmodel.write(savedmodel.read("my_model"), "a_copy")
     """
     proto, objects = _encode(model)
     data = serialize_proto(proto)
@@ -97,6 +100,7 @@ def write(
             raise StructureError(f"The variable {variable.name} has no value to write.")
     with new_place(path, overwrite=overwrite) as folder:
         _fill(folder, data, layout, progress)
+        return bytes_of(folder)
 
 
 def serialize_proto(proto: Proto) -> bytes:
@@ -245,8 +249,11 @@ class Group(Protocol):
     def finish(self) -> None:
         """Tell that all is written here; process 0 waits until it is so everywhere."""
 
-    def succeed(self) -> None:
-        """In process 0 tell that the folder has appeared, in another wait until it has."""
+    def succeed(self, size: int) -> int:
+        """In process 0 tell that the folder has appeared, in another wait until it has.
+
+        Return its number of bytes, which process 0 knows.
+        """
 
     def fail(self, error: BaseException) -> None:
         """Tell the others what has failed here."""
@@ -260,7 +267,7 @@ def write_together(
     overwrite: bool = False,
     num_shards: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> None:
+) -> int:
     """Write a SavedModel with the other processes; it appears whole or not at all.
 
     All of them call this with the same model, but for the bytes that are held elsewhere.
@@ -272,6 +279,9 @@ def write_together(
         overwrite: whether a SavedModel that is there is replaced.
         num_shards: as `write`, for each process.
         progress: as `write`; process 0 hears of the bytes of all.
+
+    Returns:
+        The number of bytes of all its files, in each of the processes.
 
     Raises:
         StructureError: the processes do not agree, the folder exists, or `path` is an address.
@@ -289,16 +299,18 @@ def write_together(
         data = serialize_proto(proto)
         del proto
         layout = _layout_of(model, objects, num_shards)
+        size = 0
         together = _Together(group, layout, _agreed(model, path, layout, overwrite=overwrite))
         if group.rank == 0:
             with new_folder(Path(path), overwrite=overwrite) as folder:
                 together.lead(folder, data, progress)
+                size = bytes_of(folder)
         else:
             together.follow()
     except BaseException as error:
         group.fail(error)
         raise
-    group.succeed()
+    return group.succeed(size)
 
 
 class _Together:

@@ -27,14 +27,13 @@ from bridge.cli.command_arguments import (
     to_parts,
     to_sizes,
 )
-from bridge.inspecting.report_facts import aval, readers, revision_of
+from bridge.inspecting.report_facts import readers, revision_of
 from bridge.verify import verify
 from savedmodel.model import DEFAULT_SIGNATURE
 from xla_call_module.errors import InteropError, MissingDependencyError, StructureError
 
 if TYPE_CHECKING:
     from bridge.cli.export_job import ExportResult
-    from bridge.inspecting.report import TensorReport
     from bridge.verifying.verification import VerifyReport
 
 __all__ = ["DESCRIPTION", "ExportRequest", "add_export", "run_export_command"]
@@ -232,15 +231,15 @@ def _print(
     if options.json:
         print(json.dumps(_to_json(result, checked, failure), indent=2, allow_nan=False))
         return
+    from bridge.inspecting.written_file import signature_text
+
     report, manifest = result.report, result.manifest
     print(
         f"{options.out}: {report.bytes:,} bytes in {len(report.files)} files, "
         f"{readers(report.tensorflow)}"
     )
     for signature in report.signatures:
-        names = ", ".join(_aval(tensor) for tensor in signature.inputs)
-        results = ", ".join(_aval(tensor) for tensor in signature.outputs)
-        print(f"{signature.key}({names}) -> {results}, for {', '.join(signature.platforms)}")
+        print(signature_text(signature))
     if manifest.source is not None:
         print(f"from {revision_of(manifest.source)}")
     if (warmup := report.warmup) is not None:
@@ -252,10 +251,6 @@ def _print(
         from bridge.cli.terminal import print_verification
 
         print_verification(checked, Console(highlight=False))
-
-
-def _aval(tensor: TensorReport) -> str:
-    return f"{tensor.name}: {aval(tensor)}"
 
 
 def _to_json(result: ExportResult, checked: VerifyReport | None, failure: str) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def module_text(path: str | os.PathLike[str], *, signature: str = "", order: int
     Example:
         >>> import bridge, jax
         >>> exported = jax.export.export(jax.jit(jax.numpy.sin))(1.0)
-        >>> bridge.save(exported, "my_model")
+        >>> saved = bridge.save(exported, "my_model")
         >>> "stablehlo.sine" in module_text("my_model")
         True
     """

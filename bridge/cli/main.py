@@ -238,7 +238,7 @@ def _run_onnx(options: argparse.Namespace) -> int:
                 f"{', '.join(map(repr, signatures))}. To do: name one of these."
             )
         source = signatures[options.signature]
-    save_onnx(
+    written = save_onnx(
         source,
         options.target,
         gradient_order=options.gradient_order,
@@ -247,8 +247,7 @@ def _run_onnx(options: argparse.Namespace) -> int:
         opset=options.opset,
         overwrite=options.overwrite,
     )
-    size = Path(options.target).stat().st_size
-    print(f"{options.target}: {size:,} bytes")
+    print(written)
     return 0
 
 
@@ -318,15 +317,7 @@ def _print_published(published: Published, *, as_json: bool) -> None:
     if as_json:
         _print_json(asdict(published))
         return
-    print(f"version {published.version}: {published.path}")
-    if published.copy_of is not None:
-        print(f"a copy of version {published.copy_of}")
-    if published.warmup:
-        print(f"{published.warmup} warmup records")
-    if published.removed:
-        print(f"removed: {', '.join(map(str, published.removed))}")
-    if published.configs is not None:
-        print("tensorflow_model_server", *published.configs.options)
+    print(published)
 
 
 def _add_retarget(parser: argparse.ArgumentParser) -> None:
@@ -345,7 +336,6 @@ def _add_retarget(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_retarget(options: argparse.Namespace) -> int:
-    from bridge.inspecting.report_facts import counted
     from bridge.retarget import retarget
 
     report = retarget(
@@ -355,12 +345,7 @@ def _run_retarget(options: argparse.Namespace) -> int:
         overwrite=options.overwrite,
         **read_save_arguments(options),  # --gradient-order is one of them
     )
-    readable = f"readable from TensorFlow {report.tensorflow} on"
-    print(
-        f"{options.target}: {counted(report.nodes, 'call')} of "
-        f"{counted(report.modules, 'module')}, "
-        f"{readable if report.tensorflow else 'readable by no TensorFlow that is known'}"
-    )
+    print(report)
     return 0
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bridge.inspecting.sharding import ShardingReport, read_shardings
+from bridge.inspecting.written_file import TensorReport
 from bridge.loading.signature_calls import calls_of, inputs_of, names_of, outputs_of
 from savedmodel.files.assets import WARMUP_FILE
 from savedmodel.files.model_folder import ModelFolder
@@ -19,9 +20,8 @@ from savedmodel.files.records import record_sizes
 from savedmodel.manifest import Manifest, read_manifest
 from savedmodel.model import Parameter, SavedModel, Signature, Variable
 from xla_call_module.analyses.several_devices import operation_of_several_devices
-from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.call import CallModule
 from xla_call_module.checks import unite
-from xla_call_module.dimensions import Shape
 from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.passes.constants import Constant, constants_of
 from xla_call_module.passes.obstacles import Obstacle, find_obstacles
@@ -36,7 +36,6 @@ __all__ = [
     "ParameterReport",
     "SignatureReport",
     "StoredFile",
-    "TensorReport",
     "WarmupReport",
     "newest",
     "report_of",
@@ -45,32 +44,6 @@ __all__ = [
 _MAX_CONSTANTS = 10
 # Operations that hold other ones and compute nothing.
 _STRUCTURE = frozenset({"builtin.module", "func.func", "func.return", "stablehlo.return"})
-
-
-@dataclass(frozen=True, slots=True)
-class TensorReport:
-    """An input or output of a signature.
-
-    Attributes:
-        name: the name in the signature.
-        path: the pytree path in the exported function.
-        dtype: the dtype in TensorFlow.
-        shape: the shape, with symbolic dimensions as text; None where the rank is unknown.
-        element: the dtype in JAX where it is another, such as `key<fry>`; otherwise empty.
-        used: whether the module uses the input; True for outputs.
-    """
-
-    name: str
-    path: str
-    dtype: str
-    shape: Shape | None
-    element: str
-    used: bool
-
-    @classmethod
-    def of(cls, name: str, spec: TensorSpec, *, used: bool = True) -> TensorReport:
-        """Return the report of a spec."""
-        return cls(name, spec.path, spec.dtype.name, spec.shape, spec.element, used)
 
 
 @dataclass(frozen=True, slots=True)

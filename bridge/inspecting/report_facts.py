@@ -14,8 +14,8 @@ if TYPE_CHECKING:
         OrderReport,
         ParameterReport,
         SignatureReport,
-        TensorReport,
     )
+    from bridge.inspecting.written_file import TensorReport
     from savedmodel.manifest import Manifest
 
 __all__ = [

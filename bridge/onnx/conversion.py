@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import onnx
 
     from bridge.core.names import Names
+    from bridge.inspecting.written_file import WrittenFile
     from bridge.onnx.sources import Source
 
 __all__ = ["save_onnx", "to_onnx"]
@@ -108,7 +109,7 @@ def save_onnx(
     inputs: Names | None = None,
     outputs: Names | None = None,
     overwrite: bool = True,
-) -> None:
+) -> WrittenFile:
     """Write an ONNX file of a function, checked by `onnx.checker`.
 
     Args:
@@ -128,6 +129,9 @@ def save_onnx(
         outputs: the same.
         overwrite: whether a file at `path` is replaced, and its weights beside it.
 
+    Returns:
+        What was written, as of `bridge.save`, with the version of ONNX's operations.
+
     Raises:
         InteropError: as for `bridge.to_onnx`.
         StructureError: an option is wrong, or there is a file and `overwrite` is off.
@@ -137,10 +141,13 @@ def save_onnx(
         >>> import bridge, jax, jax.numpy as jnp
         >>> x = jax.ShapeDtypeStruct((2, 3), "float32")
         >>> exported = jax.export.export(jax.jit(jnp.sin))(x)
-        >>> bridge.save_onnx(exported, "sine.onnx")
-        >>> bridge.save_onnx(exported, "cosine.onnx", gradient_order=1)
+        >>> print(bridge.save_onnx(exported, "sine.onnx"))
+        sine.onnx: ... bytes, ONNX opset 21
+        sin(x: float32[2,3]) -> output_0: float32[2,3]
+        >>> written = bridge.save_onnx(exported, "cosine.onnx", gradient_order=1)
     """
     check_installed()
+    from bridge.inspecting.written_file import WrittenFile
     from bridge.onnx.onnx_model import check_target, save
     from bridge.onnx.sources import bind_source
 
@@ -155,7 +162,8 @@ def save_onnx(
         outputs=outputs,
         order=gradient_order,
     )
-    save(bound, target, opset=opset, external_data=external_data)
+    facts = save(bound, target, opset=opset, external_data=external_data)
+    return WrittenFile(path=os.fspath(path), **facts)
 
 
 def check_installed() -> None:

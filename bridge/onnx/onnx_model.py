@@ -14,6 +14,7 @@ import onnx
 from onnx import helper
 
 from bridge.core.size_polynomials import Shape, parse_size
+from bridge.inspecting.written_file import TensorReport, WrittenSignature
 from bridge.onnx.graph.graph_builder import Graph, NewerOpset
 from bridge.onnx.graph.kernels import dtype_of
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DEFAULT_OPSET, OPSETS
@@ -21,7 +22,7 @@ from bridge.onnx.graph.protos import to_graph, to_tensor
 from bridge.onnx.graph.values import Value
 from bridge.onnx.sources import BoundCall
 from bridge.onnx.walker import walk_main
-from savedmodel.files.folder import fit_name, hidden_folder
+from savedmodel.files.folder import bytes_of, fit_name, hidden_folder
 from savedmodel.files.remote import is_remote
 from xla_call_module.call import TensorSpec
 from xla_call_module.dimensions import linear_form
@@ -173,8 +174,10 @@ def data_of(path: Path) -> Path:
     return path.with_name(f"{fit_name(path.name, len(suffix))}{suffix}")
 
 
-def save(bound: BoundCall, target: Path, *, opset: int | None, external_data: str | bool) -> None:
-    """Write the model of a function, whole or not at all.
+def save(
+    bound: BoundCall, target: Path, *, opset: int | None, external_data: str | bool
+) -> dict[str, Any]:
+    """Write the model of a function, whole or not at all; return the facts of a `WrittenFile`.
 
     Raises:
         InteropError: an operation that ONNX cannot express, or more weights than one file takes.
@@ -193,12 +196,32 @@ def save(bound: BoundCall, target: Path, *, opset: int | None, external_data: st
         made = folder / target.name
         _write(bare, made, apart=apart)
         onnx.checker.check_model(str(made), full_check=True)
+        written = bytes_of(folder)
         was_there = target.exists()
         if apart:
             data_of(made).replace(data_of(target))
         made.replace(target)
         if was_there and not apart:
             data_of(target).unlink(missing_ok=True)  # the weights of the one before
+    return {
+        "signatures": (_signature(bound, bare.proto),),
+        "bytes": written,
+        "parameter_bytes": size,
+        "opset": bare.proto.opset_import[0].version,
+    }
+
+
+def _signature(bound: BoundCall, proto: onnx.ModelProto) -> WrittenSignature:
+    """Return the inputs and outputs of a model, with the dtypes and dimensions of the call."""
+    call = bound.call
+    return WrittenSignature(
+        key=proto.graph.name,
+        inputs=tuple(
+            TensorReport.of(name, call.args[index], used=index in call.kept)
+            for index, name in bound.inputs.items()
+        ),
+        outputs=tuple(map(TensorReport.of, bound.outputs, call.results)),
+    )
 
 
 def _write(bare: BareModel, path: Path, *, apart: bool) -> None:

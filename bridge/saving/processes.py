@@ -153,18 +153,25 @@ class JaxProcesses:
         self._tell("progress", str(sorted(progress.items())))
         return len(progress) == self.size and set(progress.values()) == {_DONE}
 
-    def succeed(self) -> None:
+    def succeed(self, size: int) -> int:
         """Report in process 0 that the folder has appeared; wait for that in the others.
+
+        Args:
+            size: the number of bytes of the folder, in process 0.
+
+        Returns:
+            The size, in all processes.
 
         Raises:
             InteropError: process 0 has failed.
         """
         if self.rank:
             self._wait(lambda: "appeared" in self._read("lead"), "written")
-            return
-        self._tell("appeared", "")
+            return int(self._read("lead")["appeared"])
+        self._tell("appeared", str(size))
         for what in ("agreed", "written"):
             self._client.key_value_delete(f"{self._save}/{what}")
+        return size
 
     def fail(self, error: BaseException) -> None:
         """Report to the others what has failed here, unless one of them has reported it."""

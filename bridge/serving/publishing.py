@@ -13,6 +13,8 @@ from typing import Any, Unpack
 from jax import export
 
 from bridge.batching.batch_sizes import parse_sizes
+from bridge.inspecting.report_facts import printable
+from bridge.inspecting.written_file import WrittenFile, facts_of
 from bridge.save import SaveOptions, save
 from bridge.saving.processes import is_multi_process
 from bridge.serving.base_path import MAX_VERSION, BasePath, open_base_path
@@ -56,8 +58,8 @@ class PublishOptions(SaveOptions, total=False):
     defaults: Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Published(WrittenFile):
     """A version that a server can load; `os.fspath` gives its folder.
 
     Attributes:
@@ -69,16 +71,25 @@ class Published:
         copy_of: the version that it is a copy of; None for a new one.
     """
 
-    path: str
     version: int
     warmup: int = 0
     removed: tuple[int, ...] = ()
     configs: ConfigFiles | None = None
     copy_of: int | None = None
 
-    def __fspath__(self) -> str:
-        """Return the folder."""
-        return self.path
+    def __str__(self) -> str:
+        """Return a line for each fact, what starts a server, and each signature."""
+        command = () if self.configs is None else ("tensorflow_model_server", *self.configs.options)
+        lines = [
+            f"version {self.version}: {printable(self.path)}",
+            f"a copy of version {self.copy_of}" if self.copy_of is not None else "",
+            f"{self.warmup} warmup records" if self.warmup else "",
+            f"removed: {', '.join(map(str, self.removed))}" if self.removed else "",
+            " ".join(command),
+            ", ".join(self._facts()),
+            *self._signature_lines(),
+        ]
+        return "\n".join(line for line in lines if line)
 
 
 @api_boundary
@@ -155,10 +166,13 @@ def publish(
             _prepare(folder, warmup, wanted, name=own_name, seed=seed)
             _renew_manifest(folder)
         records = _count_records(folder)
+        facts = facts_of(folder)
         path, number = _place(base, folder, version)
     configs = None if wanted is None else _configure(base, own_name, wanted)
     removed = () if keep is None else _remove_old(base, keep, number)
-    return Published(path, number, records, removed, configs)
+    return Published(
+        path=path, version=number, warmup=records, removed=removed, configs=configs, **facts
+    )
 
 
 @api_boundary
@@ -206,9 +220,12 @@ def rollback(
         (folder / PUBLICATION_FILE).unlink(missing_ok=True)
         write_text(folder / PUBLICATION_FILE, json.dumps({"copy_of": origin}))
         records = _count_records(folder)
+        facts = facts_of(folder)
         path, number = _place(base, folder, None)
     removed = () if keep is None else _remove_old(base, keep, number)
-    return Published(path, number, records, removed, copy_of=origin)
+    return Published(
+        path=path, version=number, warmup=records, removed=removed, copy_of=origin, **facts
+    )
 
 
 def _bucket_sizes(folder: Path) -> tuple[int, ...]:

@@ -83,7 +83,7 @@ def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", see
     Example:
         >>> import bridge.serving, jax
         >>> x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 3"), "float32")
-        >>> bridge.save(jax.export.export(jax.jit(jax.numpy.sin))(x), "my_model")
+        >>> saved = bridge.save(jax.export.export(jax.jit(jax.numpy.sin))(x), "my_model")
         >>> bridge.serving.add_warmup("my_model", (1, 8, 32))
         3
         >>> bridge.inspect("my_model").warmup.records

@@ -29,6 +29,7 @@ from xla_call_module.errors import FormatError, StructureError
 __all__ = [
     "PROTO_FILE",
     "VARIABLES",
+    "bytes_of",
     "fit_name",
     "hidden_folder",
     "move_new",
@@ -175,6 +176,11 @@ def move_new(folder: Path, target: Path) -> None:
             raise
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
     _sync_folder(target.parent)
+
+
+def bytes_of(folder: Path) -> int:
+    """Return the number of bytes of all files below a folder that nobody else changes."""
+    return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def write_text(file: Path, text: str) -> None:

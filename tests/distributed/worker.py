@@ -98,8 +98,9 @@ def params():
 
 
 def save(out, **options):
-    """All of them save."""
-    bridge.save(export(), out, params=params(), **options)
+    """All of them save, and get the same."""
+    written = bridge.save(export(), out, params=params(), **options)
+    assert written.bytes == sum(file.stat().st_size for file in pathlib.Path(out).rglob("*.*"))
 
 
 def save_again(out):

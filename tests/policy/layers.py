@@ -37,8 +37,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "bridge": (
         "core",
         "batching.rowwise calling_tf exporting loading onnx.graph",
-        "chains",
-        "call_tf converting inspecting load onnx.arithmetic onnx.loops retarget saving verifying",
+        "chains inspecting",
+        "call_tf converting load onnx.arithmetic onnx.loops retarget saving verifying",
         "batching convert diff inspect layers meshes onnx.arrays verify",
         "jax2tf keras onnx.windows save tf_keras",
         "checking_gradients onnx serving",

@@ -27,9 +27,12 @@ def test_publish_and_roll_back(saved, tmp_path, capsys):
         f"tensorflow_model_server --model_config_file={base}/models.config"
     )
     assert main(["publish", str(saved), str(base), "--version", "7", "--name", "m"]) == 0
-    assert capsys.readouterr().out == f"version 7: {base / '7'}\n"
+    first, facts, signature = capsys.readouterr().out.splitlines()
+    assert first == f"version 7: {base / '7'}"
+    assert "of weights, readable from TensorFlow " in facts
+    assert signature.startswith("serving_default(")
     assert main(["rollback", str(base), "--keep", "2"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert capsys.readouterr().out.splitlines()[:4] == [
         f"version 8: {base / '8'}",
         "a copy of version 1",
         "2 warmup records",

@@ -62,7 +62,7 @@ def _files(store):
 
 def test_save_to_an_address(store, exported, tmp_path):
     weights = np.ones(3, np.float32)
-    bridge.save(exported, "s3://bucket/model", params=weights)
+    written = bridge.save(exported, "s3://bucket/model", params=weights)
     bridge.save(exported, tmp_path / "model", params=weights)
     local = {
         str(file.relative_to(tmp_path)): file.read_bytes()
@@ -70,6 +70,7 @@ def test_save_to_an_address(store, exported, tmp_path):
         if file.is_file()
     }
     assert _files(store) == local
+    assert (written.path, written.bytes) == ("s3://bucket/model", sum(map(len, local.values())))
     assert store.written[-1] == "saved_model.pb"
 
 

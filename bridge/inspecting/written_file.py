@@ -1,0 +1,264 @@
+"""What the verbs that write a file return: where it is, its signatures and its size.
+
+The value is made of what the writer knows, or of a file of any writer that was copied; a notebook
+shows it as a table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bridge.inspecting.report_facts import aval, counted, printable, readers, size
+from bridge.loading.signature_calls import calls_of, inputs_of, outputs_of
+from savedmodel.files.folder import bytes_of
+from savedmodel.model import DEFAULT_SIGNATURE, INTERNAL_SIGNATURE, SavedModel, Signature
+from savedmodel.protos.schema import Proto
+from xla_call_module.call import TensorSpec
+from xla_call_module.dimensions import Shape
+from xla_call_module.dtypes import DTYPES
+from xla_call_module.errors import InteropError
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+    from bridge.inspecting.report import SignatureReport
+
+__all__ = [
+    "TensorReport",
+    "WrittenFile",
+    "WrittenSignature",
+    "facts_of",
+    "signature_text",
+    "signatures_of",
+]
+
+_STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto, which JAX has nothing like
+_DTYPE_NAMES = {**{dtype.enum: dtype.name for dtype in DTYPES}, _STRING: "string"}
+_MAX_SIGNATURES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TensorReport:
+    """An input or output of a signature.
+
+    Attributes:
+        name: the name in the signature.
+        path: the pytree path in the exported function.
+        dtype: the dtype in TensorFlow.
+        shape: the shape, with symbolic dimensions as text; None where the rank is unknown.
+        element: the dtype in JAX where it is another, such as `key<fry>`; otherwise empty.
+        used: whether the module uses the input; True for outputs.
+    """
+
+    name: str
+    path: str
+    dtype: str
+    shape: Shape | None
+    element: str
+    used: bool
+
+    @classmethod
+    def of(cls, name: str, spec: TensorSpec, *, used: bool = True) -> TensorReport:
+        """Return the report of a spec."""
+        return cls(name, spec.path, spec.dtype.name, spec.shape, spec.element, used)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSignature:
+    """A function of a file that was written.
+
+    Attributes:
+        key: the key of the signature, such as `serving_default`; in ONNX the name of the graph.
+        inputs: the inputs, in the order of the function's arguments.
+        outputs: the outputs, in the order of its results.
+        platforms: the platforms that it was lowered for; empty where the file does not say.
+        gradient_order: the highest order of its gradients in the file.
+    """
+
+    key: str
+    inputs: tuple[TensorReport, ...]
+    outputs: tuple[TensorReport, ...]
+    platforms: tuple[str, ...] = ()
+    gradient_order: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WrittenFile:
+    """A file that was written; `os.fspath` gives its path.
+
+    Attributes:
+        path: the folder, file or address, as it was passed.
+        signatures: the signatures, sorted by key, the default one first.
+        bytes: the number of bytes of all files of it.
+        parameter_bytes: the number of bytes of the values of its variables or weights.
+        tensorflow: the oldest TensorFlow known to read it, such as `2.18`; empty where the file
+            does not say, and for ONNX.
+        opset: the version of ONNX's operations; None for a SavedModel.
+    """
+
+    path: str
+    signatures: tuple[WrittenSignature, ...]
+    bytes: int
+    parameter_bytes: int
+    tensorflow: str = ""
+    opset: int | None = None
+
+    def __fspath__(self) -> str:
+        """Return the path."""
+        return self.path
+
+    def __repr__(self) -> str:
+        """Return the facts in one line."""
+        keys = ", ".join(signature.key for signature in self.signatures[:_MAX_SIGNATURES])
+        facts = "".join(f", {fact}" for fact in self._facts())
+        return printable(f"<{type(self).__name__} {self.path}: {keys}{facts}>")
+
+    def __str__(self) -> str:
+        """Return a line of facts, and one for each signature."""
+        return "\n".join([self._title(), *self._signature_lines()])
+
+    def _title(self) -> str:
+        facts = [f"{self.bytes:,} bytes", self._reader()]
+        return printable(f"{self.path}: {', '.join(fact for fact in facts if fact)}")
+
+    def _signature_lines(self) -> list[str]:
+        lines = [printable(signature_text(each)) for each in self.signatures[:_MAX_SIGNATURES]]
+        rest = len(self.signatures) - len(lines)
+        return [*lines, *([f"and {counted(rest, 'other signature')}"] if rest else [])]
+
+    def _reader(self) -> str:
+        if self.opset is not None:
+            return f"ONNX opset {self.opset}"
+        return readers(self.tensorflow) if self.tensorflow else ""
+
+    def _facts(self) -> list[str]:
+        """Return the sizes and the readers, as far as they are known."""
+        weights = f"{size(self.parameter_bytes)} of weights" if self.parameter_bytes else ""
+        return [fact for fact in (size(self.bytes), weights, self._reader()) if fact]
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bridge.inspecting.markup import element, to_markup
+
+        heads = ("signature", "inputs", "outputs", "platforms", "gradients")
+        rows = [_cells(signature) for signature in self.signatures[:_MAX_SIGNATURES]]
+        table = element(
+            "table",
+            element("tr", *(element("th", head) for head in heads)),
+            *(element("tr", *(element("td", cell) for cell in row)) for row in rows),
+        )
+        rest = len(self.signatures) - len(rows)
+        more = [element("p", f"and {counted(rest, 'other signature')}")] if rest else []
+        title = element("p", element("code", self.path), f" · {' · '.join(self._facts())}")
+        return to_markup(element("div", title, table, *more))
+
+
+def _cells(signature: WrittenSignature) -> list[Element]:
+    from bridge.inspecting.markup import element
+
+    order = signature.gradient_order
+    texts = (
+        _tensors(signature.inputs, "\n"),
+        _tensors(signature.outputs, "\n"),
+        ", ".join(signature.platforms),
+        f"order {order}" if order else "",
+    )
+    style = "white-space:pre-line;text-align:left"
+    return [element("code", signature.key), *(element("span", t, style=style) for t in texts)]
+
+
+def signature_text(signature: WrittenSignature | SignatureReport) -> str:
+    """Return a signature in one line, as `name(x: float32[b]) -> y: float32[b], for cpu`."""
+    inputs, outputs = _tensors(signature.inputs, ", "), _tensors(signature.outputs, ", ")
+    platforms = f", for {', '.join(signature.platforms)}" if signature.platforms else ""
+    return f"{signature.key}({inputs}) -> {outputs}{platforms}"
+
+
+def _tensors(tensors: tuple[TensorReport, ...], separator: str) -> str:
+    return separator.join(f"{tensor.name}: {aval(tensor)}" for tensor in tensors)
+
+
+def signatures_of(model: SavedModel) -> tuple[WrittenSignature, ...]:
+    """Return the signatures of a SavedModel that are calls of modules, the default one first.
+
+    Raises:
+        FormatError: a module is damaged.
+    """
+    default = model.default.key
+    ordered = sorted(model.signatures, key=lambda s: (s.key != default, s.key))
+    return tuple(_signature(signature, model) for signature in ordered)
+
+
+def _signature(signature: Signature, model: SavedModel) -> WrittenSignature:
+    calls = calls_of(signature)
+    call = calls[0][0]
+    inputs = inputs_of(signature, call)
+    outputs = outputs_of(signature, calls, model.variables)
+    return WrittenSignature(
+        key=signature.key,
+        inputs=tuple(TensorReport.of(name, spec, used=used) for name, spec, used in inputs),
+        outputs=tuple(TensorReport.of(name, spec) for name, spec in outputs),
+        platforms=call.platforms,
+        gradient_order=min(map(len, calls)) - 1,
+    )
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """Return the fields of the `WrittenFile` of a folder of any writer, but for its path.
+
+    Signatures that are more than calls of modules are described as far as the file says.
+
+    Raises:
+        FormatError: saved_model.pb is missing or damaged.
+        OSError: a file cannot be read.
+    """
+    from savedmodel.read import read, read_proto, served_graphs
+
+    known: dict[str, WrittenSignature] = {}
+    metadata: Mapping[str, Any] = {}
+    parameter_bytes = 0
+    # It is described as far as it is understood; whoever uses it is told of the rest.
+    with contextlib.suppress(InteropError):
+        model = read(folder)
+        parameter_bytes = sum(variable.size for variable in model.variables)
+        metadata = model.metadata
+        known = {signature.key: signature for signature in signatures_of(model)}
+    for graph in served_graphs(read_proto(folder))[:1]:
+        for key, definition in graph.signature_def.items():
+            if key not in known and not key.startswith(INTERNAL_SIGNATURE):
+                known[key] = _plain_signature(key, definition)
+    default = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in known else next(iter(known), "")
+    ordered = sorted(known, key=lambda key: (key != default, key))
+    return {
+        "signatures": tuple(known[key] for key in ordered),
+        "bytes": bytes_of(folder),
+        "parameter_bytes": parameter_bytes,
+        "tensorflow": str(metadata.get("tensorflow", "")),
+    }
+
+
+def _plain_signature(key: str, definition: Proto) -> WrittenSignature:
+    inputs, outputs = (
+        tuple(
+            TensorReport(
+                name, "", _dtype_name(info.dtype), _shape(info.tensor_shape), "", used=True
+            )
+            for name, info in sorted(infos.items())
+        )
+        for infos in (definition.inputs, definition.outputs)
+    )
+    return WrittenSignature(key, inputs, outputs)
+
+
+def _dtype_name(enum: int) -> str:
+    return _DTYPE_NAMES.get(enum, f"DataType {enum}")
+
+
+def _shape(proto: Proto) -> tuple[int | str, ...] | None:
+    if proto.unknown_rank:
+        return None
+    return tuple("_" if dim.size < 0 else int(dim.size) for dim in proto.dim)
