@@ -23,7 +23,7 @@ READY := $(VENV)/.installed-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help python demo docs test quick check bench matrix canary fuzz optimizers format clean
+.PHONY: help python demo docs dist test quick check bench matrix canary fuzz optimizers format clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -31,7 +31,7 @@ help:  ## List the targets
 python:  ## Print the Python that environments are made with
 	@test -n "$(PYTHON)" && echo $(PYTHON)
 
-demo: $(READY)examples  ## Train in JAX, save without TensorFlow, load in TensorFlow
+demo: $(READY)demo  ## Train in JAX, save without TensorFlow, load in TensorFlow
 	$(BIN)/python examples/digits.py
 
 test: $(READY)test  ## Run the tests; PYTEST_ARGS="-k name" narrows them
@@ -50,6 +50,9 @@ check: $(READY)test  ## Format, lint, types and the rules of the house
 # Material says at each build that it is succeeded from 2027 on; that is for who chooses its version.
 docs: $(READY)docs  ## Build the site into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+dist: $(READY)test  ## Build the source distribution, and of it the wheel, into dist
+	$(BIN)/python -m tests.distribution dist
 
 bench: $(READY)test  ## Run the benchmarks
 	@$(MAKE) --no-print-directory $(READY)bench || echo 'Some models of other libraries cannot be installed here.'

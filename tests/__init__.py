@@ -7,6 +7,7 @@ it. What several files of a room use lies beside them. Other subjects have folde
 
 - `benchmarks/`: what is measured, and never asserted: `make bench`.
 - `device/`: files that run on an accelerator, where there is one.
+- `distribution/`: the source distribution and the wheel, built and installed: `make dist`.
 - `distributed/`: several processes that save and load one model.
 - `docs/`: the pages, and the code in them.
 - `eight_devices/`: what needs several devices; `verbs/` runs each file in a process that has them.

@@ -148,7 +148,8 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib import metadata
 
-        parser.exit(message=f"{parser.prog} {metadata.version('jax-tf-bridge')}\n")
+        print(parser.prog, metadata.version("jax-tf-bridge"))
+        parser.exit()  # with a message, that would be on standard error
 
 
 def _print_json(value: Any) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import tomllib
+from importlib import metadata
 
 import pytest
 
+from tests.policy import extras
 from tests.policy.source import PACKAGES, ROOT, read_modules, write_tree
 
 PIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==[\w.!+]+( ; \S.*)?")
@@ -94,3 +98,59 @@ def test_dependencies_are_followed_through_extras():
         },
     }
     assert _required(project, "test") == {"ml-dtypes", "pytest", "etils"}
+
+
+def test_the_page_has_what_each_extra_brings():
+    """`python -m tests.policy.extras` writes it."""
+    assert extras.shown(extras.PAGE.read_text()) == extras.brought(extras.read_project())
+    assert f"({extras.PAGE.relative_to(ROOT)})" in (ROOT / "README.md").read_text()
+
+
+def test_what_an_extra_brings():
+    project = {
+        "name": "made-up",
+        "dependencies": ["ml_dtypes>=0.4", "jax"],
+        "optional-dependencies": {
+            "a": ["x>=2; platform_machine != 'x86_64'", "y[z]>=1.5; platform_machine == 'x86_64'"],
+            "b": ["made-up[a,c]", "w>=3"],
+        },
+    }
+    cells = {"(none)": "ml_dtypes ≥ 0.4, jax", "`a`": "y ≥ 1.5", "`b`": "`a`, `c`, w ≥ 3"}
+    assert extras.brought(project) == cells
+    assert extras.shown("| `a` | y ≥ 1.5 | for a |\n| b | no | extra |\n") == {"`a`": "y ≥ 1.5"}
+
+
+# It asks for the plain `tensorflow`, and is installed with `--no-deps`; the pages say so.
+BESIDE = {"tensorflow-serving-api"}
+
+
+def _imports(text):
+    """The top-level names that a program imports."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module.partition(".")[0]
+
+
+def _unbrought(imported, brought):
+    """The imports that no requirement brings, of what is installed here."""
+    found = metadata.packages_distributions()
+    others = set(imported) - sys.stdlib_module_names - set(PACKAGES)
+    return {name for name in others if not {_normal(d) for d in found.get(name, ())} & brought}
+
+
+def test_one_extra_brings_what_every_example_imports():
+    texts = [path.read_text() for path in (ROOT / "examples").rglob("*.py")]
+    # A sibling of an example is no package.
+    own = {path.stem for path in (ROOT / "examples").rglob("*.py")}
+    imported = {name for text in texts for name in _imports(text)} - own
+    assert len(imported) > 10
+    brought = _required(_project()["project"], "examples") | BESIDE
+    assert _unbrought(imported, brought) == set()
+    pages = (ROOT / "examples/serving/README.md", extras.PAGE)
+    assert all(f"--no-deps {name}" in page.read_text() for name in BESIDE for page in pages)
+
+
+def test_an_import_that_nothing_brings_is_found():
+    assert _unbrought({"numpy", "pytest", "os", "bridge"}, {"numpy"}) == {"pytest"}
