@@ -48,7 +48,7 @@ from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["SaveOptions", "save"]
 
-_FORMAT = 1
+_FORMAT = 2
 _MAX_CONSTANTS_SHOWN = 3
 
 

@@ -9,11 +9,12 @@ where jaxlib has them in other places. The gate can go when that can be imported
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,22 +32,30 @@ except ImportError:
 
 __all__ = [
     "PassManager",
+    "abstract_device",
+    "abstract_device_of",
     "dense_elements",
-    "deserialization_fault",
+    "effect_name",
+    "effect_of",
     "func",
+    "has_hlo_shardings",
+    "has_named_shardings",
+    "hlo_sharding",
     "ir",
     "is_runtime_inherited",
     "location_kind",
     "logical_device_ids",
+    "make_exported",
     "make_ir_context",
     "named_shardings",
     "parse_artifact",
     "pytree_classes",
     "refine_module",
     "register_stablehlo_passes",
+    "registered_by_class",
+    "registered_by_name",
     "sdy",
     "serialize_artifact",
-    "serialized_dimensions",
     "stablehlo",
     "survive_forks",
 ]
@@ -275,40 +284,146 @@ def logical_device_ids(sharding: Any) -> tuple[int, ...]:
     return tuple(getattr(sharding, "_logical_device_ids", None) or ())
 
 
-def deserialization_fault(error: Exception) -> str:
-    """Return `class` or `version`, what `jax.export.deserialize` lacks; empty for damaged data.
+def registered_by_class() -> Mapping[type, tuple[str, Callable[[Any], bytes]]]:
+    """Return name and function of each class whose static data `jax.export` can serialize.
 
-    All of it is a ValueError or a KeyError, whose text alone tells one from the other
-    (jax/_src/export/serialization.py). Without the gate all data is damaged that cannot be read. It
-    can go when JAX has classes for these errors.
-    """
-    faults = {
-        "unregistered": "class",
-        "serialization version": "version",
-        "unsupported version": "version",
-    }
-    return next((fault for text, fault in faults.items() if text in str(error)), "")
-
-
-def serialized_dimensions(data: bytes) -> Iterator[str]:
-    """Return the dimensions of all arguments and results in a serialized `Exported`, as text.
-
-    JAX has no public way to look at one before it is read
-    (jax/_src/export/serialization_generated.py has the fields; a version without some of them has
-    others). The gate can go when `jax.export.deserialize` takes bounded time.
-
-    Raises:
-        Exception: whatever reading a damaged flatbuffer ends in.
+    `jax.export.register_pytree_node_serialization` fills the table, and no public name asks it
+    (jax/_src/export/_export.py, `serialization_registry`). Without the gate no class is known. It
+    can go when there is one.
     """
     try:
-        from jax._src.export import serialization_generated
+        from jax._src.export._export import serialization_registry
     except ImportError:
-        return
-    exported: Any = serialization_generated.Exported.GetRootAs(data, 0)
-    while exported is not None:
-        for name in ("UniqueAvals", "InAvals", "OutAvals"):
-            for number in range(getattr(exported, f"{name}Length", int)()):
-                aval = getattr(exported, name)(number)
-                for axis in range(aval.ShapeLength()):
-                    yield aval.Shape(axis).decode()
-        exported = exported.Vjp()
+        return {}
+    return serialization_registry
+
+
+def registered_by_name() -> Mapping[str, tuple[type, Callable[[bytes], Any], Callable[..., Any]]]:
+    """Return class, reader of static data and maker of a node for each registered name.
+
+    The gate is that of `registered_by_class`.
+    """
+    try:
+        from jax._src.export._export import deserialization_registry
+    except ImportError:
+        return {}
+    return deserialization_registry
+
+
+def effect_of(name: str) -> Any:
+    """Return the effect of a type, by the name that JAX serializes; None for one that is not known.
+
+    Only types that JAX knows as lowerable are made (jax/_src/effects.py, `lowerable_effects`).
+    Without the gate none is known. It can go when `jax.export` has public effects.
+    """
+    try:
+        from jax._src.effects import lowerable_effects
+
+        known = lowerable_effects._effect_types
+    except (ImportError, AttributeError):
+        return None
+    kind = next((kind for kind in known if effect_name(kind) == name), None)
+    return None if kind is None else kind()
+
+
+def effect_name(kind: type) -> str:
+    """Return the name of a type of effects, as `module.name`."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def hlo_sharding(proto: bytes) -> Any:
+    """Return the `HloSharding` of a serialized `OpSharding`.
+
+    JAX 0.8 and older have it in an `Exported`, and no public name makes one; it is jaxlib's. The
+    gate can go with those versions.
+    """
+    with private_name("an Exported for several devices", "jaxlib"):
+        from jaxlib import xla_client
+
+        message = xla_client.OpSharding()
+        message.ParseFromString(proto)
+        return xla_client.HloSharding.from_proto(message)
+
+
+def abstract_device_of(mesh: Any) -> tuple[str, int | None, str] | None:
+    """Return kind, number of cores and platform of a mesh's devices; None where it has none.
+
+    `jax.sharding.AbstractMesh` has had the property since JAX 0.7, with `num_tpu_cores` there. The
+    gate can go with JAX 0.8.
+    """
+    device = getattr(mesh, "abstract_device", None)
+    if device is None:
+        return None
+    cores = getattr(device, "num_cores", getattr(device, "num_tpu_cores", None))
+    return str(device.device_kind), cores, str(getattr(device, "platform", ""))
+
+
+def abstract_device(kind: str, num_cores: int | None, platform: str) -> Any:
+    """Return the `jax.sharding.AbstractDevice`, which some versions of JAX have without a platform.
+
+    Those of JAX 0.8 and older keep no mesh in an `Exported`, and get None. The gate can go with
+    them.
+    """
+    import jax.sharding
+
+    make: Any = getattr(jax.sharding, "AbstractDevice", None)
+    if make is None:
+        return None
+    try:
+        return make(kind, num_cores, platform)
+    except TypeError:
+        return make(kind, num_cores)
+
+
+def make_exported(
+    fields: Mapping[str, Any],
+    named: Sequence[Sequence[Any]],
+    hlo: Sequence[Sequence[Any]],
+    vjp: Any,
+) -> Any:
+    """Return an `Exported` of its public fields, its shardings and its VJP.
+
+    The class is public, and its fields are not all (jax/_src/export/_export.py, `Exported`):
+    JAX from 0.9 on has the shardings by the names of axes in `_in_named_shardings`, and in some of
+    these versions says in `_has_named_shardings` which of both are to be taken. The fields that the
+    installed version does not have are left out. The gate can go when an `Exported` has a public
+    constructor.
+
+    Args:
+        fields: the public fields.
+        named: the `NamedSharding`s of the arguments and of the results, or None for each.
+        hlo: their `HloSharding`s, or None for each.
+        vjp: the function that returns the VJP of an `Exported`; None for none.
+    """
+    from jax import export
+
+    given = {
+        **fields,
+        "_in_named_shardings": tuple(named[0]),
+        "_out_named_shardings": tuple(named[1]),
+        "in_shardings_hlo": tuple(hlo[0]),
+        "out_shardings_hlo": tuple(hlo[1]),
+        "_has_named_shardings": all(sharding is None for side in hlo for sharding in side),
+        "_get_vjp": vjp,
+    }
+    known = {field.name for field in dataclasses.fields(export.Exported)}
+    with private_name("an Exported of a file", "jax"):
+        return export.Exported(**{name: given[name] for name in given if name in known})
+
+
+def has_named_shardings() -> bool:
+    """Return whether an `Exported` of this JAX has shardings by names; the gate is that above."""
+    from jax import export
+
+    return any(field.name == "_in_named_shardings" for field in dataclasses.fields(export.Exported))
+
+
+def has_hlo_shardings() -> bool:
+    """Return whether an `Exported` of this JAX can have the compiler's shardings.
+
+    JAX from 0.12 on keeps the fields and does not use them. The gate is that of `make_exported`.
+    """
+    from jax import export
+
+    names = {field.name for field in dataclasses.fields(export.Exported)}
+    return "_in_named_shardings" not in names or "_has_named_shardings" in names

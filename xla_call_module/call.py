@@ -23,7 +23,7 @@ from xla_call_module.pytrees.tree_nodes import Trees
 from xla_call_module.shardings.array_sharding import Sharding
 from xla_call_module.versions import CONVENTIONS, StablehloVersion, parse_stablehlo_version
 
-__all__ = ["CallModule", "Carried", "TensorSpec", "bind_symbols", "read_artifact_version"]
+__all__ = ["CallModule", "TensorSpec", "bind_symbols", "read_artifact_version"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,10 @@ class CallModule:
         function_list: names of TensorFlow functions that the module calls by `tf.call_tf_function`.
         functions: the definitions of these and of what they call, as serialized FunctionDefs; empty
             where the file or the process has them.
-        exported: the serialized `Exported` without its module, which `jax.export.deserialize`
-            reads; empty where there is none.
-        trees: the structures of its own arguments and results, where the `Exported` has none
-            because JAX cannot write them down.
+        exported: the description of the `Exported` that it was made of, as JSON; of an older file
+            the `Exported` without its module, as JAX serialized it. Empty where there is none.
+        trees: the structures of its arguments and results in an older file, where JAX could not
+            serialize them; otherwise they are in the description.
         residual_results: how many of the last results are kept for the backward pass of the same
             function, and are none of its own.
         residual_args: how many of the last arguments come from the forward pass in that way.
@@ -223,19 +223,6 @@ class CallModule:
     def stablehlo_version(self) -> StablehloVersion:
         """The version of the portable artifact."""
         return read_artifact_version(self.module)
-
-
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """The `Exported` that a node carries, without its module.
-
-    Attributes:
-        exported: as in `CallModule`.
-        trees: as in `CallModule`.
-    """
-
-    exported: bytes
-    trees: Trees | None
 
 
 def bind_symbols(

@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 from jax import export, tree_util
 
-from xla_call_module._jax import deserialization_fault
 from xla_call_module.analyses.custom_calls import check_custom_calls, refuse_callbacks
+from xla_call_module.analyses.module_shardings import read_module_shardings
 from xla_call_module.analyses.operations import check_operations
 from xla_call_module.analyses.readable import is_plain
 from xla_call_module.analyses.tensorflow_functions import refuse_functions, take_functions
-from xla_call_module.call import CallModule, Carried, TensorSpec
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import PLATFORM, DisabledCheck, parse_checks
+from xla_call_module.descriptions.description_json import (
+    description_to_json,
+    read_description,
+)
+from xla_call_module.descriptions.exported_description import SerializedExported
+from xla_call_module.descriptions.serialized_exported import (
+    NEWEST_SERIALIZATION,
+    read_serialized,
+    serialization_version,
+)
 from xla_call_module.dimensions import Shape
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import (
@@ -28,26 +37,32 @@ from xla_call_module.errors import (
     PlatformError,
     StructureError,
     UnsupportedError,
-    VersionError,
+    refusing_damage,
 )
+from xla_call_module.exported_fields import describe_fields, restore_fields
 from xla_call_module.platforms import parse_platforms
-from xla_call_module.pytrees.tree_description import describe_trees, is_plain_tree, leaf_paths
+from xla_call_module.pytrees.tree_description import (
+    describe_registered,
+    describe_trees,
+    is_plain_tree,
+    leaf_paths,
+)
 from xla_call_module.pytrees.tree_nodes import TreeNode, Trees
 from xla_call_module.pytrees.tree_restoring import restore_tree
+from xla_call_module.shardings.mesh_placement import Mesh
 from xla_call_module.shardings.sharding_jax import exported_shardings
 from xla_call_module.stablehlo.attributes import read_changes
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import Main, TensorType, open_module, read_main, uses_shardy
-from xla_call_module.symbolic_shapes import deserialize_exported
+from xla_call_module.symbolic_shapes import limited_reading
 from xla_call_module.tracebacks import api_boundary
 
 __all__ = [
     "Check",
     "argument_paths",
     "argument_specs",
-    "carried_avals",
     "carried_for",
-    "carried_kept",
+    "deserialize_exported",
     "from_exported",
     "result_paths",
     "result_specs",
@@ -119,8 +134,8 @@ def from_exported(
         call = _to_call(exported, parsed, checks, names or ())
     if not carried:
         return call
-    said = strip_exported(exported, allow_flat_trees=allow_flat_trees)
-    return dataclasses.replace(call, exported=said.exported, trees=said.trees)
+    carried_text = strip_exported(exported, allow_flat_trees=allow_flat_trees)
+    return dataclasses.replace(call, exported=carried_text)
 
 
 def _to_call(
@@ -209,26 +224,35 @@ def to_jax_checks(checks: Sequence[DisabledCheck]) -> tuple[export.DisabledSafet
     return tuple(known)
 
 
-def strip_exported(exported: export.Exported, *, allow_flat_trees: bool) -> Carried:
-    """Return the `Exported` without its module: about 1 KB of trees, avals and shardings.
+def strip_exported(exported: export.Exported, *, allow_flat_trees: bool) -> bytes:
+    """Return the `Exported` without its module and VJP, as the description that a node carries.
 
     Raises:
         UnsupportedError: static data of a class is no JSON, with its path; and the class is not
             registered with JAX for serialization.
+        FormatError, ShardingError: a sharding is of a form that is not known.
     """
-    bare = dataclasses.replace(exported, mlir_module_serialized=b"")
+    in_tree, out_tree = _describe_trees(exported, allow_flat_trees=allow_flat_trees)
+    return description_to_json(describe_fields(exported, in_tree, out_tree))
+
+
+def _describe_trees(
+    exported: export.Exported, *, allow_flat_trees: bool
+) -> tuple[TreeNode, TreeNode]:
+    """Return both structures, by names that are registered with JAX where there are no others."""
     if is_plain_tree(exported.in_tree, exported.out_tree):
-        return Carried(bytes(bare.serialize()), None)
-    trees = None
+        return describe_registered(exported.in_tree), describe_registered(exported.out_tree)
     try:
         trees = describe_trees(exported)
     except UnsupportedError as error:
         try:
-            return Carried(bytes(bare.serialize()), None)
-        except (TypeError, ValueError):  # not all of its classes are registered
+            return describe_registered(exported.in_tree), describe_registered(exported.out_tree)
+        except UnsupportedError:  # not all of its classes are registered
             if not allow_flat_trees:
                 raise error from None
-    return Carried(bytes(with_flat_trees(bare).serialize()), trees)
+        flat = with_flat_trees(exported)
+        return describe_registered(flat.in_tree), describe_registered(flat.out_tree)
+    return trees.arguments, trees.results
 
 
 def with_flat_trees(exported: export.Exported) -> export.Exported:
@@ -249,21 +273,26 @@ def to_exported(call: CallModule) -> export.Exported:
 
     Raises:
         FormatError: what it carries is damaged, or contradicts the call.
-        StructureError: a pytree type of an older file is not registered for serialization in this
-            process; the module calls back to Python, or its functions themselves.
-        VersionError: a newer JAX wrote it.
+        StructureError: a pytree type is not registered for serialization in this process; the
+            module calls back to Python, or its functions themselves.
+        ShardingError: the installed JAX cannot have one of its shardings.
+        VersionError: a newer version of this package wrote it; or the module is of a version of
+            StableHLO that the installed jaxlib does not read.
     """
-    _check_module(call)
-    bare = _deserialize(call)
-    trees = {} if call.trees is None else _restored(call.trees)
-    exported = dataclasses.replace(
-        bare,
-        **trees,
-        mlir_module_serialized=call.module,
-        module_kept_var_idx=call.kept,
-        # JAX 0.8 and older read none in what newer versions write.
-        nr_devices=call.nr_devices,
-        disabled_safety_checks=to_jax_checks(call.disabled_checks),
+    meshes = _check_module(call)
+    description = read_description(call.exported, where=call.name)
+    checks = to_jax_checks(call.disabled_checks)
+    description = dataclasses.replace(
+        description,
+        kept=call.kept,
+        disabled_checks=_in_order(description.disabled_checks, map(str, checks)),
+    )
+    exported = restore_fields(
+        description,
+        size=len(call.exported),
+        trees=None if call.trees is None else _restored(call.trees),
+        module=call.module,
+        meshes=lambda: meshes,
     )
     both: Any = (exported.in_tree, exported.out_tree)  # the stub lacks `num_leaves`
     counts = [tree.num_leaves for tree in both]
@@ -284,86 +313,77 @@ def to_exported(call: CallModule) -> export.Exported:
     return exported
 
 
-def _restored(trees: Trees) -> dict[str, tree_util.PyTreeDef]:
+def _in_order(names: Sequence[str], wanted: Iterable[str]) -> tuple[str, ...]:
+    """Return the wanted names: first those of the description, in its order."""
+    wanted = tuple(wanted)
+    return tuple(dict.fromkeys([*(name for name in names if name in wanted), *wanted]))
+
+
+def _restored(trees: Trees) -> tuple[tree_util.PyTreeDef, tree_util.PyTreeDef]:
     """Return the treedefs of both; together, since functions in their static data are the same."""
     both: Any = restore_tree(TreeNode("tuple", children=(trees.arguments, trees.results)))
     in_tree, out_tree = both.children()
-    return {"in_tree": in_tree, "out_tree": out_tree}
+    return in_tree, out_tree
 
 
-def _check_module(call: CallModule) -> None:
-    """Refuse a module that JAX could not call, which it would tell in a word of XLA's."""
+def _check_module(call: CallModule) -> tuple[Mesh, ...]:
+    """Return the meshes of a module; refuse one that JAX could not call, in words of our own."""
     try:
         with open_module(call.module) as module:
             refuse_callbacks(call.name, module)
             refuse_functions(call.name, module)
             _check_main(call, read_main(module))
+            return read_module_shardings(module).meshes if call.nr_devices > 1 else ()
     except FormatError as error:
         raise FormatError(f"{call.name} has a damaged module: {error}") from error
-
-
-def carried_kept(call: CallModule) -> tuple[int, ...]:
-    """Return the arguments that the module took when the `Exported` was made that the call carries.
-
-    Raises:
-        FormatError, StructureError, VersionError: as `to_exported`.
-    """
-    return tuple(_deserialize(call).module_kept_var_idx)
-
-
-def carried_avals(call: CallModule) -> tuple[Any, ...]:
-    """Return the flat arguments of the `Exported` that a call carries, with the mesh they lie on.
-
-    Raises:
-        FormatError, StructureError, VersionError: as `to_exported`.
-    """
-    return tuple(_deserialize(call).in_avals)
 
 
 def carried_for(call: CallModule, platforms: tuple[str, ...]) -> bytes:
     """Return the `Exported` that a call carries, for other platforms.
 
     Raises:
-        FormatError, StructureError, VersionError: as `to_exported`.
+        FormatError, VersionError: as `read_description`.
     """
-    exported = dataclasses.replace(_deserialize(call), platforms=platforms)
-    return bytes(exported.serialize())
+    description = read_description(call.exported, where=call.name)
+    return description_to_json(description.with_platforms(platforms))
+
+
+def deserialize_exported(data: bytes) -> export.Exported:
+    """Return the `Exported` that `Exported.serialize` wrote, also one that JAX refuses as expired.
+
+    Where the installed JAX writes a newer form than is known here, it reads it itself.
+
+    Raises:
+        FormatError, StructureError: the bytes are damaged, or no serialized `Exported`; or a pytree
+            type is not registered for serialization in this process.
+        VersionError: it is of a version that is not known.
+        ShardingError: the installed JAX cannot have one of its shardings.
+    """
+    with refusing_damage("A serialized Exported"):
+        if serialization_version(data) > NEWEST_SERIALIZATION:
+            with limited_reading(len(data)):
+                return export.deserialize(bytearray(data))
+        return _from_serialized(read_serialized(data), len(data))
+
+
+def _from_serialized(serialized: SerializedExported, size: int) -> export.Exported:
+    vjp = serialized.vjp
+    return restore_fields(
+        serialized.description,
+        size=size,
+        module=serialized.module,
+        meshes=lambda: _meshes_of(serialized.module),
+        vjp=None if vjp is None else lambda: _from_serialized(vjp, size),
+    )
+
+
+def _meshes_of(artifact: bytes) -> tuple[Mesh, ...]:
+    with open_module(artifact) as module:
+        return read_module_shardings(module).meshes
 
 
 def _specs_of(avals: Sequence[Any]) -> list[tuple[Shape | None, DType]]:
     return [_physical(aval, f"aval {index}")[:2] for index, aval in enumerate(avals)]
-
-
-# What reading damaged flatbuffers ends in, and values in them that JAX does not expect.
-_DAMAGED = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError,
-    RecursionError, StopIteration, TypeError, ValueError, struct.error,
-)  # fmt: skip
-
-
-def _deserialize(call: CallModule) -> export.Exported:
-    try:
-        return deserialize_exported(call.exported)
-    except FormatError:
-        raise
-    except _DAMAGED as error:
-        fault = deserialization_fault(error)
-        if fault == "class":
-            raise StructureError(
-                f"The arguments or results of {call.name} have a pytree type that is not "
-                f"registered for serialization in this process: {error}. To do: import the "
-                "module that registers it, or call jax.export."
-                "register_pytree_node_serialization or register_namedtuple_serialization as when "
-                "the file was written."
-            ) from error
-        if fault == "version":
-            raise VersionError(
-                f"{call.name} was written by another version of JAX: {error}. To do: take a "
-                "JAX that is at least as new as the one that wrote the file."
-            ) from error
-        raise FormatError(
-            f"The Exported that {call.name} carries is damaged: {type(error).__name__}: {error}"
-        ) from error
 
 
 def argument_specs(exported: export.Exported) -> tuple[TensorSpec, ...]:

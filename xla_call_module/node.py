@@ -5,9 +5,9 @@ ignores attributes whose names begin with an underscore and keeps them when it s
 again, so a node carries its own description:
 
 - `_jax_call`: JSON, the flat arguments and results with their pytree paths and symbolic
-  dimensions, which can be read without JAX, their pytrees where JAX cannot write them down
-  (`tree_nodes.py`), and a checksum of the module;
-- `_jax_exported`: the `Exported` without its module, for JAX.
+  dimensions, which can be read without JAX, and a checksum of the module;
+- `_jax_exported`: JSON, the description of the `Exported` without its module (`descriptions`). An
+  older file has what JAX serialized, and in `_jax_call` the pytrees that JAX could not write down.
 
 Both are compressed with zlib; with many parameters they are most of a small model's file.
 

@@ -16,11 +16,10 @@ from typing import Any
 
 from jax import export
 
-from xla_call_module._jax import serialized_dimensions
 from xla_call_module.dimensions import Shape, evaluate
 from xla_call_module.errors import FormatError
 
-__all__ = ["deserialize_exported", "limited_steps", "parse_shape"]
+__all__ = ["limited_reading", "limited_steps", "parse_shape", "scope_constraints"]
 
 # Less than a second. JAX takes 6 for a byte of arrays that it has serialized.
 _MAX_STEPS = 2_000_000
@@ -31,19 +30,44 @@ _MAX_BYTES = 1 << 22
 _AROUND = ("__enter__", "__exit__", "__del__", "limited_steps")
 
 
-def deserialize_exported(data: bytes) -> export.Exported:
-    """Return the `Exported` that was serialized.
+@contextmanager
+def limited_reading(size: int) -> Iterator[None]:
+    """End a block that makes an `Exported` with an error once it has taken too long.
+
+    Args:
+        size: the bytes of its description.
 
     Raises:
-        FormatError: it would take JAX too long.
-        StructureError: a dimension is no expression that `evaluate` understands.
-        Exception: whatever JAX raises of a damaged one.
+        FormatError: it took too long.
     """
-    steps = _MAX_STEPS + _STEPS_PER_BYTE * min(len(data), _MAX_BYTES)
+    steps = _MAX_STEPS + _STEPS_PER_BYTE * min(size, _MAX_BYTES)
     with limited_steps("to read a serialized Exported", steps=steps):
-        for dim in serialized_dimensions(data):
-            evaluate(dim, {})
-        return export.deserialize(bytearray(data))
+        yield
+
+
+def scope_constraints(scope: export.SymbolicScope) -> tuple[str, ...]:
+    """Return the constraints of a scope, as texts that make the same scope again.
+
+    The text of a scope has them, after its place in the program (jax/_src/export/shape_poly.py). Of
+    `mod(b, 2) == 0` JAX makes another one, which stands before it and is left out.
+
+    Example:
+        >>> scope_constraints(export.SymbolicScope(("b >= 4", "mod(b, 2) == 0")))
+        ('b >= 4', 'mod(b, 2) == 0')
+    """
+    texts = _all_constraints(scope)
+    made = [
+        _all_constraints(export.SymbolicScope((text,)))[:-1] if "mod" in text else ()
+        for text in texts
+    ]
+    following = [*made[1:], ()]
+    pairs = zip(texts, following, strict=False)
+    return tuple(text for text, derived in pairs if text not in derived)
+
+
+def _all_constraints(scope: export.SymbolicScope) -> tuple[str, ...]:
+    _, _, lines = str(scope).partition(" with constraints:\n")
+    return tuple(line.strip() for line in lines.splitlines())
 
 
 def parse_shape(shape: Shape, *, scope: export.SymbolicScope | None = None) -> Any:

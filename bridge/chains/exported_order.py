@@ -21,7 +21,7 @@ from bridge.core.explaining import explain_tracing
 from bridge.core.narrowing import x64_if_needed
 from bridge.exporting.lowering import explain_gradient
 from xla_call_module.analyses.readable import is_plain
-from xla_call_module.call import CallModule, Carried
+from xla_call_module.call import CallModule
 from xla_call_module.errors import (
     InteropError,
     ShardingError,
@@ -103,8 +103,7 @@ class ExportedOrder:
         return self._with_carried(self._call)
 
     def _with_carried(self, call: CallModule) -> CallModule:
-        carried = carried_by(self.exported)
-        return dataclasses.replace(call, exported=carried.exported, trees=carried.trees)
+        return dataclasses.replace(call, exported=carried_by(self.exported))
 
     @property
     def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
@@ -185,12 +184,12 @@ def _collect_modules(exported: export.Exported) -> None:
         gc.collect()
 
 
-def carried_by(exported: export.Exported) -> Carried:
-    """Return the `Exported` without its module, with flat arguments where it has to be.
+def carried_by(exported: export.Exported) -> bytes:
+    """Return the description of an `Exported`, with flat arguments where it has to be.
 
-    JAX serializes it in Python, which takes a node longer than all else that is written in it; and
-    but for the module it is the same for all functions of one name with the same arguments and
-    results. So it is serialized once for those that are equal.
+    To make it takes a node longer than all else that is written in it; and it is the same for all
+    functions of one name with the same arguments and results. So it is made once for those that are
+    equal.
     """
     avals = [*exported.in_avals, *exported.out_avals]
     # Dimension variables of two functions cannot be compared.
@@ -211,7 +210,9 @@ class _WithoutModule:
         """Keep nothing that belongs to the function."""
         bare = cut_vjp(dataclasses.replace(exported, mlir_module_serialized=b""), 0)
         self.exported = bare
-        self._fields = tuple(getattr(bare, field.name) for field in dataclasses.fields(bare))
+        fields = (getattr(bare, field.name) for field in dataclasses.fields(bare))
+        # Equal names may carry other fields of a newer release.
+        self._fields = (*fields, getattr(bare.fun_name, "unknown", ""))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _WithoutModule) and self._fields == other._fields
@@ -221,5 +222,5 @@ class _WithoutModule:
 
 
 @functools.lru_cache(maxsize=64)
-def _serialized(bare: _WithoutModule) -> Carried:
+def _serialized(bare: _WithoutModule) -> bytes:
     return strip_exported(bare.exported, allow_flat_trees=False)

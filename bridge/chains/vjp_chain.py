@@ -118,7 +118,7 @@ def _to_unparsed(
         if keeps_trees:
             return call
         flat = strip_exported(with_flat_trees(exported), allow_flat_trees=True)
-        return dataclasses.replace(call, exported=flat.exported)
+        return dataclasses.replace(call, exported=flat)
 
     return UnparsedCall(exported.mlir_module_serialized, make)
 

@@ -14,7 +14,7 @@ from jax import export
 
 from savedmodel.files.model_folder import read_file
 from xla_call_module.errors import FormatError, InteropError, StructureError, shown_as_base
-from xla_call_module.symbolic_shapes import deserialize_exported
+from xla_call_module.exported import deserialize_exported
 
 __all__ = ["CodeError", "Target", "find_target"]
 

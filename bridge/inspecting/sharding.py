@@ -19,6 +19,7 @@ import numpy as np
 from bridge.core.mesh_text import draw_mesh
 from xla_call_module.analyses.module_shardings import read_module_shardings
 from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.descriptions.description_json import read_description
 from xla_call_module.errors import InteropError
 from xla_call_module.shardings.array_sharding import REPLICATED, Sharding
 from xla_call_module.shardings.mesh_placement import Mesh, MeshAxis
@@ -135,18 +136,16 @@ def _mesh(call: CallModule, meshes: Sequence[Mesh], texts: Sequence[str]) -> tup
 
 
 def _mesh_of_exported(call: CallModule) -> tuple[MeshAxis, ...]:
-    """Return the mesh of the avals, which they have from JAX 0.9 on."""
-    from xla_call_module.exported import carried_avals  # the one part of a report that needs JAX
-
+    """Return the mesh of the arguments' types, which they have from JAX 0.9 on."""
     try:
-        avals = carried_avals(call) if call.exported else ()
+        description = read_description(call.exported, where=call.name) if call.exported else None
     except InteropError:
-        return ()  # such as a pytree type that is not registered here, which only `load` needs
-    for aval in avals:
-        mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
-        if mesh is not None and mesh.axis_names:
-            pairs = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
-            return tuple(MeshAxis(str(name), int(size)) for name, size in pairs)
+        return ()  # it is damaged, which `load` says
+    if description is None:
+        return ()
+    for sharding in (aval.sharding for aval in description.in_avals):
+        if sharding is not None and sharding.placement is not None:
+            return tuple(MeshAxis(a.name, a.size) for a in sharding.placement.mesh.axes)
     return ()
 
 

@@ -14,8 +14,9 @@ from bridge.core._jax import replace_vjp
 from savedmodel.model import SavedModel
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import DisabledCheck, unite
+from xla_call_module.descriptions.description_json import read_description
 from xla_call_module.errors import StructureError
-from xla_call_module.exported import carried_kept, to_exported
+from xla_call_module.exported import to_exported
 from xla_call_module.passes.constants import key_of, restore_constants
 from xla_call_module.passes.module_pass import open_pair, run_on_module, run_passes
 from xla_call_module.passes.residuals import drop_residuals, join_residuals
@@ -45,7 +46,7 @@ def restore(
         wanted = chain[order]
         passes = [restore_constants(constant)]
         if wanted.residual_results:
-            passes.append(drop_residuals(carried_kept(wanted)))
+            passes.append(drop_residuals(_kept_at_export(wanted)))
         return run_passes(wanted, passes)
 
     @lru_cache
@@ -54,7 +55,7 @@ def restore(
             passes = [restore_constants(constant)]
             forward, backward = (run_on_module(parsed, passes) for parsed in pair)
             # What else the forward pass takes is for the residuals.
-            joined = join_residuals(forward, backward, carried_kept(chain[0]))
+            joined = join_residuals(forward, backward, _kept_at_export(chain[0]))
             return joined[0].serialized(), joined[1].serialized()
 
     @lru_cache
@@ -67,6 +68,11 @@ def restore(
         return replace_vjp(made, lambda: exported(order + 1))
 
     return exported(0)
+
+
+def _kept_at_export(call: CallModule) -> tuple[int, ...]:
+    """Return the arguments that the module took when the `Exported` was made."""
+    return read_description(call.exported, where=call.name).kept
 
 
 def find_constants(

@@ -38,11 +38,10 @@ from xla_call_module.errors import (
     StructureError,
     refusing_damage,
 )
-from xla_call_module.exported import from_exported
+from xla_call_module.exported import deserialize_exported, from_exported
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
-from xla_call_module.symbolic_shapes import deserialize_exported
 
 __all__ = ["BoundCall", "Source", "bind_source"]
 

@@ -22,6 +22,7 @@ from xla_call_module.errors import (
     UnsupportedError,
     VersionError,
 )
+from xla_call_module.exported import to_exported
 from xla_call_module.stablehlo.modules import open_module
 
 X = jax.ShapeDtypeStruct((2, 3), "float32")
@@ -99,8 +100,7 @@ class TestWhatItSays:
     def test_it_carries_the_exported_without_its_module(self, polymorphic):
         call = from_exported(polymorphic)
         assert len(call.exported) < 4000
-        bare = export.deserialize(bytearray(call.exported))
-        again = dataclasses.replace(bare, mlir_module_serialized=call.module)
+        again = to_exported(call)
         w, x = jnp.arange(6.0).reshape(3, 2), jnp.ones((4, 3))
         got = again.call({"unused": 0, "w": w}, x, scale=2.0)
         np.testing.assert_array_equal(got["y"], x @ w * 2)
@@ -205,8 +205,7 @@ class TestWhatCannotRun:
         ):
             from_exported(exported)
         call = from_exported(exported, allow_flat_trees=True)
-        flat = export.deserialize(bytearray(call.exported))
-        assert call.trees is None
+        flat = to_exported(call)
         assert flat.in_tree == jax.tree.structure(((0, 0), {}))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import builtins
 import dataclasses
 import re
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export, tree_util
 
-from xla_call_module._jax import pytree_classes
+from xla_call_module._jax import pytree_classes, registered_by_class
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import StructureError, UnsupportedError
 from xla_call_module.pytrees.node_classes import (
@@ -28,6 +29,7 @@ from xla_call_module.pytrees.tree_nodes import LEAF, MAX_TREE_DEPTH, TreeNode, T
 __all__ = [
     "LEAF_MAKERS",
     "StaticData",
+    "describe_registered",
     "describe_tree",
     "describe_trees",
     "fields_of",
@@ -66,6 +68,41 @@ def describe_trees(exported: export.Exported) -> Trees:
         )
     ]
     return Trees(TreeNode("tuple", children=tuple(parts[:2])), parts[2])
+
+
+def describe_registered(tree: Any, depth: int = 0) -> TreeNode:
+    """Return the structure of a pytree as `jax.export` serializes it: by registered names.
+
+    Raises:
+        UnsupportedError: a class is not registered for serialization, or its function fails; a key
+            of a dict is no text; it is too deep.
+    """
+    if depth > MAX_TREE_DEPTH:
+        raise UnsupportedError(f"A pytree is more than {MAX_TREE_DEPTH} levels deep.")
+    if (data := tree.node_data()) is None:
+        return LEAF
+    kind, static = data
+    children = tuple(describe_registered(child, depth + 1) for child in tree.children())
+    if kind is type(None):
+        return _NONE
+    if kind in _CONTAINERS:
+        return TreeNode(_CONTAINERS[kind], children=children)
+    if kind is dict and all(type(key) is str for key in static):
+        return TreeNode("dict", "", tuple(TreeNode("value", value=k) for k in static), children)
+    if kind is dict or kind not in (known := registered_by_class()):
+        raise UnsupportedError(
+            f"A pytree node of {path_of(kind)} is not registered for serialization. To do: call "
+            "jax.export.register_pytree_node_serialization or register_namedtuple_serialization."
+        )
+    name, serialize_static = known[kind]
+    try:
+        text = base64.b64encode(serialize_static(static)).decode()
+    except Exception as error:
+        raise UnsupportedError(
+            f"The function that {path_of(kind)} is registered for serialization with fails: "
+            f"{type(error).__name__}: {error!s:.200}"
+        ) from error
+    return TreeNode("registered", name, children=children, value=text)
 
 
 def outline(tree: tree_util.PyTreeDef) -> TreeNode:

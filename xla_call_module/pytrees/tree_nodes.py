@@ -1,13 +1,15 @@
 """`TreeNode`: the structure of a pytree as a value and as JSON, with its classes by their names.
 
-JAX writes down only classes that are registered for serialization. What a node carries of its
-`Exported` is flat where there are others, and the structure is beside it in this form, which can be
-read without JAX and without the classes:
+It is a part of the description that a node carries of its `Exported`, and can be read without JAX
+and without the classes:
 
 - `"*"` is an array, `null` is None, `[…]` a list, `{"tuple": […]}` a tuple;
 - `{"dict": [[key, child], …]}` is a dict in JAX's order of the keys;
 - `{"class": "module:name", "fields": [[name, child], …], "static": data}` is a node of a class, and
-  `{"namedtuple": "module:name", "fields": …}` one of a named tuple.
+  `{"namedtuple": "module:name", "fields": …}` one of a named tuple;
+- `{"registered": "name", "data": "base64", "children": […]}` is a node of a class that has a name
+  for serialization (`jax.export.register_pytree_node_serialization`), with what its own function
+  made of its static data.
 
 Static data has the same forms. Where a tree has arrays it has values: numbers, texts and bools as
 they are in JSON, `{"float": "nan"}`, `{"type": "jax.numpy.float32"}` for the types that are known,
@@ -28,8 +30,8 @@ from xla_call_module.errors import FormatError
 __all__ = ["LEAF", "TreeNode", "Trees"]
 
 Kind = Literal[
-    "class", "dict", "function", "leaf", "list", "namedtuple", "none", "object", "tuple", "type",
-    "value",
+    "class", "dict", "function", "leaf", "list", "namedtuple", "none", "object", "registered",
+    "tuple", "type", "value",
 ]  # fmt: skip
 Scalar = bool | int | float | str
 
@@ -44,12 +46,14 @@ class TreeNode:
     Attributes:
         kind: the container; `leaf` for an array, and `value`, `type`, `function` and `object` for
             what is in static data only.
-        path: the class, function or type as `module:name`.
+        path: the class, function or type as `module:name`; of a `registered` node the name that
+            its class was registered by.
         names: for each child the key of the dict or the name of the field; not for lists and
             tuples. A key is a `value`, or a tuple of keys.
         children: the children in JAX's order.
         static: the static data of a class.
-        value: the value of a `value`, and the number of a `function`.
+        value: the value of a `value`, the number of a `function`, and the base64 text of the
+            serialized static data of a `registered` node.
     """
 
     kind: Kind
@@ -90,6 +94,9 @@ class TreeNode:
                 return [child.to_json() for child in self.children]
             case "tuple":
                 return {"tuple": [child.to_json() for child in self.children]}
+            case "registered":
+                children = [child.to_json() for child in self.children]
+                return {"registered": self.path, "data": self.value, "children": children}
         pairs = [
             [name.to_json(), child.to_json()]
             for name, child in zip(self.names, self.children, strict=True)
@@ -177,6 +184,10 @@ class _TreeReader:
         match parsed:
             case {"tuple": list(items), **rest} if not rest:
                 return TreeNode("tuple", children=self._all(items, depth, is_static))
+            case {
+                "registered": str(path), "data": str(data), "children": list(items), **rest
+            } if not is_static and not rest:  # fmt: skip
+                return TreeNode("registered", path, (), self._all(items, depth, False), value=data)
             case {"dict": list(items), **rest} if not rest:
                 return TreeNode("dict", "", *self._pairs(items, depth, is_static))
             case {"namedtuple": str(path), "fields": list(items), **rest} if not rest:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax import tree_util
 
-from xla_call_module._jax import pytree_classes
-from xla_call_module.errors import FormatError
+from xla_call_module._jax import pytree_classes, registered_by_name
+from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.pytrees.node_classes import (
     MissingFunction,
     UnknownNode,
@@ -37,6 +38,7 @@ def restore_tree(node: TreeNode, functions: Mapping[int, Any] | None = None) -> 
 
     Raises:
         FormatError: it is no pytree.
+        StructureError: a class that was registered for serialization is not, in this process.
     """
     if len(classes := set(_paths(node))) > MAX_CLASSES:
         raise FormatError(
@@ -48,6 +50,8 @@ def restore_tree(node: TreeNode, functions: Mapping[int, Any] | None = None) -> 
             tree: Any = tree_util.tree_structure(instance)
             if tree.num_leaves == node.num_leaves and not [*missing_classes(tree)]:
                 return tree
+    except _UnregisteredError as error:
+        raise StructureError(str(error)) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise FormatError(f"A pytree of the file is damaged: {error!s:.200}") from error
     if tree.num_leaves != node.num_leaves:
@@ -56,6 +60,10 @@ def restore_tree(node: TreeNode, functions: Mapping[int, Any] | None = None) -> 
             "makes it. To do: write the file again."
         )
     return tree
+
+
+class _UnregisteredError(Exception):
+    """The class of a node has no serialization in this process."""
 
 
 def _paths(node: TreeNode) -> Iterator[str]:
@@ -86,6 +94,8 @@ class _Restorer:
         if node.kind in ("leaf", "none", "value", "type", "function"):
             return self._single(node)
         children = [self.instance(child) for child in node.children]
+        if node.kind == "registered":
+            return _registered(node, children)
         if node.kind in ("list", "tuple"):
             return children if node.kind == "list" else tuple(children)
         names = [self.instance(name) for name in node.names]
@@ -137,6 +147,24 @@ class _Restorer:
             except Exception:  # noqa: BLE001 - the class is another one than it was
                 pass
         return UnknownNode(node.path, names, children, node.static)
+
+
+def _registered(node: TreeNode, children: Sequence[Any]) -> Any:
+    """Return a node of a class that is registered for serialization, by its own functions."""
+    known = registered_by_name().get(node.path)
+    if known is None:
+        raise _UnregisteredError(
+            f"A pytree type is registered for serialization as {node.path!r:.80}, which none is in "
+            "this process. To do: import the module that registers it, or call jax.export."
+            "register_pytree_node_serialization or register_namedtuple_serialization as when the "
+            "file was written."
+        )
+    _, deserialize_static, from_children = known
+    data = base64.b64decode(str(node.value), validate=True)
+    try:
+        return from_children(deserialize_static(data), tuple(children))
+    except Exception as error:
+        raise ValueError(f"{node.path}: {type(error).__name__}: {error!s:.120}") from error
 
 
 def _made_of(cls: Any, fields: Mapping[str, Any]) -> Any:
