@@ -348,10 +348,15 @@ def carried_for(call: CallModule, platforms: tuple[str, ...]) -> bytes:
     return description_to_json(description.with_platforms(platforms))
 
 
-def deserialize_exported(data: bytes) -> export.Exported:
+def deserialize_exported(data: bytes, *, stand_ins: bool = False) -> export.Exported:
     """Return the `Exported` that `Exported.serialize` wrote, also one that JAX refuses as expired.
 
     Where the installed JAX writes a newer form than is known here, it reads it itself.
+
+    Args:
+        data: what was written.
+        stand_ins: whether pytree types that are not registered for serialization in this process
+            have stand-ins, which have their children by number.
 
     Raises:
         FormatError, StructureError: the bytes are damaged, or no serialized `Exported`; or a pytree
@@ -363,17 +368,20 @@ def deserialize_exported(data: bytes) -> export.Exported:
         if serialization_version(data) > NEWEST_SERIALIZATION:
             with limited_reading(len(data)):
                 return export.deserialize(bytearray(data))
-        return _from_serialized(read_serialized(data), len(data))
+        return _from_serialized(read_serialized(data), len(data), stand_ins=stand_ins)
 
 
-def _from_serialized(serialized: SerializedExported, size: int) -> export.Exported:
+def _from_serialized(
+    serialized: SerializedExported, size: int, *, stand_ins: bool
+) -> export.Exported:
     vjp = serialized.vjp
     return restore_fields(
         serialized.description,
         size=size,
         module=serialized.module,
         meshes=lambda: _meshes_of(serialized.module),
-        vjp=None if vjp is None else lambda: _from_serialized(vjp, size),
+        vjp=None if vjp is None else lambda: _from_serialized(vjp, size, stand_ins=stand_ins),
+        stand_ins=stand_ins,
     )
 
 

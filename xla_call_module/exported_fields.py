@@ -161,6 +161,7 @@ def restore_fields(
     module: bytes = b"",
     meshes: Callable[[], Sequence[Mesh]] = tuple,
     vjp: Callable[[], export.Exported] | None = None,
+    stand_ins: bool = False,
 ) -> export.Exported:
     """Return the `Exported` of a description.
 
@@ -172,6 +173,7 @@ def restore_fields(
         meshes: the meshes that its module names, which are asked for where JAX wants the names of
             axes that the description lacks.
         vjp: what makes its VJP; None for none.
+        stand_ins: as for `restore_tree`.
 
     Raises:
         FormatError: a field makes no sense.
@@ -185,7 +187,7 @@ def restore_fields(
             with limited_reading(size):
                 in_avals, out_avals = _restore_avals(description, named)
             fields = _plain_fields(description) | {"in_avals": in_avals, "out_avals": out_avals}
-            in_tree, out_tree = trees or _restore_trees(description)
+            in_tree, out_tree = trees or _restore_trees(description, stand_ins=stand_ins)
         except (AssertionError, NotImplementedError) as error:
             if isinstance(error, InteropError):
                 raise
@@ -212,10 +214,11 @@ def _plain_fields(description: ExportedDescription) -> dict[str, Any]:
     }
 
 
-def _restore_trees(description: ExportedDescription) -> tuple[Any, Any]:
+def _restore_trees(description: ExportedDescription, *, stand_ins: bool) -> tuple[Any, Any]:
     """Return both treedefs; made together, since functions in their static data are the same."""
     both: Any = restore_tree(
-        TreeNode("tuple", children=(description.in_tree, description.out_tree))
+        TreeNode("tuple", children=(description.in_tree, description.out_tree)),
+        stand_ins=stand_ins,
     )
     in_tree, out_tree = both.children()
     return in_tree, out_tree

@@ -122,6 +122,14 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
         "type": expand_home,
         "help": "the folder above the versions",
     },
+    "imports": {
+        "flag": "--import",
+        "action": "append",
+        "metavar": "MODULE",
+        "default": [],
+        "help": "import a module first, from here or from where Python looks, which has classes "
+        "of the file's pytrees",
+    },
     "json": {"action": "store_true", "default": False, "help": "print JSON"},
     "keep": {"metavar": "COUNT", "type": int, "default": None, "help": "how many versions stay"},
     "path": {"flag": "path", "type": expand_home, "help": "the folder with saved_model.pb"},

@@ -142,7 +142,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     add_fields(parser, ExportRequest)
     add_arguments(parser, *SAVE_ARGUMENTS)
     parser.add_argument("--check", action="store_true", help="run it in TensorFlow and compare")
-    add_arguments(parser, "python", "json")
+    add_arguments(parser, "python", "json", "imports")
 
 
 def run_export_command(options: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ _MAX_ELEMENTS = 64
 
 def add_inspect(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    add_arguments(parser, "path")
+    add_arguments(parser, "path", "imports")
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help="print JSON")
     forms.add_argument(

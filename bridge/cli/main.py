@@ -6,13 +6,15 @@ What a command needs is imported when it runs: `inspect` does without JAX.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     command: _Command = options.command
     try:
-        status = command.run(options)
+        with _short_warnings():
+            _import_modules(getattr(options, "imports", []))
+            status = command.run(options)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -91,6 +95,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (InteropError, OSError) as error:
         print(f"jax-tf-bridge: {_name_options(str(error), options.parser)}", file=sys.stderr)
         return _TROUBLE
+
+
+@contextlib.contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Have warnings in one line, as errors are, without the line of code that they come from."""
+    usual = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"jax-tf-bridge: {message}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
+
+
+def _import_modules(names: Sequence[str]) -> None:
+    """Import the modules that the user names, also from the working directory."""
+    if names:
+        from bridge.cli.targets import import_module
+    # What the module prints is no part of the report.
+    with contextlib.redirect_stdout(sys.stderr):
+        for name in names:
+            import_module(name, Path.cwd())
 
 
 def _name_options(message: str, parser: argparse.ArgumentParser) -> str:
@@ -159,7 +184,7 @@ def _print_json(value: Any) -> None:
 def _add_diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="A", type=expand_home, help="the folder of a SavedModel")
     parser.add_argument("second", metavar="B", type=expand_home, help="the folder of another")
-    add_arguments(parser, "json")
+    add_arguments(parser, "json", "imports")
 
 
 def _run_diff(options: argparse.Namespace) -> int:
@@ -223,6 +248,7 @@ def _add_onnx(parser: argparse.ArgumentParser) -> None:
         help="whether weights are in a file of their own; by default past 1 GiB",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace OUT.onnx")
+    add_arguments(parser, "imports")
 
 
 def _run_onnx(options: argparse.Namespace) -> int:
@@ -253,7 +279,7 @@ def _run_onnx(options: argparse.Namespace) -> int:
 
 
 def _add_passes(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, "path", "tensorflow", "linalg", "platforms")
+    add_arguments(parser, "path", "tensorflow", "linalg", "platforms", "imports")
     parser.add_argument("--run", metavar="NAME", help="run one pass and print each module after it")
 
 
@@ -326,7 +352,7 @@ def _add_retarget(parser: argparse.ArgumentParser) -> None:
         "source", metavar="IN", type=expand_home, help="the folder of a SavedModel of any writer"
     )
     parser.add_argument("target", metavar="OUT", type=expand_home, help="the new folder")
-    add_arguments(parser, "tensorflow", "linalg", "platforms", "disabled_checks")
+    add_arguments(parser, "tensorflow", "linalg", "platforms", "disabled_checks", "imports")
     parser.add_argument(
         "--gradient-order",
         metavar="N",
@@ -350,8 +376,42 @@ def _run_retarget(options: argparse.Namespace) -> int:
     return 0
 
 
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "path",
+        metavar="FILE",
+        type=expand_home,
+        help="the folder of a SavedModel or of its versions, or the file of a serialized Exported, "
+        "of StableHLO or of an ONNX model",
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an input by its name or the path of its argument: a file of .npy, .npz or .json, "
+        "JSON such as [[1, 2]], random, zeros or another kind of probe; or a file of .npz, or a "
+        "kind of probe, for all inputs",
+    )
+    parser.add_argument("--signature", metavar="KEY", help="the signature, if not the default")
+    parser.add_argument(
+        "--size", action="append", default=[], metavar="b=8", help="the size of one, for probes"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the random inputs")
+    parser.add_argument(
+        "--output", metavar="FILE.npz", type=expand_home, help="write the results to a file"
+    )
+    add_arguments(parser, "json", "imports")
+
+
+def _run_run(options: argparse.Namespace) -> int:
+    from bridge.cli.run_command import run_run_command
+
+    return run_run_command(options)
+
+
 def _add_verify(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, "path", "python", "json")
+    add_arguments(parser, "path", "python", "json", "imports")
     parser.add_argument(
         "--record", metavar="FILE", type=expand_home, help="write the inputs and what JAX computes"
     )
@@ -416,5 +476,6 @@ _COMMANDS = (
     ),
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
     _Command("rollback", "serve an older version again", _add_rollback, _run_rollback),
+    _Command("run", "call a function of a file, and show its results", _add_run, _run_run),
     _Command("verify", "compare TensorFlow with JAX", _add_verify, _run_verify),
 )

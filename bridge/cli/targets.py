@@ -10,21 +10,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from jax import export
+from bridge.core.exported_file import read_exported
+from xla_call_module.errors import InteropError, StructureError, shown_as_base
 
-from savedmodel.files.model_folder import read_file
-from xla_call_module.errors import FormatError, InteropError, StructureError, shown_as_base
-from xla_call_module.exported import deserialize_exported
-
-__all__ = ["CodeError", "Target", "find_target"]
+__all__ = ["CodeError", "Target", "find_target", "import_module"]
 
 
 @shown_as_base
 class CodeError(StructureError):
     """The user's own code raised an error, which is the cause."""
-
-
-_MAX_EXPORTED_BYTES = 1 << 31  # flatbuffers' own limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +51,7 @@ def find_target(name: str, folder: Path) -> Target:
         OSError: it cannot be read.
     """
     if (path := folder / name).is_file() and not name.endswith(".py"):
-        return Target(path.name, _read_exported(path), path)
+        return Target(path.name, read_exported(path), path)
     module_name, colon, attributes = name.partition(":")
     if not colon or not module_name or not attributes:
         raise StructureError(
@@ -65,9 +59,7 @@ def find_target(name: str, folder: Path) -> Target:
             "package.module:function, module:object.method, or name a file that holds a "
             "serialized jax.export.Exported."
         )
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    module = _import(module_name, folder)
+    module = import_module(module_name, folder, written="{}:function")
     value = module
     for number, attribute in enumerate(parts := attributes.split(".")):
         if not hasattr(value, attribute):
@@ -80,13 +72,26 @@ def find_target(name: str, folder: Path) -> Target:
     return Target(name, value, Path(file) if file else None)
 
 
-def _import(name: str, folder: Path) -> Any:
+def import_module(name: str, folder: Path, *, written: str = "{}") -> Any:
+    """Return the module of a name.
+
+    Args:
+        name: the name with dots.
+        folder: the folder in which modules are looked for first, as `python -m` does.
+        written: the form in which the user writes it, for messages.
+
+    Raises:
+        StructureError: there is no such module.
+        CodeError: it cannot be imported.
+    """
     if name.endswith(".py") or "/" in name:
         as_module = name.removesuffix(".py").strip("/.").replace("/", ".")
         raise StructureError(
             f"{name} is a path, and the name of a module is expected. To do: write "
-            f"{as_module}:function, in the folder above it."
+            f"{written.format(as_module)}, in the folder above it."
         )
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
     try:
         return importlib.import_module(name)
     except InteropError:
@@ -107,17 +112,3 @@ def _broken(name: str, error: Exception) -> CodeError:
         f"{name} cannot be imported: {type(error).__name__}: {error} To do: mend it; "
         f"python -c 'import {name}' shows the same."
     )
-
-
-def _read_exported(path: Path) -> export.Exported:
-    try:
-        return deserialize_exported(read_file(path, limit=_MAX_EXPORTED_BYTES))
-    except (OSError, InteropError):
-        raise
-    except Exception as error:
-        # flatbuffers has no error of its own for what is no message of JAX.
-        raise FormatError(
-            f"{path} holds no serialized jax.export.Exported ({type(error).__name__}: "
-            f"{error!s:.200}). To do: write it with Exported.serialize(), or name the function as "
-            "module:function."
-        ) from error

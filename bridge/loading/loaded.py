@@ -351,7 +351,7 @@ class _Values:
         warn(
             f"The pytrees of {exported.fun_name} have classes that this process has not imported, "
             f"or has with other fields: {', '.join(sorted(missing))}. Stand-ins have their "
-            "fields. To do: import them before bridge.load.",
+            "fields. To do: import them before bridge.load; on the command line, by --import.",
         )
 
     def host(self, index: int) -> np.ndarray[Any, Any]:

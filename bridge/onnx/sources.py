@@ -16,6 +16,7 @@ from jax import export, tree_util
 from bridge.chains.exported_order import vjp_of
 from bridge.chains.orders import NOT_DIFFERENTIABLE
 from bridge.core.explaining import flatten, refusing_unsortable_keys
+from bridge.core.exported_file import parse_exported
 from bridge.core.keys import to_physical
 from bridge.core.names import Names, choose_names, input_names, output_names
 from bridge.core.narrowing import narrow_array, narrow_dtype
@@ -27,6 +28,7 @@ from bridge.onnx.graph.storage_dtypes import storage_dtype_of
 from bridge.onnx.mlir_sources import call_of_file, is_mlir, with_signature
 from bridge.onnx.operation_table import CUSTOM_CALLS
 from savedmodel.files.model_folder import read_file
+from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.read import read
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck
@@ -36,9 +38,8 @@ from xla_call_module.errors import (
     PlatformError,
     ShardingError,
     StructureError,
-    refusing_damage,
 )
-from xla_call_module.exported import deserialize_exported, from_exported
+from xla_call_module.exported import from_exported
 from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
@@ -249,7 +250,7 @@ def _read(source: Source, params: Any) -> _KnownSource:
             return _read_file(path, params)
         source = LoadedModel(read(source))
     if isinstance(source, LoadedModel):
-        source = source.default
+        source = _default_of(source)
     bound = source.binding
     inputs, outputs = (
         {index: name for name, index in names.items()} for names in (bound.inputs, bound.outputs)
@@ -258,12 +259,27 @@ def _read(source: Source, params: Any) -> _KnownSource:
     return dataclasses.replace(known, inputs=inputs, outputs=outputs)
 
 
+def _default_of(model: LoadedModel) -> LoadedSignature:
+    """Return the signature that is meant where none is named.
+
+    Raises:
+        StructureError: there are several, and none is the default one.
+    """
+    if len(model.signatures) > 1 and DEFAULT_SIGNATURE not in {*model.signatures, *model.others}:
+        keys = ", ".join(map(repr, model.signatures))
+        raise StructureError(
+            f"Which signature is meant? The model has {keys}, and no {DEFAULT_SIGNATURE!r}. To do: "
+            "name one, on the command line by --signature, in Python as "
+            "bridge.load(path).signatures[...]."
+        )
+    return model.default
+
+
 def _read_file(path: Path, params: Any) -> _KnownSource:
     content = read_file(path, limit=_MAX_ARTIFACT_BYTES)
     if is_mlir(content):
         return _KnownSource(call_of_file(path, content), None, params)
-    with refusing_damage(f"{path}, as a serialized Exported"):
-        return _of_exported(deserialize_exported(content), params)
+    return _of_exported(parse_exported(content, os.fspath(path), stand_ins=True), params)
 
 
 def _of_exported(exported: export.Exported, params: Any) -> _KnownSource:

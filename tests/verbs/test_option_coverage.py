@@ -39,6 +39,7 @@ TESTED = {
     "retarget": {
         TABLES: "exported tensorflow to platforms",
         "tests/bridge/test_retarget_file.py": "disabled_checks linalg overwrite",
+        "tests/savedmodel/test_gradient_orders.py": "gradient_order",
     },
     "save": {
         TABLES: "model path params args platforms trainable inputs outputs gradient_order "
@@ -56,7 +57,10 @@ TESTED = {
         "tests/bridge/onnx/test_onnx_model.py": "platform",
         "tests/bridge/onnx/test_sources_functions.py": "args",
     },
-    "verify": {"tests/bridge/test_verify.py": "path record against python seed tolerance"},
+    "verify": {
+        "tests/bridge/test_verify.py": "path record against python seed tolerance",
+        "tests/bridge/verifying/test_trial_request.py": "probes inputs quick",
+    },
     "beam.ModelHandler": {
         "tests/bridge/test_beam.py": "path signature batch_buckets min_batch_size max_batch_size "
         "max_batch_duration_secs element_size_fn batch_length_fn batch_bucket_boundaries "

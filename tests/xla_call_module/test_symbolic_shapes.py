@@ -12,7 +12,7 @@ import pytest
 from jax import export
 
 import bridge
-from bridge.cli import targets
+from bridge.core.exported_file import read_exported
 from savedmodel.protos import schema
 from xla_call_module.errors import FormatError, InteropError
 from xla_call_module.exported import deserialize_exported
@@ -75,7 +75,7 @@ def test_in_a_serialized_exported(exported, text):
         deserialize_exported(data)
 
 
-@pytest.mark.parametrize("read", [targets._read_exported, bridge.to_onnx])
+@pytest.mark.parametrize("read", [read_exported, bridge.to_onnx])
 def test_in_a_file(exported, tmp_path, read):
     (tmp_path / "model.jax").write_bytes(_with(exported.serialize(), HOSTILE["a tree"]))
     with pytest.raises(InteropError, match="steps to read a serialized Exported"):

@@ -29,12 +29,16 @@ __all__ = ["missing_classes", "restore_tree"]
 MAX_CLASSES = 1000
 
 
-def restore_tree(node: TreeNode, functions: Mapping[int, Any] | None = None) -> tree_util.PyTreeDef:
+def restore_tree(
+    node: TreeNode, functions: Mapping[int, Any] | None = None, *, stand_ins: bool = False
+) -> tree_util.PyTreeDef:
     """Return the treedef of a structure, with stand-ins for classes that are not here, or changed.
 
     Args:
         node: the structure.
         functions: the functions in its static data that are known, by their numbers.
+        stand_ins: whether what was registered for serialization, and is not in this process, has a
+            stand-in, too, which has its children by number.
 
     Raises:
         FormatError: it is no pytree.
@@ -46,7 +50,7 @@ def restore_tree(node: TreeNode, functions: Mapping[int, Any] | None = None) -> 
         )
     try:
         for make in LEAF_MAKERS:
-            instance = _Restorer(functions or {}, make).instance(node)
+            instance = _Restorer(functions or {}, make, stand_ins).instance(node)
             tree: Any = tree_util.tree_structure(instance)
             if tree.num_leaves == node.num_leaves and not [*missing_classes(tree)]:
                 return tree
@@ -88,6 +92,7 @@ class _Restorer:
 
     functions: Mapping[int, Any]
     make_leaf: Callable[[], Any]
+    stand_ins: bool
 
     def instance(self, node: TreeNode) -> Any:
         """Return a pytree, or a value of static data."""
@@ -95,6 +100,8 @@ class _Restorer:
             return self._single(node)
         children = [self.instance(child) for child in node.children]
         if node.kind == "registered":
+            if self.stand_ins and node.path not in registered_by_name():
+                return UnknownNode(node.path, range(len(children)), children, None)
             return _registered(node, children)
         if node.kind in ("list", "tuple"):
             return children if node.kind == "list" else tuple(children)

@@ -323,7 +323,7 @@ def test_a_check_that_cannot_be_made_has_its_own_status(command, tmp_path, monke
         ("no_such_network:f", [], "There is no module 'no_such_network' in"),
         ("exported_network.py:predict", [], "To do: write exported_network:function"),
         ("exported_network", [], "nor of the form module:function"),
-        ("params.npz", [], "holds no serialized jax.export.Exported"),
+        ("params.npz", [], "is no serialized Exported"),
         ("exported_network:predict", [], "got function (predict) without what its arguments are"),
         ("exported_network:predict", ["--args", "f32[b,4"], "the ']' of the shape is missing"),
         ("exported_network:predict", [*ARGS[:3], "no.npz"], "no.npz"),

@@ -1,0 +1,257 @@
+"""What the command `run` calls: a signature of a SavedModel, an `Exported`, StableHLO or ONNX."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jax import export, tree_util
+
+from bridge.core.exported_file import parse_exported
+from bridge.core.keys import to_logical, to_physical
+from bridge.core.names import input_names, output_names
+from bridge.loading.exported_from_call import exported_from_call
+from bridge.loading.loaded import LoadedModel, LoadedSignature
+from bridge.serving.base_path import open_base_path
+from savedmodel.files.folder import PROTO_FILE
+from savedmodel.files.model_folder import read_file
+from savedmodel.files.remote import is_remote
+from savedmodel.model import DEFAULT_SIGNATURE
+from savedmodel.read import read
+from xla_call_module.call import CallModule, TensorSpec
+from xla_call_module.checks import DisabledCheck
+from xla_call_module.dimensions import evaluate_shape, symbols
+from xla_call_module.dtypes import Array, dtype_from_name
+from xla_call_module.errors import (
+    FormatError,
+    InteropError,
+    MissingDependencyError,
+    StructureError,
+    quote,
+)
+from xla_call_module.exported import argument_specs, from_exported
+from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
+from xla_call_module.stablehlo.refining import refine_results
+
+__all__ = ["Runnable", "newest_version", "open_runnable"]
+
+_MAX_FILE_BYTES = 1 << 32
+_ONNX = ".onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A function that can be called with arrays by name.
+
+    Attributes:
+        name: the key of the signature, or the name of the function.
+        inputs: the spec of each input; its path is that of the argument.
+        defaults: the values of inputs that need not be given.
+        call: returns the outputs by their names.
+        accepts: returns whether the function takes arrays with these sizes of its dimension
+            variables.
+    """
+
+    name: str
+    inputs: Mapping[str, TensorSpec]
+    defaults: Mapping[str, Array]
+    call: Callable[[Mapping[str, Array]], dict[str, Array]]
+    accepts: Callable[[Mapping[str, int]], bool]
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The names of the dimension variables of the inputs, in their order."""
+        dims = (dim for spec in self.inputs.values() for dim in spec.shape or ())
+        return tuple(dict.fromkeys(name for dim in dims for name in sorted(symbols(dim))))
+
+
+def open_runnable(path: str, signature: str | None) -> Runnable:
+    """Return the function in a file.
+
+    Args:
+        path: the folder of a SavedModel, or the one above its versions; or the file of a serialized
+            `Exported`, of StableHLO, or of an ONNX model.
+        signature: the key of a signature; None for the default one.
+
+    Raises:
+        InteropError: it is none of these, is damaged, or has no such signature.
+        OSError: it cannot be read.
+    """
+    if not os.path.isfile(path):
+        model = read(newest_version(path))
+        chosen = _signature(LoadedModel(model), path, signature)
+        defaults = {s.key: s.defaults for s in model.signatures}
+        return _of_signature(chosen, defaults[chosen.key])
+    if signature is not None:
+        raise StructureError(f"{path} is one function. To do: leave out --signature.")
+    if path.endswith(_ONNX):
+        return _of_onnx(path)
+    from bridge.onnx.mlir_sources import call_of_file, is_mlir
+
+    content = read_file(path, limit=_MAX_FILE_BYTES)
+    if is_mlir(content):
+        return _of_exported(exported_from_call(call_of_file(Path(path), content)))
+    return _of_exported(parse_exported(content, path, stand_ins=True))
+
+
+def newest_version(path: str) -> str:
+    """Return the folder of the newest version below a base path; any other path as it is."""
+    if is_remote(path) or not os.path.isdir(path) or os.path.exists(os.path.join(path, PROTO_FILE)):
+        return path
+    versions = open_base_path(path).versions()
+    return os.path.join(path, versions[max(versions)]) if versions else path
+
+
+def _signature(model: LoadedModel, path: str, key: str | None) -> LoadedSignature:
+    keys = [*model.signatures]
+    if key is None and len(keys) > 1 and DEFAULT_SIGNATURE not in {*keys, *model.others}:
+        raise StructureError(
+            f"Which signature is meant? {path} has {', '.join(keys)}, and no {DEFAULT_SIGNATURE}. "
+            "To do: name one by --signature."
+        )
+    if key is None:
+        return model.default
+    if key not in {*keys, *model.others}:
+        raise StructureError(
+            f"{path} has no signature {key!r}. To do: name one of its signatures: "
+            f"{', '.join(keys)}."
+        )
+    return model.signatures[key]
+
+
+def _of_signature(signature: LoadedSignature, defaults: Mapping[str, Array]) -> Runnable:
+    exported, binding = signature.exported, signature.binding
+    specs = argument_specs(exported)
+
+    def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
+        given = {
+            name: to_logical(array, exported.in_avals[binding.inputs[name]])
+            for name, array in arrays.items()
+        }
+        leaves = tree_util.tree_leaves(signature(**given))
+        return _to_arrays({name: leaves[index] for name, index in binding.outputs.items()})
+
+    return Runnable(
+        name=signature.key,
+        inputs={name: specs[index] for name, index in binding.inputs.items()},
+        defaults=defaults,
+        call=call,
+        accepts=_size_check(_call_of(exported)),
+    )
+
+
+def _of_exported(exported: export.Exported) -> Runnable:
+    call = _call_of(exported)
+    specs = argument_specs(exported)
+    names = input_names(call.name, call, range(len(specs)), None)
+
+    def run(arrays: Mapping[str, Array]) -> dict[str, Array]:
+        leaves = [
+            to_logical(arrays[name], aval)
+            for name, aval in zip(names, exported.in_avals, strict=True)
+        ]
+        args, kwargs = tree_util.tree_unflatten(exported.in_tree, leaves)
+        try:
+            results = exported.call(*args, **kwargs)
+        except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+            raise StructureError(
+                f"JAX cannot call {call.name}, exported for {', '.join(exported.platforms)} and "
+                f"{exported.nr_devices} device(s): {quote(error)}."
+            ) from error
+        found = output_names(call.name, call, None)
+        return _to_arrays(dict(zip(found, tree_util.tree_leaves(results), strict=True)))
+
+    return Runnable(
+        name=call.name,
+        inputs=dict(zip(names, specs, strict=True)),
+        defaults={},
+        call=run,
+        accepts=_size_check(call),
+    )
+
+
+def _to_arrays(results: Mapping[str, Any]) -> dict[str, Array]:
+    return {name: np.asarray(to_physical(value)) for name, value in results.items()}
+
+
+def _call_of(exported: export.Exported) -> CallModule:
+    """Return the call of an `Exported`, whatever it calls that TensorFlow does not have."""
+    with open_module(exported.mlir_module_serialized) as module:
+        targets = sorted(set(custom_call_targets(walk(module))))
+        checks = [DisabledCheck(f"custom_call:{target}") for target in targets]
+        return from_exported(
+            exported, allow_flat_trees=True, carried=False, disabled_checks=checks, module=module
+        )
+
+
+def _size_check(call: CallModule) -> Callable[[Mapping[str, int]], bool]:
+    """Return the function that tells whether sizes meet the constraints of a call."""
+
+    def accepts(sizes: Mapping[str, int]) -> bool:
+        shapes = [evaluate_shape(spec.shape or (), sizes) for spec in call.operands]
+        try:
+            refine_results(call, [tuple(n or 0 for n in s) for s in shapes], check_assertions=True)
+        except StructureError:
+            return False
+        return True
+
+    return accepts
+
+
+def _of_onnx(path: str) -> Runnable:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"To run {path} needs onnxruntime, which is not installed. To do: pip install "
+            "onnxruntime."
+        ) from error
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        # Each of its errors is a class of its own, below Exception alone.
+        raise FormatError(
+            f"{path} is no ONNX model that onnxruntime {onnxruntime.__version__} runs: "
+            f"{quote(error)}. To do: write it again, or take another onnxruntime."
+        ) from error
+    outputs = [value.name for value in session.get_outputs()]
+
+    def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
+        try:
+            found: Sequence[Any] = session.run(None, dict(arrays))
+        except Exception as error:
+            raise InteropError(f"onnxruntime does not run {path}: {quote(error)}.") from error
+        return {name: np.asarray(value) for name, value in zip(outputs, found, strict=True)}
+
+    return Runnable(
+        name=Path(path).stem,
+        inputs={value.name: _onnx_spec(value, path) for value in session.get_inputs()},
+        defaults={},
+        call=call,
+        accepts=lambda _: True,  # ONNX has no assertions
+    )
+
+
+def _onnx_spec(value: Any, path: str) -> TensorSpec:
+    """Return the spec of an input of a session, whose type reads `tensor(float)`."""
+    named = {"float": "float32", "double": "float64"}
+    element = str(value.type).removeprefix("tensor(").removesuffix(")")
+    dtype = dtype_from_name(named.get(element, element), where=f"The input {value.name} of {path}")
+    shape = tuple(
+        dim if isinstance(dim, int) else _dimension(dim, f"{value.name}_{axis}")
+        for axis, dim in enumerate(value.shape)
+    )
+    return TensorSpec(shape, dtype, value.name)
+
+
+def _dimension(dim: Any, name: str) -> str:
+    """Return a dimension that is a variable, or an expression of some as this package writes it."""
+    try:
+        symbols(str(dim))
+    except InteropError:
+        return name
+    return str(dim) if dim else name

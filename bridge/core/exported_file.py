@@ -1,0 +1,70 @@
+"""Files with what `jax.export.Exported.serialize` returned."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from jax import export
+
+from savedmodel.files.model_folder import read_file
+from xla_call_module.errors import FormatError, InteropError, StructureError, quote
+from xla_call_module.exported import deserialize_exported
+from xla_call_module.pytrees.tree_restoring import missing_classes
+from xla_call_module.tracebacks import warn
+
+__all__ = ["MAX_EXPORTED_BYTES", "parse_exported", "read_exported"]
+
+MAX_EXPORTED_BYTES = 1 << 31  # flatbuffers' own limit
+
+
+def read_exported(path: str | os.PathLike[str], *, stand_ins: bool = False) -> export.Exported:
+    """Return the `Exported` in a file.
+
+    Args:
+        path: the file.
+        stand_ins: whether classes of pytree nodes that this process has not registered become
+            nodes that have their children by number, with a warning; otherwise they are refused.
+
+    Raises:
+        FormatError: the file holds no `Exported`, or is damaged.
+        StructureError: it has classes that are not registered.
+        InteropError: it cannot be read here.
+        OSError: the file cannot be read.
+    """
+    content = read_file(path, limit=MAX_EXPORTED_BYTES)
+    return parse_exported(content, os.fspath(path), stand_ins=stand_ins)
+
+
+def parse_exported(content: bytes, where: str, *, stand_ins: bool = False) -> export.Exported:
+    """Return the `Exported` that is in a file.
+
+    Args:
+        content: the bytes of the file.
+        where: its path, for messages.
+        stand_ins: as for `read_exported`.
+
+    Raises:
+        InteropError: as `read_exported`.
+    """
+    try:
+        made = deserialize_exported(content, stand_ins=stand_ins)
+    except StructureError as error:
+        raise type(error)(f"{where}: {error} On the command line, --import does that.") from error
+    except Exception as error:
+        if isinstance(error, InteropError) and not isinstance(error, FormatError):
+            raise
+        # Where JAX reads it itself, flatbuffers has no error of its own for what is no message.
+        raise FormatError(
+            f"{where} is no serialized Exported that can be read here ({quote(error)}). To do: "
+            "write it with Exported.serialize(), or name a function as module:function where one "
+            "is exported."
+        ) from error
+    both: Any = (made.in_tree, made.out_tree)
+    if missing := {name for tree in both for name in missing_classes(tree)}:
+        warn(
+            f"{where} has pytree classes that this process has not registered: "
+            f"{', '.join(sorted(missing))}. Stand-ins have their children by number. To do: import "
+            "the modules that register them, on the command line by --import."
+        )
+    return made
