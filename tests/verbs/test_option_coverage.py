@@ -111,7 +111,7 @@ TESTED = {
 }
 # These are values: what is asked of them is tested where they are used.
 VALUES = {
-    "InteropError", "jax2tf.DEFAULT_NATIVE_SERIALIZATION", "jax2tf.DisabledSafetyCheck",
+    "jax2tf.DEFAULT_NATIVE_SERIALIZATION", "jax2tf.DisabledSafetyCheck",
     "jax2tf.PolyShape", "meshes.Sharded", "meshes.to_svg", "meshes.to_text", "serving.Batching",
     "serving.ConfigFiles", "serving.ModelConfig", "serving.Published",
 }  # fmt: skip
@@ -160,7 +160,8 @@ def test_every_parameter_is_tested(name):
 
 
 def test_every_public_name_is_here():
-    assert {name for name, _ in _verbs()} - TESTED.keys() - VALUES == set()
+    names = {name for name, _ in _verbs() if not name.endswith("Error")}
+    assert names - TESTED.keys() - VALUES == set()
 
 
 def test_what_is_handed_on_to_save_is_what_save_takes():
