@@ -53,7 +53,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     "keras": ("bridge.keras",),
     "tf_keras": ("bridge.tf_keras",),
     "onnx": ("bridge.onnx",),
-    "onnxruntime": (),
+    "onnxruntime": ("bridge.cli.run_sources",),
 }
 PRIVATE = (
     "jax._src",
