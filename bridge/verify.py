@@ -99,8 +99,8 @@ def verify(
         raise StructureError("record= and against= exclude each other. To do: pass one of them.")
     if against is not None and (probes is not None or inputs is not None or quick):
         raise StructureError(
-            f"{os.fspath(against)} has the inputs that are compared. To do: leave out probes=, "
-            "inputs= and quick=, or pass them where it is recorded."
+            f"{os.fspath(against)} has the inputs that are compared. To do: leave out probes, "
+            "inputs and quick, or pass them where it is recorded."
         )
     request, allowed = request_trials(probes, inputs, quick=quick), to_tolerance(tolerance)
 

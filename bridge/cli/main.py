@@ -129,8 +129,6 @@ def _name_options(message: str, parser: argparse.ArgumentParser) -> str:
     >>> _ = parser.add_argument("--args", metavar="SPECS")
     >>> print(_name_options("To do: args='f32[b,3]', not args=['f32[3]'].", parser))
     To do: --args 'f32[b,3]', not args=['f32[3]'].
-    >>> _name_options("overwrite= and platforms= exclude each other.", parser)
-    '--overwrite and --platforms exclude each other.'
     """
     options = set(re.findall(r"--[a-z0-9-]+", parser.format_help()))
 
@@ -138,7 +136,7 @@ def _name_options(message: str, parser: argparse.ArgumentParser) -> str:
         option = f"--{argument[1].replace('_', '-')}"
         if option not in options:
             return argument[0]
-        if argument[2] in ("", "True"):
+        if argument[2] == "True":
             return option
         values = re.findall(r"[^\s,'\"()]+", argument[2].strip("[]"))
         quoted = argument[2][0] in "'\""
@@ -147,7 +145,7 @@ def _name_options(message: str, parser: argparse.ArgumentParser) -> str:
 
     # What has brackets inside of brackets stays as Python has it.
     value = r"""\[[^\[\]]*\]|\([^()]*\)|'[^']*'|"[^"]*"|\w+"""
-    return re.sub(rf"(?<![\w.])([a-z_0-9]+)=({value}|(?=[\s,.;]))", rename, message)
+    return re.sub(rf"(?<![\w.])([a-z_0-9]+)=({value})", rename, message)
 
 
 def _parser() -> argparse.ArgumentParser:
