@@ -12,7 +12,7 @@ from bridge.chains.orders import ChainOptions
 from bridge.converting.signature import Defaults, adopt_metadata, read_defaults, signature_of
 from bridge.core.backend import require_tensorflow
 from bridge.exporting.specifications import parse_constraints, specify
-from xla_call_module.errors import ArgumentError, StructureError
+from xla_call_module.errors import ArgumentError, StructureError, remedy_for
 from xla_call_module.exported import Check
 from xla_call_module.passes.constants import HOISTED_FROM
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
@@ -112,7 +112,8 @@ def convert(
         source = ExportedSource(fun, options)
     elif not callable(fun):
         raise ArgumentError(
-            f"Expected a Python function or a jax.export.Exported, got {type(fun).__name__}."
+            f"Expected a Python function or a jax.export.Exported, got {type(fun).__name__}. "
+            f"{remedy_for(fun, otherwise='pass one of these')}"
         )
     else:
         source = FunctionSource(

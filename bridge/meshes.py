@@ -26,7 +26,7 @@ from bridge.inspecting.sharding import ArraySharding, ShardingReport, read_shard
 from bridge.load import load
 from bridge.loading.exported_on_mesh import draw_mesh_lines, mesh_at_export
 from bridge.loading.loaded import LoadedModel, LoadedSignature
-from xla_call_module.errors import ShardingError, StructureError
+from xla_call_module.errors import ShardingError, StructureError, remedy_for
 from xla_call_module.exported import from_exported
 from xla_call_module.stablehlo.modules import open_module
 from xla_call_module.tracebacks import api_boundary
@@ -190,7 +190,8 @@ def _exported(saved: Sharded) -> export.Exported:
     if not isinstance(exported, export.Exported):
         raise StructureError(
             f"Expected the folder of a SavedModel, what bridge.load returns, or a "
-            f"jax.export.Exported; got {type(exported).__name__}."
+            f"jax.export.Exported; got {type(exported).__name__}. "
+            f"{remedy_for(exported, otherwise='pass one of these')}"
         )
     return exported
 

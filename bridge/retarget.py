@@ -18,7 +18,7 @@ from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.rewrite import rewrite_nodes
 from xla_call_module.call import CallModule
 from xla_call_module.checks import DisabledCheck, parse_checks
-from xla_call_module.errors import InteropError, StructureError
+from xla_call_module.errors import InteropError, StructureError, remedy_for
 from xla_call_module.exported import from_exported
 from xla_call_module.linalg.linalg_option import parse_linalg
 from xla_call_module.passes.pipeline import Artifact, Target, prepare
@@ -153,6 +153,11 @@ def retarget(
         checks = None if disabled_checks is None else parse_checks(disabled_checks)
         return _retarget_file(
             exported, to, target, checks=checks, gradient_order=gradient_order, overwrite=overwrite
+        )
+    if not isinstance(exported, export.Exported):
+        raise StructureError(
+            f"Expected a jax.export.Exported, got {type(exported).__name__}. "
+            f"{remedy_for(exported, otherwise='pass one, or the folder of a SavedModel')}"
         )
     if tensorflow is None or to is not None or platforms is not None or disabled_checks is not None:
         raise StructureError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
@@ -39,7 +40,7 @@ from savedmodel.model import (
 )
 from savedmodel.protos.structures import NONE, Branch, Structure, as_tuple, leaves
 from savedmodel.write import MAX_PROTO_BYTES, write, write_together
-from xla_call_module.errors import ShardingError, StructureError
+from xla_call_module.errors import ShardingError, StructureError, naming
 from xla_call_module.exported import Check
 from xla_call_module.passes.asserting import with_names
 from xla_call_module.passes.constants import HOISTED_FROM, largest_constants
@@ -223,13 +224,14 @@ def save(
     constants: dict[str, np.ndarray[Any, Any]] = {}
     chains: dict[str, Prepared] = {}
     for key, exported in exporteds.items():
-        chains[key] = build_chain(
-            exported,
-            options,
-            gradient_order=gradient_order,
-            tensorflow=tensorflow,
-            known=constants.keys(),
-        )
+        with _about(key, model):
+            chains[key] = build_chain(
+                exported,
+                options,
+                gradient_order=gradient_order,
+                tensorflow=tensorflow,
+                known=constants.keys(),
+            )
         constants |= chains[key].constants
     tree: Any = None if params is None else tree_util.tree_structure(params)
     variables: tuple[Variable, ...] = ()
@@ -238,20 +240,21 @@ def save(
             check_params_tree(exported, tree)
         first = next(iter(chains.values())).calls[0]
         variables = to_variables(params, trainable, first.args[: tree.num_leaves])
-    signatures = tuple(
-        _to_signature(
-            key,
-            chains[key],
-            exported,
-            variables,
-            constants=tuple(constants),
-            has_params=tree is not None,
-            inputs=names_of_signature(key, inputs, exporteds),
-            outputs=names_of_signature(key, outputs, exporteds),
-        )
-        for key, exported in exporteds.items()
-    )
-    signatures = with_defaults(signatures, defaults)
+    made = []
+    for key, exported in exporteds.items():
+        with _about(key, model):
+            signature = _to_signature(
+                key,
+                chains[key],
+                exported,
+                variables,
+                constants=tuple(constants),
+                has_params=tree is not None,
+                inputs=names_of_signature(key, inputs, exporteds),
+                outputs=names_of_signature(key, outputs, exporteds),
+            )
+        made.append(signature)
+    signatures = with_defaults(made, defaults)
     signatures = with_batch_buckets(signatures, exporteds, batch_buckets, params)
     saved = SavedModel(
         signatures=signatures,
@@ -316,6 +319,12 @@ def _refuse_multi_process(params: Any) -> None:
             "Several processes write this model, and none of them has all files to hash. To do: "
             "leave out manifest=True."
         )
+
+
+def _about(key: str, model: Any) -> contextlib.AbstractContextManager[None]:
+    """Return a context whose errors name the key, where the user has given one."""
+    is_mapping = isinstance(model, Mapping)
+    return naming(f"Signature {key!r}") if is_mapping else contextlib.nullcontext()
 
 
 def _by_signature(

@@ -17,7 +17,7 @@ from bridge.core.backend import require_own_runtime, require_tensorflow
 from bridge.core.narrowing import check_narrowing
 from bridge.verifying.comparison import Tolerance
 from xla_call_module._jax import survive_forks
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, remedy_for
 from xla_call_module.exported import argument_paths
 from xla_call_module.tracebacks import api_boundary
 
@@ -147,7 +147,8 @@ def _to_arrays(arguments: Any) -> Any:
 def _export(fun: Callable[..., Any], arguments: Any) -> export.Exported:
     if not callable(fun):
         raise StructureError(
-            f"Expected a Python function or a jax.export.Exported, got {type(fun).__name__}."
+            f"Expected a Python function or a jax.export.Exported, got {type(fun).__name__}. "
+            f"{remedy_for(fun, otherwise='pass one of these')}"
         )
     args, kwargs = tree_util.tree_map(
         lambda leaf: jax.ShapeDtypeStruct(

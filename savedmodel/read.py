@@ -16,7 +16,7 @@ from savedmodel.decode.graph import read_graph
 from savedmodel.decode.objects import SavedObjects, SignatureEntry
 from savedmodel.files import checksum
 from savedmodel.files.folder import PROTO_FILE
-from savedmodel.files.model_folder import ModelFolder, read_one_version
+from savedmodel.files.model_folder import ModelFolder, newest_version, read_one_version
 from savedmodel.model import METADATA_COLLECTION, SERVE_TAG, SavedModel, Signature
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.schema import SavedModel as SavedModelProto
@@ -179,9 +179,10 @@ def _without_proto(folder: ModelFolder) -> str:
             f"{folder.path / _CHUNKED_FILE} is a message in parts, which is not understood. To do: "
             "save it without experimental_image_format."
         )
+    newest = newest_version(folder.path)
     return (
         f"{folder.path} has no {PROTO_FILE}, so it is no SavedModel. To do: pass the folder that "
-        "holds that file; TensorFlow Serving's versions are folders below the model's."
+        f"holds that file{f', such as {newest}, its newest version' if newest else ''}."
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 __all__ = [
     "ArgumentError",
@@ -21,16 +24,20 @@ __all__ = [
     "StructureError",
     "UnsupportedError",
     "VersionError",
+    "installing",
+    "naming",
     "page_of",
     "private_name",
     "quote",
     "refusing_damage",
+    "remedy_for",
     "shown_as_base",
 ]
 
 _Class = TypeVar("_Class", bound=type["InteropError"])
 
 
+_DISTRIBUTION = "jax-tf-bridge"
 # The page with a section for each class; a wheel does not have it.
 _PAGE = "docs/reference/troubleshooting.md"
 
@@ -120,8 +127,44 @@ class MissingDependencyError(InteropError, ImportError):
             extra: the extra of this distribution that installs the package.
             instead: what can be done without the package.
         """
-        cure = f"pip install 'jax-tf-bridge[{extra}]'{f', or {instead}' if instead else ''}"
+        cure = f"{installing(extra)}{f', or {instead}' if instead else ''}"
         return cls(f"{feature} needs {package}, which is not installed. To do: {cure}.")
+
+
+def installing(extra: str) -> str:
+    """Return the command that installs an extra the way this package is installed.
+
+    How it is says `direct_url.json` of the installed distribution
+    (https://packaging.python.org/en/latest/specifications/direct-url/); it has none from an index.
+    """
+    from importlib import metadata
+
+    try:
+        text = metadata.distribution(_DISTRIBUTION).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        root = Path(__file__).parents[1]
+        text = json.dumps({"url": root.as_uri(), "dir_info": {"editable": True}})
+    return _install_command(json.loads(text or "{}"), extra)
+
+
+def _install_command(origin: Mapping[str, Any], extra: str) -> str:
+    """Return the command for what `direct_url.json` says; empty for what an index has.
+
+    >>> _install_command({}, "onnx")
+    "pip install 'jax-tf-bridge[onnx]'"
+    >>> checkout = {"url": "file:///home/me/bridge", "dir_info": {"editable": True}}
+    >>> _install_command(checkout, "onnx")
+    "pip install -e '.[onnx]' in /home/me/bridge"
+    >>> _install_command({"url": "https://a.example/b.whl", "archive_info": {}}, "onnx")
+    "pip install 'jax-tf-bridge[onnx] @ https://a.example/b.whl'"
+    """
+    url = str(origin.get("url", ""))
+    if "dir_info" in origin:
+        editable = "-e " if origin["dir_info"].get("editable") else ""
+        return f"pip install {editable}'.[{extra}]' in {unquote(urlsplit(url).path)}"
+    if "vcs_info" in origin:
+        url = f"{origin['vcs_info'].get('vcs', 'git')}+{url}"
+    return f"pip install '{_DISTRIBUTION}[{extra}]{f' @ {url}' if url else ''}'"
 
 
 def shown_as_base(cls: _Class) -> _Class:
@@ -133,6 +176,47 @@ def shown_as_base(cls: _Class) -> _Class:
     cls.__module__, cls.__name__, cls.__qualname__ = base.__module__, base.__name__, base.__name__
     cls.__reduce__ = lambda error: (base, (str(error),))  # type: ignore[assignment,method-assign]
     return cls
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Put what an error is about in front of its message: one of several things of the user's.
+
+    An error of the user's own code gets a note instead.
+
+    >>> with naming("Signature 'train'"):
+    ...     raise StructureError("f returns no array.")
+    Traceback (most recent call last):
+        ...
+    bridge.StructureError: Signature 'train': f returns no array.
+    """
+    try:
+        yield
+    except InteropError as error:
+        error.args = (f"{where}: {error}",)
+        raise
+    except Exception as error:
+        error.add_note(where)
+        raise
+
+
+def remedy_for(value: object, otherwise: str) -> str:
+    """Return the end of a message about what was passed in the place of an `Exported`.
+
+    Args:
+        value: the value that was passed.
+        otherwise: what to do for a value that is no serialized `Exported`.
+
+    Example:
+        >>> remedy_for("f", otherwise="pass a function")
+        'To do: pass a function.'
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        otherwise = (
+            "jax.export.deserialize(bytearray(data)) makes an Exported of what "
+            "Exported.serialize() has returned"
+        )
+    return f"To do: {otherwise}."
 
 
 def page_of(cls: type[InteropError]) -> str:

@@ -38,6 +38,7 @@ from xla_call_module.errors import (
     StructureError,
     UnsupportedError,
     refusing_damage,
+    remedy_for,
 )
 from xla_call_module.exported_fields import describe_fields, restore_fields
 from xla_call_module.platforms import parse_platforms
@@ -55,7 +56,6 @@ from xla_call_module.stablehlo.attributes import read_changes
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.modules import Main, TensorType, open_module, read_main, uses_shardy
 from xla_call_module.symbolic_shapes import limited_reading
-from xla_call_module.tracebacks import api_boundary
 
 __all__ = [
     "Check",
@@ -76,7 +76,6 @@ __all__ = [
 Check = export.DisabledSafetyCheck | DisabledCheck | str
 
 
-@api_boundary
 def from_exported(
     exported: export.Exported,
     *,
@@ -122,8 +121,8 @@ def from_exported(
     """
     if not isinstance(exported, export.Exported):
         raise StructureError(
-            f"Expected a jax.export.Exported, got {type(exported).__name__}. To do: call "
-            "jax.export.export(jax.jit(f))(*specs) first."
+            f"Expected a jax.export.Exported, got {type(exported).__name__}. "
+            f"{remedy_for(exported, otherwise='call jax.export.export(jax.jit(f))(*specs) first')}"
         )
     _check_effects(exported)
     checks = parse_checks([*exported.disabled_safety_checks, *disabled_checks])

@@ -42,7 +42,6 @@ from xla_call_module.pytrees.tree_nodes import Trees
 from xla_call_module.shardings.array_sharding import TUPLE, UNKNOWN, Sharding
 from xla_call_module.shardings.sharding_json import decode_shardings, encode_shardings
 from xla_call_module.shardings.sharding_protos import sharding_to_proto
-from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import FIRST_CONVENTION
 
 __all__ = [
@@ -77,7 +76,6 @@ _SHARDED = ("args", "results")
 Node = TypeVar("Node")
 
 
-@api_boundary
 def encode_node(
     call: CallModule, *, name: str, inputs: Sequence[str], new_node: Callable[[], Node]
 ) -> Node:
@@ -138,7 +136,6 @@ def description_allowance() -> Allowance:
     return Allowance(_MAX_DESCRIPTIONS_BYTES, what="bytes of descriptions")
 
 
-@api_boundary
 def decode_node(node: Any, *, allowance: Allowance | None = None) -> CallModule:
     """Return the call that an XlaCallModule node makes.
 

@@ -205,8 +205,6 @@ def _add_manifest(parser: argparse.ArgumentParser) -> None:
 def _run_manifest(options: argparse.Namespace) -> int:
     """Return 0 where the files are those of the manifest, and 1 where they differ."""
     folder = Path(options.path)
-    if not folder.is_dir():
-        raise StructureError(f"{folder} is not a folder. To do: name the folder of a SavedModel.")
     differences, manifest = read_one_version(
         folder, lambda opened: (compare_manifest(opened), read_manifest(opened))
     )

@@ -19,7 +19,7 @@ from bridge.converting.gradient import DifferentiableCall, GradientOptions
 from bridge.converting.tensors import describe, plain_structure, read_arguments
 from bridge.core._jax import settings_query, static_parameters
 from bridge.core.narrowing import narrow_dtype
-from bridge.exporting.lowering import argument_names, export_for
+from bridge.exporting.lowering import argument_names, export_for, refuse_static
 from bridge.exporting.specifications import ArgumentSpec, Specifier
 from xla_call_module.call import TensorSpec, bind_symbols
 from xla_call_module.dtypes import WIDE
@@ -176,14 +176,8 @@ class FunctionSource:
     def _refuse_static(self, tree: tree_util.PyTreeDef) -> None:
         """Refuse arguments that `jax.jit` was told to take as Python values."""
         args, kwargs = tree_util.tree_unflatten(tree, range(tree.num_leaves))
-        positions, names = static_parameters(self._fun)
-        static = [f"args[{index}]" for index in positions if -len(args) <= index < len(args)]
-        static += [f"kwargs[{name!r}]" for name in names if name in kwargs]
-        if static:
-            raise StructureError(
-                f"{static[0]} of {self._name} is a static argument of jax.jit: its value is part "
-                f"of the program and cannot arrive from TensorFlow. {_BIND_STATIC}"
-            )
+        static = static_parameters(self._fun)
+        refuse_static(self._fun, args, kwargs, static=static, name=self._name)
 
 
 @dataclass(frozen=True, slots=True)

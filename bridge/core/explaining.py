@@ -22,6 +22,7 @@ from xla_call_module.errors import (
     UnsupportedError,
     shown_as_base,
 )
+from xla_call_module.tracebacks import is_internal_file
 
 __all__ = ["calls_back", "explain_tracing", "flatten", "refusing_unsortable_keys"]
 
@@ -121,8 +122,12 @@ def calls_back(name: str, frames: Sequence[tuple[str, int]], error: Exception) -
         frames: files and lines of the callback, from it outwards.
         error: the error of JAX.
     """
-    hidden = [folder for folder in map(_folder_of, ("jax", "jaxlib", "equinox")) if folder]
-    own = [f for f in frames if not any(Path(f[0]).is_relative_to(h) for h in hidden)]
+    equinox = _folder_of("equinox")
+    own = [
+        (file, line)
+        for file, line in frames
+        if not (is_internal_file(file) or (equinox and Path(file).is_relative_to(equinox)))
+    ]
     at = f" at {own[0][0]}:{own[0][1]}" if own else ""
     if any(Path(file).parts[-2:] == ("equinox", "_errors.py") for file, _ in frames):
         return UnsupportedError(

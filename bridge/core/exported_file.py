@@ -8,7 +8,7 @@ from typing import Any
 from jax import export
 
 from savedmodel.files.model_folder import read_file
-from xla_call_module.errors import FormatError, InteropError, StructureError, quote
+from xla_call_module.errors import FormatError, InteropError, StructureError
 from xla_call_module.exported import deserialize_exported
 from xla_call_module.pytrees.tree_restoring import missing_classes
 from xla_call_module.tracebacks import warn
@@ -56,9 +56,8 @@ def parse_exported(content: bytes, where: str, *, stand_ins: bool = False) -> ex
             raise
         # Where JAX reads it itself, flatbuffers has no error of its own for what is no message.
         raise FormatError(
-            f"{where} is no serialized Exported that can be read here ({quote(error)}). To do: "
-            "write it with Exported.serialize(), or name a function as module:function where one "
-            "is exported."
+            f"{where} is no serialized Exported, or is damaged. To do: write it with "
+            "Exported.serialize(), or name a function as module:function where one is exported."
         ) from error
     both: Any = (made.in_tree, made.out_tree)
     if missing := {name for tree in both for name in missing_classes(tree)}:

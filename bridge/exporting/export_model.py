@@ -9,12 +9,13 @@ from typing import Any
 import jax
 from jax import export, stages, tree_util
 
+from bridge.core._jax import static_parameters
 from bridge.exporting.argument_specs import to_specs
 from bridge.exporting.framework_modules import to_model_function
-from bridge.exporting.lowering import export_for
+from bridge.exporting.lowering import export_for, refuse_static
 from bridge.exporting.stages import exported_from_stage
 from xla_call_module.checks import DisabledCheck
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, naming
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 
 __all__ = ["ExportedModel", "export_model"]
@@ -91,6 +92,9 @@ def export_model(
         )
     specs, by_name = to_specs(function.inputs if args is None else args, constraints=constraints)
     leading = () if function.params is None else (function.params,)
+    if isinstance(model, stages.Wrapped):
+        static = static_parameters(model)
+        refuse_static(model, (*leading, *specs), by_name, static=static, name=function.name)
     call: Any = function.call
     exported = export_for(
         # Other things can be lowered, too, such as what `flax.nnx.jit` returns, but not exported.
@@ -115,7 +119,8 @@ def _export_each(
     for key, model in models.items():
         if not _is_exported(model):
             own = args.get(key) if by_key else args
-            traced[key] = export_model(model, params=params, args=own, **options)
+            with naming(f"Signature {key!r}"):
+                traced[key] = export_model(model, params=params, args=own, **options)
             _check_shared(key, traced[key].params, next(iter(traced.values())).params)
     named = {key: model.inputs for key, model in traced.items() if model.inputs is not None}
     first = next(iter(traced.values()))

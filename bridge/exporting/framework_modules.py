@@ -26,7 +26,7 @@ from bridge.exporting.model_function import (
     with_signature_of,
 )
 from bridge.exporting.plain_parameters import PlainParameters
-from xla_call_module.errors import ArgumentError, StructureError
+from xla_call_module.errors import ArgumentError, StructureError, remedy_for
 
 __all__ = ["from_module", "to_model_function"]
 
@@ -47,9 +47,12 @@ def to_model_function(model: Any, params: Any = None) -> ModelFunction:
     if function is not None:
         return function
     if not callable(model) or isinstance(model, (type, export.Exported)):
+        is_data = isinstance(model, bytes | bytearray)
+        shown = type(model).__name__ if is_data else f"{model!r:.80}"
         raise ArgumentError(
             f"Expected a jax.export.Exported, a function, or a module of Flax, Haiku, Equinox or "
-            f"Keras on JAX, got {model!r:.80}. To do: pass one of these; of a class, an instance."
+            f"Keras on JAX, got {shown}. "
+            f"{remedy_for(model, otherwise='pass one of these; of a class, an instance')}"
         )
     return from_function(model, params)
 

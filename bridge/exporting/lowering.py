@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,7 +25,7 @@ from xla_call_module.errors import (
 from xla_call_module.exported import from_exported, to_jax_checks
 from xla_call_module.linalg.lapack import is_portable
 
-__all__ = ["argument_names", "explain_gradient", "export_for"]
+__all__ = ["argument_names", "explain_gradient", "export_for", "refuse_static"]
 
 # The errors of JAX where it cannot lower; its rule for `debug.print` ends in a `TypeError` with
 # several platforms.
@@ -133,6 +135,44 @@ def _reasons(
         except _REFUSALS as reason:
             reasons[platform] = reason
     return reasons
+
+
+def refuse_static(
+    fun: jax.stages.Wrapped,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    static: tuple[Sequence[int], Sequence[str]],
+    name: str,
+) -> None:
+    """Refuse arguments that `jax.jit` was told to take as Python values.
+
+    Args:
+        fun: the function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        static: the positions and names of its static arguments.
+        name: the name of the function in messages.
+
+    Raises:
+        StructureError: there is one.
+    """
+    positions, names = static
+    found = [(f"args[{i}]", i) for i in positions if -len(args) <= i < len(args)]
+    found += [(f"kwargs[{name!r}]", -1) for name in names if name in kwargs]
+    if not found:
+        return
+    where, position = found[0]
+    parameter = "value"
+    with contextlib.suppress(TypeError, ValueError):  # of a builtin, which tells nothing
+        parameters = [*inspect.signature(fun).parameters.values()][: len(args)]
+        fixed = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+        parameter = fixed[position] if where.startswith("args") else names[0]
+    raise StructureError(
+        f"{where} of {name} is a static argument of jax.jit, its parameter {parameter}: the value "
+        "is part of the program and cannot arrive as an array. To do: bind it first, as in "
+        f"functools.partial(fun, {parameter}=value), or leave it to its default."
+    )
 
 
 def argument_names(

@@ -22,7 +22,7 @@ from xla_call_module._jax import survive_forks
 from xla_call_module.analyses.custom_calls import check_custom_calls
 from xla_call_module.call import TensorSpec, read_artifact_version
 from xla_call_module.checks import DisabledCheck, parse_checks
-from xla_call_module.errors import PlatformError, ShardingError, StructureError
+from xla_call_module.errors import PlatformError, ShardingError, StructureError, remedy_for
 from xla_call_module.exported import Check, argument_specs, result_specs, to_jax_checks
 from xla_call_module.platforms import DEFAULT_PLATFORMS, parse_platforms
 from xla_call_module.stablehlo.modules import TensorType, read_main, serialize_module
@@ -104,7 +104,8 @@ def _explain_other(stage: object) -> str:
             f"is gone, and what is left cannot be carried elsewhere; {expected} To do: keep the "
             "lowered stage that it was compiled from."
         )
-    return f"{type(stage).__name__} is no stage of a jitted function; {expected}"
+    cure = remedy_for(stage, otherwise="pass jax.jit(f)")
+    return f"{type(stage).__name__} is no stage of a jitted function; {expected} {cure}"
 
 
 def _refuse_arguments(stage: object, args: Sequence[Any], kwargs: Any) -> None:

@@ -19,7 +19,7 @@ from bridge.exporting.framework_modules import from_module
 from bridge.exporting.model_function import ModelFunction, from_function
 from bridge.loading.loaded import LoadedModel, LoadedSignature
 from savedmodel.read import read
-from xla_call_module.errors import ArgumentError, StructureError
+from xla_call_module.errors import ArgumentError, StructureError, remedy_for
 
 __all__ = ["LayerArguments", "parameters_of", "read_arguments"]
 
@@ -105,7 +105,8 @@ def _with_functions(model: Any, train: Any, params: Any, trainable: Any) -> Laye
         if not isinstance(function, export.Exported) and not callable(function):
             raise ArgumentError(
                 f"{what} is a {type(function).__name__}; expected a jax.export.Exported, a "
-                "function of JAX arrays, or the path of a SavedModel that bridge.save wrote."
+                "function of JAX arrays, or the path of a SavedModel that bridge.save wrote. "
+                f"{remedy_for(function, otherwise='pass one of these')}"
             )
     if isinstance(model, export.Exported):
         if train is not None and not isinstance(train, export.Exported):

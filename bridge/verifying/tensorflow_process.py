@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from bridge.verifying.trials import Trial, read_results, write_trials
 from xla_call_module.dtypes import Array
-from xla_call_module.errors import MissingDependencyError
+from xla_call_module.errors import MissingDependencyError, installing
 
 __all__ = ["TensorFlowRun", "run_trials"]
 
@@ -128,8 +128,8 @@ def _interpret(
     fields = {key: value for line in lines for key, value in line.items()}
     if "tensorflow" not in fields:
         raise MissingDependencyError(
-            f"TensorFlow does not start in {python}: {words or f'exit status {status}'} To do: pip "
-            "install 'jax-tf-bridge[tensorflow]', or name the Python of an environment that has it."
+            f"TensorFlow does not start in {python}: {words or f'exit status {status}'} To do: "
+            f"{installing('tensorflow')}, or name the Python of an environment that has it."
         )
     version = str(fields["tensorflow"])
     errors = {line["trial"]: line["error"] for line in lines if "trial" in line}

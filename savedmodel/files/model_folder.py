@@ -20,7 +20,7 @@ from typing import BinaryIO, TypeVar
 from savedmodel.files.remote import is_remote
 from xla_call_module.errors import FormatError, InteropError, StructureError, quote
 
-__all__ = ["ModelFolder", "locate", "read_file", "read_one_version"]
+__all__ = ["ModelFolder", "locate", "newest_version", "read_file", "read_one_version"]
 
 _ATTEMPTS = 20
 _PAUSE = 0.01  # seconds
@@ -293,10 +293,28 @@ def _open(folder: str | os.PathLike[str]) -> ModelFolder:
     try:
         return ModelFolder(folder)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        raise FormatError(
-            f"{os.fspath(folder)} has no saved_model.pb, as it is no folder. To do: pass the "
-            "folder that holds that file."
-        ) from error
+        path = os.fspath(folder)
+        cure = "pass the folder that holds that file"
+        if newest := newest_version(os.path.dirname(path)):
+            cure += f", such as {newest}, the newest version there"
+        if not os.path.lexists(path):
+            said = "does not exist, so it has no saved_model.pb"
+        else:
+            said = "has no saved_model.pb, as it is no folder"
+        raise FormatError(f"{path} {said}. To do: {cure}.") from error
+
+
+def newest_version(base_path: str | os.PathLike[str]) -> str:
+    """Return the path of the newest SavedModel in a folder of versions; empty where it is none.
+
+    Versions are the children whose names are numbers, as TensorFlow Serving has them.
+    """
+    try:
+        names = [name for name in os.listdir(base_path or ".") if name.isdecimal()]
+    except (OSError, ValueError):
+        return ""
+    paths = [os.path.join(base_path, name) for name in sorted(names, key=int, reverse=True)]
+    return next((path for path in paths if os.path.isfile(f"{path}/saved_model.pb")), "")
 
 
 def read_one_version(

@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import pickle
+import re
 import sys
 import tempfile
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import bridge
-from xla_call_module.errors import FormatError, MissingDependencyError, StructureError
+from xla_call_module.errors import FormatError, MissingDependencyError, StructureError, installing
 
 beam = pytest.importorskip("apache_beam")
 
@@ -255,7 +256,7 @@ class TestHandler:
         monkeypatch.delitem(sys.modules, "bridge.beam")
         monkeypatch.delattr(bridge, "beam")
         monkeypatch.setitem(sys.modules, "apache_beam.ml.inference", None)
-        with pytest.raises(MissingDependencyError, match=r"jax-tf-bridge\[beam\]"):
+        with pytest.raises(MissingDependencyError, match=re.escape(installing("beam"))):
             bridge.beam  # noqa: B018
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import re
 import sys
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from xla_call_module.errors import (
     InteropError,
     MissingDependencyError,
     StructureError,
+    installing,
 )
 
 
@@ -469,9 +471,7 @@ def test_without_a_gate(module, monkeypatch):
 
 def test_without_tensorflow(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    wanted = (
-        r"TensorFlow, which is not installed\. To do: pip install 'jax-tf-bridge\[tensorflow\]'"
-    )
+    wanted = re.escape(f"TensorFlow, which is not installed. To do: {installing('tensorflow')}")
     with pytest.raises(MissingDependencyError, match=wanted):
         bridge.convert(jnp.sin)
 

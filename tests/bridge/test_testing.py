@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import jax
@@ -13,7 +14,7 @@ import bridge.testing
 from bridge.testing import assert_gradients_match
 from bridge.verifying.comparison import Tolerance, describe_difference
 from tests.bridge.absence import run_without_tensorflow
-from xla_call_module.errors import DtypeError, MissingDependencyError, StructureError
+from xla_call_module.errors import DtypeError, MissingDependencyError, StructureError, installing
 
 PARAMS = {"b": np.float32([0.1, -0.2]), "w": np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)}
 X = np.linspace(0.1, 1.3, 6).astype(np.float32).reshape(2, 3)
@@ -294,15 +295,13 @@ class TestMisuse:
         )
         with pytest.raises(StructureError, match=r"args\[0\] \(static data of Point\)") as caught:
             assert_gradients_match(lambda point: point.x * 2, Point(ROW), modes=["graph", "saved"])
-        assert caught.value.__notes__ == ["in the mode 'saved' of assert_gradients_match"]
+        assert "in the mode 'saved' of assert_gradients_match" in caught.value.__notes__
 
 
 def test_without_tensorflow(monkeypatch):
     code = "import bridge.testing; print(bridge.testing.__all__)"
     assert run_without_tensorflow(code) == "['assert_gradients_match']\n"
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    wanted = (
-        r"TensorFlow, which is not installed\. To do: pip install 'jax-tf-bridge\[tensorflow\]'"
-    )
+    wanted = re.escape(f"TensorFlow, which is not installed. To do: {installing('tensorflow')}")
     with pytest.raises(MissingDependencyError, match=wanted):
         bridge.testing.assert_gradients_match(jnp.sin, ROW)

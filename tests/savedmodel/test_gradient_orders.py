@@ -128,7 +128,7 @@ def accurate(tmp_path_factory):
 
 def test_trouble_in_a_gradient_says_so(accurate, tmp_path, capsys):
     f, path = accurate
-    match = r"in the gradient of order 2: .* result_accuracy HIGHEST .* gradient_order=1\.$"
+    match = r"(?m)in the gradient of order 2: .* result_accuracy HIGHEST .* gradient_order=1\.$"
     with pytest.raises(VersionError, match=match):
         bridge.retarget(path, "2.16", to=tmp_path / "old")
     command = ["retarget", str(path), str(tmp_path / "old"), "--tensorflow", "2.16"]

@@ -116,7 +116,7 @@ def test_the_command(folder, capsys):
     assert main(["manifest", str(folder)]) == 1
     assert "saved_model.pb has 0 bytes" in capsys.readouterr().out
     assert main(["manifest", str(folder / "nowhere")]) == 2
-    assert "nowhere is not a folder" in capsys.readouterr().err
+    assert "nowhere does not exist" in capsys.readouterr().err
 
 
 def test_inspect_shows_it(folder, capsys, tmp_path):

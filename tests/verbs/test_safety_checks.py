@@ -186,7 +186,7 @@ class TestWhatIsSaidOfWrongShapes:
         name = function.__name__
         with pytest.raises(
             StructureError,
-            match=rf"{path} of {name} has shape .*; expected float32\[b,.*\], whose dimension "
+            match=rf"(?m){path} of {name} has shape .*; expected float32\[b,.*\], whose dimension "
             rf"{axis} is {wanted}( with {known})?\.$",
         ):
             run(*map(tf.ones, shapes))
@@ -551,7 +551,7 @@ class TestWhatAFileSaysOfWrongShapes:
     def test_jax_says_it_of_the_same_file(self, folders):
         with pytest.raises(
             StructureError,
-            match=r"y of serving_default has shape \(5,\); expected float32\[2\*b\], whose "
+            match=r"(?m)y of serving_default has shape \(5,\); expected float32\[2\*b\], whose "
             r"dimension 0 is 4 with b = 2\.$",
         ):
             bridge.load(folders / "fitting")(np.ones(2, np.float32), np.ones(5, np.float32))

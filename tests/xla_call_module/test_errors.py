@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import ast
 import copy
+import importlib
 import json
 import pickle
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 import tensorflow as tf
+from jax import export
 
 import bridge
+import bridge.keras
 from bridge.core.explaining import explain_tracing
 from tests.policy.source import ROOT, read_modules
 from xla_call_module import errors
 from xla_call_module.errors import InteropError, StructureError, page_of, shown_as_base
+from xla_call_module.exported import from_exported
 from xla_call_module.runtime.tensorflow_errors import ForeignPlatformError, ShapeMismatchError
 
 NAMES = [name for name in errors.__all__ if name.endswith("Error")]
@@ -136,3 +142,91 @@ def _strings(tree):
 def test_the_reference_lists_the_classes_under_their_public_names():
     names = json.loads((ROOT / "tests/policy/public_names.json").read_text())["bridge"]
     assert [name for name in names if name.endswith("Error")] == sorted(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'jax-tf-bridge[onnx]'"),
+        (
+            {"url": "file:///home/me/my%20bridge", "dir_info": {"editable": True}},
+            "pip install -e '.[onnx]' in /home/me/my bridge",
+        ),
+        ({"url": "file:///home/me/it", "dir_info": {}}, "pip install '.[onnx]' in /home/me/it"),
+        (
+            {"url": "https://a.example/r.git", "vcs_info": {"vcs": "git", "commit_id": "1"}},
+            "pip install 'jax-tf-bridge[onnx] @ git+https://a.example/r.git'",
+        ),
+        (
+            {"url": "file:///home/me/it.whl", "archive_info": {}},
+            "pip install 'jax-tf-bridge[onnx] @ file:///home/me/it.whl'",
+        ),
+    ],
+)
+def test_the_hint_fits_how_the_package_is_installed(tmp_path, monkeypatch, origin, command):
+    folder = tmp_path / "jax_tf_bridge-9.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: jax-tf-bridge\nVersion: 9\n")
+    if origin is not None:
+        (folder / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.syspath_prepend(tmp_path)
+    error = errors.MissingDependencyError.of("bridge.to_onnx", "onnx", extra="onnx")
+    assert str(error).endswith(f"To do: {command}.")
+
+
+def test_the_hint_of_a_checkout_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr("sys.path", [])
+    importlib.invalidate_caches()
+    assert errors.installing("onnx") == f"pip install -e '.[onnx]' in {ROOT}"
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        (bridge.convert, {}),
+        (bridge.exported_from_stage, {}),
+        (bridge.retarget, {"tensorflow": "2.18"}),
+        (bridge.save, {"path": "never"}),
+        (bridge.save, {"path": "never", "args": "f32[]"}),
+        (bridge.to_onnx, {}),
+        (bridge.meshes.mesh_of, {}),
+        (bridge.keras.ExportedLayer, {}),
+        (from_exported, {}),
+        (lambda data: bridge.testing.assert_gradients_match(data, 1.0), {}),
+    ],
+)
+@pytest.mark.parametrize("of_class", [bytes, bytearray])
+def test_bytes_are_told_to_be_deserialized(verb, options, of_class):
+    data = of_class(export.export(jax.jit(jnp.sin))(1.0).serialize())
+    with pytest.raises(StructureError, match=rf"{of_class.__name__}.*jax\.export\.deserialize"):
+        verb(data, **options)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x if x[0, 0] > 0 else -x,
+        lambda x: None,
+        lambda x: jnp.linalg.eig(x),
+        "no function",
+        jax.jit(lambda x, n: x * n, static_argnames="n"),
+    ],
+)
+def test_the_key_of_a_function_is_named(function, tmp_path):
+    is_jitted = isinstance(function, jax.stages.Wrapped)
+    args = {"train": "f32[3,3], n=i32[]" if is_jitted else "f32[3,3]"}
+    functions = {"train": function, "serve": jnp.sin}
+    with pytest.raises((StructureError, bridge.LoweringError), match=r"^Signature 'train': "):
+        bridge.save(functions, tmp_path / "m", args={**args, "serve": "f32[3]"})
+
+
+def test_the_key_of_an_exported_is_named(tmp_path):
+    nothing = export.export(jax.jit(lambda x: None))(1.0)
+    with pytest.raises(StructureError, match=r"^Signature 'train': <lambda> returns no array"):
+        bridge.save({"train": nothing}, tmp_path / "m")
+
+
+def test_the_key_is_a_note_of_an_error_of_the_user(tmp_path):
+    with pytest.raises(ZeroDivisionError, match="by zero") as caught:
+        bridge.save({"train": lambda x: x / (1 // 0)}, tmp_path / "m", args="f32[3]")
+    assert "Signature 'train'" in caught.value.__notes__

@@ -42,7 +42,6 @@ from xla_call_module.passes.retargeting import (
     serialize_for,
 )
 from xla_call_module.shape_checks import ShapeCheck
-from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import Release, parse_release
 
 __all__ = [
@@ -282,7 +281,6 @@ def _split(
         )
 
 
-@api_boundary
 def retarget(
     call: CallModule, tensorflow: str | Release | None = None, *, locations: bool = True
 ) -> CallModule:

@@ -11,6 +11,7 @@ from typing import Any
 
 from xla_call_module._jax import ir, location_kind
 from xla_call_module.stablehlo.attributes import callee_of, symbol_name
+from xla_call_module.tracebacks import is_internal_file
 
 __all__ = ["argument_name", "describe_location", "describe_primitive"]
 
@@ -18,9 +19,18 @@ __all__ = ["argument_name", "describe_location", "describe_primitive"]
 def describe_location(operation: Any) -> str:
     """Return the place of an operation: its innermost user frame, as `file.py:12`, or its scope.
 
+    A constant, such as an array of a module that the function closes over, has the place where it
+    is used, since its own is where the whole function was exported. The lines of these packages are
+    nobody's.
+
     What JAX lowers once and calls from many places, such as `jnp.linalg.cholesky`, has no frame of
     its own; the function around it has that of its first call, or else that call has it.
     """
+    if operation.name == "stablehlo.constant":
+        used = (use.owner for use in operation.results[0].uses)
+        frames = (frame for user in used for frame in _frames(user.location))
+        if frame := next(frames, ""):
+            return frame
     place: Any = operation
     seen: set[str] = set()
     while place is not None:
@@ -41,7 +51,7 @@ def _frames(location: Any) -> Iterator[str]:
     while pending:
         here = pending.pop()
         match location_kind(here):
-            case "file":
+            case "file" if not is_internal_file(here.filename):
                 yield f"{here.filename}:{here.start_line}"
             case "name":
                 pending.append(here.child_loc)

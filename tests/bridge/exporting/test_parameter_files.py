@@ -19,6 +19,7 @@ from xla_call_module.errors import (
     FormatError,
     MissingDependencyError,
     StructureError,
+    installing,
 )
 
 PARAMS = {
@@ -135,7 +136,7 @@ def test_what_is_not_installed(tmp_path, monkeypatch, module, name):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "_METADATA").touch()
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingDependencyError, match=rf"pip install 'jax-tf-bridge\[{module}\]'"):
+    with pytest.raises(MissingDependencyError, match=re.escape(installing(module))):
         read_parameters(tmp_path / name)
 
 

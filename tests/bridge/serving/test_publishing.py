@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from xla_call_module.errors import (
     MissingDependencyError,
     ShardingError,
     StructureError,
+    installing,
 )
 
 
@@ -481,5 +483,5 @@ def test_an_address(store, saved, tmp_path):  # noqa: F811 - a fixture
 
 def test_an_address_without_etils(saved, monkeypatch):
     monkeypatch.setitem(sys.modules, "etils", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'jax-tf-bridge\[remote\]'"):
+    with pytest.raises(MissingDependencyError, match=re.escape(installing("remote"))):
         publish(saved, "gs://bucket/model")

@@ -338,3 +338,44 @@ def test_readers_beside_a_writer(place, tmp_path):
             assert writer.poll() is None
         finally:
             writer.kill()
+
+
+@pytest.fixture(scope="module")
+def base_path(tmp_path_factory):
+    """A folder with the versions 2 and 10, and a number that is none."""
+    base = tmp_path_factory.mktemp("base")
+    for version in ("2", "10"):
+        bridge.save(jax.numpy.tanh, base / version, args="f32[3]")
+    (base / "11").mkdir()
+    (base / "12").touch()
+    return base
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        bridge.load,
+        bridge.inspect,
+        bridge.to_onnx,
+        bridge.verify,
+        savedmodel.read,
+        lambda path: diff(path, path),
+        lambda path: retarget(path, "2.18", to="never"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("missing", "{path} does not exist.* such as {newest}, the newest version there"),
+        ("11/missing", "{path} does not exist.*pass the folder that holds that file[.]"),
+        ("12", "{path} has no saved_model.pb, as it is no folder"),
+        ("11", "{path} has no saved_model.pb.*holds that file[.]"),
+        (".", "{path} has no saved_model.pb.* such as {newest}, its newest version"),
+    ],
+)
+def test_the_newest_version_is_named(base_path, verb, name, said):
+    if verb is bridge.to_onnx and name == "12":
+        return  # it reads files, too
+    path = base_path / name
+    with pytest.raises(FormatError, match=said.format(path=path, newest=base_path / "10")):
+        verb(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import fsspec
@@ -14,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import known_implementations
 
 import bridge
-from xla_call_module.errors import MissingDependencyError, StructureError
+from xla_call_module.errors import MissingDependencyError, StructureError, installing
 
 
 @pytest.fixture
@@ -87,5 +88,5 @@ def test_an_address_is_only_replaced_when_asked(store, exported):
 
 def test_without_etils(monkeypatch, exported):
     monkeypatch.setitem(sys.modules, "etils", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'jax-tf-bridge\[remote\]'"):
+    with pytest.raises(MissingDependencyError, match=re.escape(installing("remote"))):
         bridge.save(exported, "s3://bucket/model", params=np.ones(3, np.float32))
