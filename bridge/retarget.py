@@ -24,7 +24,7 @@ from xla_call_module.linalg.linalg_option import parse_linalg
 from xla_call_module.passes.pipeline import Artifact, Target, prepare
 from xla_call_module.platforms import parse_platforms
 from xla_call_module.tracebacks import api_boundary
-from xla_call_module.versions import Release, parse_release
+from xla_call_module.versions import NEWEST, Release, parse_release
 
 __all__ = ["RetargetReport", "retarget"]
 
@@ -65,6 +65,7 @@ def retarget(
     disabled_checks: Sequence[object] | None = None,
     linalg: str = "portable",
     gradient_order: int | None = None,
+    lift: bool = False,
     overwrite: bool = False,
 ) -> RetargetReport: ...
 
@@ -79,6 +80,7 @@ def retarget(
     disabled_checks: Sequence[object] | None = None,
     linalg: str = "portable",
     gradient_order: int | None = None,
+    lift: bool = False,
     overwrite: bool = False,
 ) -> export.Exported | RetargetReport:
     """Rewrite a computation, and its VJPs of every order, so that an older TensorFlow reads it.
@@ -103,6 +105,10 @@ def retarget(
             TensorFlow does not have; `"lapack"` leaves them.
         gradient_order: the highest order of gradients that is kept, if there are more; 0 for the
             function alone, None for all.
+        lift: for a SavedModel, whether its modules are written at the newest version of StableHLO
+            that `tensorflow`, by default the newest known release, reads. Each version is promised
+            to be readable for five years, of which `bridge.inspect` says the end; older TensorFlow
+            releases do not read the new file.
         overwrite: whether a SavedModel at `to` is replaced; it may be the old folder.
 
     Returns:
@@ -144,8 +150,8 @@ def retarget(
             )
         release = None if tensorflow is None else parse_release(tensorflow)
         target = Target(
-            release,
-            Artifact.UNCHANGED if release is None else Artifact.FOR_RELEASE,
+            NEWEST if release is None and lift else release,
+            _artifact(release, lift=lift),
             platforms=None if platforms is None else parse_platforms(platforms),
             portable_linalg=parse_linalg(linalg),
             for_file=True,
@@ -159,14 +165,21 @@ def retarget(
             f"Expected a jax.export.Exported, got {type(exported).__name__}. "
             f"{remedy_for(exported, otherwise='pass one, or the folder of a SavedModel')}"
         )
-    if tensorflow is None or to is not None or platforms is not None or disabled_checks is not None:
+    given = (to, platforms, disabled_checks)
+    if tensorflow is None or lift or any(option is not None for option in given):
         raise StructureError(
             f"{exported.fun_name} is an Exported, for which tensorflow= is needed and, besides "
             "gradient_order=, nothing else is taken. To do: export it again for other platforms= "
-            "and disabled_checks=."
+            "and disabled_checks=, or with a newer JAX."
         )
     kept = exported if gradient_order is None else cut_vjp(exported, gradient_order)
     return _retarget_exported(kept, Target(parse_release(tensorflow), is_exported=True))
+
+
+def _artifact(release: Release | None, *, lift: bool) -> Artifact:
+    if lift:
+        return Artifact.NEWEST
+    return Artifact.UNCHANGED if release is None else Artifact.FOR_RELEASE
 
 
 def _retarget_exported(

@@ -57,6 +57,7 @@ __all__ = [
     "sdy",
     "serialize_artifact",
     "stablehlo",
+    "stablehlo_versions",
     "survive_forks",
 ]
 
@@ -170,6 +171,14 @@ def _artifact_functions() -> Any:
         from jax.extend import mlir
 
         return mlir
+
+
+def stablehlo_versions() -> tuple[str, str]:
+    """Return the oldest and the newest version of portable artifacts that this jaxlib reads.
+
+    The gate is the first one.
+    """
+    return str(stablehlo.get_minimum_version()), str(stablehlo.get_current_version())
 
 
 def register_stablehlo_passes() -> None:

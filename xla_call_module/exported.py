@@ -54,7 +54,14 @@ from xla_call_module.shardings.mesh_placement import Mesh
 from xla_call_module.shardings.sharding_jax import exported_shardings
 from xla_call_module.stablehlo.attributes import read_changes
 from xla_call_module.stablehlo.bytecode import mentions
-from xla_call_module.stablehlo.modules import Main, TensorType, open_module, read_main, uses_shardy
+from xla_call_module.stablehlo.modules import (
+    Main,
+    TensorType,
+    is_readable,
+    open_module,
+    read_main,
+    uses_shardy,
+)
 from xla_call_module.symbolic_shapes import limited_reading
 
 __all__ = [
@@ -360,7 +367,8 @@ def deserialize_exported(data: bytes, *, stand_ins: bool = False) -> export.Expo
     Raises:
         FormatError, StructureError: the bytes are damaged, or no serialized `Exported`; or a pytree
             type is not registered for serialization in this process.
-        VersionError: it is of a version that is not known.
+        VersionError: it is of a version that is not known; or its module is of a version of
+            StableHLO that the installed jaxlib does not read.
         ShardingError: the installed JAX cannot have one of its shardings.
     """
     with refusing_damage("A serialized Exported"):
@@ -374,6 +382,8 @@ def _from_serialized(
     serialized: SerializedExported, size: int, *, stand_ins: bool
 ) -> export.Exported:
     vjp = serialized.vjp
+    if not is_readable(serialized.module):  # JAX would tell so in a word of XLA's, when it calls it
+        _meshes_of(serialized.module)
     return restore_fields(
         serialized.description,
         size=size,

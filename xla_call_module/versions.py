@@ -1,15 +1,18 @@
-"""The records of TensorFlow's releases: what each reads, lacks and computes otherwise.
+"""The records of releases: what each TensorFlow reads and lacks, and how long StableHLO is read.
 
 To support a new release, add a record to `RELEASES`: ask its wheel for the two versions, run
 `tests/matrix` with it, and put what it does not run into `lacks`. Then see whether each of
-`DEVIATIONS` ends with it. Nothing else in the project knows a number of a release.
+`DEVIATIONS` ends with it. To support a new JAX, add its jaxlib to `JAXLIBS` and the versions of
+StableHLO that came since to `STABLEHLO_DATES`. Nothing else in the project knows a number of a
+release.
 """
 
 from __future__ import annotations
 
+import datetime
 import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from xla_call_module.errors import VersionError
@@ -19,19 +22,23 @@ __all__ = [
     "CONVENTIONS",
     "DEVIATIONS",
     "FIRST_CONVENTION",
+    "JAXLIBS",
     "KEPT_FOR_ANY",
     "LAST_WITHOUT_SHARDY",
     "NEWEST",
     "OLDEST",
     "RELEASES",
     "SHARDY_CONVENTION",
+    "STABLEHLO_DATES",
     "Deviation",
     "Feature",
     "Release",
     "StablehloVersion",
+    "jaxlib_for",
     "oldest_running",
     "parse_release",
     "parse_stablehlo_version",
+    "promised_until",
 ]
 
 StablehloVersion = tuple[int, int, int]
@@ -277,3 +284,55 @@ def parse_stablehlo_version(text: str) -> StablehloVersion:
     if match is None:
         raise VersionError(f"{text!r} is no StableHLO version; expected one such as '1.13.7'.")
     return int(match[1]), int(match[2]), int(match[3])
+
+
+# When each minor version of StableHLO began: the first commit in which
+# stablehlo/dialect/Version.h has it (https://github.com/openxla/stablehlo).
+STABLEHLO_DATES: Mapping[tuple[int, int], datetime.date] = {
+    version: datetime.date.fromisoformat(text)
+    for version, text in {
+        (0, 9): "2023-02-27", (0, 10): "2023-04-19", (0, 11): "2023-05-01", (0, 12): "2023-05-24",
+        (0, 13): "2023-05-31", (0, 14): "2023-06-16", (0, 15): "2023-11-08", (0, 16): "2023-11-29",
+        (0, 17): "2023-12-20", (0, 19): "2024-03-13", (0, 20): "2024-05-10", (1, 0): "2024-05-13",
+        (1, 1): "2024-05-15", (1, 2): "2024-07-03", (1, 3): "2024-07-10", (1, 4): "2024-07-16",
+        (1, 5): "2024-07-29", (1, 6): "2024-08-14", (1, 7): "2024-09-04", (1, 8): "2024-10-24",
+        (1, 9): "2025-01-28", (1, 10): "2025-03-19", (1, 11): "2025-06-12", (1, 12): "2025-06-24",
+        (1, 13): "2025-08-18", (1, 14): "2026-03-02", (1, 15): "2026-03-27", (1, 16): "2026-04-09",
+        (1, 18): "2026-06-26", (1, 19): "2026-08-04", (1, 20): "2026-08-13",
+    }.items()
+}  # fmt: skip
+# https://openxla.org/stablehlo/compatibility
+_PROMISED_YEARS = 5
+# The newest StableHLO that some releases of jaxlib read, the oldest release first; each of them
+# reads from 0.9.0 on (`jaxlib.mlir.dialects.stablehlo.get_current_version()`).
+JAXLIBS: Mapping[str, StablehloVersion] = {
+    "0.7.1": (1, 13, 0), "0.10.2": (1, 17, 0), "0.12.0.1": (1, 22, 0),
+}  # fmt: skip
+
+
+def promised_until(version: StablehloVersion) -> datetime.date | None:
+    """Return until when StableHLO promises to read artifacts of a version; None for no promise.
+
+    It is five years from the first day of that minor version; of one that is not known, from that
+    of the one before it.
+
+    Example:
+        >>> promised_until((1, 13, 7)).isoformat()
+        '2030-08-18'
+    """
+    known = [minor for minor in STABLEHLO_DATES if minor <= version[:2]]
+    if not known:
+        return None
+    since = STABLEHLO_DATES[max(known)]
+    return since.replace(year=since.year + _PROMISED_YEARS)
+
+
+def jaxlib_for(version: StablehloVersion) -> str:
+    """Return the first known release of jaxlib that reads artifacts of a version of StableHLO.
+
+    Example:
+        >>> jaxlib_for((1, 15, 0)), jaxlib_for((9, 0, 0))
+        ('0.10.2 or newer', 'newer than 0.12.0.1')
+    """
+    able = [jaxlib for jaxlib, newest in JAXLIBS.items() if version <= newest]
+    return f"{able[0]} or newer" if able else f"newer than {list(JAXLIBS)[-1]}"

@@ -355,6 +355,11 @@ def _add_retarget(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="the highest order of gradients that is kept; by default all",
     )
+    parser.add_argument(
+        "--lift",
+        action="store_true",
+        help="write modules at the newest StableHLO that --tensorflow (or the newest one) reads",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a SavedModel at OUT")
 
 
@@ -365,6 +370,7 @@ def _run_retarget(options: argparse.Namespace) -> int:
         options.source,
         to=options.target,
         platforms=options.platforms,
+        lift=options.lift,
         overwrite=options.overwrite,
         **read_save_arguments(options),  # --gradient-order is one of them
     )

@@ -26,7 +26,7 @@ from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.passes.constants import Constant, constants_of
 from xla_call_module.passes.obstacles import Obstacle, find_obstacles
 from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
-from xla_call_module.versions import NEWEST, RELEASES
+from xla_call_module.versions import NEWEST, RELEASES, promised_until
 
 __all__ = [
     "CheckReport",
@@ -81,6 +81,8 @@ class OrderReport:
         function: the name of the function.
         module_bytes: the number of bytes of the module.
         stablehlo: the StableHLO version of the portable artifact.
+        readable_until: the day until which StableHLO promises to read that version, such as
+            `2030-08-18`; empty where it promises nothing.
         calling_convention: the version of the XlaCallModule node.
         tensorflow: the oldest release known to run the module.
         obstacles: the obstacle of each older release, the oldest first; only the last one is
@@ -100,6 +102,7 @@ class OrderReport:
     function: str
     module_bytes: int
     stablehlo: str
+    readable_until: str
     calling_convention: int
     tensorflow: str
     obstacles: tuple[ObstacleReport, ...]
@@ -248,6 +251,15 @@ class FileReport:
     others: Mapping[str, str]
 
     @property
+    def readable_until(self) -> str:
+        """The day until which StableHLO promises to read all modules; empty for no promise.
+
+        `bridge.retarget(..., lift=True)` puts it off.
+        """
+        orders = (order for signature in self.signatures for order in signature.orders)
+        return min((order.readable_until for order in orders), default="")
+
+    @property
     def parameters_by_size(self) -> tuple[ParameterReport, ...]:
         """The variables, the largest first."""
         return tuple(sorted(self.parameters, key=lambda parameter: -parameter.bytes))
@@ -339,12 +351,14 @@ def _report_order(call: CallModule) -> OrderReport:
         obstacles = tuple(map(_report_obstacle, find_obstacles(call, module)))
         sharding = read_shardings(call, module)
         needs_devices = operation_of_several_devices(call, module)
+    until = promised_until(call.stablehlo_version)
     return OrderReport(
         call=0,
         order=0,
         function=call.name,
         module_bytes=len(call.module),
         stablehlo=".".join(map(str, call.stablehlo_version)),
+        readable_until="" if until is None else until.isoformat(),
         calling_convention=call.version,
         tensorflow=_first_after(obstacles),
         obstacles=obstacles,

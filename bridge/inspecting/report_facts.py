@@ -44,6 +44,8 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 def file_facts(report: FileReport) -> dict[str, str]:
     """Return the facts of a file by name; those that it has."""
     facts = {"written by": writer_of(report)}
+    if report.readable_until:
+        facts["modules"] = f"promised to be readable until {report.readable_until}"
     if report.assets:
         names = ", ".join(f"{file.path} ({size(file.bytes)})" for file in report.assets)
         facts["assets"] = names

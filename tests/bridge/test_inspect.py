@@ -112,6 +112,12 @@ def test_variables_by_size(report):
     assert [p.share for p in report.parameters_by_size] == [48 / 68, 16 / 68, 4 / 68]
 
 
+def test_until_when_its_modules_are_promised_to_be_readable(report):
+    ends = {order.readable_until for order in report.signatures[0].orders}
+    assert report.readable_until == min(ends)
+    assert report.to_json()["signatures"][0]["orders"][0]["readable_until"] in ends
+
+
 def test_every_order_is_told(report):
     signature = report.signatures[0]
     oldest = [(order, ERF_OF_SYMBOLS) for order in (0, 1)]

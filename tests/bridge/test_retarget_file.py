@@ -283,3 +283,38 @@ def test_the_command_runs_without_tensorflow(foreign, tmp_path):
     command = [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
     subprocess.run(command, check=True)
     assert {call.version for call in _calls(tmp_path / "new")} == {8}
+
+
+def _stablehlo(folder):
+    orders = [
+        order for signature in bridge.inspect(folder).signatures for order in signature.orders
+    ]
+    return {order.stablehlo for order in orders}
+
+
+def test_a_file_is_lifted(exported, tmp_path):
+    """It is written for as old a release as it allows, and StableHLO is read for five years."""
+    bridge.save(exported, tmp_path / "old", params=PARAMS, gradient_order=2, tensorflow="2.14")
+    written = bridge.retarget(tmp_path / "old", to=tmp_path / "new", lift=True)
+    assert written.tensorflow == "2.20"
+    found = parse_release("2.21").stablehlo
+    assert _stablehlo(tmp_path / "old") == {"0.14.8"}
+    assert _stablehlo(tmp_path / "new") <= {".".join(map(str, found)), "1.13.0"}
+    ends = [bridge.inspect(tmp_path / name).readable_until for name in ("old", "new")]
+    assert ends == ["2028-06-16", "2030-08-18"]
+    np.testing.assert_array_equal(_second_order(tmp_path / "new"), _second_order(tmp_path / "old"))
+
+
+def test_lifted_for_a_release(exported, tmp_path, capsys):
+    bridge.save(exported, tmp_path / "old", params=PARAMS, tensorflow="2.14")
+    command = ["retarget", str(tmp_path / "old"), str(tmp_path / "new"), "--lift"]
+    assert main([*command, "--tensorflow", "2.18"]) == 0
+    assert "readable from TensorFlow 2.18 on" in capsys.readouterr().out
+    assert _stablehlo(tmp_path / "new") == {"1.7.3"}
+    call = savedmodel.read(tmp_path / "new").default.function.call
+    assert "StableHLO 0.14.8 to 1.7.3" in call.changes
+
+
+def test_an_exported_is_not_lifted(exported):
+    with pytest.raises(StructureError, match="or with a newer JAX"):
+        bridge.retarget(exported, "2.18", lift=True)

@@ -38,7 +38,7 @@ TESTED = {
     "load": {TABLES: "path", "tests/eight_devices/loading.py": "mesh"},
     "retarget": {
         TABLES: "exported tensorflow to platforms",
-        "tests/bridge/test_retarget_file.py": "disabled_checks linalg overwrite",
+        "tests/bridge/test_retarget_file.py": "disabled_checks linalg lift overwrite",
         "tests/savedmodel/test_gradient_orders.py": "gradient_order",
     },
     "save": {

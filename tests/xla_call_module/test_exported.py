@@ -22,7 +22,7 @@ from xla_call_module.errors import (
     UnsupportedError,
     VersionError,
 )
-from xla_call_module.exported import to_exported
+from xla_call_module.exported import deserialize_exported, to_exported
 from xla_call_module.stablehlo.modules import open_module
 
 X = jax.ShapeDtypeStruct((2, 3), "float32")
@@ -315,9 +315,32 @@ class TestDamage:
         with pytest.raises(StructureError, match=r"has no function 'main', only \[.*'mine'"):
             from_exported(dataclasses.replace(exported, mlir_module_serialized=wrong))
 
+    @pytest.mark.parametrize(
+        ("version", "match"),
+        [
+            (
+                "9.9.9",
+                r"StableHLO 9\.9\.9, and .* reads 0\.9\.0 to .*To do: take jaxlib newer than",
+            ),
+            (
+                "0.8.9",
+                r"StableHLO 0\.8\.9, .*To do: take jaxlib .*bridge\.retarget\(…, lift=True\)",
+            ),
+        ],
+    )
+    def test_a_module_that_this_jaxlib_does_not_read(self, exported, version, match):
+        own = ".".join(map(str, from_exported(exported).stablehlo_version))
+        module = exported.mlir_module_serialized.replace(own.encode(), version.encode(), 1)
+        module = module.replace(b"_v1", b"_v0")  # operations that no jaxlib has
+        wrong = dataclasses.replace(exported, mlir_module_serialized=module)
+        with pytest.raises(VersionError, match=match):
+            from_exported(wrong)
+        with pytest.raises(VersionError, match=match):
+            deserialize_exported(bytes(wrong.serialize()))
+
     def test_open_module_says_what_is_wrong(self):
         with (
-            pytest.raises(FormatError, match="To do: write it again, or take a newer jaxlib"),
+            pytest.raises(VersionError, match="To do: take jaxlib newer than"),
             open_module(b"ML\xefR\rStableHLO_v9.9.9\x00"),
         ):
             pass

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 
+import jaxlib.version
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 import xla_call_module
+from xla_call_module._jax import stablehlo_versions
 from xla_call_module._tf import imported_release
 from xla_call_module.errors import VersionError
-from xla_call_module.versions import RELEASES, parse_release, parse_stablehlo_version
+from xla_call_module.versions import (
+    JAXLIBS,
+    RELEASES,
+    STABLEHLO_DATES,
+    jaxlib_for,
+    parse_release,
+    parse_stablehlo_version,
+    promised_until,
+)
 
 numbers = st.integers(0, 999)
 
@@ -89,3 +100,28 @@ def test_a_release_that_cannot_be_asked_is_looked_up(monkeypatch):
 def test_a_name_that_the_package_lacks():
     with pytest.raises(AttributeError, match="'xla_call_module' has no attribute 'missing'"):
         getattr(xla_call_module, "missing")  # noqa: B009 - an expression, not a statement
+
+
+def test_stablehlo_is_promised_for_five_years():
+    assert promised_until((0, 14, 8)) == datetime.date(2028, 6, 16)
+    assert promised_until((0, 18, 0)) == promised_until((0, 17, 7))
+    assert promised_until((0, 8, 99)) is None
+    assert promised_until((99, 0, 0)) == promised_until((*max(STABLEHLO_DATES), 0))
+    for (one, since), (other, later) in itertools.pairwise(STABLEHLO_DATES.items()):
+        assert one < other
+        assert since < later
+
+
+def test_every_release_reads_a_version_with_a_date():
+    assert {release.stablehlo[:2] for release in RELEASES} <= set(STABLEHLO_DATES)
+
+
+def test_a_jaxlib_is_found_by_what_it_reads():
+    assert jaxlib_for((1, 13, 0)) == "0.7.1 or newer"
+    assert jaxlib_for((1, 13, 1)) == "0.10.2 or newer"
+    assert jaxlib_for((2, 0, 0)).startswith("newer than ")
+    assert list(JAXLIBS.values()) == sorted(JAXLIBS.values())
+    oldest, newest = stablehlo_versions()
+    assert oldest == "0.9.0"
+    known = JAXLIBS.get(jaxlib.version.__version__)
+    assert known is None or known == parse_stablehlo_version(newest)

@@ -61,6 +61,7 @@ class Artifact(enum.Enum):
     FOR_RELEASE = "always at one that the release reads"
     IF_NEEDED = "as it is where the release reads it, though it may be newer"
     UNCHANGED = "at the one that it has, for the releases that read it as it is"
+    NEWEST = "at the newest one that the release reads, which may be newer than it was"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,8 @@ def _finished(parsed: ParsedCall, target: Target, *, fits: bool, is_first: bool)
     if fits:
         call = _labelled(parsed.serialized(), target)
     else:
-        call = serialize_for(parsed, target.tensorflow)
+        is_newest = target.artifact is Artifact.NEWEST
+        call = serialize_for(parsed, target.tensorflow, newest=is_newest)
     if not target.for_file:
         return Prepared((call,), parsed.constants)
     release = oldest_release(call, parsed.module)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from xla_call_module._jax import stablehlo_versions
 from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.errors import VersionError
 from xla_call_module.passes.gspmd import is_only_shardy
@@ -31,6 +32,7 @@ from xla_call_module.versions import (
     Release,
     StablehloVersion,
     oldest_running,
+    parse_stablehlo_version,
 )
 
 __all__ = [
@@ -99,12 +101,15 @@ def _first(need: Need) -> tuple[int, ...]:
     return () if oldest is None else oldest.tensorflow
 
 
-def serialize_for(parsed: ParsedCall, release: Release | None) -> CallModule:
+def serialize_for(
+    parsed: ParsedCall, release: Release | None, *, newest: bool = False
+) -> CallModule:
     """Return a call as a release reads it: artifact, calling convention and Shardy flag.
 
     Args:
         parsed: a call after the passes for that release.
         release: the consumer; None for the oldest that runs the module as it is.
+        newest: whether the artifact may be newer than it was, with a release.
 
     Raises:
         VersionError: an operation has no form that the consumer reads; the message names it, its
@@ -117,7 +122,7 @@ def serialize_for(parsed: ParsedCall, release: Release | None) -> CallModule:
         if (first := _first_artifact(call, module, needs, usable)) is not None:
             return label_for(call, *first)
         release = NEWEST
-    return label_for(call, release, _artifact(call, module, needs, release))
+    return label_for(call, release, _artifact(call, module, needs, release, newest=newest))
 
 
 def _first_artifact(
@@ -131,11 +136,13 @@ def _first_artifact(
     return None
 
 
-def _artifact(call: CallModule, module: Any, needs: Sequence[Need], release: Release) -> bytes:
+def _artifact(
+    call: CallModule, module: Any, needs: Sequence[Need], release: Release, *, newest: bool
+) -> bytes:
     if unmet := unmet_needs(needs, release):
         raise _too_old(call, module, needs, release, unmet[0].reason)
     try:
-        return serialize_module_for(call, module, release)
+        return serialize_module(module, version_for(call, release, newest=newest))
     except (RuntimeError, ValueError) as error:
         raise _too_old(call, module, needs, release, explain_failure(module, error)) from error
 
@@ -149,9 +156,16 @@ def serialize_module_for(call: CallModule, module: Any, release: Release) -> byt
     return serialize_module(module, version_for(call, release))
 
 
-def version_for(call: CallModule, release: Release) -> StablehloVersion:
-    """Return the StableHLO version at which a call is serialized for a release."""
-    version = min(release.stablehlo, call.stablehlo_version)
+def version_for(call: CallModule, release: Release, *, newest: bool = False) -> StablehloVersion:
+    """Return the StableHLO version at which a call is serialized for a release.
+
+    Args:
+        call: the call.
+        release: the consumer.
+        newest: whether it may be newer than that of the call.
+    """
+    own = parse_stablehlo_version(stablehlo_versions()[1]) if newest else call.stablehlo_version
+    version = min(release.stablehlo, own)
     if Feature.BATCHING_DIMENSIONS in release.lacks:
         version = min(version, BEFORE_BATCHING_DIMENSIONS)
     return version

@@ -15,10 +15,11 @@ from xla_call_module._jax import (
     make_ir_context,
     parse_artifact,
     serialize_artifact,
+    stablehlo_versions,
     survive_forks,
 )
 from xla_call_module.call import read_artifact_version
-from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.errors import FormatError, StructureError, VersionError
 from xla_call_module.stablehlo.attributes import (
     callee_of,
     comparison_direction,
@@ -28,7 +29,13 @@ from xla_call_module.stablehlo.attributes import (
 )
 from xla_call_module.stablehlo.call_graph import check_calls
 from xla_call_module.stablehlo.operation_locations import argument_name
-from xla_call_module.versions import StablehloVersion
+from xla_call_module.versions import (
+    JAXLIBS,
+    StablehloVersion,
+    jaxlib_for,
+    parse_stablehlo_version,
+    promised_until,
+)
 
 __all__ = [
     "Main",
@@ -40,6 +47,7 @@ __all__ = [
     "first_line",
     "functions_of",
     "has_platform_index",
+    "is_readable",
     "is_shape_assertion",
     "open_context",
     "open_module",
@@ -98,7 +106,8 @@ def open_module(artifact: bytes) -> Iterator[Any]:
     """Return the parsed MLIR module, for as long as its context lasts.
 
     Raises:
-        FormatError: the bytes are damaged, or newer than this jaxlib reads.
+        FormatError: the bytes are damaged.
+        VersionError: they are of a version of StableHLO that this jaxlib does not read.
     """
     with open_context(len(artifact)):
         yield parse_module(artifact)
@@ -146,16 +155,48 @@ def parse_module(artifact: bytes) -> Any:
     """Return the parsed MLIR module, in the context that is entered.
 
     Raises:
-        FormatError: the bytes are damaged, or newer than this jaxlib reads.
+        FormatError: the bytes are damaged.
+        VersionError: they are of a version of StableHLO that this jaxlib does not read.
     """
-    read_artifact_version(artifact)  # MLIR would take a text, too
+    version = read_artifact_version(artifact)  # MLIR would take a text, too
     try:
         return parse_artifact(artifact)
     except (RuntimeError, ValueError, MemoryError) as error:
+        _check_version(version, error)
         raise FormatError(
             f"The module's {len(artifact)} bytes are no StableHLO portable artifact that this "
-            f"jaxlib reads: {first_line(error)}. To do: write it again, or take a newer jaxlib."
+            f"jaxlib reads: {first_line(error)}. To do: write it again."
         ) from error
+
+
+def is_readable(artifact: bytes) -> bool:
+    """Return whether this jaxlib reads artifacts of that version, whatever is in them.
+
+    It may read a newer one, too, where all operations in it are older.
+
+    Raises:
+        FormatError: the bytes are no portable artifact.
+    """
+    oldest, newest = map(parse_stablehlo_version, stablehlo_versions())
+    return oldest <= read_artifact_version(artifact) <= newest
+
+
+def _check_version(version: StablehloVersion, error: Exception) -> None:
+    """Refuse a version that this jaxlib does not read, and say which one does."""
+    oldest, newest = map(parse_stablehlo_version, stablehlo_versions())
+    if oldest <= version <= newest:
+        return
+    texts = [".".join(map(str, known)) for known in (version, oldest, newest)]
+    until = promised_until(version)
+    past = (
+        f"jaxlib {list(JAXLIBS)[-1]}, and lift the file with it: bridge.retarget(…, lift=True)"
+        f"{f'. It was promised to be readable until {until.isoformat()}' if until else ''}"
+    )
+    cure = f"jaxlib {jaxlib_for(version)}" if version > newest else past
+    raise VersionError(
+        f"The module is a portable artifact of StableHLO {texts[0]}, and the installed jaxlib "
+        f"reads {texts[1]} to {texts[2]}: {first_line(error)}. To do: take {cure}."
+    ) from error
 
 
 def copy_module(module: Any) -> Any:
