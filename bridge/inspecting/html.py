@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
@@ -105,7 +105,7 @@ def _signature(signature: SignatureReport, report: FileReport) -> Element:
         element("h3", "Modules"),
         _card(_orders(signature.orders)),
         element("h3", "Operations"),
-        _card(*_operations(signature.operations)),
+        *(_card(*_operations(title, counted)) for title, counted in _counts(signature)),
         *([element("h3", "Arrays on the mesh"), _sharding(sharding)] if sharding else []),
     )
 
@@ -116,12 +116,20 @@ def _orders(orders: Sequence[OrderReport]) -> Element:
     return _table(heads, rows, numbers=range(1, len(heads)))
 
 
-def _operations(operations: Mapping[str, int]) -> list[Element]:
+def _counts(signature: SignatureReport) -> Iterator[tuple[str, Mapping[str, int]]]:
+    """Yield the operations of each order on each platform, with a title."""
+    for order in signature.orders:
+        for count in order.counts:
+            yield f"{order.title} {count.where}", count.operations
+
+
+def _operations(title: str, operations: Mapping[str, int]) -> list[Element]:
     most = max(operations.values(), default=1)
     shown = list(operations.items())[:_MAX_OPERATIONS]
     rows = [(name, str(count), _bar(count / most)) for name, count in shown]
     more = _more(len(operations) - len(shown), "kind")
-    return [_table([], rows, code={0}, numbers={1}, class_="bars"), *more]
+    table = _table([], rows, code={0}, numbers={1}, class_="bars")
+    return [element("p", title, class_="quiet"), table, *more]
 
 
 def _sharding(sharding: ShardingReport) -> Element:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bridge.inspecting.operation_counts import OperationCount, count_by_platform, most_frequent
 from bridge.inspecting.sharding import ShardingReport, read_shardings
 from bridge.inspecting.written_file import TensorReport
 from bridge.loading.signature_calls import calls_of, inputs_of, names_of, outputs_of
@@ -42,8 +43,6 @@ __all__ = [
 ]
 
 _MAX_CONSTANTS = 10
-# Operations that hold other ones and compute nothing.
-_STRUCTURE = frozenset({"builtin.module", "func.func", "func.return", "stablehlo.return"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,8 @@ class OrderReport:
         tensorflow: the oldest release known to run the module.
         obstacles: the obstacle of each older release, the oldest first; only the last one is
             complete.
-        operations: the number of each operation, the most frequent first.
+        operations: the number of each operation in the module, the most frequent first.
+        counts: the same for each platform, of what runs there.
         custom_calls: the targets of custom calls, sorted.
         constants: the largest constants of the module, the largest first.
         constant_bytes: the number of bytes of all its constants.
@@ -107,6 +107,7 @@ class OrderReport:
     tensorflow: str
     obstacles: tuple[ObstacleReport, ...]
     operations: Mapping[str, int]
+    counts: tuple[OperationCount, ...]
     custom_calls: tuple[str, ...]
     constants: tuple[Constant, ...]
     constant_bytes: int
@@ -336,7 +337,7 @@ def _report_signature(
         module_bytes=main.module_bytes,
         devices=call.nr_devices,
         parameters=_bound(signature, variables),
-        operations=_most_frequent(sum((Counter(o.operations) for o in orders), Counter[str]())),
+        operations=most_frequent(sum((Counter(o.operations) for o in orders), Counter[str]())),
         orders=orders,
         batch_buckets=() if buckets is None else buckets.sizes,
     )
@@ -347,6 +348,7 @@ def _report_order(call: CallModule) -> OrderReport:
     with open_module(call.module) as module:
         targets = set(custom_call_targets(walk(module)))
         names = Counter(operation.name for operation in walk(module))
+        counts = count_by_platform(call, module)
         constants, constant_bytes = constants_of(module, _MAX_CONSTANTS)
         obstacles = tuple(map(_report_obstacle, find_obstacles(call, module)))
         sharding = read_shardings(call, module)
@@ -362,7 +364,8 @@ def _report_order(call: CallModule) -> OrderReport:
         calling_convention=call.version,
         tensorflow=_first_after(obstacles),
         obstacles=obstacles,
-        operations=_most_frequent(names),
+        operations=most_frequent(names),
+        counts=counts,
         custom_calls=tuple(sorted(targets)),
         constants=tuple(constants),
         constant_bytes=constant_bytes,
@@ -409,11 +412,6 @@ def _report_parameters(variables: Sequence[Variable]) -> tuple[ParameterReport, 
         )
         for name, variable in zip(names_of(variables), variables, strict=True)
     )
-
-
-def _most_frequent(names: Counter[str]) -> dict[str, int]:
-    ordered = sorted(names.items(), key=lambda item: (-item[1], item[0]))
-    return {name: count for name, count in ordered if name not in _STRUCTURE}
 
 
 def _first_after(obstacles: Sequence[ObstacleReport]) -> str:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bridge.core.mesh_text import draw_grid, draw_mesh
+from bridge.inspecting.operation_counts import operation_lines
 from bridge.inspecting.report import FileReport, OrderReport, SignatureReport
 from bridge.inspecting.report_facts import (
     ORDER_COLUMNS,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_sharding", "print_costs", "print_report"]
 
-_MAX_OPERATIONS = 12
 _MAX_ARRAYS = 32
 
 
@@ -66,9 +66,10 @@ def _print_signature(signature: SignatureReport, console: Console) -> None:
         "function": signature.function,
         "TensorFlow": readers(signature.tensorflow),
         **signature_facts(signature),
-        "operations": _operations(signature.operations),
     }
     _print_facts(facts, console)
+    for line in operation_lines(signature.orders):
+        console.print(_text(f"operations, {line}"), soft_wrap=True)
     _print_orders(signature.orders, console)
     if (sharding := signature.orders[0].sharding) is not None:
         for line in draw_sharding(sharding):
@@ -91,12 +92,6 @@ def draw_sharding(sharding: ShardingReport) -> list[str]:
     if (rest := len(sharding.arrays) - _MAX_ARRAYS) > 0:
         lines.append(f"and {rest} other arrays")
     return lines
-
-
-def _operations(operations: Mapping[str, int]) -> str:
-    shown = [f"{count} {name}" for name, count in list(operations.items())[:_MAX_OPERATIONS]]
-    rest = len(operations) - len(shown)
-    return ", ".join([*shown, *([f"and {rest} other kinds"] if rest else [])])
 
 
 def _print_orders(orders: Sequence[OrderReport], console: Console) -> None:
