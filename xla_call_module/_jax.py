@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ __all__ = [
     "dense_elements",
     "effect_name",
     "effect_of",
+    "failed_legalization",
     "func",
     "has_hlo_shardings",
     "has_named_shardings",
@@ -49,6 +51,7 @@ __all__ = [
     "make_ir_context",
     "named_shardings",
     "parse_artifact",
+    "parse_fault",
     "pytree_classes",
     "refine_module",
     "register_stablehlo_passes",
@@ -436,3 +439,40 @@ def has_hlo_shardings() -> bool:
 
     names = {field.name for field in dataclasses.fields(export.Exported)}
     return "_in_named_shardings" not in names or "_has_named_shardings" in names
+
+
+def failed_legalization(error: Exception) -> tuple[str, str, str] | None:
+    """Return the place, the scope and the name of an operation that has no form at a version.
+
+    MLIR raises one class for all that its passes refuse, and the error has no fields: it reads
+    `f.py:3:9: error: failed to legalize operation 'vhlo.composite_v2' that was …`, or has a scope
+    where the operation has no file of its own (mlir/lib/Transforms/Utils/DialectConversion.cpp).
+    The module cannot be asked before, since jaxlib does not say since which version an operation
+    is.
+    Without the gate, or for any other error, it is None, and messages have MLIR's first line. It
+    can go when jaxlib says that.
+    """
+    match = re.search(r"(?:(\S+): error: (.*))?failed to legalize operation '([^']+)'", str(error))
+    return None if match is None else (match[1] or "", match[2] or "", match[3])
+
+
+def parse_fault(error: Exception) -> tuple[str, str]:
+    """Return what MLIR's parser does not understand of a text, and its name there, if known.
+
+    It is `quantization`, `dialect` with the name of one, `redefinition`, `operation` with the
+    number of its line, or empty for anything else. There is no parsed module to ask, and the parser
+    raises one class for all of them, which differ by their text alone
+    (mlir/lib/AsmParser/Parser.cpp). Without the gate the remedy in a message is a general one. It
+    can go when the error says what it is of.
+    """
+    text = str(error)
+    if "!quant." in text or '!"quant"' in text:
+        return "quantization", ""
+    if dialect := re.search(r"Dialect `(\w+)' not\s+found", text):
+        return "dialect", dialect[1]
+    if re.search(r"redefinition\s+of\s+symbol", text):
+        return "redefinition", ""
+    if re.search(r"unregistered\s+dialect", text):
+        line = re.search(r'error: "[^"]*":(\d+):', text)
+        return "operation", line[1] if line else ""
+    return "", ""

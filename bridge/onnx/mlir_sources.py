@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bridge.onnx.boundary_casts import cast_at_boundary
 from bridge.onnx.graph.storage_dtypes import NARROW_TYPES
-from xla_call_module._jax import ir, make_ir_context, refine_module, survive_forks
+from xla_call_module._jax import (
+    failed_legalization,
+    ir,
+    make_ir_context,
+    parse_fault,
+    refine_module,
+    survive_forks,
+)
 from xla_call_module.analyses.infer_signature import infer_argument_signature, infer_signature
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DTYPES, DType
@@ -172,9 +178,9 @@ def _serialize(path: Path, module: Any) -> bytes:
             define_chlo(module)
             return serialize_module(module, version)
     except (RuntimeError, ValueError, ir.MLIRError) as error:
-        operation = re.search(r"failed to legalize operation '([\w.]+)'", str(error))
+        failed = failed_legalization(error)
         raise FormatError(
-            f"{path}: {operation[1] if operation else 'an operation'} has no form in StableHLO "
+            f"{path}: {failed[2] if failed else 'an operation'} has no form in StableHLO "
             f"{'.'.join(map(str, version))}: {first_line(error)}. To do: write it in operations of "
             "StableHLO."
         ) from error
@@ -189,29 +195,28 @@ def _parse(path: Path, content: bytes) -> Any:
         text = " ".join(str(error).split())
         raise FormatError(
             f"{path} is no StableHLO that this jaxlib reads: {text[:300]}. "
-            f"To do: {_cure(text, content)}."
+            f"To do: {_cure(error, content)}."
         ) from error
 
 
-def _cure(error: str, content: bytes) -> str:
-    """Return the remedy for a text that cannot be parsed.
-
-    MLIR raises one class of errors for all of them, which differ by their text alone.
-    """
-    if "!quant." in error or '!"quant"' in error:
-        return (
-            "write out what its quantized types mean, which are not in jaxlib: integers, with the "
-            "scale and the zero point as operations"
-        )
-    if dialect := re.search(r"Dialect `(\w+)' not found", error):
-        return f"leave out the operations of the dialect {dialect[1]}, which is not StableHLO's"
-    if "redefinition of symbol" in error:
-        return "keep one of its programs; lines of // ----- are between them in files of several"
-    if "unregistered dialect" in error:
-        line = re.search(r'error: "[^"]*":(\d+):', error)
-        lines = content.decode().splitlines()
-        text = lines[int(line[1]) - 1].strip() if line and int(line[1]) <= len(lines) else ""
-        return f"leave out the operations of other dialects than StableHLO's: {text[:80]}"
+def _cure(error: Exception, content: bytes) -> str:
+    """Return the remedy for a text that cannot be parsed."""
+    match parse_fault(error):
+        case "quantization", _:
+            return (
+                "write out what its quantized types mean, which are not in jaxlib: integers, with "
+                "the scale and the zero point as operations"
+            )
+        case "dialect", name:
+            return f"leave out the operations of the dialect {name}, which is not StableHLO's"
+        case "redefinition", _:
+            return (
+                "keep one of its programs; lines of // ----- are between them in files of several"
+            )
+        case "operation", line:
+            lines = content.decode().splitlines()
+            text = lines[int(line) - 1].strip() if line and int(line) <= len(lines) else ""
+            return f"leave out the operations of other dialects than StableHLO's: {text[:80]}"
     return (
         "write it with a jaxlib of about this version, or serialize it as a portable artifact with "
         "that of its time, which later ones read"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xla_call_module._jax import stablehlo_versions
+from xla_call_module._jax import failed_legalization, stablehlo_versions
 from xla_call_module.call import CallModule, read_artifact_version
 from xla_call_module.errors import VersionError
 from xla_call_module.passes.gspmd import is_only_shardy
@@ -191,20 +191,15 @@ def label_for(call: CallModule, release: Release, artifact: bytes) -> CallModule
 
 
 def explain_failure(module: Any, error: Exception) -> str:
-    """Return the operation that an MLIR legalization error names, and its place.
-
-    The error reads `f.py:3:9: error: failed to legalize operation 'vhlo.composite_v2' that was …`,
-    or has a scope where the operation has no file of its own.
-    """
-    text = str(error)
-    match = re.search(r"(\S+): error: (.*)failed to legalize operation '([^']+)'", text)
-    if match is None:
+    """Return the operation that has no form at a version, and its place."""
+    failed = failed_legalization(error)
+    if failed is None:
         return first_line(error)
-    place, scope, name = match.groups()
+    place, scope, name = failed
     same = re.sub(r"vhlo\.(\w+)_v\d+", r"stablehlo.\1", name)
     alike = [op for op in walk(module) if op.name == same]
     accurate = [op for op in alike if _accuracy(op)]
-    if scope and alike:
+    if (scope or not place) and alike:
         place = describe_location([*accurate, *alike][0])
     what = f"{name} with {_ACCURACY} {_accuracy(accurate[0])}" if accurate else name
     return f"{what} at {place}"
