@@ -1,73 +1,178 @@
-"""Draws `docs/assets/performance.svg`: the ratios in the table of `docs/reference/performance.md`.
+"""Draws the plots of `docs/reference/performance.md`, and writes its tables, of `benchmarks.json`.
 
-`python docs/draw_performance.py` writes it anew. Each figure of a row is a point on a logarithmic
-axis; left of the line at 1 less is taken than by the usual way.
+`python docs/draw_performance.py` does both anew. On a logarithmic axis each row has a point for the
+median of its rounds, and a line from the lowest to the highest; left of the line at 1 less is taken
+than by the other way.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import escape
 
 DOCS = Path(__file__).parent
-PICTURE = DOCS / "assets" / "performance.svg"
-LEFT, RIGHT, ROW, TOP = 380, 880, 24, 46
-LOWEST, HIGHEST = 0.0001, 10.0
+RECORD = DOCS / "reference" / "benchmarks.json"
+PAGE = DOCS / "reference" / "performance.md"
+README = DOCS.parent / "README.md"
+LEFT, RIGHT, EDGE, ROW, TOP = 500, 900, 970, 24, 46
 LESS, MORE, LINE, TEXT = "#16a34a", "#ea580c", "#8492a6", "#748094"
-MAX_LABEL = 54  # characters of a row
-_ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+MAX_LABEL = 84  # characters of a row
+# The plots: for each its title, and the benchmarks that it is made of.
+PLOTS = {
+    "files": (
+        "Files, written and read",
+        "whole_process save_step save_in_shards first_result saved_size cold_start real_models",
+    ),
+    "calls": (
+        "Calls",
+        (
+            "eager eager_network in_function loaded_calls call_tf conversions large_constant "
+            "batch_buckets"
+        ),
+    ),
+    "gradients": ("Gradients", "gradients_eager gradients_in_function"),
+    "onnx": ("ONNX Runtime", "onnx_models"),
+    "linalg": ("Linear algebra", "linalg"),
+}
+# What is measured against a unit, and not against another way to do the same.
+_ABSOLUTE = re.compile(r"in units of|: seconds|CPU seconds")
+_HEADLINE = "export and save, whole process: {} / jax2tf"
+_SECTION = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_README = re.compile(r"[\d.]+ of the CPU time, [\d.]+ of the memory")
 
 
-def draw() -> str:
-    """Return the picture."""
-    rows = list(_rows())
-    height = TOP + ROW * len(rows) + 14
-    parts = []
-    for tick in (0.0001, 0.001, 0.01, 0.1, 1, 10):
-        x = _place(tick)
-        dash = "" if tick == 1 else ' stroke-dasharray="2 4"'
+def read_record() -> dict[str, Any]:
+    """Return what the benchmarks have measured."""
+    record: dict[str, Any] = json.loads(RECORD.read_text())
+    return record
+
+
+def pictures() -> dict[Path, str]:
+    """Return each plot by the path of its file."""
+    record = read_record()
+    return {
+        DOCS / "assets" / f"performance_{name}.svg": _draw(title, list(_ratios(record, names)))
+        for name, (title, names) in PLOTS.items()
+    }
+
+
+def texts() -> dict[Path, str]:
+    """Return the pages with the figures of the record."""
+    record = read_record()
+    page = _SECTION.sub(lambda m: f"{m[1]}\n{_section(m[2], record)}\n{m[3]}", PAGE.read_text())
+    return {PAGE: page, README: _README.sub(_headline(record), README.read_text())}
+
+
+def _results(record: Mapping[str, Any], names: str) -> Iterator[dict[str, Any]]:
+    for name in names.split():
+        yield from record["runs"].get(name, {"results": []})["results"]
+
+
+def _ratios(record: Mapping[str, Any], names: str) -> Iterator[dict[str, Any]]:
+    """Yield the results that are ratios to another way."""
+    yield from (r for r in _results(record, names) if not _ABSOLUTE.search(r["name"]))
+
+
+def _section(name: str, record: Mapping[str, Any]) -> str:
+    if name == "noted":
+        rows = "\n".join(f"| {what} | {text} |" for what, text in record["noted"]["rows"])
+        return f"| what, against its peer | ratio |\n|---|---|\n{rows}"
+    if name == "runs":
+        return "\n".join(_runs(record))
+    title, names = PLOTS[name]
+    head = "| what | ratio | lowest – highest | ours | the other |\n|---|--:|--:|--:|--:|"
+    rows = [_row(result) for result in _results(record, names)]
+    picture = f"![{title}: the ratios of the table on a logarithmic axis]"
+    return "\n".join([f"{picture}(../assets/performance_{name}.svg)", "", head, *rows])
+
+
+def _row(result: Mapping[str, Any]) -> str:
+    name = result["name"].replace("|", "\\|")
+    if _ABSOLUTE.search(name):
+        return f"| {name} | | | {result['ours']} | |"
+    spread = f"{result['lowest']:g} – {result['highest']:g}"
+    return f"| {name} | {result['median']:g} | {spread} | {result['ours']} | {result['peer']} |"
+
+
+def _runs(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each set of benchmarks that ran on one day with the same versions."""
+    together: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for name, run in record["runs"].items():
+        versions = ", ".join(f"{key} {value}" for key, value in run["versions"].items())
+        together.setdefault((run["date"], versions), []).append((name, run["machine"]))
+    for (date, versions), runs in sorted(together.items()):
+        machines = "; ".join(
+            f"{machine}: {', '.join(f'`{name}`' for name, where in runs if where == machine)}"
+            for machine in dict.fromkeys(machine for _, machine in runs)
+        )
+        yield f"- {date}, {versions}. {machines}."
+
+
+def _headline(record: Mapping[str, Any]) -> str:
+    found = {result["name"]: result["median"] for result in _results(record, "whole_process")}
+    cpu, memory = (found[_HEADLINE.format(what)] for what in ("CPU time", "peak memory"))
+    return f"{cpu:.2f} of the CPU time, {memory:.2f} of the memory"
+
+
+def _draw(title: str, results: list[dict[str, Any]]) -> str:
+    lowest, highest = _decades(results)
+    height = TOP + ROW * len(results) + 14
+    parts = [f"<title>{title}: time and memory against the other way</title>"]
+    for power in range(lowest, highest + 1):
+        x = _place(10.0**power, lowest, highest)
+        dash = "" if power == 0 else ' stroke-dasharray="2 4"'
         line = f'<line x1="{x:g}" y1="{TOP - 12}" x2="{x:g}" y2="{height - 10}"'
         parts.append(f'{line} stroke="{LINE}"{dash}/>')
-        parts.append(_text(x, TOP - 20, f"{tick:g}", "middle"))
-    for number, (name, ratios) in enumerate(rows):
-        y = TOP + ROW * number + 8
-        cut = name[: MAX_LABEL - 1].rstrip(" ,:(") + "…"
-        parts.append(_text(LEFT - 14, y + 4, name if len(name) <= MAX_LABEL else cut, "end"))
-        for ratio in ratios:
-            colour = LESS if ratio <= 1 else MORE
-            parts.append(
-                f'<circle cx="{_place(ratio):g}" cy="{y}" r="5" fill="{colour}">'
-                f"<title>{escape(name)}: {ratio:g}</title></circle>"
-            )
+        parts.append(_text(x, TOP - 20, f"{10.0**power:g}", "middle"))
+    for number, result in enumerate(results):
+        parts += _draw_row(result, TOP + ROW * number + 8, lowest, highest)
     opening = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {RIGHT + 20} {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {EDGE} {height}" role="img" '
         'font-family="system-ui, Segoe UI, Helvetica, Arial, sans-serif" font-size="11.5">'
     )
-    title = "<title>Time and memory against the usual way, on a logarithmic axis</title>"
-    return "\n".join([opening, title, *parts, "</svg>\n"])
+    return "\n".join([opening, *parts, "</svg>\n"])
 
 
-def _rows() -> Iterator[tuple[str, list[float]]]:
-    """Yield each row of the table whose figures are ratios to a peer."""
-    page = (DOCS / "reference" / "performance.md").read_text()
-    for name, cell in _ROW.findall(page):
-        is_scaling = "against 1,000" in name or "ten times" in name
-        if not is_scaling and re.match(r"\d", cell) and " s" not in cell:
-            plain = re.sub(r"`([^`]*)`", r"\1", name)
-            yield plain, [float(number) for number in re.findall(r"\d+\.\d+", cell)]
+def _draw_row(result: Mapping[str, Any], y: int, lowest: int, highest: int) -> Iterator[str]:
+    name, median = result["name"], result["median"]
+    cut = name[: MAX_LABEL - 1].rstrip(" ,:(") + "…"
+    yield _text(LEFT - 14, y + 4, name if len(name) <= MAX_LABEL else cut, "end")
+    colour = LESS if median <= 1 else MORE
+    start, middle, stop = (
+        _place(result[key], lowest, highest) for key in ("lowest", "median", "highest")
+    )
+    yield (
+        f'<line x1="{start:g}" y1="{y}" x2="{stop:g}" y2="{y}" stroke="{colour}" '
+        'stroke-width="2" stroke-opacity="0.5"/>'
+    )
+    yield (
+        f'<circle cx="{middle:g}" cy="{y}" r="5" fill="{colour}">'
+        f"<title>{escape(name)}: {median:g}</title></circle>"
+    )
+    yield _text(EDGE - 6, y + 4, f"{median:g}", "end")
+
+
+def _decades(results: list[dict[str, Any]]) -> tuple[int, int]:
+    """Return the powers of ten at both ends of the axis, which has 1 on it."""
+    low = min((result["lowest"] for result in results), default=1.0)
+    high = max((result["highest"] for result in results), default=1.0)
+    return min(math.floor(math.log10(low)), -1), max(math.ceil(math.log10(high)), 1)
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:g}" y="{y}" text-anchor="{anchor}" fill="{TEXT}">{escape(text)}</text>'
 
 
-def _place(ratio: float) -> float:
-    share = math.log(ratio / LOWEST) / math.log(HIGHEST / LOWEST)
+def _place(ratio: float, lowest: int, highest: int) -> float:
+    share = (math.log10(ratio) - lowest) / (highest - lowest)
     return round(LEFT + share * (RIGHT - LEFT), 1)
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(draw())
+    for path, text in {**pictures(), **texts()}.items():
+        path.write_text(text)

@@ -1,7 +1,13 @@
-"""`python -m tests.benchmarks [NAME ...]`: a table of ratios against the peers, in one run."""
+"""`python -m tests.benchmarks [NAME ...]`: a table of ratios against the peers, in one run.
+
+With `--record` they also go into docs/reference/benchmarks.json, in the place of those of an
+earlier run of the same benchmark; `python docs/draw_performance.py` draws the plots of the
+documentation of it, and writes the tables.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import warnings
@@ -31,6 +37,7 @@ from tests.benchmarks import (  # noqa: E402
     shape_checks,
 )
 from tests.benchmarks.measure import Ratio  # noqa: E402
+from tests.benchmarks.recording import record  # noqa: E402
 
 BENCHMARKS = {
     "whole_process": files.whole_process,
@@ -61,16 +68,23 @@ BENCHMARKS = {
 }
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run some or all; 1 where a ratio exceeds its limit."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks")
+    parser.add_argument("names", metavar="NAME", nargs="*", help=", ".join(BENCHMARKS))
+    parser.add_argument("--record", action="store_true", help="write benchmarks.json of the docs")
+    options = parser.parse_args(arguments)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-    if unknown := [name for name in names if name not in BENCHMARKS]:
+    if unknown := [name for name in options.names if name not in BENCHMARKS]:
         console.print(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARKS)}")
         return 2
     results: list[Ratio] = []
-    for name in names or BENCHMARKS:
+    for name in options.names or BENCHMARKS:
         with console.status(name):
-            results.extend(BENCHMARKS[name]())
+            found = list(BENCHMARKS[name]())
+        if options.record:
+            record(name, found)
+        results += found
     console.print(_table(results))
     return 0 if all(result.holds for result in results) else 1
 

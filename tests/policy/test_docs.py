@@ -9,6 +9,8 @@ import runpy
 
 import pytest
 
+from tests.benchmarks.measure import Ratio
+from tests.benchmarks.recording import record
 from tests.policy.source import ROOT, read_modules
 
 MAX_README_LINES = 150
@@ -107,4 +109,38 @@ def test_every_public_name_is_in_the_reference():
 @pytest.mark.parametrize("script", sorted(ROOT.glob("docs/draw_*.py")), ids=lambda p: p.stem)
 def test_a_picture_is_what_its_script_draws(script):
     drawn = runpy.run_path(str(script))
-    assert drawn["PICTURE"].read_text() == drawn["draw"]()
+    pictures = drawn["pictures"]() if "pictures" in drawn else {drawn["PICTURE"]: drawn["draw"]()}
+    assert [path for path, text in pictures.items() if path.read_text() != text] == []
+
+
+def test_the_figures_of_the_pages_are_those_of_the_benchmarks():
+    """`python docs/draw_performance.py` writes them, and the plots."""
+    drawn = runpy.run_path(str(ROOT / "docs" / "draw_performance.py"))
+    texts = drawn["texts"]()
+    assert [path.name for path in texts] == ["performance.md", "README.md"]
+    assert [path for path, text in texts.items() if path.read_text() != text] == []
+    # Nothing else on the page is a figure that the record might not have.
+    page = re.sub(r"<!-- \w+ -->\n.*?<!-- end -->", "", texts[drawn["PAGE"]], flags=re.DOTALL)
+    assert re.findall(r"\d+\.\d|\d+ (?:ms|s|MB)\b", page) == []
+    assert all(f"performance_{name}.svg" in texts[drawn["PAGE"]] for name in drawn["PLOTS"])
+
+
+def test_what_is_recorded_is_what_there_is_to_run():
+    runs = json.loads((ROOT / "docs/reference/benchmarks.json").read_text())["runs"]
+    known = (ROOT / "tests/benchmarks/__main__.py").read_text()
+    drawn = runpy.run_path(str(ROOT / "docs" / "draw_performance.py"))["PLOTS"].values()
+    names = {*runs, *(name for _, several in drawn for name in several.split())}
+    assert {name for name in names if f'    "{name}": ' not in known} == set()
+
+
+def test_a_benchmark_is_recorded_beside_the_others(tmp_path):
+    file = tmp_path / "benchmarks.json"
+    slow, fast = (Ratio("a / b", ratios, 1.0, "2 s", "1 s") for ratios in ((2.0, 3.0), (0.5,)))
+    for name, ratio in (("first", slow), ("other", fast), ("first", fast)):
+        record(name, [ratio, Ratio("c: not measured", (float("nan"),), None, "", "")], file)
+    runs = json.loads(file.read_text())["runs"]
+    assert [r["name"] for r in runs["first"]["results"]] == ["a / b"]
+    assert {name: run["results"][0]["median"] for name, run in runs.items()} == {
+        "first": 0.5, "other": 0.5,
+    }  # fmt: skip
+    assert {"date", "machine", "versions"} <= runs["other"].keys()
