@@ -281,7 +281,8 @@ def named_shardings(exported: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """
     is_older = sys.modules["jax"].__version_info__ < (0, 9)
     may_lack = is_older or exported.nr_devices == 1
-    if may_lack and not hasattr(exported, "_in_named_shardings"):
+    names = ("_in_named_shardings", "_out_named_shardings")
+    if may_lack and not all(hasattr(exported, name) for name in names):
         return (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
     with private_name("an Exported for several devices", "jax"):
         return tuple(exported._in_named_shardings), tuple(exported._out_named_shardings)
@@ -395,11 +396,11 @@ def make_exported(
 ) -> Any:
     """Return an `Exported` of its public fields, its shardings and its VJP.
 
-    The class is public, and its fields are not all (jax/_src/export/_export.py, `Exported`):
-    JAX from 0.9 on has the shardings by the names of axes in `_in_named_shardings`, and in some of
-    these versions says in `_has_named_shardings` which of both are to be taken. The fields that the
-    installed version does not have are left out. The gate can go when an `Exported` has a public
-    constructor.
+    The class is public, and its fields are not all (jax/_src/export/_export.py, `Exported`): from
+    JAX 0.9 on it has the shardings by the names of axes in `in_named_shardings`, and some of these
+    versions say in `has_named_shardings` which of both are to be taken; these and `get_vjp` begin
+    with an underscore. The fields that the installed version does not have are left out. The gate
+    can go when an `Exported` has a public constructor.
 
     Args:
         fields: the public fields.
@@ -411,23 +412,28 @@ def make_exported(
 
     given = {
         **fields,
-        "_in_named_shardings": tuple(named[0]),
-        "_out_named_shardings": tuple(named[1]),
+        "in_named_shardings": tuple(named[0]),
+        "out_named_shardings": tuple(named[1]),
         "in_shardings_hlo": tuple(hlo[0]),
         "out_shardings_hlo": tuple(hlo[1]),
-        "_has_named_shardings": all(sharding is None for side in hlo for sharding in side),
-        "_get_vjp": vjp,
+        "has_named_shardings": all(sharding is None for side in hlo for sharding in side),
+        "get_vjp": vjp,
     }
-    known = {field.name for field in dataclasses.fields(export.Exported)}
+    known = {own: given[name] for name, own in _fields_of_exported().items() if name in given}
     with private_name("an Exported of a file", "jax"):
-        return export.Exported(**{name: given[name] for name in given if name in known})
+        return export.Exported(**known)
+
+
+def _fields_of_exported() -> dict[str, str]:
+    """Return the fields by their names without the underscore that private ones begin with."""
+    from jax import export
+
+    return {field.name.lstrip("_"): field.name for field in dataclasses.fields(export.Exported)}
 
 
 def has_named_shardings() -> bool:
     """Return whether an `Exported` of this JAX has shardings by names; the gate is that above."""
-    from jax import export
-
-    return any(field.name == "_in_named_shardings" for field in dataclasses.fields(export.Exported))
+    return "in_named_shardings" in _fields_of_exported()
 
 
 def has_hlo_shardings() -> bool:
@@ -435,10 +441,7 @@ def has_hlo_shardings() -> bool:
 
     JAX from 0.12 on keeps the fields and does not use them. The gate is that of `make_exported`.
     """
-    from jax import export
-
-    names = {field.name for field in dataclasses.fields(export.Exported)}
-    return "_in_named_shardings" not in names or "_has_named_shardings" in names
+    return not has_named_shardings() or "has_named_shardings" in _fields_of_exported()
 
 
 def failed_legalization(error: Exception) -> tuple[str, str, str] | None:

@@ -305,9 +305,12 @@ def _restore_shardings(
     given = [s for _, side in sides for s in side if s is not None]
     nothing: list[list[Any]] = [[None] * len(side) for _, side in sides]
     are_named = all(sharding.placement is not None for sharding in given)
-    if has_named_shardings() and (are_named or not has_hlo_shardings()):
-        name = _Namer(description, () if are_named else meshes())
-        return [list(map(name.named, *side)) for side in sides], nothing
+    if has_named_shardings():
+        known = () if are_named else meshes()
+        # Names of our own are a makeshift, for a JAX that takes nothing else.
+        namer = _Namer(description, known, invents=not has_hlo_shardings())
+        if are_named or namer.has_mesh or not has_hlo_shardings():
+            return [list(map(namer.named, *side)) for side in sides], nothing
     return nothing, [list(map(_to_hlo, *side)) for side in sides]
 
 
@@ -340,7 +343,9 @@ def _platform_of(device: AbstractDevice) -> str:
 class _Namer:
     """What gives shardings of the compiler the names of a mesh's axes, one mesh for all of them."""
 
-    def __init__(self, description: ExportedDescription, meshes: Sequence[Mesh]) -> None:
+    def __init__(
+        self, description: ExportedDescription, meshes: Sequence[Mesh], *, invents: bool
+    ) -> None:
         self._device = description.device
         pairs = [
             (sharding, sharding.rank if sharding.rank is not None else len(aval.shape))
@@ -351,9 +356,15 @@ class _Namer:
             for aval, sharding in zip(avals, shardings, strict=True)
             if sharding is not None and sharding.placement is None
         ]
-        candidates = [*meshes, *_unnamed_meshes(description.nr_devices, pairs)]
+        invented = _unnamed_meshes(description.nr_devices, pairs) if invents else ()
+        candidates = [*meshes, *invented]
         fitting = (mesh for mesh in candidates if mesh.size == description.nr_devices)
         self._mesh = next((mesh for mesh in fitting if _names_all(mesh, pairs)), None)
+
+    @property
+    def has_mesh(self) -> bool:
+        """Return whether there is a mesh of which all shardings are."""
+        return self._mesh is not None
 
     def named(self, aval: AvalDescription, sharding: Sharding | None) -> NamedSharding | None:
         """Return a sharding by names."""

@@ -142,7 +142,7 @@ def test_one_device_again():
     text["shardings"]["avals"] = [None] * len(text["avals"])
     description = description_from_json(json.dumps(text).encode())
     fields = xla_call_module.exported_fields
-    namer = fields._Namer(description, ())
+    namer = fields._Namer(description, (), invents=True)
     named = list(map(namer.named, description.in_avals, description.in_shardings))
     given = [sharding.canonical() for sharding in description.in_shardings]
     again = [fields.sharding_from_jax(sharding, 2) for sharding in named]

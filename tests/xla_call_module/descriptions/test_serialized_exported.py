@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -26,7 +29,8 @@ from xla_call_module.descriptions.serialized_exported import (
 from xla_call_module.errors import FormatError, InteropError, StructureError, VersionError
 from xla_call_module.exported import deserialize_exported
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "serialized"
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "golden" / "serialized"
 FILES = sorted(GOLDEN.glob("*/*.bin"))
 ON_ONE_DEVICE = [name for name in CASES if name != "sharded"]
 
@@ -100,6 +104,42 @@ def test_shardings(version):
     assert found.nr_devices == 4
     named = [sharding.placement is not None for sharding in found.in_shardings]
     assert named == [version != "0.7.1"] * 2
+
+
+_ON_FOUR_DEVICES = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+jax.config.update("jax_num_cpu_devices", 4)
+from pathlib import Path
+from jax.sharding import Mesh
+from xla_call_module.exported import deserialize_exported, from_exported, to_exported
+
+x = np.arange(16, dtype=np.float32).reshape(4, 4)
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "model"))
+for file in sorted(Path(sys.argv[1]).glob("*/sharded.bin")):
+    exported = deserialize_exported(file.read_bytes())
+    for one in (exported, to_exported(from_exported(exported))):
+        one, two = (one, jax.jit(one.call))
+        args = [jax.device_put(x, s) for s in one.in_shardings_jax(mesh)]
+        assert args[0].sharding.shard_shape((4, 4)) == (2, 4)
+        np.testing.assert_array_equal(two(*args), 3 * x)
+        assert one.serialize()
+    gradient = jax.jit(jax.grad(lambda *a: jnp.sum(exported.call(*a) ** 2), argnums=(0, 1)))(*args)
+    np.testing.assert_array_equal(gradient[0], 12 * x)
+    np.testing.assert_array_equal(gradient[1], 6 * x)
+    print(file.parent.name)
+"""
+
+
+def test_sharded_files_run():
+    """Those of JAX 0.7.1 have the compiler's shardings, those of 0.12 the names of axes alone."""
+    command = [sys.executable, "-W", "ignore", "-c", _ON_FOUR_DEVICES, str(GOLDEN)]
+    environment = {**os.environ, "XLA_FLAGS": ""}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0.10.2", "0.12.0.1", "0.7.1"]
 
 
 def test_a_class_that_is_not_registered():
