@@ -29,7 +29,7 @@ def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
         path: the folder of the SavedModel.
 
     Raises:
-        FormatError: the file is damaged, or no signature is a call of StableHLO modules.
+        FormatError: the file is damaged.
 
     Example:
         >>> import bridge, jax
@@ -44,8 +44,14 @@ def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
 
 
 def _inspect(folder: ModelFolder) -> FileReport:
-    from bridge.inspecting.report import report_of
+    from bridge.inspecting.report import report_of, report_of_plain
+    from savedmodel.decode.functions import NoModuleError
     from savedmodel.read import read
+    from xla_call_module.errors import DtypeError, StructureError
 
     with refusing_damage(str(folder.path)):
-        return report_of(read(folder), folder)
+        try:
+            model = read(folder)
+        except (NoModuleError, StructureError, DtypeError):
+            return report_of_plain(folder)
+        return report_of(model, folder)

@@ -13,7 +13,13 @@ from typing import Any
 
 from savedmodel.protos.schema import Proto
 
-__all__ = ["ABSENT_GRADIENT", "OP_TYPE", "drop_gradients", "order_of_functions"]
+__all__ = [
+    "ABSENT_GRADIENT",
+    "OP_TYPE",
+    "called_functions",
+    "drop_gradients",
+    "order_of_functions",
+]
 
 OP_TYPE = "_gradient_op_type"
 # The name of a gradient that the file does not have, which no process has, either.
@@ -41,6 +47,11 @@ def order_of_functions(meta_graph: Proto) -> dict[str, int]:
     _spread(orders, bodies.keys() - orders.keys() - _reached(registered, below), below, 0)
     _spread(orders, registered & bodies.keys() - orders.keys(), below, 1)
     return {name: order for name, order in orders.items() if name in bodies}
+
+
+def called_functions(nodes: Sequence[Proto], known: Mapping[str, object]) -> set[str]:
+    """Return those of the known functions that nodes call, without gradients."""
+    return _references(nodes, known, {})[0]
 
 
 def drop_gradients(meta_graph: Proto, most: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from savedmodel.decode.functions import NoModuleError
 from savedmodel.decode.graph import read_graph
 from savedmodel.decode.objects import SavedObjects, SignatureEntry
 from savedmodel.files import checksum
@@ -32,7 +33,7 @@ from xla_call_module.errors import (
 )
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["read", "read_proto", "served_graphs"]
+__all__ = ["read", "read_proto", "served_graphs", "tensorflow_of"]
 
 _CHUNKED_FILE = "saved_model.cpb"
 _MAX_METADATA_BYTES = 2**22
@@ -76,24 +77,26 @@ def _read_model(folder: ModelFolder) -> SavedModel:
     if not graphs:
         raise FormatError(f"{folder.path / PROTO_FILE} has no graph with the tag {SERVE_TAG!r}.")
     meta_graph = graphs[0]
-    tensorflow = _tensorflow_of(meta_graph)
+    tensorflow = tensorflow_of(meta_graph)
     if not meta_graph.HasField("object_graph_def"):
         signatures, variables = read_graph(folder, meta_graph)
         if not signatures:
-            raise FormatError(f"{folder.path / PROTO_FILE} has no signatures and no object graph.")
+            raise NoModuleError(
+                f"{folder.path / PROTO_FILE} has no signatures and no object graph."
+            )
         return SavedModel(signatures, variables, tensorflow=tensorflow)
     objects = SavedObjects(folder, meta_graph)
     metadata = _read_metadata(meta_graph)
     entries = objects.entries()
     if not entries:
-        raise FormatError(f"{folder.path / PROTO_FILE} has no signatures and no functions.")
+        raise NoModuleError(f"{folder.path / PROTO_FILE} has no signatures and no functions.")
     read: list[Signature] = []
     refused: dict[str, InteropError] = {}
     for entry in entries:
         recorded = metadata.get("signatures", {}).get(entry.key, {})
         try:
             signature = objects.signature(entry, recorded.get("inputs", {}))
-        except (StructureError, DtypeError) as error:
+        except (StructureError, DtypeError, NoModuleError) as error:
             refused[entry.key] = error
         else:
             defaults = _read_defaults(entry, meta_graph)
@@ -191,7 +194,7 @@ def served_graphs(proto: Proto) -> list[Proto]:
     return [graph for graph in proto.meta_graphs if SERVE_TAG in graph.meta_info_def.tags]
 
 
-def _tensorflow_of(meta_graph: Proto) -> str:
+def tensorflow_of(meta_graph: Proto) -> str:
     """Return the version of the TensorFlow that wrote a file; empty where none did.
 
     `tf.saved_model.save` writes it, and the git revision that it was built from. Other writers,

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
+from bridge.inspecting.graph_report import GraphReport
 from bridge.inspecting.markup import PAGE_STYLE, element, to_markup
 from bridge.inspecting.pictures import (
     areas_of,
@@ -18,10 +19,13 @@ from bridge.inspecting.pictures import (
 from bridge.inspecting.report import FileReport, OrderReport, SignatureReport
 from bridge.inspecting.report_facts import (
     ORDER_COLUMNS,
+    call_title,
     cost_facts,
     cost_title,
     counted,
     file_facts,
+    graph_facts,
+    graph_tensor_rows,
     obstacle_text,
     order_cells,
     parameter_cells,
@@ -56,8 +60,9 @@ def to_html(report: FileReport, costs: Sequence[CostReport] = ()) -> str:
     )
     sections = [
         _summary(report),
-        _releases(report),
+        *([_releases(report)] if report.signatures else []),
         *(_signature(signature, report) for signature in report.signatures),
+        *([] if report.graph is None else _graph(report.graph)),
         _sizes(report),
         *([_costs(costs)] if costs else []),
         _rest(report),
@@ -68,8 +73,9 @@ def to_html(report: FileReport, costs: Sequence[CostReport] = ()) -> str:
 
 def _summary(report: FileReport) -> Element:
     variables = sum(parameter.bytes for parameter in report.parameters)
+    signatures = len(report.signatures) + len(report.others)
     line = (
-        f"{size(report.bytes)} · {counted(len(report.signatures), 'signature')} · "
+        f"{size(report.bytes)} · {counted(signatures, 'signature')} · "
         f"{counted(len(report.parameters), 'variable')}, {size(variables)} · {writer_of(report)}"
     )
     return element("header", element("h1", report.path), element("p", line, class_="quiet"))
@@ -130,6 +136,31 @@ def _operations(title: str, operations: Mapping[str, int]) -> list[Element]:
     more = _more(len(operations) - len(shown), "kind")
     table = _table([], rows, code={0}, numbers={1}, class_="bars")
     return [element("p", title, class_="quiet"), table, *more]
+
+
+def _graph(graph: GraphReport) -> Iterator[Element]:
+    """Yield a section for each signature of other operations, and one for the whole graph."""
+    for signature in graph.signatures:
+        tensors = graph_tensor_rows(signature)
+        yield element(
+            "section",
+            element("h2", f"Signature {signature.key}, of other operations"),
+            _card(_table(["", "name", "type"], tensors[:_MAX_ROWS], code={1, 2})),
+            *_more(len(tensors) - _MAX_ROWS, "input or output"),
+            _card(*_operations("operations", signature.operations)),
+        )
+    calls = [
+        part
+        for call in graph.calls[:_MAX_ROWS]
+        for part in (element("h3", call_title(call)), _card(_orders([call.module])))
+    ]
+    yield element(
+        "section",
+        element("h2", "Graph"),
+        _card(_facts(graph_facts(graph))),
+        *calls,
+        *_more(len(graph.calls) - _MAX_ROWS, "call"),
+    )
 
 
 def _sharding(sharding: ShardingReport) -> Element:

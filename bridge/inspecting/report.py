@@ -11,6 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bridge.inspecting.graph_report import (
+    GraphReport,
+    GraphVariable,
+    report_of_graph,
+    variables_of_graph,
+)
 from bridge.inspecting.operation_counts import OperationCount, count_by_platform, most_frequent
 from bridge.inspecting.sharding import ShardingReport, read_shardings
 from bridge.inspecting.written_file import TensorReport
@@ -19,10 +25,12 @@ from savedmodel.files.assets import WARMUP_FILE
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.files.records import record_sizes
 from savedmodel.manifest import Manifest, read_manifest
-from savedmodel.model import Parameter, SavedModel, Signature, Variable
+from savedmodel.model import SERVE_TAG, Parameter, SavedModel, Signature, Variable
+from savedmodel.read import read_proto, served_graphs, tensorflow_of
 from xla_call_module.analyses.several_devices import operation_of_several_devices
 from xla_call_module.call import CallModule
 from xla_call_module.checks import unite
+from xla_call_module.errors import FormatError
 from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.passes.constants import Constant, constants_of
 from xla_call_module.passes.obstacles import Obstacle, find_obstacles
@@ -40,9 +48,11 @@ __all__ = [
     "WarmupReport",
     "newest",
     "report_of",
+    "report_of_plain",
 ]
 
 _MAX_CONSTANTS = 10
+_MAX_OPERATIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +230,7 @@ class FileReport:
     Attributes:
         path: the folder.
         bytes: the number of bytes of all its files.
-        tensorflow: the oldest release known to read the whole file.
+        tensorflow: the oldest release known to read the whole file; empty where no module tells.
         signatures: the signatures that call modules, sorted by key, the default one first.
         parameters: the variables, in the order of their pytree; then the constants that are
             variables.
@@ -234,6 +244,8 @@ class FileReport:
             `jax-tf-bridge manifest` compares them.
         flags: the parts of TF_XLA_FLAGS that have no effect, or end TensorFlow's process.
         others: the signatures that compute something besides calls of modules, and what that is.
+        graph: the rest of its graph, of a file that has such signatures, or no others, and of an
+            ONNX model; None for any other file.
     """
 
     path: str
@@ -250,6 +262,7 @@ class FileReport:
     manifest: Manifest | None
     flags: tuple[str, ...]
     others: Mapping[str, str]
+    graph: GraphReport | None = None
 
     @property
     def readable_until(self) -> str:
@@ -270,27 +283,48 @@ class FileReport:
         return asdict(self)
 
 
+def report_of_plain(folder: ModelFolder) -> FileReport:
+    """Return the report of a SavedModel of which no signature is calls of modules alone.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    graphs = served_graphs(read_proto(folder))
+    if not graphs:
+        raise FormatError(f"{folder.path} has no graph with the tag {SERVE_TAG!r}.")
+    return report_of(SavedModel((), tensorflow=tensorflow_of(graphs[0])), folder)
+
+
 def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
     """Return the report of a SavedModel that has been read.
 
     Raises:
         FormatError: a module or a warmup request is damaged.
     """
-    default = model.default.key
+    default = model.default.key if model.signatures else ""
     signatures = sorted(model.signatures, key=lambda s: (s.key != default, s.key))
     report_order = functools.cache(_report_order)  # other programs' files call one module often
+    graph = None
+    if model.others or not signatures:
+        graph = report_of_graph(folder, report_order, known={s.key for s in signatures})
     reports = tuple(
         _report_signature(signature, model.variables, report_order) for signature in signatures
     )
+    releases = [report.tensorflow for report in reports]
+    releases += [call.module.tensorflow for call in (graph.calls if graph else ())]
     files = _files(folder)
     writer, saved_again = _writer(model)
     flags = read_flags()
     return FileReport(
         path=str(folder.path),
         bytes=sum(file.bytes for file in files),
-        tensorflow=newest([report.tensorflow for report in reports]),
+        tensorflow=newest(releases) if releases else "",
         signatures=reports,
-        parameters=_report_parameters(model.variables),
+        parameters=(
+            _report_parameters(model.variables)
+            if signatures
+            else _report_graph_variables(variables_of_graph(folder))
+        ),
         metadata={key: value for key, value in model.metadata.items() if key != "signatures"},
         writer=writer,
         saved_again=saved_again,
@@ -299,8 +333,16 @@ def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
         warmup=_report_warmup(folder),
         manifest=read_manifest(folder),
         flags=(*flags.ignored, *flags.fatal),
-        others=dict(model.others),
+        others=dict(model.others) or _others_of(graph),
+        graph=graph,
     )
+
+
+def _others_of(graph: GraphReport | None) -> dict[str, str]:
+    """Return the signatures of a graph, with the operations that they compute most."""
+    if graph is None:
+        return {}
+    return {s.key: ", ".join([*s.operations][:_MAX_OPERATIONS]) for s in graph.signatures}
 
 
 def _report_signature(
@@ -411,6 +453,14 @@ def _report_parameters(variables: Sequence[Variable]) -> tuple[ParameterReport, 
             variable.size / total if total else 0.0,
         )
         for name, variable in zip(names_of(variables), variables, strict=True)
+    )
+
+
+def _report_graph_variables(variables: Sequence[GraphVariable]) -> tuple[ParameterReport, ...]:
+    total = sum(variable.bytes for variable in variables) or 1
+    return tuple(
+        ParameterReport(v.name, v.dtype, v.shape, v.bytes, v.trainable, False, v.bytes / total)
+        for v in variables
     )
 
 

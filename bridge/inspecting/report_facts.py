@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from bridge.inspecting.operation_counts import operations_text
 from xla_call_module.dimensions import aval_text
 
 if TYPE_CHECKING:
     from bridge.inspecting.cost import CostReport
+    from bridge.inspecting.graph_report import GraphCall, GraphReport, GraphSignature
     from bridge.inspecting.report import (
         FileReport,
         OrderReport,
@@ -21,10 +23,13 @@ if TYPE_CHECKING:
 __all__ = [
     "ORDER_COLUMNS",
     "aval",
+    "call_title",
     "cost_facts",
     "cost_title",
     "counted",
     "file_facts",
+    "graph_facts",
+    "graph_tensor_rows",
     "obstacle_text",
     "order_cells",
     "parameter_cells",
@@ -38,6 +43,7 @@ __all__ = [
 ]
 
 ORDER_COLUMNS = ("module", "bytes", "StableHLO", "convention", "TensorFlow", "operations")
+_MAX_FUNCTIONS = 6
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -53,7 +59,7 @@ def file_facts(report: FileReport) -> dict[str, str]:
         facts["warmup"] = f"{warmup.records} records, {size(warmup.bytes)}, in {warmup.path}"
     if report.manifest is not None:
         facts |= _manifest_facts(report.manifest)
-    if report.others:
+    if report.others and report.signatures:
         facts["other signatures"] = ", ".join(report.others)
     if report.flags:
         facts["TF_XLA_FLAGS"] = " ".join(report.flags)
@@ -83,7 +89,9 @@ def writer_of(report: FileReport) -> str:
 
 
 def readers(tensorflow: str) -> str:
-    """Return the sentence about the oldest TensorFlow that reads a file or a signature."""
+    """Return the words about the oldest TensorFlow that reads a file or a signature."""
+    if not tensorflow:
+        return "without a module that says which TensorFlow reads it"
     if tensorflow.startswith(">"):
         return f"readable by no TensorFlow up to {tensorflow.removeprefix('> ')}"
     return f"readable from TensorFlow {tensorflow} on"
@@ -114,6 +122,33 @@ def tensor_rows(signature: SignatureReport) -> list[tuple[str, ...]]:
         for role, tensors in (("in", signature.inputs), ("out", signature.outputs))
         for tensor in tensors
     ]
+
+
+def graph_facts(graph: GraphReport) -> dict[str, str]:
+    """Return the facts of a graph of other operations by name."""
+    largest = [f"{name} ({counted(n, 'node')})" for name, n in graph.functions.items()]
+    shown = largest[:_MAX_FUNCTIONS]
+    if rest := len(largest) - len(shown):
+        shown.append(f"and {counted(rest, 'other')}")
+    return {
+        "operations": operations_text(graph.operations) or "none",
+        "functions": ", ".join(shown) or "none",
+    }
+
+
+def graph_tensor_rows(signature: GraphSignature) -> list[tuple[str, ...]]:
+    """Return the role, name and type of each input and output of a signature of a graph."""
+    return [
+        (role, tensor.name, aval(tensor))
+        for role, tensors in (("in", signature.inputs), ("out", signature.outputs))
+        for tensor in tensors
+    ]
+
+
+def call_title(call: GraphCall) -> str:
+    """Return node, place and order of a call among other operations."""
+    order = f", gradient of order {call.gradient_order}" if call.gradient_order else ""
+    return f"{call.node} in {call.place or 'the main graph'}{order}"
 
 
 def order_cells(order: OrderReport) -> tuple[str, ...]:

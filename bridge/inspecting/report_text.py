@@ -11,13 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from bridge.core.mesh_text import draw_grid, draw_mesh
-from bridge.inspecting.operation_counts import operation_lines
+from bridge.inspecting.graph_report import GraphReport
+from bridge.inspecting.operation_counts import operation_lines, operations_text
 from bridge.inspecting.report import FileReport, OrderReport, SignatureReport
 from bridge.inspecting.report_facts import (
     ORDER_COLUMNS,
+    call_title,
     cost_facts,
     cost_title,
     file_facts,
+    graph_facts,
+    graph_tensor_rows,
     obstacle_text,
     order_cells,
     parameter_cells,
@@ -45,6 +49,8 @@ def print_report(report: FileReport, console: Console) -> None:
     for signature in report.signatures:
         console.print()
         _print_signature(signature, console)
+    if report.graph is not None:
+        _print_graph(report.graph, console)
     console.print()
     _print_parameters(report, console)
 
@@ -74,6 +80,27 @@ def _print_signature(signature: SignatureReport, console: Console) -> None:
     if (sharding := signature.orders[0].sharding) is not None:
         for line in draw_sharding(sharding):
             console.print(_text(line), soft_wrap=True)
+
+
+def _print_graph(graph: GraphReport, console: Console) -> None:
+    """Print the signatures, operations and calls of what is more than calls of modules."""
+    for signature in graph.signatures:
+        console.print()
+        _heading(f"Signature {signature.key}, of other operations", console)
+        table = _table()
+        for row in graph_tensor_rows(signature):
+            table.add_row(*map(_text, row))
+        console.print(table)
+        console.print(_text(f"operations: {operations_text(signature.operations)}"), soft_wrap=True)
+    console.print()
+    _heading("Graph", console)
+    _print_facts(graph_facts(graph), console)
+    for call in graph.calls:
+        console.print()
+        _heading(f"Call {call_title(call)}", console)
+        for line in operation_lines([call.module]):
+            console.print(_text(f"operations, {line}"), soft_wrap=True)
+        _print_orders([call.module], console)
 
 
 def draw_sharding(sharding: ShardingReport) -> list[str]:

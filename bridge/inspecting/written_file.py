@@ -31,7 +31,9 @@ __all__ = [
     "TensorReport",
     "WrittenFile",
     "WrittenSignature",
+    "dtype_name",
     "facts_of",
+    "plain_signature",
     "signature_text",
     "signatures_of",
 ]
@@ -230,7 +232,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
     for graph in served_graphs(read_proto(folder))[:1]:
         for key, definition in graph.signature_def.items():
             if key not in known and not key.startswith(INTERNAL_SIGNATURE):
-                known[key] = _plain_signature(key, definition)
+                known[key] = plain_signature(key, definition)
     default = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in known else next(iter(known), "")
     ordered = sorted(known, key=lambda key: (key != default, key))
     return {
@@ -241,12 +243,11 @@ def facts_of(folder: Path) -> dict[str, Any]:
     }
 
 
-def _plain_signature(key: str, definition: Proto) -> WrittenSignature:
+def plain_signature(key: str, definition: Proto) -> WrittenSignature:
+    """Return a signature as its SignatureDef describes it, which may compute anything."""
     inputs, outputs = (
         tuple(
-            TensorReport(
-                name, "", _dtype_name(info.dtype), _shape(info.tensor_shape), "", used=True
-            )
+            TensorReport(name, "", dtype_name(info.dtype), _shape(info.tensor_shape), "", used=True)
             for name, info in sorted(infos.items())
         )
         for infos in (definition.inputs, definition.outputs)
@@ -254,7 +255,8 @@ def _plain_signature(key: str, definition: Proto) -> WrittenSignature:
     return WrittenSignature(key, inputs, outputs)
 
 
-def _dtype_name(enum: int) -> str:
+def dtype_name(enum: int) -> str:
+    """Return the name of a dtype of TensorFlow, of its number in DataType."""
     return _DTYPE_NAMES.get(enum, f"DataType {enum}")
 
 

@@ -27,11 +27,16 @@ from savedmodel.protos.structures import Leaf, as_dict, as_tuple
 from savedmodel.protos.tensor_values import decode_tensor
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import dtype_from_tensorflow
-from xla_call_module.errors import FormatError, StructureError
+from xla_call_module.errors import FormatError, StructureError, shown_as_base
 
-__all__ = ["SignatureSource", "read_signature"]
+__all__ = ["NoModuleError", "SignatureSource", "read_signature"]
 
 _MAX_SHOWN = 8
+
+
+@shown_as_base
+class NoModuleError(FormatError):
+    """A signature, or a file, is not damaged, and calls no StableHLO module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,8 @@ def read_signature(source: SignatureSource) -> Signature:
     """Return the signature.
 
     Raises:
-        FormatError: a part of it is damaged, or it calls no module.
+        FormatError: a part of it is damaged.
+        NoModuleError: it calls no module.
         StructureError: it computes something besides calls of StableHLO modules; the message lists
             the operations.
     """
@@ -77,7 +83,7 @@ def read_signature(source: SignatureSource) -> Signature:
     reader = _Reader(source, tuple(source.inputs))
     outputs = {name: reader.value(origin) for name, origin in source.outputs.items()}
     if not reader.functions:
-        raise FormatError(
+        raise NoModuleError(
             f"The signature {source.key} calls no StableHLO module. To do: use the file through "
             "TensorFlow."
         )
