@@ -42,7 +42,7 @@ def folders(tmp_path_factory):
     def only(x):
         return {"y": double(x)}
 
-    @tf.function(input_signature=[tf.TensorSpec([4], tf.string, name="words")])
+    @tf.function(input_signature=[tf.TensorSpec([4], tf.float32, name="words")])
     def same(words):
         return {"same": words}
 
