@@ -8,8 +8,8 @@ PYTHON ?= $(shell for version in $(PYTHONS); do \
 	for python in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python python3; do \
 	$$python -c "import ensurepip, sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$version')" \
 	>/dev/null 2>&1 && echo $$python && exit; done; done)
-# Two processes: each holds TensorFlow and JAX.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# Two processes: each holds TensorFlow and JAX. tests/conftest.py orders the files.
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 MATRIX_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=

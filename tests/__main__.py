@@ -2,10 +2,15 @@
 
 TensorFlow keeps every program that its XLA compiler has made until the process ends, and JAX much
 of what it has traced. Each round has new processes, so that none of them grows beyond 3 GB.
+
+The first round compiles thousands of small programs once each, so LLVM does not optimize in it. It
+does in the others, whose pages and examples show what a user gets, in `make quick`, in
+`make matrix`, and in a call of pytest.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -13,7 +18,13 @@ from pathlib import Path
 
 import pytest
 
-ROUNDS = (("tests/bridge",), ("tests", "--ignore=tests/bridge"))
+from tests.xla_flags import UNOPTIMIZED, with_xla_flags
+
+# What pytest is told, and the flags of XLA.
+ROUNDS = (
+    (("tests/bridge",), (UNOPTIMIZED,)),
+    (("tests", "--ignore=tests/bridge"), ()),
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -21,8 +32,15 @@ def main(arguments: list[str]) -> int:
     command = [sys.executable, "-m", "pytest", *arguments]
     # Who names files or folders wants those alone.
     named = any(Path(argument.partition("::")[0]).exists() for argument in arguments)
-    rounds = [()] if named else ROUNDS
-    statuses = [subprocess.run([*command, *places], check=False).returncode for places in rounds]
+    rounds = [((), ())] if named else ROUNDS
+    statuses = [
+        subprocess.run(
+            [*command, *places],
+            env={**os.environ, "XLA_FLAGS": with_xla_flags(*flags)},
+            check=False,
+        ).returncode
+        for places, flags in rounds
+    ]
     kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     print(f"The largest process held {kilobytes / 1e6:.1f} GB.")
     empty = int(pytest.ExitCode.NO_TESTS_COLLECTED)

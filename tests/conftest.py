@@ -11,6 +11,7 @@ import os
 import random
 import resource
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,18 @@ import jax.export
 MAX_RESIDENT_BYTES = 1_800_000_000
 MAX_COMPILED_BYTES = 300_000_000
 
+ROOT = Path(__file__).parent
+# Of the files with few tests those that take longest. The workers begin with them, while they hold
+# little memory, and none is left alone with one at the end.
+LONG = (
+    "fuzzing/test_programs.py",
+    "verbs/test_gradient_matrix.py",
+    "docs/test_pages.py",
+    "bridge/onnx/test_conversion_models.py",
+    "bridge/test_verify.py",
+    "xla_call_module/passes/test_linear_algebra.py",
+)
+
 
 @pytest.fixture(autouse=True)
 def same_seeds():
@@ -36,6 +49,15 @@ def same_seeds():
     for keras in ("keras", "tf_keras"):
         if (utils := getattr(sys.modules.get(keras), "utils", None)) is not None:
             utils.set_random_seed(0)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Order the files for the workers, which take one after another: the long ones first."""
+    if not hasattr(config, "workerinput"):
+        return
+    counts = Counter(item.path for item in items)
+    places = {ROOT / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: (places.get(item.path, len(LONG)), -counts[item.path], item.path))
 
 
 def pytest_collection_finish():

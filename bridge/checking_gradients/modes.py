@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ import tensorflow as tf
 from jax import export, tree_util
 
 from bridge.convert import convert
+from bridge.core._jax import replace_vjp
 from bridge.core.trees import to_structure
 from bridge.save import save
 from savedmodel.protos.structures import Leaf, Structure
 from xla_call_module.call import TensorSpec
+from xla_call_module.errors import VersionError
 
 __all__ = [
     "PreparedFunction",
@@ -46,7 +48,7 @@ class PreparedFunction:
 
 
 class TensorFlowModes:
-    """The modes of one `Exported`; they share its conversion and its files."""
+    """The modes of one `Exported`; they share its VJPs, its conversion and its files."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class TensorFlowModes:
         folder: Path,
     ) -> None:
         """Store the arguments; the work is done when a mode needs it."""
-        self._exported = exported
+        self._exported = _share_vjps(exported)
         self._specs = specs
         self._variables = variables
         self._params = params
@@ -136,6 +138,16 @@ class TensorFlowModes:
         loaded = tf.saved_model.load(path)
         bound = list(loaded.bound)
         return PreparedFunction(lambda leaves: loaded.run(*leaves[len(bound) :]), bound, _as_it_is)
+
+
+def _share_vjps(exported: export.Exported) -> export.Exported:
+    """Return the same `Exported` with VJPs that are traced once for all modes."""
+    if not exported.has_vjp():
+        return exported
+    try:
+        return replace_vjp(exported, cache(lambda: _share_vjps(exported.vjp())))
+    except VersionError:  # the gate
+        return exported
 
 
 def to_tensor_spec(spec: TensorSpec) -> tf.TensorSpec:

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.xla_flags import with_xla_flags
+
 PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np, tensorflow as tf
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -70,7 +72,7 @@ print("agree")
 
 def test_gradients_over_a_mesh_are_those_of_jax():
     flags = "--xla_force_host_platform_device_count=4"
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {"XLA_FLAGS": with_xla_flags(flags), "JAX_PLATFORMS": "cpu"}
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env=environment,

@@ -23,6 +23,7 @@ from tests.exports import export_of
 from tests.jax_versions import bits_of
 from tests.work import times_called
 from tests.x64 import enable_x64
+from tests.xla_flags import with_xla_flags
 from xla_call_module._jax import parse_artifact, serialize_artifact
 from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError, FormatError, StructureError, VersionError
@@ -295,7 +296,7 @@ for spec in (P("a", "b"), P("b"), P(None, "a"), P()):
     assert variable.to_numpy().tobytes() == value.tobytes(), spec
 """
         flags = "--xla_force_host_platform_device_count=4"
-        run_without_tensorflow(code, tmp_path / "m", XLA_FLAGS=flags)
+        run_without_tensorflow(code, tmp_path / "m", XLA_FLAGS=with_xla_flags(flags))
 
     @pytest.mark.parametrize(
         ("params", "error", "message"),

@@ -21,6 +21,7 @@ from tests.bridge.pytrees import read_meta_graph
 from tests.jax_versions import GRADIENTS_FOR_GSPMD, KEEPS_NAMES_OF_AXES
 from tests.policy.source import ROOT
 from tests.xla_call_module.sharding_strategies import device_indices, shard_shape
+from tests.xla_flags import with_xla_flags
 from xla_call_module.analyses.infer_signature import infer_signature
 from xla_call_module.errors import ShardingError
 from xla_call_module.shardings.sharding_protos import sharding_from_proto
@@ -114,7 +115,7 @@ def foreign_file(partitioner, tmp_path_factory):
     script = TESTS / "foreign" / "write_jax2tf_sharded.py"
     name = "shardy" if partitioner else "gspmd"
     flags = "--xla_force_host_platform_device_count=8"
-    environment = {**os.environ, "XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {**os.environ, "XLA_FLAGS": with_xla_flags(flags), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, script, folder, name]
     subprocess.run(command, check=True, capture_output=True, env=environment)
     return folder

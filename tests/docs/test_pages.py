@@ -13,6 +13,7 @@ import pytest
 
 from tests.docs.blocks import read_page
 from tests.docs.running import run_page
+from tests.xla_flags import with_xla_flags
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -37,7 +38,7 @@ def test_blocks_run(page, tmp_path, monkeypatch):
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": with_xla_flags(f"--xla_force_host_platform_device_count={devices}"),
         },
         capture_output=True,
         text=True,

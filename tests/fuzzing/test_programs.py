@@ -18,6 +18,7 @@ from tests.fuzzing.programs.program import Argument, Parameter, Program, Stateme
 from tests.fuzzing.programs.reducing import reduce
 from tests.fuzzing.programs.statements import STATEMENTS
 from tests.x64 import enable_x64
+from tests.xla_flags import UNOPTIMIZED, with_xla_flags
 
 PARTS, OF_A_PART = 6, 52
 # Of the documented limits: what is refused more often than this is worth a look.
@@ -26,8 +27,12 @@ MAX_REFUSED = 0.35
 
 @pytest.mark.alike
 @pytest.mark.parametrize("part", range(PARTS))
-def test_programs_are_right_or_refused(part, tmp_path):
-    """Three hundred programs, the same ones each time; every other part has 64-bit types."""
+def test_programs_are_right_or_refused(part, tmp_path, monkeypatch):
+    """Three hundred programs, the same ones each time; every other part has 64-bit types.
+
+    LLVM does not optimize here; in `make fuzz` it does.
+    """
+    monkeypatch.setenv("XLA_FLAGS", with_xla_flags(UNOPTIMIZED))
     records = campaign.campaign(
         "programs",
         tmp_path / "programs.jsonl",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tests
+from tests.conftest import LONG
 from tests.policy.source import PACKAGES, ROOT
 
 OTHER_SUBJECTS = frozenset(re.findall(r"^- `(\w+)/`:", tests.__doc__ or "", re.MULTILINE))
@@ -34,6 +35,10 @@ def _leads_to_a_module(root: Path, file: Path) -> bool:
 
 def test_every_file_leads_to_a_module():
     assert strays(ROOT) == []
+
+
+def test_the_files_that_the_workers_begin_with_are_there():
+    assert [name for name in LONG if not (ROOT / "tests" / name).is_file()] == []
 
 
 def test_every_other_folder_is_said():

@@ -1,8 +1,7 @@
 """Gradients compared in processes of their own.
 
 TensorFlow keeps what it has compiled for as long as its process lives, some 50 MB for each case,
-so a process ends after a few of them. They are many small programs, with which LLVM would spend
-most of the time: there it does not optimize, in JAX as in TensorFlow.
+so a process ends after a few of them. LLVM does not optimize in it, in JAX as in TensorFlow.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import tensorflow as tf
 
 from bridge.testing import assert_gradients_match
 from tests.verbs.gradient_functions import CASES, Case
+from tests.xla_flags import UNOPTIMIZED, with_xla_flags
 
 MAX_CASES = 20
 
@@ -49,8 +49,7 @@ def _start_process() -> ProcessPoolExecutor:
 
 def _prepare() -> None:
     warnings.simplefilter("error")
-    flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_optimization_level=0"
+    os.environ["XLA_FLAGS"] = with_xla_flags(UNOPTIMIZED)
 
 
 def compare_by_name(name: str, order: int, modes: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ import jax
 import pytest
 
 from tests.policy.source import ROOT
+from tests.xla_flags import with_xla_flags
 
 FILES = sorted(path.stem for path in (ROOT / "tests" / "eight_devices").glob("[a-z]*.py"))
 
@@ -24,7 +25,7 @@ def test_with_eight_devices(name, tmp_path):
         text=True,
         check=False,
         cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "XLA_FLAGS": with_xla_flags(flags), "JAX_PLATFORMS": "cpu"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout

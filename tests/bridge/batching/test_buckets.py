@@ -22,6 +22,7 @@ import bridge
 import savedmodel
 from savedmodel.protos.schema import SavedModel as SavedModelProto
 from savedmodel.write import write_proto
+from tests.xla_flags import with_xla_flags
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
@@ -144,7 +145,7 @@ def test_xla_compiles_a_program_for_each_bucket_only(folder, tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "XLA_FLAGS": f"--xla_dump_to={dump}"},
+        env={**os.environ, "XLA_FLAGS": with_xla_flags(f"--xla_dump_to={dump}")},
     )
     assert done.stdout.split() == [str(len(buckets)), str(len(buckets) + len(sizes))]
 
