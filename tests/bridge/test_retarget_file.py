@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import shutil
 import subprocess
 import sys
@@ -318,3 +320,44 @@ def test_lifted_for_a_release(exported, tmp_path, capsys):
 def test_an_exported_is_not_lifted(exported):
     with pytest.raises(StructureError, match="or with a newer JAX"):
         bridge.retarget(exported, "2.18", lift=True)
+
+
+def _newer(folder, to, changes):
+    """A file as a newer release of this package may write it."""
+    file = savedmodel.read(folder)
+    function = file.default.function
+    chain = tuple(
+        dataclasses.replace(
+            call, exported=json.dumps(json.loads(call.exported) | changes, sort_keys=True).encode()
+        )
+        for call in function.chain
+    )
+    function = dataclasses.replace(function, chain=chain)
+    signature = dataclasses.replace(file.default, function=function)
+    savedmodel.write(dataclasses.replace(file, signatures=(signature,)), to)
+    return to
+
+
+def _carried(folder):
+    return [json.loads(call.exported) for call in savedmodel.read(folder).default.function.chain]
+
+
+def test_fields_of_a_newer_release_are_kept(ours, tmp_path):
+    changes = {"version": [1, 9], "layouts": {"x": [1, None]}}
+    newer = _newer(ours, tmp_path / "newer", changes)
+    bridge.retarget(newer, "2.16", to=tmp_path / "older", platforms=["cpu"])
+    loaded = bridge.load(newer).default
+    bridge.save(loaded.exported, tmp_path / "again", params=loaded.params, gradient_order=2)
+    for folder in (newer, tmp_path / "older", tmp_path / "again"):
+        orders = _carried(folder)
+        assert len(orders) == 3
+        assert all(changes.items() <= order.items() for order in orders), folder
+
+
+def test_a_newer_major_version_is_refused(ours, tmp_path):
+    changes = {"version": [2, 0], "read_by": "jax-tf-bridge 9.1"}
+    newer = _newer(ours, tmp_path / "newer", changes)
+    with pytest.raises(
+        VersionError, match=r"version 2\.0 .*To do: read it with jax-tf-bridge 9\.1"
+    ):
+        bridge.load(newer).default.exported  # noqa: B018 - it is made when asked for

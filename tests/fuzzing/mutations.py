@@ -23,7 +23,7 @@ from savedmodel.files.sstable import decode_table, encode_table
 from savedmodel.protos import schema
 from savedmodel.variables import bundle_layout, bundle_reader, bundle_writer, tensor_bundle
 
-__all__ = ["DAMAGE", "EDITS", "damage_bytes", "mutate", "mutate_foreign"]
+__all__ = ["DAMAGE", "EDITS", "damage_bytes", "mutate", "mutate_foreign", "mutate_json"]
 
 PB = "saved_model.pb"
 INDEX = "variables/variables.index"
@@ -123,13 +123,13 @@ def _edit_description(rng: random.Random, folder: Path, models: dict[str, Path])
     proto = _read_proto(folder)
     functions = proto.meta_graphs[0].graph_def.library.function
     node = rng.choice([n for f in functions for n in f.node_def if n.op == "XlaCallModule"])
-    if rng.random() < 0.2:
-        attribute = node.attr["_jax_exported"]
-        attribute.s = zlib.compress(damage_bytes(rng, zlib.decompress(attribute.s)))
-    else:
-        attribute = node.attr["_jax_call"]
-        fields = _mutate_json(rng, json.loads(zlib.decompress(attribute.s)))
-        attribute.s = zlib.compress(json.dumps(fields).encode())
+    attribute = node.attr[rng.choice(("_jax_call", "_jax_call", "_jax_exported"))]
+    text = zlib.decompress(attribute.s)
+    if text[:1] == b"{" and rng.random() < 0.9:
+        changed = json.dumps(mutate_json(rng, json.loads(text))).encode()
+    else:  # of an older file it is no JSON
+        changed = damage_bytes(rng, text)
+    attribute.s = zlib.compress(changed)
     _write_proto(folder, proto)
 
 
@@ -274,16 +274,16 @@ def _mutate_scalar(rng: random.Random, value: Any) -> Any:
     )
 
 
-def _mutate_json(rng: random.Random, value: Any) -> Any:
+def mutate_json(rng: random.Random, value: Any) -> Any:
     """One leaf or container, somewhere below."""
     if isinstance(value, dict) and value and rng.random() < 0.95:
         key = rng.choice(list(value))
         if rng.random() < 0.1:
             return {name: item for name, item in value.items() if name != key}
-        return {**value, key: _mutate_json(rng, value[key])}
+        return {**value, key: mutate_json(rng, value[key])}
     if isinstance(value, list) and value and rng.random() < 0.85:
         position = rng.randrange(len(value))
-        return [*value[:position], _mutate_json(rng, value[position]), *value[position + 1 :]]
+        return [*value[:position], mutate_json(rng, value[position]), *value[position + 1 :]]
     choices = (None, True, -1, 0, 3, 2**70, 1.5, float("nan"), "", "b", "b*b*b", "key<fry>", "int4",
                "(" * 500, "9" * 50, [], {}, [[]], [value], {"shape": []}, "float64", "-b",
                "floordiv(b, 0)", "mod(b, b)", "b^99999999", "é")  # fmt: skip

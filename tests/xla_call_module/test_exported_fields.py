@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import xla_call_module.exported_fields
 from tests.exports import export_of
-from tests.fuzzing.mutations import _mutate_json
+from tests.fuzzing.mutations import mutate_json
 from tests.fuzzing.reading import outcome
 from xla_call_module import from_exported
 from xla_call_module.descriptions.description_json import description_from_json, read_description
@@ -170,7 +170,7 @@ def test_mutations():
     calls = [from_exported(EXPORTEDS[name]()) for name in ("plain", "symbolic", "ordered")]
     for _ in range(300):
         call = rng.choice(calls)
-        changed = json.dumps(_mutate_json(rng, json.loads(call.exported))).encode()
+        changed = json.dumps(mutate_json(rng, json.loads(call.exported))).encode()
         call = dataclasses.replace(call, exported=changed)
         found = outcome(lambda call=call: to_exported(call))
         assert isinstance(found, (export.Exported, InteropError))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.exports import export_of
-from tests.fuzzing.mutations import _mutate_json, damage_bytes
+from tests.fuzzing.mutations import damage_bytes, mutate_json
 from tests.fuzzing.reading import outcome
 from tests.golden.write_serialized import export_case, register_pair
 from tests.json_schema import SCHEMA, violations
@@ -177,7 +177,7 @@ def test_mutations(texts):
         if number % 2:
             changed = damage_bytes(rng, text)
         else:
-            changed = json.dumps(_mutate_json(rng, json.loads(text))).encode()
+            changed = json.dumps(mutate_json(rng, json.loads(text))).encode()
         before = time.process_time()
         kinds.add(type(outcome(lambda data=changed: read_description(data, where="f"))).__name__)
         slowest = max(slowest, time.process_time() - before)
