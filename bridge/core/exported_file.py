@@ -8,7 +8,7 @@ from typing import Any
 from jax import export
 
 from savedmodel.files.model_folder import read_file
-from xla_call_module.errors import FormatError, InteropError, StructureError, quote
+from xla_call_module.errors import FormatError, InteropError, StructureError
 from xla_call_module.exported import deserialize_exported
 from xla_call_module.pytrees.tree_restoring import missing_classes
 from xla_call_module.tracebacks import warn
@@ -55,10 +55,11 @@ def parse_exported(content: bytes, where: str, *, stand_ins: bool = False) -> ex
         if isinstance(error, InteropError) and not isinstance(error, FormatError):
             raise
         # Where JAX reads it itself, flatbuffers has no error of its own for what is no message.
-        reason = str(error).partition(" To do:")[0] if isinstance(error, InteropError) else ""
+        said = str(error).partition(" To do:")[0] if isinstance(error, InteropError) else ""
+        reason = said.removesuffix(".")
         raise FormatError(
             f"{where} is no serialized Exported, or is damaged"
-            f"{f' ({quote(reason)})' if reason else ''}. To do: write it with "
+            f"{f' ({reason})' if reason else ''}. To do: write it with "
             "Exported.serialize(), or name a function as module:function where one is exported."
         ) from error
     both: Any = (made.in_tree, made.out_tree)

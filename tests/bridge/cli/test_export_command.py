@@ -291,7 +291,7 @@ def test_an_exported_file(command, project, tmp_path):
     np.testing.assert_allclose(loaded(tf.zeros(3)), np.ones(3))
     status, _, said = command("cosine.stablehlo", "--args", "f32[3]", "--overwrite")
     assert status == 2
-    assert "--args is for a function or a module, and what was passed is exported" in said
+    assert "is for a function or a module, and what was passed is exported" in said
 
 
 def test_a_difference_has_its_own_status(command, tmp_path, monkeypatch):
