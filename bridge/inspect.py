@@ -6,6 +6,7 @@ The modules behind it are imported by the call, so that `import bridge` stays qu
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xla_call_module.errors import refusing_damage
@@ -20,16 +21,21 @@ __all__ = ["inspect"]
 
 @api_boundary
 def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
-    """Return a report of a SavedModel: signatures, modules, variables and the oldest TensorFlow.
+    """Return a report of a file: signatures, modules, variables and the oldest TensorFlow.
+
+    It is of a SavedModel of any writer, of a serialized `jax.export.Exported`, of StableHLO as text
+    or bytecode, or of an ONNX model. Of what is not calls of modules, such as TensorFlow's own
+    operations and those of ONNX, `FileReport.graph` has the signatures and counts.
 
     The values of variables are not read. A safety check is reported as disabled where the file or
     TF_XLA_FLAGS disables it.
 
     Args:
-        path: the folder of the SavedModel.
+        path: the folder of the SavedModel, or one of the other files.
 
     Raises:
-        FormatError: the file is damaged.
+        FormatError: the file is damaged, or none of these.
+        MissingDependencyError: it is an ONNX model, and the package `onnx` is not installed.
 
     Example:
         >>> import bridge, jax
@@ -37,10 +43,42 @@ def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
         >>> saved = bridge.save(exported, "my_model")
         >>> bridge.inspect("my_model").signatures[0].platforms
         ('cpu', 'tpu')
+        >>> with open("sine.bin", "wb") as file:
+        ...     written = file.write(exported.serialize(vjp_order=1))
+        >>> bridge.inspect("sine.bin").signatures[0].gradient_order
+        1
     """
+    from savedmodel.files.folder import PROTO_FILE
     from savedmodel.files.model_folder import read_one_version
 
+    if isinstance(path, str | os.PathLike):
+        file = Path(path)
+        if file.is_file() and file.name != PROTO_FILE:
+            return _inspect_file(file)
     return read_one_version(path, _inspect)
+
+
+def _inspect_file(path: Path) -> FileReport:
+    if path.suffix == ".onnx":
+        from bridge.onnx.onnx_report import report_of_onnx
+
+        return report_of_onnx(path)
+    from bridge.core.exported_file import MAX_EXPORTED_BYTES, call_of_exported, parse_exported
+    from bridge.inspecting.call_report import report_of_calls
+    from bridge.onnx.mlir_sources import call_of_file, is_mlir
+    from savedmodel.files.model_folder import read_file
+
+    content = read_file(path, limit=MAX_EXPORTED_BYTES)
+    if is_mlir(content):
+        # A module does not say for which platforms it was lowered.
+        call = call_of_file(path, content)
+        return report_of_calls(path, [call], writer="StableHLO", any_platform=True)
+    exported = parse_exported(content, os.fspath(path), stand_ins=True)
+    calls = [call_of_exported(exported)]
+    while exported.has_vjp():
+        exported = exported.vjp()
+        calls.append(call_of_exported(exported))
+    return report_of_calls(path, calls, writer="jax.export")
 
 
 def _inspect(folder: ModelFolder) -> FileReport:

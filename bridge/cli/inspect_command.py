@@ -22,6 +22,7 @@ from xla_call_module.errors import StructureError
 
 if TYPE_CHECKING:
     from bridge.inspecting.cost import CostReport
+    from bridge.inspecting.report import FileReport
 
 __all__ = ["add_inspect", "module_text", "run_inspect"]
 
@@ -65,12 +66,16 @@ def add_inspect(parser: argparse.ArgumentParser) -> None:
 def run_inspect(options: argparse.Namespace) -> int:
     """Inspect a SavedModel, and return the exit status."""
     _check_inspect(options)
+    is_file = os.path.isfile(options.path)
+    if is_file and (options.cost or options.mlir is not None):
+        raise StructureError(
+            f"{options.path} is a file; --cost and --mlir are for SavedModels. To do: save it as "
+            "one by bridge.save or jax-tf-bridge export."
+        )
     if options.mlir is not None:
         print(module_text(options.path, signature=options.mlir, order=options.order or 0))
         return 0
-    report, costs = read_one_version(
-        options.path, lambda folder: (inspect(folder), _costs(options, folder))
-    )
+    report, costs = _reports(options, is_file=is_file)
     console = Console(highlight=False)
     if options.json:
         printed = report.to_json() | ({"costs": list(map(asdict, costs))} if options.cost else {})
@@ -92,6 +97,14 @@ def run_inspect(options: argparse.Namespace) -> int:
 
         print_report(report, console)
     return 0
+
+
+def _reports(
+    options: argparse.Namespace, *, is_file: bool
+) -> tuple[FileReport, tuple[CostReport, ...]]:
+    if is_file:
+        return inspect(options.path), ()
+    return read_one_version(options.path, lambda folder: (inspect(folder), _costs(options, folder)))
 
 
 def _check_inspect(options: argparse.Namespace) -> None:

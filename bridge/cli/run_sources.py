@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jax import export, tree_util
 
-from bridge.core.exported_file import parse_exported
+from bridge.core.exported_file import call_of_exported, parse_exported
 from bridge.core.keys import to_logical, to_physical
 from bridge.core.names import input_names, output_names
 from bridge.loading.exported_from_call import exported_from_call
@@ -23,7 +23,6 @@ from savedmodel.files.remote import is_remote
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.read import read
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.checks import DisabledCheck
 from xla_call_module.dimensions import evaluate_shape, symbols
 from xla_call_module.dtypes import Array, dtype_from_name
 from xla_call_module.errors import (
@@ -33,8 +32,7 @@ from xla_call_module.errors import (
     StructureError,
     quote,
 )
-from xla_call_module.exported import argument_specs, from_exported
-from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
+from xla_call_module.exported import argument_specs
 from xla_call_module.stablehlo.refining import refine_results
 
 __all__ = ["Runnable", "newest_version", "open_runnable"]
@@ -140,12 +138,12 @@ def _of_signature(signature: LoadedSignature, defaults: Mapping[str, Array]) -> 
         inputs={name: specs[index] for name, index in binding.inputs.items()},
         defaults=defaults,
         call=call,
-        accepts=_size_check(_call_of(exported)),
+        accepts=_size_check(call_of_exported(exported)),
     )
 
 
 def _of_exported(exported: export.Exported) -> Runnable:
-    call = _call_of(exported)
+    call = call_of_exported(exported)
     specs = argument_specs(exported)
     names = input_names(call.name, call, range(len(specs)), None)
 
@@ -176,16 +174,6 @@ def _of_exported(exported: export.Exported) -> Runnable:
 
 def _to_arrays(results: Mapping[str, Any]) -> dict[str, Array]:
     return {name: np.asarray(to_physical(value)) for name, value in results.items()}
-
-
-def _call_of(exported: export.Exported) -> CallModule:
-    """Return the call of an `Exported`, whatever it calls that TensorFlow does not have."""
-    with open_module(exported.mlir_module_serialized) as module:
-        targets = sorted(set(custom_call_targets(walk(module))))
-        checks = [DisabledCheck(f"custom_call:{target}") for target in targets]
-        return from_exported(
-            exported, allow_flat_trees=True, carried=False, disabled_checks=checks, module=module
-        )
 
 
 def _size_check(call: CallModule) -> Callable[[Mapping[str, int]], bool]:

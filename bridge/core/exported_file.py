@@ -1,19 +1,23 @@
-"""Files with what `jax.export.Exported.serialize` returned."""
+"""Files with what `jax.export.Exported.serialize` returned, and the calls in them."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
 from jax import export
 
 from savedmodel.files.model_folder import read_file
+from xla_call_module.call import CallModule
+from xla_call_module.checks import DisabledCheck, parse_checks
 from xla_call_module.errors import FormatError, InteropError, StructureError
-from xla_call_module.exported import deserialize_exported
+from xla_call_module.exported import deserialize_exported, from_exported
 from xla_call_module.pytrees.tree_restoring import missing_classes
+from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
 from xla_call_module.tracebacks import warn
 
-__all__ = ["MAX_EXPORTED_BYTES", "parse_exported", "read_exported"]
+__all__ = ["MAX_EXPORTED_BYTES", "call_of_exported", "parse_exported", "read_exported"]
 
 MAX_EXPORTED_BYTES = 1 << 31  # flatbuffers' own limit
 
@@ -70,3 +74,19 @@ def parse_exported(content: bytes, where: str, *, stand_ins: bool = False) -> ex
             "the modules that register them, on the command line by --import."
         )
     return made
+
+
+def call_of_exported(exported: export.Exported) -> CallModule:
+    """Return the call of an `Exported`, whatever it calls that TensorFlow does not have.
+
+    Raises:
+        InteropError: as `xla_call_module.from_exported`.
+    """
+    with open_module(exported.mlir_module_serialized) as module:
+        targets = sorted(set(custom_call_targets(walk(module))))
+        checks = [DisabledCheck(f"custom_call:{target}") for target in targets]
+        call = from_exported(
+            exported, allow_flat_trees=True, carried=False, disabled_checks=checks, module=module
+        )
+    own = parse_checks(exported.disabled_safety_checks)
+    return dataclasses.replace(call, disabled_checks=own)

@@ -47,8 +47,10 @@ __all__ = [
     "StoredFile",
     "WarmupReport",
     "newest",
+    "report_checks",
     "report_of",
     "report_of_plain",
+    "report_order",
 ]
 
 _MAX_CONSTANTS = 10
@@ -303,12 +305,12 @@ def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
     """
     default = model.default.key if model.signatures else ""
     signatures = sorted(model.signatures, key=lambda s: (s.key != default, s.key))
-    report_order = functools.cache(_report_order)  # other programs' files call one module often
+    cached_order = functools.cache(report_order)  # other programs' files call one module often
     graph = None
     if model.others or not signatures:
-        graph = report_of_graph(folder, report_order, known={s.key for s in signatures})
+        graph = report_of_graph(folder, cached_order, known={s.key for s in signatures})
     reports = tuple(
-        _report_signature(signature, model.variables, report_order) for signature in signatures
+        _report_signature(signature, model.variables, cached_order) for signature in signatures
     )
     releases = [report.tensorflow for report in reports]
     releases += [call.module.tensorflow for call in (graph.calls if graph else ())]
@@ -348,12 +350,12 @@ def _others_of(graph: GraphReport | None) -> dict[str, str]:
 def _report_signature(
     signature: Signature,
     variables: Sequence[Variable],
-    report_order: Callable[[CallModule], OrderReport],
+    report_of_order: Callable[[CallModule], OrderReport],
 ) -> SignatureReport:
     calls = calls_of(signature)
     call = calls[0][0]
     orders = tuple(
-        dataclasses.replace(report_order(module), call=number, order=order)
+        dataclasses.replace(report_of_order(module), call=number, order=order)
         for number, chain in enumerate(calls)
         for order, module in enumerate(chain)
     )
@@ -373,7 +375,7 @@ def _report_signature(
         stablehlo=main.stablehlo,
         tensorflow=newest([order.tensorflow for order in orders]),
         disabled_checks=tuple(map(str, call.disabled_checks)),
-        checks=_report_checks(call),
+        checks=report_checks(call),
         custom_calls=main.custom_calls,
         gradient_order=min(map(len, calls)) - 1,
         module_bytes=main.module_bytes,
@@ -385,8 +387,8 @@ def _report_signature(
     )
 
 
-def _report_order(call: CallModule) -> OrderReport:
-    """The report of a call as the function of the first one."""
+def report_order(call: CallModule) -> OrderReport:
+    """Return the report of a call, as that of a function of order 0."""
     with open_module(call.module) as module:
         targets = set(custom_call_targets(walk(module)))
         names = Counter(operation.name for operation in walk(module))
@@ -431,7 +433,7 @@ def _bound(signature: Signature, variables: Sequence[Variable]) -> tuple[str, ..
     return tuple(names[index] for index in sorted(indices))
 
 
-def _report_checks(call: CallModule) -> tuple[CheckReport, ...]:
+def report_checks(call: CallModule) -> tuple[CheckReport, ...]:
     """Return the disabled checks, each with what disables it."""
     sources = {"file": call.disabled_checks, VARIABLE: read_flags().disabled_checks}
     return tuple(

@@ -52,6 +52,8 @@ def file_facts(report: FileReport) -> dict[str, str]:
     facts = {"written by": writer_of(report)}
     if report.readable_until:
         facts["modules"] = f"promised to be readable until {report.readable_until}"
+    if "opset" in report.metadata:
+        facts["opset"] = str(report.metadata["opset"])
     if report.assets:
         names = ", ".join(f"{file.path} ({size(file.bytes)})" for file in report.assets)
         facts["assets"] = names
@@ -90,8 +92,6 @@ def writer_of(report: FileReport) -> str:
 
 def readers(tensorflow: str) -> str:
     """Return the words about the oldest TensorFlow that reads a file or a signature."""
-    if not tensorflow:
-        return "without a module that says which TensorFlow reads it"
     if tensorflow.startswith(">"):
         return f"readable by no TensorFlow up to {tensorflow.removeprefix('> ')}"
     return f"readable from TensorFlow {tensorflow} on"

@@ -44,7 +44,8 @@ _MAX_ARRAYS = 32
 def print_report(report: FileReport, console: Console) -> None:
     """Print everything in a report."""
     _heading(report.path, console)
-    console.print(f"{size(report.bytes)}, {readers(report.tensorflow)}")
+    read = f", {readers(report.tensorflow)}" if report.tensorflow else ""
+    console.print(f"{size(report.bytes)}{read}")
     _print_facts(file_facts(report), console)
     for signature in report.signatures:
         console.print()
