@@ -230,7 +230,8 @@ class BatchedModel:
         model = load(self._local.folder if self._local else folder)
         if signature is not None and signature not in model.signatures:
             raise StructureError(
-                f"{folder} has no signature {signature!r}; it has {', '.join(model.signatures)}."
+                f"{folder} has no signature {signature!r}; it has {', '.join(model.signatures)}. "
+                "To do: name one of these."
             )
         chosen = model.default if signature is None else model.signatures[signature]
         self._call = BatchedSignature(chosen, buckets=buckets, largest=largest)

@@ -113,7 +113,9 @@ class Variable:
             FormatError: the file that it is read from is damaged.
         """
         if self.chunks is None:
-            raise StructureError(f"The variable {self.name} has no value.")
+            raise StructureError(
+                f"The variable {self.name} has no value. To do: read it where the file is."
+            )
         value = np.empty(self.size, np.uint8)
         start = 0
         for chunk in self.chunks():

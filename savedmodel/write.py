@@ -97,7 +97,9 @@ def write(
     layout = _layout_of(model, objects, num_shards)
     for variable in model.variables:
         if variable.chunks is None and not variable.shards:
-            raise StructureError(f"The variable {variable.name} has no value to write.")
+            raise StructureError(
+                f"The variable {variable.name} has no value to write. To do: give it chunks."
+            )
     with new_place(path, overwrite=overwrite) as folder:
         _fill(folder, data, layout, progress)
         return bytes_of(folder)

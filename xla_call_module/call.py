@@ -152,7 +152,7 @@ class CallModule:
         ):
             raise StructureError(
                 f"{self.name}: kept arguments {list(self.kept)} are not ascending indices "
-                f"of its {len(self.args)} arguments."
+                f"of its {len(self.args)} arguments. To do: name each once, in order."
             )
         if not (
             0 <= self.residual_results <= len(self.results)
@@ -160,7 +160,8 @@ class CallModule:
         ):
             raise StructureError(
                 f"{self.name}: {self.residual_results} of its {len(self.results)} results and "
-                f"{self.residual_args} of its {len(self.args)} arguments cannot be residuals."
+                f"{self.residual_args} of its {len(self.args)} arguments cannot be residuals. "
+                "To do: count the last of them."
             )
         if not self.platforms or not set(self.platforms) <= set(PLATFORMS):
             raise PlatformError(
@@ -270,7 +271,8 @@ def bind_symbols(
     if empty := [symbol for symbol, value in values.items() if value < 1]:
         raise StructureError(
             f"{name}: the dimension variable {empty[0]} would be {values[empty[0]]}; "
-            "jax.export takes dimension variables to be at least 1."
+            "jax.export takes dimension variables to be at least 1. To do: pass arrays that have "
+            "elements."
         )
     return values
 

@@ -166,7 +166,7 @@ class _ExpressionReader:
         if len(self._dim) > _MAX_LENGTH:
             raise StructureError(
                 f"A dimension expression of {len(self._dim)} characters; at most {_MAX_LENGTH} "
-                "are read."
+                "are read. To do: write it shorter."
             )
         tokens, position, end = [], 0, len(self._dim.rstrip())
         while position < end:
@@ -264,4 +264,7 @@ class _ExpressionReader:
 
     def _error(self, reason: str) -> StructureError:
         text = f"{self._dim[:80]}…" if len(self._dim) > 80 else self._dim
-        return StructureError(f"{text!r} is no dimension expression of jax.export: {reason}.")
+        return StructureError(
+            f"{text!r} is no dimension expression of jax.export: {reason}. To do: write it as "
+            "2*b+1, or mod(b, 2)."
+        )

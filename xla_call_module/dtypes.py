@@ -127,5 +127,6 @@ def dtype_from_tensorflow(enum: int, *, where: str) -> DType:
         return dtype
     raise DtypeError(
         f"{where} has TensorFlow dtype number {enum}; those that JAX has, too, are "
-        f"{', '.join(f'{d.name} ({d.enum})' for d in DTYPES)}."
+        f"{', '.join(f'{d.name} ({d.enum})' for d in DTYPES)}. To do: "
+        "convert it to one of these."
     )

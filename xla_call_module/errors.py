@@ -239,7 +239,9 @@ _CONTRADICTIONS = (
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Make a `FormatError` of the errors of a block that reads a file; an `InteropError` stays.
+    """Make a `FormatError` of the errors of a block that reads a file, with where and what to do.
+
+    Any other `InteropError` stays as it is.
 
     Args:
         where: the file that is read, and the part of it.
@@ -253,6 +255,12 @@ together (IndexError: list index out of range). To do: copy it again, or write i
     """
     try:
         yield
+    except FormatError as error:
+        said = str(error) if where in str(error) else f"{where}: {error}"
+        if "To do: " not in said:
+            said = f"{said} To do: copy it again, or write it again."
+        error.args = (said,)
+        raise
     except InteropError:
         raise
     except _CONTRADICTIONS as error:

@@ -479,7 +479,9 @@ def _check_effects(exported: export.Exported) -> None:
 
 def _check_count(where: str, what: str, count: int, expected: int, source: str) -> None:
     if count != expected:
-        raise StructureError(f"{where} has {count} {what}, but {source} {expected}.")
+        raise StructureError(
+            f"{where} has {count} {what}, but {source} {expected}. To do: export it again."
+        )
 
 
 def _check_main(call: CallModule, main: Main) -> None:
@@ -488,7 +490,8 @@ def _check_main(call: CallModule, main: Main) -> None:
     if main.has_platform_index != call.has_platform_index:
         raise StructureError(
             f"{call.name} was exported for {len(call.platforms)} platform(s), but its module "
-            f"{'takes' if main.has_platform_index else 'does not take'} a platform index."
+            f"{'takes' if main.has_platform_index else 'does not take'} a platform index. To do: "
+            "export it again."
         )
     pairs = [
         *zip(call.operands, main.args, strict=True),
@@ -497,7 +500,8 @@ def _check_main(call: CallModule, main: Main) -> None:
     for spec, type_ in pairs:
         if not _agrees(spec, type_):
             raise StructureError(
-                f"{spec.path} of {call.name} is {spec}, but the module has {type_} there."
+                f"{spec.path} of {call.name} is {spec}, but the module has {type_} there. To do: "
+                "export it again."
             )
 
 

@@ -210,7 +210,8 @@ def update_node(node: Any, before: CallModule, after: CallModule) -> None:
         raise StructureError(
             f"Node {node.name} takes {list(map(str, before.operands))} and returns "
             f"{list(map(str, before.results))}; the call that is to take its place takes "
-            f"{list(map(str, after.operands))} and returns {list(map(str, after.results))}."
+            f"{list(map(str, after.operands))} and returns {list(map(str, after.results))}. "
+            "To do: keep both."
         )
     inputs = [name for name in node.input if not name.startswith("^")]
     old, new = (

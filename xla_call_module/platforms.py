@@ -64,7 +64,7 @@ def platform_from_tensorflow(name: str) -> str:
     if name != name.upper():
         raise PlatformError(
             f"The platform {name!r} of an XlaCallModule node is not in upper case, "
-            "so TensorFlow would never match it."
+            "so TensorFlow would never match it. To do: write the file again."
         )
     return _known(name.lower(), name)
 

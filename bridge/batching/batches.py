@@ -127,7 +127,10 @@ class BatchedSignature:
             )
         own = {name: spec.shape for name, spec in inputs.items() if name not in shared}
         if not own:
-            raise StructureError(f"{key} has no input that differs from element to element.")
+            raise StructureError(
+                f"{key} has no input that differs from element to element. To do: leave one of "
+                "them out of the shared inputs."
+            )
         batch = next(iter(own.values()))[:1]
         for name, shape in own.items():
             if not shape or shape[:1] != batch:

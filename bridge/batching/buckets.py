@@ -63,7 +63,7 @@ def _by_key(batch_buckets: Any, keys: Sequence[str]) -> dict[str, tuple[int, ...
     if unknown := [key for key in batch_buckets if key not in keys]:
         raise StructureError(
             f"batch_buckets has sizes for {', '.join(map(repr, unknown))}; the signatures are "
-            f"{', '.join(keys)}."
+            f"{', '.join(keys)}. To do: name some of these."
         )
     return {key: parse_buckets(sizes) for key, sizes in batch_buckets.items()}
 

@@ -167,7 +167,8 @@ class CalledFunction:
             kind = type(args[0]).__name__ if args else "no argument"
             raise StructureError(
                 f"{self.__name__} was made with variables='argument', so its first argument is the "
-                f"dict of variables that its attribute `variables` returns; got {kind}."
+                f"dict of variables that its attribute `variables` returns; got {kind}. "
+                "To do: pass that dict first."
             )
         return args[0], args[1:]
 

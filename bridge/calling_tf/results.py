@@ -133,7 +133,8 @@ def _declared(path: str, leaf: Any, known: tf.TensorSpec, name: str) -> jax.Shap
     if not known.shape.is_compatible_with(static) or np.dtype(leaf.dtype) != dtype:
         raise StructureError(
             f"{path} of {name} was declared as {np.dtype(leaf.dtype)}{list(leaf.shape)}; "
-            f"TensorFlow traces it as {dtype}, of shape {known.shape}."
+            f"TensorFlow traces it as {dtype}, of shape {known.shape}. To do: declare it so, or "
+            "leave shapes= out."
         )
     return jax.ShapeDtypeStruct(tuple(leaf.shape), dtype)
 

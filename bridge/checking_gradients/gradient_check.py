@@ -135,7 +135,7 @@ def _check_arguments(
     if tree != exported.in_tree:
         raise StructureError(
             f"{call.name} was called with the structure {tree}; it was exported for "
-            f"{exported.in_tree}."
+            f"{exported.in_tree}. To do: pass arguments of that structure."
         )
     physical = [np.asarray(to_physical(leaf)) for leaf in leaves]
     for spec, leaf in zip(call.args, physical, strict=True):
@@ -153,7 +153,8 @@ def _check_results(exported: export.Exported, call: CallModule, returned: Any) -
     tree: Any = tree_util.tree_structure(returned)
     if tree != exported.out_tree:
         raise StructureError(
-            f"The reference returns the structure {tree}; {call.name} returns {exported.out_tree}."
+            f"The reference returns the structure {tree}; {call.name} returns {exported.out_tree}. "
+            "To do: return the same from both."
         )
     for spec, aval in zip(call.results, tree_util.tree_leaves(returned), strict=True):
         if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
@@ -166,7 +167,7 @@ def _check_results(exported: export.Exported, call: CallModule, returned: Any) -
         ):
             raise StructureError(
                 f"The reference returns {aval.dtype}{list(aval.shape)} for {spec.path}; "
-                f"{call.name} returns {spec}."
+                f"{call.name} returns {spec}. To do: return the same from both."
             )
 
 

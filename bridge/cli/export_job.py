@@ -99,7 +99,8 @@ def _read_params(request: ExportRequest, folder: Path) -> Any:
         for name in ("params_key", "params_separator"):
             if getattr(request, name) is not None:
                 raise StructureError(
-                    f"--{name.replace('_', '-')} is for --params, which is missing."
+                    f"--{name.replace('_', '-')} is for --params, which is missing. To do: "
+                    "pass --params, or leave it out."
                 )
         return None
     params = read_parameters(folder / request.params, separator=request.params_separator)
@@ -147,7 +148,8 @@ def _trainable(traced: ExportedModel, patterns: Sequence[str]) -> Any:
         if pattern != "*" and not any(_fits(name, pattern) for name in names):
             raise StructureError(
                 f"--trainable {pattern!r} fits none of the {len(names)} parameters: "
-                f"{', '.join(names[:10])}{', …' * (len(names) > 10)}."
+                f"{', '.join(names[:10])}{', …' * (len(names) > 10)}. To do: name some of "
+                "these, with * for any part."
             )
     wanted = [any(_fits(name, pattern) for pattern in patterns) for name in names]
     own = traced.trainable

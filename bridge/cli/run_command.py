@@ -181,7 +181,7 @@ def _sizes(
     if unknown := sorted(wanted.keys() - set(runnable.symbols)):
         raise StructureError(
             f"{unknown[0]} is no dimension variable of {runnable.name}; it has "
-            f"{', '.join(runnable.symbols) or 'none'}."
+            f"{', '.join(runnable.symbols) or 'none'}. To do: name some of these."
         )
     specs: list[TensorSpec] = [*runnable.inputs.values()]
     shapes = [arrays[name].shape if name in arrays else None for name in runnable.inputs]
@@ -189,7 +189,8 @@ def _sizes(
     for name, value in wanted.items():
         if known.setdefault(name, value) != value:
             raise StructureError(
-                f"--size {name}={value} is another size than that of the arrays, {known[name]}."
+                f"--size {name}={value} is another size than that of the arrays, {known[name]}. "
+                "To do: leave it out."
             )
     free = [name for name in runnable.symbols if name not in known]
     if free and any(kind for kind in kinds.values()):

@@ -158,7 +158,8 @@ def _of_exported(exported: export.Exported) -> Runnable:
         except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
             raise StructureError(
                 f"JAX cannot call {call.name}, exported for {', '.join(exported.platforms)} and "
-                f"{exported.nr_devices} device(s): {quote(error)}."
+                f"{exported.nr_devices} device(s): {quote(error)}. To do: run it where it was "
+                "exported for."
             ) from error
         found = output_names(call.name, call, None)
         return _to_arrays(dict(zip(found, tree_util.tree_leaves(results), strict=True)))
@@ -212,7 +213,10 @@ def _of_onnx(path: str) -> Runnable:
         try:
             found: Sequence[Any] = session.run(None, dict(arrays))
         except Exception as error:
-            raise InteropError(f"onnxruntime does not run {path}: {quote(error)}.") from error
+            raise InteropError(
+                f"onnxruntime does not run {path}: {quote(error)}. To do: pass arrays that it "
+                "takes."
+            ) from error
         return {name: np.asarray(value) for name, value in zip(outputs, found, strict=True)}
 
     return Runnable(

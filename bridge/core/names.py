@@ -145,7 +145,10 @@ def choose_names(
     chosen: list[Any] = list(defaults)  # what a user says may be anything
     if isinstance(names, Mapping):
         if unknown := sorted(names.keys() - set(chosen)):
-            raise StructureError(f"The {what} are {chosen}; there is no {unknown[0]!r} to rename.")
+            raise StructureError(
+                f"The {what} are {chosen}; there is no {unknown[0]!r} to rename. To do: rename "
+                "some of these."
+            )
         chosen = [names.get(name, name) for name in chosen]
     elif isinstance(names, Iterable):
         chosen = [names] if isinstance(names, str) else list(names)
@@ -156,7 +159,8 @@ def choose_names(
         )
     if len(chosen) != len(defaults):
         raise StructureError(
-            f"{len(chosen)} names are given for the {what}, which are {len(defaults)}: {defaults}."
+            f"{len(chosen)} names are given for the {what}, which are {len(defaults)}: {defaults}. "
+            "To do: give one name to each."
         )
     for name in chosen:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
@@ -166,5 +170,7 @@ def choose_names(
             )
     if unique_names(chosen, ignore_case=ignore_case) != chosen:
         case = ", where upper and lower case are the same" if ignore_case else ""
-        raise StructureError(f"The {what} are not unique{case}: {chosen}.")
+        raise StructureError(
+            f"The {what} are not unique{case}: {chosen}. To do: give each a name of its own."
+        )
     return chosen

@@ -414,7 +414,10 @@ def parse_size(text: int | str) -> Dim:
     try:
         return _of_syntax(ast.parse(text.replace("^", "**"), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise StructureError(f"{text[:80]!r} is no dimension expression of jax.export.") from error
+        raise StructureError(
+            f"{text[:80]!r} is no dimension expression of jax.export. To do: write it as 2*b+1, or "
+            "mod(b, 2)."
+        ) from error
 
 
 _FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {

@@ -11,7 +11,7 @@ from typing import Any
 from jax import tree_util
 
 from savedmodel.protos.structures import NONE, Branch, Leaf, Structure
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, quote
 from xla_call_module.pytrees.tree_description import outline
 from xla_call_module.pytrees.tree_nodes import TreeNode
 from xla_call_module.stablehlo.unique_names import UniqueNames
@@ -149,7 +149,10 @@ def check_prefix(prefix: Any, tree: Any, *, what: str) -> list[Any]:
             tree,
         )
     except (ValueError, TypeError) as error:
-        raise StructureError(f"{what} is no prefix of the parameters' pytree: {error}") from error
+        raise StructureError(
+            f"{what} is no prefix of the parameters' pytree: {quote(error)}. To do: pass one "
+            "bool for all, or one for each part, in containers of the same classes and keys."
+        ) from error
     return broadcast
 
 

@@ -114,7 +114,8 @@ def select(params: Any, path: str) -> Any:
         by_text = {str(k): v for k, v in known.items()} if isinstance(known, Mapping) else {}
         if key not in by_text:
             raise StructureError(
-                f"The parameters have no {path!r}: there is no {key!r} among {sorted(by_text)}."
+                f"The parameters have no {path!r}: there is no {key!r} among {sorted(by_text)}. "
+                "To do: name one of these."
             )
         part = by_text[key]
     return part

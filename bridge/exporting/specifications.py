@@ -224,7 +224,8 @@ def _symbolic(
     except (ValueError, TypeError, IndexError, TokenError) as error:
         raise StructureError(
             f"{argument.path} arrived as {argument}, and the polymorphic shape {text!r} does not "
-            f"describe it: {error}"
+            f"describe it: {quote(error)}. To do: write a number or a name for each dimension, "
+            "as in 'b, 3'."
         ) from error
     if argument.shape is not None and len(shape) != len(argument.shape):
         raise StructureError(
@@ -280,7 +281,8 @@ def _broadcast(prefix: Any, tree: tree_util.PyTreeDef) -> list[Any]:
     except (ValueError, TypeError) as error:
         raise StructureError(
             f"polymorphic_shapes={prefix!r} is no prefix of the positional arguments, whose "
-            f"structure is {tree_util.tree_structure(args)}: {error}"
+            f"structure is {tree_util.tree_structure(args)}: {quote(error)}. To do: pass one "
+            "text for all arguments, or a tuple with one for each."
         ) from error
     if unfit := [text for text in texts if not _is_shape(text)]:
         raise StructureError(

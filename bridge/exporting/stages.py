@@ -227,7 +227,8 @@ def _from_lowered(
         if list(main.results) != returned:
             raise StructureError(
                 f"{like.__name__} was lowered to return {', '.join(map(str, main.results))}, and "
-                f"is said to return {', '.join(map(str, returned))}."
+                f"is said to return {', '.join(map(str, returned))}. To do: trace it again, with "
+                "jax.jit(f).trace(...)."
             )
         kept = _kept(like.__name__, given, main.args)
         version = read_artifact_version(made.mlir_module_serialized)

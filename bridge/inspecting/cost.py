@@ -107,7 +107,7 @@ def costs_of_model(
     if unknown := sorted(given.keys() - known):
         raise StructureError(
             f"{', '.join(unknown)} is not a dimension variable of the file; it has "
-            f"{', '.join(sorted(known)) or 'none'}."
+            f"{', '.join(sorted(known)) or 'none'}. To do: name some of these."
         )
     costs = []
     for signature, call in chains:

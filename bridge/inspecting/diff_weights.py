@@ -110,7 +110,9 @@ class _ElementReader:
 
     def __init__(self, variable: Variable) -> None:
         if variable.chunks is None:
-            raise StructureError(f"The variable {variable.name} has no value.")
+            raise StructureError(
+                f"The variable {variable.name} has no value. To do: compare files that are whole."
+            )
         self._pieces = iter(variable.chunks())
         self._dtype = variable.dtype.numpy
         self._rest: _Array = np.empty(0, np.uint8)

@@ -142,7 +142,7 @@ def _read_file(
         if train not in loaded.signatures:
             raise StructureError(
                 f"{os.fspath(path)} has the signatures {sorted(loaded.signatures)}, and train is "
-                f"{train!r}."
+                f"{train!r}. To do: name one of these."
             )
         train = loaded.signatures[train].exported
     bound = loaded.default.binding

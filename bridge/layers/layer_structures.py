@@ -60,7 +60,8 @@ def match_shapes(name: str, inputs: Structure, shapes: Sequence[Any]) -> list[tu
         shapes = _separate_inputs(shapes, len(positional))
     if len(shapes) != len(positional):
         raise StructureError(
-            f"{name} has {len(positional)} inputs; {len(shapes)} shapes were passed."
+            f"{name} has {len(positional)} inputs; {len(shapes)} shapes were passed. To do: "
+            "pass one for each."
         )
     leaves: dict[int, Any] = {}
     for position, (shape, (_, child)) in enumerate(zip(shapes, positional, strict=True)):
@@ -169,5 +170,6 @@ def _wrong_structure(name: str, structure: Structure, value: Any, where: str) ->
     elif isinstance(value, (list, tuple)):
         kind = f"a {kind} of {len(value)}"
     return StructureError(
-        f"{where} of {name} is {kind}; the function was exported for {describe(structure)} there."
+        f"{where} of {name} is {kind}; the function was exported for {describe(structure)} "
+        "there. To do: pass that."
     )

@@ -190,9 +190,13 @@ class Arguments:
             with np.errstate(over="ignore"):
                 array = np.asarray(number, dtype)
         except OverflowError as error:
-            raise DtypeError(f"{where} is {number}, which is no {dtype}.") from error
+            raise DtypeError(
+                f"{where} is {number}, which is no {dtype}. To do: pass one that is."
+            ) from error
         if np.isfinite(number) and not np.isfinite(array.astype(np.complex128)):
-            raise DtypeError(f"{where} is {number}, which is infinite as {dtype}.")
+            raise DtypeError(
+                f"{where} is {number}, which is infinite as {dtype}. To do: pass a smaller one."
+            )
         return array
 
     def _check(self, kinds: tuple[Any, ...]) -> None:

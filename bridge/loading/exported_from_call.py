@@ -289,7 +289,7 @@ def _common_platforms(exporteds: Sequence[export.Exported]) -> tuple[str, ...]:
     if not common:
         raise PlatformError(
             f"The functions of a signature were exported for {[e.platforms for e in exporteds]}, "
-            "which have no platform in common."
+            "which have no platform in common. To do: export them for the same platforms=."
         )
     return tuple(common)
 

@@ -248,7 +248,7 @@ class LoadedSignature:
                 raise
             raise StructureError(
                 f"JAX cannot call {self.key} in this way: {quote(error)}. It can be differentiated "
-                "in reverse mode, by jax.grad, jax.vjp and jax.jacrev."
+                "in reverse mode. To do: take jax.grad, jax.vjp or jax.jacrev."
             ) from error
         return tree_util.tree_unflatten(match.results(self.exported.out_tree), results)
 
@@ -402,7 +402,10 @@ class _Signatures(Mapping[str, LoadedSignature]):
     def __getitem__(self, key: str) -> LoadedSignature:
         if key in self._others:
             keys = ", ".join(map(repr, self._signatures))
-            raise StructureError(f"{self._others[key]} Those that are JAX functions are {keys}.")
+            raise StructureError(
+                f"{self._others[key]} Those that are JAX functions are {keys}. To do: name one "
+                "of these."
+            )
         return self._signatures[key]
 
     def __contains__(self, key: object) -> bool:

@@ -136,7 +136,10 @@ def _arguments(graph: Graph, bound: BoundCall) -> list[Value]:
 
 def _shape_of(spec: TensorSpec) -> Shape:
     if spec.shape is None:
-        raise StructureError(f"{spec.path} has no known rank, which ONNX needs.")
+        raise StructureError(
+            f"{spec.path} has no known rank, which ONNX needs. To do: export it for a shape with "
+            "names for its sizes."
+        )
     return tuple(map(parse_size, spec.shape))
 
 

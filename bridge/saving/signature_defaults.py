@@ -45,7 +45,10 @@ def with_defaults(
         )
     named: Mapping[str, Any] = defaults if by_key else {keys[0]: defaults}
     if unknown := sorted(named.keys() - set(keys)):
-        raise StructureError(f"defaults has {unknown[0]!r}; the signatures are {', '.join(keys)}.")
+        raise StructureError(
+            f"defaults has {unknown[0]!r}; the signatures are {', '.join(keys)}. To do: name "
+            "some of these."
+        )
     return tuple(
         dataclasses.replace(
             signature,
@@ -62,7 +65,7 @@ def _to_default(signature: Signature, name: str, value: Any) -> np.ndarray[Any, 
     if name not in signature.inputs:
         raise StructureError(
             f"defaults has {name!r} for {signature.key}; its inputs are "
-            f"{', '.join(signature.inputs)}."
+            f"{', '.join(signature.inputs)}. To do: name some of these."
         )
     spec = signature.function.call.args[signature.inputs[name]]
     array = _to_dtype(name, value, spec)
@@ -113,7 +116,10 @@ def _to_dtype(name: str, value: Any, spec: TensorSpec) -> np.ndarray[Any, Any]:
     except (ValueError, TypeError, OverflowError) as error:
         raise DtypeError(f"The default of {name} is {value!r}; expected {spec}: {error}") from error
     if not same and given.dtype.kind not in "fc":
-        raise DtypeError(f"The default of {name} is {value!r}, which {dtype.name} does not hold.")
+        raise DtypeError(
+            f"The default of {name} is {value!r}, which {dtype.name} does not hold. To do: pass "
+            "one that it holds."
+        )
     if given.dtype.kind in "fc" and np.dtype(dtype).kind in "biu":
         raise DtypeError(f"The default of {name} is {value!r}; expected {spec}.")
     return array

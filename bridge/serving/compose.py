@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from xla_call_module.errors import InteropError, MissingDependencyError, StructureError
+from xla_call_module.errors import InteropError, MissingDependencyError, StructureError, quote
 
 try:
     import tensorflow as tf
@@ -241,7 +241,8 @@ def _compose(
         if isinstance(error, InteropError):
             raise
         raise StructureError(
-            f"TensorFlow cannot trace the functions around the call: {error}"
+            f"TensorFlow cannot trace the functions around the call: {quote(error)}. To do: take "
+            "and return tensors of the shapes and dtypes of the signature."
         ) from error
 
 
@@ -263,7 +264,8 @@ def _parse_defaults(
             spec = specs.get(name) if key == signature else None
             if key == signature and spec is None:
                 raise StructureError(
-                    f"defaults has {name!r} for {signature}; its inputs are {', '.join(specs)}."
+                    f"defaults has {name!r} for {signature}; its inputs are {', '.join(specs)}. "
+                    "To do: name some of these."
                 )
             protos[key][name] = _to_proto(name, value, spec)
     return protos

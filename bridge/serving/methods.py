@@ -102,7 +102,10 @@ def named_outputs(
 def _class_names(scores: Any, classes: Sequence[str]) -> Any:
     number = scores.shape[1]
     if number is not None and number != len(classes):
-        raise StructureError(f"There are {number} scores, and {len(classes)} names of classes.")
+        raise StructureError(
+            f"There are {number} scores, and {len(classes)} names of classes. To do: pass a name "
+            "for each score."
+        )
     return tf.broadcast_to(tf.constant(list(classes)), tf.shape(scores))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from xla_call_module.errors import DtypeError, StructureError
+from xla_call_module.errors import DtypeError, StructureError, quote
 
 __all__ = ["PreprocessedRequest", "as_function", "named_tensors", "read_request"]
 
@@ -121,7 +121,8 @@ def _trace(function: Any, given: Mapping[str, Any]) -> Any:
         return function.get_concrete_function(**given).structured_outputs
     except (ValueError, TypeError, LookupError) as error:
         raise StructureError(
-            f"TensorFlow cannot trace preprocess for {', '.join(map(str, given.values()))}: {error}"
+            f"TensorFlow cannot trace preprocess for {', '.join(map(str, given.values()))}: "
+            f"{quote(error)}. To do: take these, or say with request= what arrives."
         ) from error
 
 
@@ -161,7 +162,7 @@ def _checked(tensors: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str,
     if unknown := sorted(tensors.keys() - inputs.keys()):
         raise StructureError(
             f"preprocess returns {unknown[0]!r}; the inputs of the signature are "
-            f"{', '.join(inputs)}."
+            f"{', '.join(inputs)}. To do: return some of these."
         )
     for name, tensor in tensors.items():
         spec = inputs[name]

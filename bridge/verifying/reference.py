@@ -135,7 +135,7 @@ class _SignatureReference:
         if unknown := [name for name in self._call.symbols if name not in sizes]:
             raise StructureError(
                 f"The sizes {', '.join(unknown)} of {self.key} do not follow from the shapes of "
-                "the arrays that were given."
+                "the arrays that were given. To do: give the inputs that have them."
             )
         if not self._accepts(sizes):
             text = ", ".join(f"{name} = {size}" for name, size in sizes.items())

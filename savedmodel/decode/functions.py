@@ -188,7 +188,8 @@ class _Reader:
                 assert isinstance(sizes, Constant), "another one is refused before"
                 return Reshape(self.value(below), tuple(map(int, sizes.value.ravel())))
         raise StructureError(
-            f"{', '.join(_unknown([origin]))} in {self.source.key} is no part of a call."
+            f"{', '.join(_unknown([origin]))} in {self.source.key} is no part of a call. To do: "
+            "call that signature in TensorFlow."
         )
 
     def _function(self, call: CallNode) -> int:

@@ -7,6 +7,7 @@ import copy
 import importlib
 import json
 import pickle
+import re
 import subprocess
 import sys
 
@@ -21,7 +22,14 @@ import bridge.keras
 from bridge.core.explaining import explain_tracing
 from tests.policy.source import ROOT, read_modules
 from xla_call_module import errors
-from xla_call_module.errors import InteropError, StructureError, page_of, shown_as_base
+from xla_call_module.errors import (
+    FormatError,
+    InteropError,
+    StructureError,
+    page_of,
+    refusing_damage,
+    shown_as_base,
+)
 from xla_call_module.exported import from_exported
 from xla_call_module.runtime.tensorflow_errors import ForeignPlatformError, ShapeMismatchError
 
@@ -129,14 +137,51 @@ def test_a_message_of_the_page_is_one_of_the_source():
 
 def _strings(tree):
     """The texts of a module, one after the other; values within them are gaps."""
-    return "\n".join(
-        "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
-        if isinstance(node, ast.JoinedStr)
-        else node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr)
-        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-    )
+    return "\n".join(filter(None, map(_text, ast.walk(tree))))
+
+
+def _text(node):
+    """The text that is written as a node, with gaps; empty for any other node."""
+    match node:
+        case ast.JoinedStr(values):
+            return "".join(_text(part) or "…" for part in values)
+        case ast.BinOp(left, ast.Add(), right):
+            return _text(left) + (_text(right) or "…")
+        case ast.Constant(str(text)):
+            return text
+    return ""
+
+
+def _messages():
+    """Each message that is written where its error is made, with where that is."""
+    for module in read_modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in NAMES and node.args:
+                yield f"{module.at(node)}: {ast.unparse(node.func)}", _text(node.args[0])
+
+
+def test_a_message_says_what_was_expected_or_what_to_do():
+    """Those of `FormatError` get both where a file is read; some end in another one's message."""
+    unclear = [
+        (where, said)
+        for where, said in _messages()
+        if not where.endswith("FormatError") and re.search(r"\w", said) and not said.endswith("…")
+        if not any(word in said for word in ("To do: ", "xpected ", "…. ", "--params-separator"))
+    ]
+    assert unclear == []
+
+
+def test_a_damaged_file_is_named_with_what_to_do():
+    with (
+        pytest.raises(FormatError, match=r"^m/saved_model.pb: It is odd\. To do: copy it again"),
+        refusing_damage("m/saved_model.pb"),
+    ):
+        raise FormatError("It is odd.")
+    with (
+        pytest.raises(FormatError, match=r"^The table of m is odd\. To do: nothing\.$"),
+        refusing_damage("m"),
+    ):
+        raise FormatError("The table of m is odd. To do: nothing.")
 
 
 def test_the_reference_lists_the_classes_under_their_public_names():

@@ -190,7 +190,7 @@ def _write(value: np.ndarray[Any, Any], argument: Any, spec: TensorSpec) -> Any:
     if value.dtype != spec.dtype.numpy or value.shape != spec.shape:
         raise StructureError(
             f"The constant for {spec.path} is {value.dtype}{list(value.shape)}; the module takes "
-            f"{spec}."
+            f"{spec}. To do: hand it the constant that the pass took out."
         )
     with argument.location:  # and in its context, which JAX 0.7 does not tell
         element = ir.RankedTensorType(argument.type).element_type

@@ -66,7 +66,7 @@ def split_residuals(primal: ParsedCall, vjp: ParsedCall) -> tuple[ParsedCall, Pa
         raise StructureError(
             f"{vjp.call.name} takes {len(vjp.call.args)} arguments; the VJP of {primal.call.name} "
             f"takes its {len(primal.call.args)} arguments and {len(primal.call.results)} "
-            "cotangents."
+            "cotangents. To do: pass the VJP of that function."
         )
     if not (_inline(primal.module) and _inline(vjp.module)):
         return None
@@ -182,7 +182,7 @@ def _write_without(module: Any, body: _Body, count: int, kept: Sequence[int]) ->
     if missing or not set(kept) <= set(sources):
         raise StructureError(
             f"The forward pass takes the arguments {sorted(sources)}; they cannot become "
-            f"{sorted(kept)}, and {sorted(missing)} are needed."
+            f"{sorted(kept)}, and {sorted(missing)} are needed. To do: keep these."
         )
     places = {index: position for position, index in enumerate(kept)}
     inputs = {n: places[body.arguments[n]] for n in taken | also}

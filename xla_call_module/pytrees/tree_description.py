@@ -78,7 +78,9 @@ def describe_registered(tree: Any, depth: int = 0) -> TreeNode:
             of a dict is no text; it is too deep.
     """
     if depth > MAX_TREE_DEPTH:
-        raise UnsupportedError(f"A pytree is more than {MAX_TREE_DEPTH} levels deep.")
+        raise UnsupportedError(
+            f"A pytree is more than {MAX_TREE_DEPTH} levels deep. To do: nest it less deep."
+        )
     if (data := tree.node_data()) is None:
         return LEAF
     kind, static = data
@@ -100,7 +102,8 @@ def describe_registered(tree: Any, depth: int = 0) -> TreeNode:
     except Exception as error:
         raise UnsupportedError(
             f"The function that {path_of(kind)} is registered for serialization with fails: "
-            f"{type(error).__name__}: {error!s:.200}"
+            f"{type(error).__name__}: {error!s:.200}. To do: register one that takes its static "
+            "data."
         ) from error
     return TreeNode("registered", name, children=children, value=text)
 
@@ -333,7 +336,9 @@ class StaticData:
             UnsupportedError: it is neither JSON nor a function.
         """
         if depth > MAX_TREE_DEPTH:
-            raise UnsupportedError(f"{where} is more than {MAX_TREE_DEPTH} levels deep.")
+            raise UnsupportedError(
+                f"{where} is more than {MAX_TREE_DEPTH} levels deep. To do: nest it less deep."
+            )
         if value is None:
             return _NONE
         if (scalar := _scalar(value)) is not None:

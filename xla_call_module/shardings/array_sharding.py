@@ -239,7 +239,9 @@ def place(placement: Placement, rank: int, *, memory: str = "") -> Sharding:
     """
     if len(placement.dims) > rank:
         raise ShardingError(
-            f"A sharding of {len(placement.dims)} dimensions was given for an array of rank {rank}."
+            f"A sharding of {len(placement.dims)} dimensions was given for an array of rank "
+            f"{rank}. "
+            "To do: give one for each dimension at most."
         )
     mesh = placement.mesh
     if mesh.size == 1:

@@ -61,7 +61,7 @@ class Mesh:
         if self.devices and self.axes and not (numbered and len(self.devices) == self.size):
             raise ShardingError(
                 f"The mesh {self} has {self.size} devices, but these are numbered "
-                f"{list(self.devices)[:16]}."
+                f"{list(self.devices)[:16]}. To do: number each device once, from 0 on."
             )
 
     @property
@@ -121,6 +121,7 @@ class Placement:
             raise ShardingError(
                 f"A sharding by the axes {used} on the mesh {self.mesh}: "
                 + (f"{unknown} are none of its axes." if unknown else f"{twice} are named twice.")
+                + " To do: name each axis of the mesh once at most."
             )
 
     def _splitting(self) -> Iterator[str]:

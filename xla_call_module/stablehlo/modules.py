@@ -274,7 +274,10 @@ def find_main(module: Any) -> Any:
     """
     functions = functions_of(module)
     if "main" not in functions:
-        raise StructureError(f"The module has no function 'main', only {sorted(functions)}.")
+        raise StructureError(
+            f"The module has no function 'main', only {sorted(functions)}. To do: call one of "
+            "them main."
+        )
     return functions["main"]
 
 
@@ -408,7 +411,8 @@ def tensor_type(text: str) -> TensorType:
     """
     if (match := _TENSOR.fullmatch(text)) is None:
         raise StructureError(
-            f"The module has an argument or result of type {text}; only tensors can cross."
+            f"The module has an argument or result of type {text}; only tensors can cross. To do: "
+            "leave it out."
         )
     dims = tuple(None if dim == "?" else int(dim) for dim in match[1].split("x")[:-1])
     return TensorType(dims, match[2])

@@ -96,7 +96,7 @@ def _refined(
         except (RuntimeError, ValueError) as error:
             raise StructureError(
                 f"{call.name} cannot be called with the shapes {[tuple(s) for s in shapes]}: "
-                f"{first_line(error)}."
+                f"{first_line(error)}. To do: pass shapes that it was exported for."
             ) from error
         yield refined
 
