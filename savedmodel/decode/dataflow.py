@@ -252,6 +252,10 @@ class _Tracer:
         self.allowance.spend()
         name = reference.partition(":")[0]
         if name in frame.arguments:
+            # In a graph a tensor that is fed may be `node:1`; an argument has no outputs.
+            if reference.count(":") > 1:
+                function = frame.function.signature.name
+                raise FormatError(f"{reference} is no tensor of the function {function}.")
             return frame.arguments[name]
         return self._node_origin(frame, *self._node(frame, reference))
 
