@@ -37,6 +37,7 @@ from xla_call_module.errors import (
     PlatformError,
     StructureError,
     UnsupportedError,
+    VersionError,
     refusing_damage,
     remedy_for,
 )
@@ -372,10 +373,24 @@ def deserialize_exported(data: bytes, *, stand_ins: bool = False) -> export.Expo
         ShardingError: the installed JAX cannot have one of its shardings.
     """
     with refusing_damage("A serialized Exported"):
-        if serialization_version(data) > NEWEST_SERIALIZATION:
-            with limited_reading(len(data)):
-                return export.deserialize(bytearray(data))
+        if (version := serialization_version(data)) > NEWEST_SERIALIZATION:
+            return _deserialize_newer(data, version)
         return _from_serialized(read_serialized(data), len(data), stand_ins=stand_ins)
+
+
+def _deserialize_newer(data: bytes, version: int) -> export.Exported:
+    """Return what JAX makes of a serialization of which nothing is known here."""
+    try:
+        with limited_reading(len(data)):
+            return export.deserialize(bytearray(data))
+    except FormatError:
+        raise
+    except Exception as error:  # whatever JAX raises of what is damaged or too new
+        raise VersionError(
+            f"An Exported is serialized in version {version}, which JAX {jax.__version__} does not "
+            f"read ({type(error).__name__}: {error!s:.120}). To do: take the JAX that wrote it, or "
+            "write it again."
+        ) from error
 
 
 def _from_serialized(

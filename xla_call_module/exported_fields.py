@@ -228,12 +228,18 @@ def _restore_avals(
     description: ExportedDescription, named: Sequence[Sequence[Any]]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     scope = export.SymbolicScope(description.constraints)
+    shardings = (*description.in_shardings, *description.out_shardings)
+    is_named = any(s is not None and s.placement is not None for s in shardings)
+    # An older JAX has the shardings that its own types have, and takes none of a newer one's.
+    has_types = has_named_shardings() or not is_named
     made: dict[tuple[AvalDescription, Any], Any] = {}
 
     def restored(avals: Sequence[AvalDescription], shardings: Sequence[Any]) -> Iterator[Any]:
         for pair in zip(avals, shardings, strict=True):
             if pair not in made:
-                made[pair] = _restore_aval(*pair, description.device, scope)
+                aval, own = pair
+                known = aval if has_types else dataclasses.replace(aval, sharding=None)
+                made[pair] = _restore_aval(known, own, description.device, scope)
             yield made[pair]
 
     in_avals = tuple(restored(description.in_avals, named[0]))
@@ -248,7 +254,7 @@ def _restore_aval(
     options: dict[str, Any] = {}
     if aval.memory != "device":
         options["memory_space"] = jax.memory.Space[aval.memory.capitalize()]
-    if has_named_shardings() and aval.sharding is not None:
+    if aval.sharding is not None:
         options["sharding"] = _to_named(aval.sharding, device)
     elif named is not None and named.mesh.axis_names:  # an older JAX had none in its avals
         options["sharding"] = _of_type(named, len(shape))
