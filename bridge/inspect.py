@@ -53,7 +53,8 @@ def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
 
     if isinstance(path, str | os.PathLike):
         file = Path(path)
-        if file.is_file() and file.name != PROTO_FILE:
+        # What has no content is none of the files, and is refused as no folder.
+        if file.is_file() and file.name != PROTO_FILE and file.stat().st_size:
             return _inspect_file(file)
     return read_one_version(path, _inspect)
 
