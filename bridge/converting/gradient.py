@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, Order, check_order
+from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module._tf import (
     flags_in_force,
     imported_release,
@@ -228,7 +229,6 @@ class DifferentiableCall:
                 outputs, own_residuals = self._apply_forward(tensors, residuals)
             results.extend(outputs)
 
-            @api_boundary
             def gradient(*cotangents: tf.Tensor | None) -> Gradients:
                 upstream: Gradients = [None] * len(outputs)
                 for index, cotangent in zip(recorded, cotangents, strict=True):
@@ -272,7 +272,7 @@ class DifferentiableCall:
             return [None] * first + [pulled[index] for index in given] + [None] * len(values)
 
         op_type = f"{self.call.name}-{uuid.uuid4().hex}"
-        tf.RegisterGradient(op_type)(api_boundary(gradient))
+        tf.RegisterGradient(op_type)(exempt_from_autograph(gradient))
         graph = tf.compat.v1.get_default_graph()
         with graph.gradient_override_map({"IdentityN": op_type}):
             outputs = tf.identity_n(inputs)
@@ -400,6 +400,7 @@ class DifferentiableCall:
             ops.append(_PreparedOp(Op(call), constants, assert_shapes=order._order == 0))
         return ops
 
+    @api_boundary
     def _pull_back(
         self,
         tensors: Sequence[tf.Tensor | None],
@@ -417,6 +418,7 @@ class DifferentiableCall:
                     self._check_cotangent(index, cotangent, result, error)
             raise
 
+    @api_boundary
     def _pull_back_for_file(
         self,
         tensors: Sequence[tf.Tensor | None],

@@ -126,7 +126,8 @@ def _export(
             disabled_checks=(),
         )  # fmt: skip
     except Exception as error:
-        if type(error).__name__ != "InconclusiveDimensionOperation":
+        names = {cls.__name__ for cls in type(error).__mro__}
+        if "InconclusiveDimensionOperation" not in names:
             raise
         raise StructureError(
             f"{name} cannot be exported for every batch size: {error.__cause__} To do: export "

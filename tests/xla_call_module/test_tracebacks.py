@@ -81,7 +81,7 @@ def _layer():
         ),
         (_call_tf_under_jit, [("bridge", "__call__")]),
         (_in_a_tf_function, [("bridge", "call")]),
-        (_gradient, [("bridge", "gradient")]),
+        (_gradient, [("bridge", "gradient"), ("bridge", "_pull_back")]),
         (_layer, [("bridge", "__call__"), ("test", "<lambda>"), ("bridge", "load")]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
