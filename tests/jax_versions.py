@@ -14,6 +14,7 @@ __all__ = [
     "INCONCLUSIVE",
     "KEEPS_NAMES_OF_AXES",
     "READS_GOLDEN_FILES",
+    "REVERSES_EQUAL_KEYS",
     "ROUNDING_OF_HALVES",
     "TRANSPOSES_LOOPS",
     "bits_of",
@@ -32,6 +33,9 @@ READS_GOLDEN_FILES = not _OLD
 # What a sum of a few numbers near 1 may be off by where every partial sum is rounded to float16, as
 # the XLA of JAX 0.7 does on CPU; later ones add in float32.
 ROUNDING_OF_HALVES = 2e-3 if jax.__version_info__ < (0, 8) else 0.0
+# Whether a stable sort reverses equal keys where its comparison holds of them (`x <= y`), which
+# StableHLO leaves open.
+REVERSES_EQUAL_KEYS = not _NEW
 # Whether `jax.linear_transpose` knows that of `jax.lax.scan`; a gradient always does.
 TRANSPOSES_LOOPS = jax.__version_info__ >= (0, 8)
 # Whether a file has the names of its mesh's axes where its module has none, which is so on one

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -189,10 +191,9 @@ def test_what_is_no_spec(given, error, message):
         to_specs(given)
 
 
-class _Described:
+def _described(shape, dtype):
     """As TensorFlow describes a tensor."""
-
-    shape, dtype = (None, 2), np.dtype("float32")
+    return SimpleNamespace(shape=shape, dtype=np.dtype(dtype))
 
 
 def test_dimensions_without_names():
@@ -201,7 +202,7 @@ def test_dimensions_without_names():
     args, kwargs = to_specs(texts, constraints=["d0 >= 2"])
     shapes = [tuple(map(str, leaf.shape)) for leaf in jax.tree.leaves((args, kwargs))]
     assert shapes == [("d2", "d3"), ("d4", "d1"), ("d5", "3"), ("d6",)]
-    given = (_Described(), jax.ShapeDtypeStruct((3, None), "int32"), "f32[?]")
+    given = (_described((None, 2), "float32"), _described((3, None), "int32"), "f32[?]")
     shapes = [tuple(map(str, leaf.shape)) for leaf in to_specs(given)[0]]
     assert shapes == [("d0", "2"), ("3", "d1"), ("d2",)]
 
