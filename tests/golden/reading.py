@@ -52,6 +52,8 @@ def check_in_jax(folder: Path, kind: Kind) -> None:
         given = arguments if kind.devices == 1 else _placed(arguments)
         for name, leaves in values(exported.call, given, kind.order).items():
             check_leaves(leaves, numbers, f"{key}/{name}")
+        if folder.name == "sharded_gspmd" and jax.__version_info__ >= (0, 10):
+            continue  # JAX serializes no shardings without names any more
         again = jax.export.deserialize(exported.serialize(vjp_order=kind.order))
         check_leaves(arrays_of(jax.tree.leaves(again.call(*given))), numbers, f"{key}/result")
 

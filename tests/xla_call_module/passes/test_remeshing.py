@@ -148,6 +148,47 @@ def test_damaged_shardings(text, damaged, message):
         import_shardings(artifact)
 
 
+def _manual():
+    """Return a manual computation as a file has it."""
+    mesh = AbstractMesh((4,), ("data",))
+    spec = PartitionSpec("data")
+    mapped = jax.shard_map(lambda x: (jnp.sin(x), -x), mesh=mesh, in_specs=spec, out_specs=spec)
+    jitted = jax.jit(mapped, in_shardings=NamedSharding(mesh, spec))
+    return _as_attributes(jax.export.export(jitted)(X).mlir_module_serialized)
+
+
+def test_manual_computations_come_back_from_calls():
+    text = _text(import_shardings(_manual()))
+    assert "sdy.manual_computation" in text
+    assert "custom_call" not in text
+    assert "func.call" not in text
+    assert "manual_computation_body" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "damaged", "message"),
+    [
+        ("@xla.sdy.GlobalToLocalShape", "@Else", "has no xla.sdy.GlobalToLocalShape of its own"),
+        ("@xla.sdy.LocalToGlobalShape", "@Else", "has no xla.sdy.LocalToGlobalShape of its own"),
+        ("@xla.sdy.manual_computation_body", "@other", "a custom call of a manual computation"),
+        (r"#sdy<manual_axes{\22data\22}>", "3", "Verification failed"),
+        ("xla.sdy.manual_axes", "xla.sdy.automatic_axes", "xla.sdy.manual_axes"),
+        ("xla.sdy.in_shardings", "xla.sdy.shardings", "xla.sdy.in_shardings"),
+        (r"[<@mesh, [{\22data\22}, {}]>]", "[]", "Verification failed"),
+        ("LocalToGlobalShape(%1#0, %1#1)", "LocalToGlobalShape(%1#1, %1#0)", "other neighbours"),
+    ],
+)
+def test_damaged_manual_computations(text, damaged, message):
+    """XLA ends the process on most of these."""
+    with open_module(_manual()) as module:
+        written = str(module)
+        assert text in written
+        changed = ir.Module.parse(written.replace(text, damaged), module.context)
+        artifact = serialize_module(changed, (1, 9, 0))
+    with pytest.raises(FormatError, match=f"shardings in the module are damaged: .*({message})"):
+        import_shardings(artifact)
+
+
 def test_shardings_come_back_from_attributes(artifact):
     found = import_shardings(artifact)
     assert "sdy.sharding_constraint" in _text(found) or "sdy.sharding_per_value" in _text(found)
