@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.matrix.grid import Cell, Outcome
 from tests.matrix.written import DEFAULT, release_of
 
-__all__ = ["BEGIN", "END", "table", "write_table"]
+__all__ = ["BEGIN", "END", "table", "write_between", "write_table"]
 
 BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
 
@@ -78,8 +78,17 @@ def write_table(path: Path, text: str) -> None:
     Raises:
         ValueError: the file lacks them.
     """
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path} has no {BEGIN} … {END}; expected both, around the table.")
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    write_between(path, text, BEGIN, END)
+
+
+def write_between(path: Path, text: str, begin: str, end: str) -> None:
+    """Put a text between two markers of a file.
+
+    Raises:
+        ValueError: the file lacks them.
+    """
+    before, first, rest = path.read_text().partition(begin)
+    _, second, after = rest.partition(end)
+    if not first or not second:
+        raise ValueError(f"{path} has no {begin} … {end}; expected both, around the table.")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
