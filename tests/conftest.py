@@ -21,6 +21,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import jax.export
+from hypothesis import HealthCheck, settings
+
+# How long a machine that does other things besides takes to draw an example says nothing of a test.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # Each process of the tests holds JAX and TensorFlow, which take 0.9 GB to begin with.
 MAX_RESIDENT_BYTES = 1_800_000_000

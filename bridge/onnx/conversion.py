@@ -108,7 +108,7 @@ def save_onnx(
     opset: int | None = None,
     inputs: Names | None = None,
     outputs: Names | None = None,
-    overwrite: bool = True,
+    overwrite: bool = False,
 ) -> WrittenFile:
     """Write an ONNX file of a function, checked by `onnx.checker`.
 
@@ -127,7 +127,7 @@ def save_onnx(
         opset: the same.
         inputs: the same.
         outputs: the same.
-        overwrite: whether a file at `path` is replaced, and its weights beside it.
+        overwrite: whether a file at `path` may be replaced, and its weights beside it.
 
     Returns:
         What was written, as of `bridge.save`, with the version of ONNX's operations.

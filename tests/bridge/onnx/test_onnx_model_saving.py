@@ -116,10 +116,10 @@ def test_weights_of_an_older_file(exported, params, tmp_path):
     assert weights.exists()
     path.rename(tmp_path / "older.onnx")
     with pytest.raises(bridge.InteropError, match=r"model\.onnx\.data exists"):
-        bridge.save_onnx(exported, path, params=params, overwrite=False)
-    bridge.save_onnx(exported, path, params=params)
+        bridge.save_onnx(exported, path, params=params)
+    bridge.save_onnx(exported, path, params=params, overwrite=True)
     assert weights.exists()  # no older model was there that they could have been of
-    bridge.save_onnx(exported, path, params=params)
+    bridge.save_onnx(exported, path, params=params, overwrite=True)
     assert not weights.exists()
 
 
@@ -226,7 +226,7 @@ def test_other_misuse(exported, params, tmp_path):
         bridge.save_onnx(exported, tmp_path / "m.onnx", params=params, gradient_order=-1)
     (tmp_path / "there.onnx").write_bytes(b"older")
     with pytest.raises(bridge.InteropError, match=r"there\.onnx exists"):
-        bridge.save_onnx(exported, tmp_path / "there.onnx", params=params, overwrite=False)
+        bridge.save_onnx(exported, tmp_path / "there.onnx", params=params)
     (tmp_path / "junk").write_bytes(b"junk")
     with pytest.raises(bridge.InteropError, match="junk is no serialized Exported"):
         bridge.to_onnx(tmp_path / "junk")
@@ -258,7 +258,7 @@ def test_what_is_there_stays_when_it_fails(tmp_path):
     (tmp_path / "fft.onnx").write_bytes(b"older")
     fft = export.export(jax.jit(lambda x: jnp.fft.rfft(x).real))(X[0])
     with pytest.raises(bridge.InteropError, match="fft at "):
-        bridge.save_onnx(fft, tmp_path / "fft.onnx")
+        bridge.save_onnx(fft, tmp_path / "fft.onnx", overwrite=True)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"older"]
 
 
