@@ -130,7 +130,7 @@ def retarget(
     Example:
         >>> import bridge, jax
         >>> spec = jax.ShapeDtypeStruct((3,), "float32")
-        >>> exported = jax.export.export(jax.jit(jax.lax.erf))(spec)
+        >>> exported = jax.export.export(jax.jit(jax.lax.asinh))(spec)
         >>> older = bridge.retarget(exported, "2.16")
         >>> older.calling_convention_version, older.vjp().calling_convention_version
         (9, 9)

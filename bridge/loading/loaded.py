@@ -247,8 +247,8 @@ class LoadedSignature:
             if isinstance(error, InteropError):
                 raise
             raise StructureError(
-                f"JAX cannot call {self.key} in this way: {quote(error)}. It can be differentiated "
-                "in reverse mode. To do: take jax.grad, jax.vjp or jax.jacrev."
+                f"JAX cannot call {self.key} in this way: {quote(error)}. To do: if you "
+                "differentiate it, do so in reverse mode, by jax.grad, jax.vjp or jax.jacrev."
             ) from error
         return tree_util.tree_unflatten(match.results(self.exported.out_tree), results)
 

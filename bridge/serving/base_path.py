@@ -9,12 +9,13 @@ last and goes first, and Serving tries to load a version again while it is not t
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +53,9 @@ class BasePath(Protocol):
 
     def new_version(self) -> Any:
         """Return a context with the path of a new local folder, for a version to be made in."""
+
+    def numbering(self) -> Any:
+        """Return a context in which no other publisher of this machine takes a number."""
 
     def place(self, folder: Path, version: int) -> str:
         """Make a finished folder appear as a version; return its path.
@@ -130,6 +134,18 @@ class _LocalBasePath:
             folder = outer / "version"
             yield folder
 
+    @contextmanager
+    def numbering(self) -> Iterator[None]:
+        # Without it, one that has looked for the next number and waits would take it again after
+        # others have published it and removed it.
+        opened = os.open(self._path, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(opened, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(opened)
+
     def place(self, folder: Path, version: int) -> str:
         target = self._path / str(version)
         move_new(folder, target)
@@ -195,6 +211,9 @@ class _RemoteBasePath:
     def new_version(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory() as outer:
             yield Path(outer) / "version"
+
+    def numbering(self) -> Any:
+        return nullcontext()
 
     def place(self, folder: Path, version: int) -> str:
         if version in self.taken():

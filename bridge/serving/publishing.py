@@ -353,18 +353,19 @@ def _count_records(folder: Path) -> int:
 def _place(base: BasePath, folder: Path, version: int | None) -> tuple[str, int]:
     """Move the folder to its number, or to the next free one; return its path and number."""
     while True:
-        number = version if version is not None else max([0, *base.taken()]) + 1
-        if number > MAX_VERSION:
-            raise StructureError(
-                f"{base.path} has the version {MAX_VERSION}, the highest possible. To "
-                "do: pass version=, or take another base_path."
-            )
-        try:
-            return base.place(folder, number), number
-        except FileExistsError as error:
-            if version is not None:
-                raise _taken(base, version) from error
-            # Another publisher was quicker.
+        with base.numbering():
+            number = version if version is not None else max([0, *base.taken()]) + 1
+            if number > MAX_VERSION:
+                raise StructureError(
+                    f"{base.path} has the version {MAX_VERSION}, the highest possible. To "
+                    "do: pass version=, or take another base_path."
+                )
+            try:
+                return base.place(folder, number), number
+            except FileExistsError as error:
+                if version is not None:
+                    raise _taken(base, version) from error
+                # A publisher on another machine was quicker.
 
 
 def _taken(base: BasePath, version: int) -> StructureError:

@@ -1,7 +1,13 @@
-"""Whether a golden file gives the numbers that were written beside it."""
+"""Whether a golden file gives the numbers that were written beside it.
+
+`python -m tests.golden.reading` with `XLA_FLAGS=--xla_force_host_platform_device_count=2` reads all
+of them in the running JAX, which is all that it needs, and prints how many work of each writer.
+"""
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import bridge
-from tests.golden.write_kinds import DEVICES, SEVERAL_DEVICES, Kind, arrays_of, values
+from tests.golden.write_kinds import DEVICES, KINDS, SEVERAL_DEVICES, Kind, arrays_of, values
 
 __all__ = ["GOLDEN", "check_in_jax", "check_leaves", "folders_of", "numbers_of"]
 
@@ -64,3 +70,24 @@ def _placed(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     mesh = jax.sharding.Mesh(devices, ("rows",))
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     return jax.tree.map(lambda leaf: jax.device_put(jnp.asarray(leaf), whole), arguments)
+
+
+def main() -> int:
+    """Read every file; 0 if all of them work."""
+    worked: dict[str, list[bool]] = {}
+    for folder in [*folders_of(several_devices=False), *folders_of(several_devices=True)]:
+        writer = "/".join(folder.parts[-3:-1])
+        try:
+            check_in_jax(folder, KINDS[folder.name])
+        except Exception as error:  # noqa: BLE001 - one that is not read does not end the others
+            print(f"{writer}/{folder.name}: {type(error).__name__}: {error}")
+            worked.setdefault(writer, []).append(False)
+        else:
+            worked.setdefault(writer, []).append(True)
+    for writer, read in worked.items():
+        print(f"JAX {jax.__version__} reads {sum(read)} of {len(read)} of {writer}")
+    return int(not all(itertools.chain(*worked.values())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -175,8 +175,10 @@ class TestTokenizer:
         np.testing.assert_allclose(names["w"], want["w"], rtol=1e-4, atol=1e-6)
 
     def test_verify_says_what_it_does_not_compare(self, folder):
+        # Where the scale is huge, the order of the products decides what overflows.
+        probes = ("random", "zeros", "ones", "negative", "nan", "inf")
         with pytest.warns(UserWarning, match="Not compared.*serving_default"):
-            assert bridge.verify(folder).passed
+            assert bridge.verify(folder, probes=probes).passed
 
     def test_a_process_without_the_functions(self, folder):
         code = (

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import get_type_hints
 
@@ -264,6 +264,26 @@ def test_publishers_that_remove_at_once(saved, tmp_path):
     assert {*removed, *left} == {*range(1, 17)}
     assert sorted(os.listdir(base)) == sorted(map(str, left))
     assert all(_contents(base / str(version)) == _contents(saved) for version in left)
+
+
+def test_a_number_that_was_removed_is_not_taken_again(saved, tmp_path, monkeypatch):
+    look = base_path._LocalBasePath.taken
+    pool = ThreadPoolExecutor(1)
+    others = []
+
+    def look_and_wait(base):
+        # Two others come between the look for a number and the rename, and remove what is older.
+        monkeypatch.undo()
+        numbers = look(base)
+        others.append(pool.submit(lambda: [publish(saved, tmp_path, keep=1) for _ in "ab"]))
+        wait(others, timeout=1)
+        return numbers
+
+    monkeypatch.setattr(base_path._LocalBasePath, "taken", look_and_wait)
+    with pool:
+        assert publish(saved, tmp_path).version == 1
+    assert [published.version for published in others[0].result()] == [2, 3]
+    assert _visible(tmp_path) == [3]
 
 
 def test_only_one_of_two_gets_a_chosen_number(saved, tmp_path, monkeypatch):
