@@ -136,6 +136,11 @@ class _Forks:
         if pool is not None:
             self._old.append(pool)
             mlir.global_thread_pool = type(pool)()
+        # Since JAX 0.12 a thread takes the same context several times, which has the old pool.
+        kept = getattr(mlir, "_thread_local_context", None)
+        if kept is not None and kept.value is not None:
+            self._old.append(kept.value)
+            kept.set_local(None)
 
 
 @functools.cache

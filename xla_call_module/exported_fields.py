@@ -47,7 +47,7 @@ from xla_call_module.shardings.array_sharding import Sharding, name_axes, place
 from xla_call_module.shardings.mesh_placement import Mesh, MeshAxis
 from xla_call_module.shardings.sharding_jax import sharding_from_jax, sharding_to_jax
 from xla_call_module.shardings.sharding_protos import sharding_from_proto, sharding_to_proto
-from xla_call_module.symbolic_shapes import limited_reading, parse_shape, scope_constraints
+from xla_call_module.symbolic_shapes import constraints_of, limited_reading, parse_shape
 
 __all__ = ["describe_fields", "restore_fields"]
 
@@ -86,7 +86,7 @@ def describe_fields(
         out_avals=tuple(map(_describe_aval, exported.out_avals)),
         in_shardings=in_shardings,
         out_shardings=out_shardings,
-        constraints=_describe_scope(avals),
+        constraints=constraints_of(avals),
         nr_devices=exported.nr_devices,
         platforms=tuple(exported.platforms),
         ordered_effects=tuple(map(_describe_effect, exported.ordered_effects)),
@@ -111,14 +111,6 @@ def _describe_aval(aval: Any) -> AvalDescription:
         memory="device" if space is None else str(getattr(space, "name", space)).lower(),
         sharding=sharding_from_jax(aval.sharding, len(aval.shape)) if has_axes else None,
     )
-
-
-def _describe_scope(avals: Iterable[Any]) -> tuple[str, ...]:
-    for aval in avals:
-        for dim in aval.shape:
-            if export.is_symbolic_dim(dim):
-                return scope_constraints(dim.scope)
-    return ()
 
 
 def _describe_sharding(aval: Any, named: Any, hlo: Any) -> Sharding | None:

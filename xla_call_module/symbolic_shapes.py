@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -19,7 +19,7 @@ from jax import export
 from xla_call_module.dimensions import Shape, evaluate
 from xla_call_module.errors import FormatError
 
-__all__ = ["limited_reading", "limited_steps", "parse_shape", "scope_constraints"]
+__all__ = ["constraints_of", "limited_reading", "limited_steps", "parse_shape", "scope_constraints"]
 
 # Less than a second. JAX takes 6 for a byte of arrays that it has serialized.
 _MAX_STEPS = 2_000_000
@@ -63,6 +63,13 @@ def scope_constraints(scope: export.SymbolicScope) -> tuple[str, ...]:
     following = [*made[1:], ()]
     pairs = zip(texts, following, strict=False)
     return tuple(text for text, derived in pairs if text not in derived)
+
+
+def constraints_of(avals: Iterable[Any]) -> tuple[str, ...]:
+    """Return the constraints of the symbolic dimensions of arrays, which are of one scope."""
+    dims = (dim for aval in avals for dim in aval.shape if export.is_symbolic_dim(dim))
+    first = next(dims, None)
+    return () if first is None else scope_constraints(first.scope)
 
 
 def _all_constraints(scope: export.SymbolicScope) -> tuple[str, ...]:

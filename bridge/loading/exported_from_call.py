@@ -51,7 +51,7 @@ from xla_call_module.errors import InteropError, PlatformError, StructureError, 
 from xla_call_module.exported import to_jax_checks
 from xla_call_module.stablehlo.call_graph import check_calls
 from xla_call_module.stablehlo.modules import custom_call_targets, functions_of, open_module, walk
-from xla_call_module.symbolic_shapes import limited_steps, parse_shape
+from xla_call_module.symbolic_shapes import constraints_of, limited_steps, parse_shape
 
 __all__ = ["export_signature", "exported_from_call", "input_order", "is_real", "to_results"]
 
@@ -154,18 +154,29 @@ def export_signature(
     exporteds = [*{id(function.exported): function.exported for function in functions}.values()]
     first = exporteds[0]
     function.__name__ = first.fun_name
-    scope = export.SymbolicScope()
-    with limited_steps("to read the shapes of a signature"):
-        given: list[Any] = [_to_spec(spec, scope) for spec in specs.values()]
-    if names:
-        given = [{name: _spec_of(variables[v]) for v, name in names.items()}, *given]
-    with x64_if_needed(_dtypes_of(signature, functions, [variables[v] for v in names])):
-        made = _export(
-            function,
-            given,
-            platforms=_common_platforms(exporteds),
-            disabled_checks=_checks_for(exporteds),
-        )
+
+    def exported_under(constraints: Sequence[str]) -> export.Exported:
+        scope = export.SymbolicScope(constraints)
+        with limited_steps("to read the shapes of a signature"):
+            given: list[Any] = [_to_spec(spec, scope) for spec in specs.values()]
+        if names:
+            given = [{name: _spec_of(variables[v]) for v, name in names.items()}, *given]
+        with x64_if_needed(_dtypes_of(signature, functions, [variables[v] for v in names])):
+            return _export(
+                function,
+                given,
+                platforms=_common_platforms(exporteds),
+                disabled_checks=_checks_for(exporteds),
+            )
+
+    try:
+        made = exported_under(())
+    except StructureError:
+        # What is called may take some sizes alone, which have the names of those around it.
+        constraints = [text for called in exporteds for text in constraints_of(called.in_avals)]
+        if not constraints:
+            raise
+        made = exported_under([*dict.fromkeys(constraints)])
     if mesh is not None:
         arguments: list[Value] = [
             *map(Parameter, names),

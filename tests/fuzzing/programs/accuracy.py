@@ -324,15 +324,20 @@ def _while(params: Any, operands: list[Any], noise: _Noise) -> Any:
 
 
 def _scan(params: Any, operands: list[Any], noise: _Noise) -> Any:
-    consts, carry = params["num_consts"], params["num_carry"]
-    fixed, init = operands[:consts], operands[consts : consts + carry]
+    if "ft_in" in params:  # since JAX 0.12
+        fixed, init, arrays = map(list, params["ft_in"].update(operands).unpack())
+    else:
+        consts, carry = params["num_consts"], params["num_carry"]
+        fixed, init = operands[:consts], operands[consts : consts + carry]
+        arrays = operands[consts + carry :]
+    carry = len(init)
 
     def body(state: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
         found = _run(params["jaxpr"], [*fixed, *state, *slices], noise)
         return found[:carry], found[carry:]
 
     final, stacked = lax.scan(
-        body, init, operands[consts + carry :], length=params["length"], reverse=params["reverse"]
+        body, init, arrays, length=params["length"], reverse=params["reverse"]
     )
     return [*final, *stacked]
 

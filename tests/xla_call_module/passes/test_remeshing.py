@@ -150,7 +150,7 @@ def test_damaged_shardings(text, damaged, message):
 
 def _manual():
     """Return a manual computation as a file has it."""
-    mesh = AbstractMesh((4,), ("data",))
+    mesh = AbstractMesh((4,), ("data",), axis_types=(AUTO,))
     spec = PartitionSpec("data")
     mapped = jax.shard_map(lambda x: (jnp.sin(x), -x), mesh=mesh, in_specs=spec, out_specs=spec)
     jitted = jax.jit(mapped, in_shardings=NamedSharding(mesh, spec))
