@@ -97,11 +97,21 @@ class Refusal:
 DEFAULT_RELEASE = "2.18"
 # The gradient of a sort, and of a selection, of an unknown number of rows scatters by batches.
 _BATCHED_SCATTER = r"scatter_v2 at .*2\.18|written for 2\.18"
+# JAX 0.12 asks for the highest accuracy in the derivatives of `erf` and in logarithms.
+_ACCURATE_EXP = ("erf", "errors", "float64_functions", "gelu_exact", "ndtr", "platforms",
+                 "symbolic_gelu")  # fmt: skip
 REFUSALS = (
     # TensorFlow 2.18's XLA ends the process on a dot with an explicit algorithm.
     Refusal("dot_algorithm", "2.19", r"oldest TensorFlow that runs it is 2\.19|written for 2\.19"),
     Refusal("symbolic_sort", "2.18", _BATCHED_SCATTER),
     Refusal("symbolic_top_k", "2.18", _BATCHED_SCATTER),
+    *(
+        Refusal(case, "2.19", r"result_accuracy HIGHEST .* is 2\.19|written for 2\.19", jax="0.12")
+        for case in _ACCURATE_EXP
+    ),
+    Refusal(
+        "rel_entr", "2.20", r"result_accuracy HIGHEST .* is 2\.20|written for 2\.20", jax="0.12"
+    ),
     # For a release in particular the shardings are those of the partitioner that it has.
     *(
         Refusal(f"{name}_shardy", "2.20", r"written for 2\.20", target=DEFAULT)
