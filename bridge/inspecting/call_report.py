@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections import Counter
 from collections.abc import Sequence
 
 from bridge.core.names import input_names, output_names
-from bridge.inspecting.operation_counts import most_frequent
 from bridge.inspecting.report import (
     FileReport,
-    OrderReport,
     SignatureReport,
     StoredFile,
-    newest,
-    report_checks,
+    report_function,
     report_order,
 )
-from bridge.inspecting.written_file import TensorReport
 from xla_call_module.call import CallModule
 from xla_call_module.flags import read_flags
 
@@ -44,14 +39,12 @@ def report_of_calls(
         FormatError: a module is damaged.
         OSError: the file is gone.
     """
-    orders = tuple(
-        dataclasses.replace(report_order(call), order=order) for order, call in enumerate(calls)
-    )
-    signature = _report_calls(calls, orders)
+    signature = _report_calls(calls)
     if any_platform:
-        counts = tuple(dataclasses.replace(count, platforms=()) for count in orders[0].counts)
-        main = dataclasses.replace(orders[0], counts=counts)
-        signature = dataclasses.replace(signature, platforms=(), orders=(main, *orders[1:]))
+        main, *others = signature.orders
+        counts = tuple(dataclasses.replace(count, platforms=()) for count in main.counts)
+        main = dataclasses.replace(main, counts=counts)
+        signature = dataclasses.replace(signature, platforms=(), orders=(main, *others))
     size = os.path.getsize(path)
     flags = read_flags()
     return FileReport(
@@ -72,34 +65,15 @@ def report_of_calls(
     )
 
 
-def _report_calls(calls: Sequence[CallModule], orders: tuple[OrderReport, ...]) -> SignatureReport:
+def _report_calls(calls: Sequence[CallModule]) -> SignatureReport:
     """Return the report of a function with its gradients, which is in no SavedModel."""
-    call, main = calls[0], orders[0]
+    call = calls[0]
     names = input_names(call.name, call, range(len(call.args)), None)
-    used = set(call.kept)
-    return SignatureReport(
-        key=call.name,
-        function=call.name,
-        inputs=tuple(
-            TensorReport.of(name, spec, used=index in used)
-            for index, (name, spec) in enumerate(zip(names, call.args, strict=True))
-        ),
-        outputs=tuple(
-            TensorReport.of(name, spec)
-            for name, spec in zip(output_names(call.name, call, None), call.results, strict=True)
-        ),
-        platforms=call.platforms,
-        calling_convention=call.version,
-        stablehlo=main.stablehlo,
-        tensorflow=newest([order.tensorflow for order in orders]),
-        disabled_checks=tuple(map(str, call.disabled_checks)),
-        checks=report_checks(call),
-        custom_calls=main.custom_calls,
-        gradient_order=len(calls) - 1,
-        module_bytes=main.module_bytes,
-        devices=call.nr_devices,
-        parameters=(),
-        operations=most_frequent(sum((Counter(o.operations) for o in orders), Counter[str]())),
-        orders=orders,
-        batch_buckets=(),
+    used = (index in call.kept for index in range(len(call.args)))
+    return report_function(
+        call.name,
+        [calls],
+        inputs=zip(names, call.args, used, strict=True),
+        outputs=zip(output_names(call.name, call, None), call.results, strict=True),
+        report_of_order=report_order,
     )

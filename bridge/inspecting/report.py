@@ -7,7 +7,7 @@ import functools
 import itertools
 import stat
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from savedmodel.manifest import Manifest, read_manifest
 from savedmodel.model import SERVE_TAG, Parameter, SavedModel, Signature, Variable
 from savedmodel.read import read_proto, served_graphs, tensorflow_of
 from xla_call_module.analyses.several_devices import operation_of_several_devices
-from xla_call_module.call import CallModule
+from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import unite
 from xla_call_module.errors import FormatError
 from xla_call_module.flags import VARIABLE, read_flags
@@ -46,8 +46,7 @@ __all__ = [
     "SignatureReport",
     "StoredFile",
     "WarmupReport",
-    "newest",
-    "report_checks",
+    "report_function",
     "report_of",
     "report_of_plain",
     "report_order",
@@ -320,7 +319,7 @@ def report_of(model: SavedModel, folder: ModelFolder) -> FileReport:
     return FileReport(
         path=str(folder.path),
         bytes=sum(file.bytes for file in files),
-        tensorflow=newest(releases) if releases else "",
+        tensorflow=_newest(releases) if releases else "",
         signatures=reports,
         parameters=(
             _report_parameters(model.variables)
@@ -352,38 +351,66 @@ def _report_signature(
     variables: Sequence[Variable],
     report_of_order: Callable[[CallModule], OrderReport],
 ) -> SignatureReport:
-    calls = calls_of(signature)
-    call = calls[0][0]
+    chains = calls_of(signature)
+    buckets = signature.function.batch_buckets
+    return report_function(
+        signature.key,
+        chains,
+        inputs=inputs_of(signature, chains[0][0]),
+        outputs=outputs_of(signature, chains, variables),
+        report_of_order=report_of_order,
+        parameters=_bound(signature, variables),
+        batch_buckets=() if buckets is None else buckets.sizes,
+    )
+
+
+def report_function(
+    key: str,
+    chains: Sequence[Sequence[CallModule]],
+    *,
+    inputs: Iterable[tuple[str, TensorSpec, bool]],
+    outputs: Iterable[tuple[str, TensorSpec]],
+    report_of_order: Callable[[CallModule], OrderReport],
+    parameters: Sequence[str] = (),
+    batch_buckets: Sequence[int] = (),
+) -> SignatureReport:
+    """Return the report of a function with its gradients, in a SavedModel or not.
+
+    Args:
+        key: the name of the function for a caller.
+        chains: for each call that it makes the call, then those of its gradients.
+        inputs: name, spec and whether the first call takes it, for each input.
+        outputs: name and spec of each output.
+        report_of_order: returns the report of a call.
+        parameters: the names of the variables that it is bound to.
+        batch_buckets: the sizes that batches are padded to.
+    """
+    call = chains[0][0]
     orders = tuple(
         dataclasses.replace(report_of_order(module), call=number, order=order)
-        for number, chain in enumerate(calls)
+        for number, chain in enumerate(chains)
         for order, module in enumerate(chain)
     )
-    main, buckets = orders[0], signature.function.batch_buckets
+    main = orders[0]
     return SignatureReport(
-        key=signature.key,
+        key=key,
         function=call.name,
-        inputs=tuple(
-            TensorReport.of(name, spec, used=used)
-            for name, spec, used in inputs_of(signature, call)
-        ),
-        outputs=tuple(
-            TensorReport.of(name, spec) for name, spec in outputs_of(signature, calls, variables)
-        ),
+        inputs=tuple(TensorReport.of(name, spec, used=used) for name, spec, used in inputs),
+        outputs=tuple(TensorReport.of(name, spec) for name, spec in outputs),
         platforms=call.platforms,
         calling_convention=call.version,
         stablehlo=main.stablehlo,
-        tensorflow=newest([order.tensorflow for order in orders]),
+        tensorflow=_newest([order.tensorflow for order in orders]),
         disabled_checks=tuple(map(str, call.disabled_checks)),
-        checks=report_checks(call),
+        checks=_report_checks(call),
         custom_calls=main.custom_calls,
-        gradient_order=min(map(len, calls)) - 1,
+        gradient_order=min(map(len, chains)) - 1,
         module_bytes=main.module_bytes,
         devices=call.nr_devices,
-        parameters=_bound(signature, variables),
+        parameters=tuple(parameters),
         operations=most_frequent(sum((Counter(o.operations) for o in orders), Counter[str]())),
         orders=orders,
-        batch_buckets=() if buckets is None else buckets.sizes,
+        batch_buckets=tuple(batch_buckets),
     )
 
 
@@ -433,7 +460,7 @@ def _bound(signature: Signature, variables: Sequence[Variable]) -> tuple[str, ..
     return tuple(names[index] for index in sorted(indices))
 
 
-def report_checks(call: CallModule) -> tuple[CheckReport, ...]:
+def _report_checks(call: CallModule) -> tuple[CheckReport, ...]:
     """Return the disabled checks, each with what disables it."""
     sources = {"file": call.disabled_checks, VARIABLE: read_flags().disabled_checks}
     return tuple(
@@ -475,7 +502,7 @@ def _first_after(obstacles: Sequence[ObstacleReport]) -> str:
     return min(free, key=lambda release: release.tensorflow).name
 
 
-def newest(names: Sequence[str]) -> str:
+def _newest(names: Sequence[str]) -> str:
     """Return the newest of several releases; `> N` is newer than all known ones."""
     order = [release.name for release in RELEASES]
     return max(names, key=lambda name: order.index(name) if name in order else len(order))
