@@ -108,11 +108,13 @@ def save(
     the same; `bridge.load` has them again.
 
     Args:
-        model: an `Exported`, or a mapping from signature keys to them; the key of a single one is
-            `serving_default`. Or what is exported here: a function, or a module of Flax (linen or
-            nnx), Haiku, Equinox or, on its JAX backend, Keras, as it is for inference. What these
-            do not train, such as batch statistics, is not trainable. In a mapping, functions and
-            modules that share their parameters may stand beside `Exported`s.
+        model: an `Exported`, or the path of a file with what its `serialize` returned, in whatever
+            version of JAX, also one that JAX refuses as expired; or a mapping from signature keys
+            to them; the key of a single one is `serving_default`. Or what is exported here: a
+            function, or a module of Flax (linen or nnx), Haiku, Equinox or, on its JAX backend,
+            Keras, as it is for inference. What these do not train, such as batch statistics, is not
+            trainable. In a mapping, functions and modules that share their parameters may stand
+            beside `Exported`s.
         path: the folder to make, or an address such as `gs://bucket/model` where etils is
             installed. It appears whole or not at all.
         params: the pytree that is the first positional argument of every `Exported`, or of the

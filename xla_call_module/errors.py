@@ -214,7 +214,8 @@ def remedy_for(value: object, otherwise: str) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         otherwise = (
             "jax.export.deserialize(bytearray(data)) makes an Exported of what "
-            "Exported.serialize() has returned"
+            "Exported.serialize() has returned, and where JAX refuses it as expired, bridge.save "
+            "takes the path of a file with it"
         )
     return f"To do: {otherwise}."
 

@@ -32,10 +32,15 @@ def read_exported(path: str | os.PathLike[str], *, stand_ins: bool = False) -> e
 
     Raises:
         FormatError: the file holds no `Exported`, or is damaged.
-        StructureError: it has classes that are not registered.
+        StructureError: it has classes that are not registered; or there is a folder in its place.
         InteropError: it cannot be read here.
         OSError: the file cannot be read.
     """
+    if os.path.isdir(path):
+        raise StructureError(
+            f"{os.fspath(path)} is a folder; expected the file of a serialized Exported. To do: of "
+            "a SavedModel, pass bridge.load(path).signatures[key].exported."
+        )
     content = read_file(path, limit=MAX_EXPORTED_BYTES)
     return parse_exported(content, os.fspath(path), stand_ins=stand_ins)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 from jax import export, stages, tree_util
 
 from bridge.core._jax import static_parameters
+from bridge.core.exported_file import read_exported
 from bridge.exporting.argument_specs import to_specs
 from bridge.exporting.framework_modules import to_model_function
 from bridge.exporting.lowering import export_for, refuse_static
@@ -52,8 +54,8 @@ def export_model(
     """Return a function or a module, traced and lowered, with its parameters.
 
     Args:
-        model: as for `bridge.save`; what is exported already stays as it is, and what is traced or
-            lowered is not traced again.
+        model: as for `bridge.save`; what is exported already stays as it is, also where it is in a
+            file, and what is traced or lowered is not traced again.
         params: as for `bridge.save`.
         trainable: a bool, or a prefix of the parameters with bools. What the framework does not
             train stays untrained.
@@ -68,6 +70,7 @@ def export_model(
         StructureError, ArgumentError, DtypeError: `model` is none of these, or what was passed
             does not fit it.
         LoweringError: it cannot be lowered for one of the platforms.
+        FormatError, OSError: a file holds no `Exported`, or cannot be read.
         Exception: what tracing it raises.
     """
     if isinstance(model, Mapping) and not all(map(_is_exported, model.values())):
@@ -75,9 +78,9 @@ def export_model(
             model, params=params, trainable=trainable, inputs=inputs, args=args,
             platforms=platforms, disabled_checks=disabled_checks, constraints=constraints,
         )  # fmt: skip
-    if isinstance(model, (export.Exported, Mapping)):
+    if isinstance(model, Mapping) or _is_exported(model):
         _refuse_arguments(args=args, platforms=platforms, constraints=constraints or None)
-        return ExportedModel(model, params, trainable, inputs)
+        return ExportedModel(_read_each(model), params, trainable, inputs)
     if isinstance(model, (stages.Traced, stages.Lowered)):
         _refuse_arguments(args=args, constraints=constraints or None)
         exported = exported_from_stage(model, platforms=platforms, disabled_checks=disabled_checks)
@@ -125,7 +128,8 @@ def _export_each(
     named = {key: model.inputs for key, model in traced.items() if model.inputs is not None}
     first = next(iter(traced.values()))
     exporteds: dict[str, Any] = {
-        key: traced[key].exported if key in traced else model for key, model in models.items()
+        key: traced[key].exported if key in traced else _read_of(key, model)
+        for key, model in models.items()
     }
     names = named or None if inputs is None else inputs
     return ExportedModel(exporteds, first.params, first.trainable, names)
@@ -143,7 +147,20 @@ def _check_shared(key: str, params: Any, others: Any) -> None:
 
 
 def _is_exported(model: Any) -> bool:
-    return isinstance(model, export.Exported)
+    """Return whether a model is exported already, here or in a file."""
+    return isinstance(model, (export.Exported, str, os.PathLike))
+
+
+def _read_each(model: Any) -> Any:
+    """Return an `Exported`, or a mapping of some, with those in files read from them."""
+    if isinstance(model, Mapping):
+        return {key: _read_of(key, value) for key, value in model.items()}
+    return model if isinstance(model, export.Exported) else read_exported(model)
+
+
+def _read_of(key: str, model: Any) -> Any:
+    with naming(f"Signature {key!r}"):
+        return _read_each(model)
 
 
 def _refuse_arguments(**given: Any) -> None:

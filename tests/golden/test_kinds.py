@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import pytest
 import tensorflow as tf
 
 from tests.golden.reading import GOLDEN, check_in_jax, check_leaves, folders_of, numbers_of
-from tests.golden.write_kinds import KINDS, Pair
+from tests.golden.tensorflow_arguments import for_tensorflow
+from tests.golden.write_kinds import KINDS
 
 FOLDERS = folders_of(several_devices=False)
 
@@ -33,18 +32,6 @@ def test_loaded_by_jax(folder):
 def test_loaded_by_tensorflow(folder):
     loaded = tf.saved_model.load(folder / "model")
     for key, (_, _, arguments) in KINDS[folder.name].make().items():
-        results = getattr(loaded, key)(*map(_for_tensorflow, arguments))
+        results = getattr(loaded, key)(*map(for_tensorflow, arguments))
         leaves = [leaf for leaf in tf.nest.flatten(results) if leaf is not None]
         check_leaves(leaves, numbers_of(folder), f"{key}/result")
-
-
-def _for_tensorflow(argument):
-    """Return an argument with the data of keys, and classes as mappings from names."""
-    if isinstance(argument, Pair):
-        return {name: tf.constant(getattr(argument, name)) for name in ("left", "right")}
-    if isinstance(argument, dict):
-        return {name: _for_tensorflow(value) for name, value in argument.items()}
-    if argument is None:
-        return None
-    is_key = jnp.issubdtype(argument.dtype, jax.dtypes.prng_key)
-    return tf.constant(jax.random.key_data(argument) if is_key else argument)

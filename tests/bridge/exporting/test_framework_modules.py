@@ -378,7 +378,11 @@ def test_one_line_needs_no_framework(monkeypatch):
     ("model", "options", "error", "message"),
     [
         (_predict, {"params": PARAMS}, StructureError, r"got function \(_predict\) without"),
-        ("f", {"args": ()}, ArgumentError, "Expected a jax.export.Exported, a function, or a mod"),
+        (3, {"args": ()}, ArgumentError, "Expected a jax.export.Exported, a function, or a mod"),
+        ("f.bin", {"args": ()}, StructureError, "args= is for a function"),
+        ({"f": "f.bin", "g": lambda: 1.0}, {"args": ()}, FileNotFoundError, "f.bin"),
+        ("f.bin", {}, FileNotFoundError, "f.bin"),
+        (".", {}, StructureError, r"\. is a folder; expected the file of a serialized Exported"),
         (dict, {"args": ()}, ArgumentError, "of a class, an instance"),
         (_predict, {"params": PARAMS, "args": "f64[3]"}, DtypeError, "jax_enable_x64"),
         (_predict, {"params": PARAMS, "args": "f32[3]", "trainable": 3}, StructureError, "leaf 3"),
