@@ -75,10 +75,10 @@ def _inspect_file(path: Path) -> FileReport:
         call = call_of_file(path, content)
         return report_of_calls(path, [call], writer="StableHLO", any_platform=True)
     exported = parse_exported(content, os.fspath(path), stand_ins=True)
-    calls = [call_of_exported(exported)]
+    calls = [call_of_exported(exported, carried=True)]
     while exported.has_vjp():
         exported = exported.vjp()
-        calls.append(call_of_exported(exported))
+        calls.append(call_of_exported(exported, carried=True))
     return report_of_calls(path, calls, writer="jax.export")
 
 

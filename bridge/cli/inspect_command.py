@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bridge.cli.command_arguments import add_arguments, expand_home
 from bridge.inspect import inspect
+from bridge.inspecting.report_facts import size
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from xla_call_module.errors import StructureError
 
@@ -88,6 +89,7 @@ def run_inspect(options: argparse.Namespace) -> int:
             sys.stdout.write(page)
         else:
             Path(options.html).write_text(page, encoding="utf-8")
+            print(f"{options.html}: {size(len(page.encode()))}")
     elif options.cost:
         from bridge.inspecting.report_text import print_costs
 

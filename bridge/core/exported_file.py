@@ -81,8 +81,12 @@ def parse_exported(content: bytes, where: str, *, stand_ins: bool = False) -> ex
     return made
 
 
-def call_of_exported(exported: export.Exported) -> CallModule:
+def call_of_exported(exported: export.Exported, *, carried: bool = False) -> CallModule:
     """Return the call of an `Exported`, whatever it calls that TensorFlow does not have.
+
+    Args:
+        exported: any `Exported`.
+        carried: as for `xla_call_module.from_exported`.
 
     Raises:
         InteropError: as `xla_call_module.from_exported`.
@@ -91,7 +95,7 @@ def call_of_exported(exported: export.Exported) -> CallModule:
         targets = sorted(set(custom_call_targets(walk(module))))
         checks = [DisabledCheck(f"custom_call:{target}") for target in targets]
         call = from_exported(
-            exported, allow_flat_trees=True, carried=False, disabled_checks=checks, module=module
+            exported, allow_flat_trees=True, carried=carried, disabled_checks=checks, module=module
         )
     own = parse_checks(exported.disabled_safety_checks)
     return dataclasses.replace(call, disabled_checks=own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +31,8 @@ from savedmodel.read import read_proto, served_graphs, tensorflow_of
 from xla_call_module.analyses.several_devices import operation_of_several_devices
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import unite
-from xla_call_module.errors import FormatError
+from xla_call_module.descriptions.description_json import description_to_json, read_description
+from xla_call_module.errors import FormatError, VersionError
 from xla_call_module.flags import VARIABLE, read_flags
 from xla_call_module.passes.constants import Constant, constants_of
 from xla_call_module.passes.obstacles import Obstacle, find_obstacles
@@ -106,6 +108,9 @@ class OrderReport:
         needs_devices: the operation, with its source line, that one device, such as that of
             TensorFlow, cannot run; empty where there is none.
         changes: what was done to the module since it was exported.
+        description: the JSON text of all other fields of its `Exported`, which
+            `docs/internals/exported_description.md` has; in JSON an object, and null for none.
+            Empty where another program wrote the call, or a newer release the description.
     """
 
     call: int
@@ -125,6 +130,7 @@ class OrderReport:
     sharding: ShardingReport | None
     needs_devices: str
     changes: tuple[str, ...]
+    description: str
 
     @property
     def title(self) -> str:
@@ -281,7 +287,12 @@ class FileReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with the fields of these classes."""
-        return asdict(self)
+        made = asdict(self)
+        orders = [order for signature in made["signatures"] for order in signature["orders"]]
+        calls = made["graph"]["calls"] if made["graph"] else ()
+        for order in [*orders, *(call["module"] for call in calls)]:
+            order["description"] = json.loads(order["description"] or "null")
+        return made
 
 
 def report_of_plain(folder: ModelFolder) -> FileReport:
@@ -443,7 +454,18 @@ def report_order(call: CallModule) -> OrderReport:
         sharding=sharding,
         needs_devices=needs_devices,
         changes=call.changes,
+        description=_description_of(call),
     )
+
+
+def _description_of(call: CallModule) -> str:
+    """Return the description of what a call was made of; of older files in the form of today."""
+    if not call.exported:
+        return ""
+    try:
+        return description_to_json(read_description(call.exported, where=call.name)).decode()
+    except VersionError:
+        return ""
 
 
 def _report_obstacle(obstacle: Obstacle) -> ObstacleReport:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge.inspecting.operation_counts import operations_text
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     )
     from bridge.inspecting.written_file import TensorReport
     from savedmodel.manifest import Manifest
+    from xla_call_module.passes.constants import Constant
 
 __all__ = [
     "ORDER_COLUMNS",
     "aval",
     "call_title",
+    "constants_by_type",
     "cost_facts",
     "cost_title",
     "counted",
@@ -44,6 +46,7 @@ __all__ = [
 
 ORDER_COLUMNS = ("module", "bytes", "StableHLO", "convention", "TensorFlow", "operations")
 _MAX_FUNCTIONS = 6
+_MAX_PLACES = 3
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -161,6 +164,24 @@ def order_cells(order: OrderReport) -> tuple[str, ...]:
         order.tensorflow,
         str(sum(order.operations.values())),
     )
+
+
+def constants_by_type(order: OrderReport) -> list[str]:
+    """Return a text for the largest constants of each type, with where they are from."""
+    types = dict.fromkeys(stored.type for stored in order.constants)
+    return [_constants_text([c for c in order.constants if c.type == type_]) for type_ in types]
+
+
+def _constants_text(constants: Sequence[Constant]) -> str:
+    first = constants[0]
+    places = list(dict.fromkeys(stored.location for stored in constants))
+    rest = len(places) - _MAX_PLACES
+    where = ", ".join(places[:_MAX_PLACES]) + (
+        f" and {counted(rest, 'other place')}" if rest > 0 else ""
+    )
+    if len(constants) == 1:
+        return f"{first.type}, {size(first.bytes)}, at {where}"
+    return f"{len(constants)} of {first.type}, {size(first.bytes)} each, at {where}"
 
 
 def obstacle_text(order: OrderReport) -> str:

@@ -17,6 +17,7 @@ from bridge.inspecting.report import FileReport, OrderReport, SignatureReport
 from bridge.inspecting.report_facts import (
     ORDER_COLUMNS,
     call_title,
+    constants_by_type,
     cost_facts,
     cost_title,
     file_facts,
@@ -139,8 +140,8 @@ def _notes(order: OrderReport) -> Iterator[str]:
         yield f"{order.title}: changed: {'; '.join(order.changes)}"
     if obstacle := obstacle_text(order):
         yield obstacle
-    for stored in order.constants:
-        yield f"{order.title}: stores {stored.type}, {size(stored.bytes)}, at {stored.location}"
+    for constants in constants_by_type(order):
+        yield f"{order.title}: stores {constants}"
 
 
 def _print_parameters(report: FileReport, console: Console) -> None:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +23,13 @@ from bridge.cli.inspect_command import module_text
 from bridge.cli.main import main
 from bridge.diff import diff
 from bridge.inspecting.cost import costs_of_model
+from bridge.inspecting.report import report_order
 from bridge.inspecting.report_text import print_report
+from savedmodel.read import read
 from tests.jax_versions import ERF, ERF_OF_SYMBOLS
+from tests.json_schema import violations
 from xla_call_module.errors import FormatError
+from xla_call_module.exported import from_exported
 
 PARAMS = {"dense": [np.ones((3, 4), np.float32), np.zeros(4, np.float32)], "step": np.int32(7)}
 
@@ -116,6 +121,80 @@ def test_until_when_its_modules_are_promised_to_be_readable(report):
     ends = {order.readable_until for order in report.signatures[0].orders}
     assert report.readable_until == min(ends)
     assert report.to_json()["signatures"][0]["orders"][0]["readable_until"] in ends
+
+
+def descriptions_of(report):
+    """The descriptions in the JSON of a report."""
+    signatures = report.to_json()["signatures"]
+    return [order["description"] for signature in signatures for order in signature["orders"]]
+
+
+def test_the_description_of_each_node(file, report, tmp_path):
+    """It is the one that the node carries, of the schema, also after TensorFlow saved it again."""
+    carried = [json.loads(call.exported) for call in read(file).calls]
+    found = descriptions_of(report)
+    assert sorted(map(str, found)) == sorted(map(str, carried))
+    assert [violations(description) for description in found] == [[]] * 4
+    assert found[0]["fun_name"] == "predict"
+    assert found[0]["version"] == [1, 0]
+    tf = pytest.importorskip("tensorflow")
+    tf.saved_model.save(tf.saved_model.load(file), tmp_path / "again")
+    again = descriptions_of(bridge.inspect(tmp_path / "again"))
+    assert set(map(str, again)) == set(map(str, found))
+
+
+@pytest.mark.parametrize("path", ["model", "exported.bin"])
+def test_the_description_of_an_older_file(path):
+    """What JAX serialized has the form of today, though JAX itself refuses it as expired."""
+    folder = Path(__file__).parents[1] / "golden" / "1" / "jax-0.7.1" / "symbolic"
+    function, gradient = descriptions_of(bridge.inspect(folder / path))
+    assert violations(function) == violations(gradient) == []
+    assert function["avals"][0] == {"dtype": "float32", "shape": ["b", "c"]}
+
+
+def test_what_is_not_described():
+    """A call of another program, and one that a newer release describes."""
+    call = from_exported(jax.export.export(jax.jit(jnp.sin))(1.0))
+    assert json.loads(report_order(call).description)["fun_name"] == "sin"
+    newer = json.dumps({"version": [2, 0], "read_by": "jax-tf-bridge 7.1"}).encode()
+    for carried in (b"", newer):
+        assert report_order(dataclasses.replace(call, exported=carried)).description == ""
+
+
+def test_a_deep_pytree_is_described(tmp_path, capsys):
+    tree = np.ones(2, np.float32)
+    for _ in range(120):
+        tree = {"a": tree}
+    (tmp_path / "deep.bin").write_bytes(
+        jax.export.export(jax.jit(lambda tree: tree))(tree).serialize()
+    )
+    assert main(["inspect", str(tmp_path / "deep.bin"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["signatures"][0]["orders"][0]["description"]["fun_name"] == "<lambda>"
+
+
+def test_constants_of_one_type_are_told_together(tmp_path, capsys):
+    constants = [np.full((8, 8), n, np.float32) + np.eye(8, dtype=np.float32) for n in range(5)]
+
+    def f(x):
+        x = x @ constants[0]
+        x = x @ constants[1]
+        x = x @ constants[2]
+        x = x @ constants[3]
+        return x @ constants[4] + np.arange(8, dtype=np.float32) ** 2
+
+    options = {"args": "f32[8,8]", "hoist_constants": None, "gradient_order": 0}
+    bridge.save(f, tmp_path / "model", **options)
+    assert main(["inspect", str(tmp_path / "model")]) == 0
+    stored = [line for line in capsys.readouterr().out.splitlines() if "stores" in line]
+    place = r"\S+test_inspect\.py:\d+"
+    assert re.fullmatch(
+        rf"function: stores 5 of tensor<8x8xf32>, 256 B each, at {place}, {place}, {place} and 2 "
+        r"other places",
+        stored[0],
+    )
+    assert re.fullmatch(rf"function: stores tensor<8xf32>, 32 B, at {place}", stored[1])
+    assert len(stored) == 2
 
 
 def test_every_order_is_told(report):
@@ -365,7 +444,9 @@ def test_a_file_of_another_program(foreign, name, tmp_path, capsys):
     assert signature.function == {"jax2tf": "predict", "bare_graph": "scale_and_sum"}[name]
     assert "b" in str([tensor.shape for tensor in signature.inputs])
     assert diff(path, path).equal
-    assert main(["inspect", str(path), "--html", str(tmp_path / "page.html")]) == 0
+    page = tmp_path / "page.html"
+    assert main(["inspect", str(path), "--html", str(page)]) == 0
+    assert re.fullmatch(rf"{page}: \d+\.\d KB\n", capsys.readouterr().out)
     assert signature.function in (tmp_path / "page.html").read_text()
     assert main(["inspect", str(path), "--cost", "--batch", "4", "--json"]) == 0
     costs = json.loads(capsys.readouterr().out)["costs"]

@@ -79,6 +79,7 @@ def test_the_home_folder(saved, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(saved.parent))
     page = tmp_path / "page.html"
     assert main(["inspect", f"~/{saved.name}", "--html", str(page)]) == 0
+    capsys.readouterr()
     assert main(["inspect", str(saved), "--html", "-"]) == 0
     assert capsys.readouterr().out.startswith(page.read_text()[:100])
     monkeypatch.setenv("HOME", str(tmp_path))
