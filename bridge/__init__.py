@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bridge.onnx.conversion import save_onnx, to_onnx
     from bridge.retarget import retarget
     from bridge.save import save
+    from bridge.to_jax import to_jax
     from bridge.verify import verify
     from xla_call_module.errors import (
         ArgumentError,
@@ -56,6 +57,7 @@ __all__ = [
     "retarget",
     "save",
     "save_onnx",
+    "to_jax",
     "to_onnx",
     "verify",
 ]
@@ -80,6 +82,7 @@ _HOMES = {
     "retarget": "bridge.retarget",
     "save": "bridge.save",
     "save_onnx": "bridge.onnx.conversion",
+    "to_jax": "bridge.to_jax",
     "to_onnx": "bridge.onnx.conversion",
     "verify": "bridge.verify",
 }

@@ -23,6 +23,7 @@ from xla_call_module.errors import private_name
 
 __all__ = [
     "allow_registration_of",
+    "bind_equation",
     "broken_size_constraint",
     "callback_frames",
     "coordination_client",
@@ -476,6 +477,20 @@ def is_certain(comparison: Callable[[], bool]) -> bool:
         if type(error).__name__ != _INCONCLUSIVE:
             raise
         return False
+
+
+def bind_equation(equation: Any, operands: Iterable[Any]) -> Sequence[Any]:
+    """Return the results of one equation of a jaxpr, for other operands than it was traced with.
+
+    What its primitive is bound with is a pair in JAX 0.7, of functions and parameters, and only
+    parameters later (docs.jax.dev/en/latest/notebooks/Writing_custom_interpreters_in_Jax.html).
+    The gate can go when JAX 0.7 is no longer supported.
+    """
+    bound = equation.primitive.get_bind_params(equation.params)
+    functions, parameters = bound if isinstance(bound, tuple) else ((), bound)
+    with equation.ctx.manager:
+        results = equation.primitive.bind(*functions, *operands, **parameters)
+    return results if equation.primitive.multiple_results else (results,)
 
 
 def vary_together(values: Sequence[Any], like: Sequence[Any] = ()) -> list[Any]:

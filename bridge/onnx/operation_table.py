@@ -39,6 +39,7 @@ from bridge.onnx.graph.values import Value
 from bridge.onnx.loops import control_flow
 from bridge.onnx.windows import convolutions, dots, windows
 from bridge.onnx.windows.windows import dynamic_reduce_window
+from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
 __all__ = ["COMPOSITES", "CUSTOM_CALLS", "RULES"]
 
@@ -46,24 +47,6 @@ _FAMILIES = (
     batch_norms, bits, casts, control_flow, convolutions, division, dots, elementwise,
     gathers, random, reductions, scatters, shapes, slicing, sorting, windows,
 )  # fmt: skip
-
-
-_ATTRIBUTES = (
-    "api_version",
-    "backend_config",
-    "call_target_name",
-    "called_computations",
-    "custom_call_schedule",
-    "error_message",
-    "has_side_effect",
-    "indices_of_shape_operands",
-    "mhlo.attributes",
-    "mhlo.backend_config",
-    "mhlo.version",
-    "operand_layouts",
-    "output_operand_aliases",
-    "result_layouts",
-)
 
 
 def _assertion(graph: Graph, op: Operation) -> Sequence[Value]:
@@ -105,20 +88,22 @@ def _top_k(graph: Graph, op: Operation) -> Sequence[Value]:
 
 # The rule of each target of a `stablehlo.custom_call`.
 CUSTOM_CALLS: Mapping[str, Rule] = {
-    "ApproxTopK": Rule(approx_top_k, _ATTRIBUTES),
-    "mhlo.tan": Rule(elementwise.tan, _ATTRIBUTES, expand=False),
-    "mhlo.topk": Rule(_top_k, _ATTRIBUTES),
+    "ApproxTopK": Rule(approx_top_k, CUSTOM_CALL_ATTRIBUTES),
+    "mhlo.tan": Rule(elementwise.tan, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "mhlo.topk": Rule(_top_k, CUSTOM_CALL_ATTRIBUTES),
     # What compares results with those that are expected, in StableHLO's own programs of tests.
     **{
-        f"check.{name}": Rule(_assertion, _ATTRIBUTES, expand=False)
+        f"check.{name}": Rule(_assertion, CUSTOM_CALL_ATTRIBUTES, expand=False)
         for name in ("eq", "expect_almost_eq", "expect_close", "expect_eq")
     },
-    "Sharding": Rule(identity, _ATTRIBUTES, expand=False),
-    "annotate_device_placement": Rule(identity, _ATTRIBUTES, expand=False),
-    "xla.sdy.FuncResultSharding": Rule(identity, _ATTRIBUTES, expand=False),
-    "stablehlo.dynamic_top_k": Rule(dynamic_top_k, _ATTRIBUTES, expand=False),
-    "stablehlo.dynamic_reduce_window": Rule(dynamic_reduce_window, _ATTRIBUTES, expand=False),
-    "shape_assertion": Rule(_assertion, _ATTRIBUTES, expand=False),
+    "Sharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "annotate_device_placement": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "xla.sdy.FuncResultSharding": Rule(identity, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "stablehlo.dynamic_top_k": Rule(dynamic_top_k, CUSTOM_CALL_ATTRIBUTES, expand=False),
+    "stablehlo.dynamic_reduce_window": Rule(
+        dynamic_reduce_window, CUSTOM_CALL_ATTRIBUTES, expand=False
+    ),
+    "shape_assertion": Rule(_assertion, CUSTOM_CALL_ATTRIBUTES, expand=False),
 }
 
 

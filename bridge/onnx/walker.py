@@ -6,29 +6,25 @@ import functools
 import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from bridge.onnx.arithmetic.narrow_operations import emit_narrow, has_narrow_types
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import Operation, Rule, describe, read
+from bridge.onnx.graph.stablehlo_operation import Operation, Rule, read
 from bridge.onnx.graph.values import Value, constant_array
 from bridge.onnx.operation_table import COMPOSITES, CUSTOM_CALLS, RULES
-from xla_call_module.errors import InteropError, UnsupportedError
+from xla_call_module.errors import InteropError
 from xla_call_module.stablehlo.modules import find_main, functions_of
 from xla_call_module.stablehlo.operation_locations import describe_location
+from xla_call_module.stablehlo.walking import check_attributes, find_rule, walk_block
 
 __all__ = ["walk_main"]
 
 _Values = ChainMap[Any, Value]
 
 _NODES_OF_ONE = 100  # that an operation is worth; bits of small floats take about half as many
-_RETURNS = ("func.return", "stablehlo.return")
-# What says nothing of the numbers: how arrays lie on devices and in memory.
-_IGNORED = frozenset({
-    "mhlo.frontend_attributes", "mhlo.layout_mode", "mhlo.memory_kind", "mhlo.sharding",
-})  # fmt: skip
 
 
 def walk_main(graph: Graph, module: Any, arguments: Sequence[Value]) -> list[Value]:
@@ -61,21 +57,16 @@ class _Walker:
 
         Its operations see the values `outside` besides those of the block.
         """
-        values = outside.new_child(dict(zip(block.arguments, arguments, strict=True)))
-        before = graph.enter(self._scope)
-        for view in block:
-            raw = view.operation
-            if raw.name in (_PACK, _UNPACK):
-                continue
-            operands = [values[_untupled(operand)] for operand in raw.operands]
-            if raw.name in _RETURNS:
-                graph.enter(before)
-                return operands
+
+        def emit(raw: Any, operands: list[Value], values: _Values) -> Sequence[Value]:
             graph.enter(self._scope_of(raw) or _last_part(raw.name))
             graph.allow(_NODES_OF_ONE)
-            results = self._emit(values, graph, raw, operands)
-            values.maps[0].update(zip(raw.results, results, strict=True))
-        raise AssertionError("a block ends in a return")
+            return self._emit(values, graph, raw, operands)
+
+        before = graph.enter(self._scope)
+        results = walk_block(block, arguments, outside, emit, target="ONNX")
+        graph.enter(before)
+        return results
 
     def _emit(
         self, values: _Values, graph: Graph, raw: Any, operands: Sequence[Value]
@@ -84,8 +75,8 @@ class _Walker:
             return self._call(graph, raw, str(raw.attributes["callee"]), operands)
         if raw.name == "stablehlo.composite":
             return self._composite(values, graph, raw, operands)
-        rule = _rule_of(raw)
-        _check_attributes(raw, rule)
+        rule = find_rule(raw, RULES, CUSTOM_CALLS, "ONNX")
+        check_attributes(raw, rule.attributes)
         return self._apply(rule, values, graph, raw, operands)
 
     def _composite(
@@ -152,73 +143,5 @@ def _last_part(name: str) -> str:
 _NESTED = re.compile(r"p?jit\(([^()]*)\)")
 
 
-def _rule_of(raw: Any) -> Rule:
-    """The rule of an operation, or of the target that it calls.
-
-    Raises:
-        UnsupportedError: there is none.
-    """
-    if raw.name == "stablehlo.custom_call":
-        name = _text(raw, "call_target_name")
-        rule, what = CUSTOM_CALLS.get(name), f"the custom call of {name}"
-    else:
-        name = raw.name
-        rule, what = RULES.get(name), "it"
-    if rule is None:
-        raise UnsupportedError(
-            f"{describe(raw)}: ONNX has no operation for {what}. To do: compute this part outside "
-            "the exported function."
-        )
-    return rule
-
-
-def _check_attributes(raw: Any, rule: Rule) -> None:
-    for attribute in raw.attributes:
-        name = getattr(attribute, "name", attribute)  # older versions of jaxlib have pairs
-        if name not in rule.attributes and name not in _IGNORED:
-            raise UnsupportedError(
-                f"{describe(raw)}: it has the attribute {name} = {raw.attributes[name]}, which is "
-                "unknown, so its meaning would be lost. To do: export it with the JAX that "
-                "this version was made for."
-            )
-
-
 def _text(raw: Any, name: str) -> str:
     return str(raw.attributes[name]).strip('"')
-
-
-_PACK = "stablehlo.tuple"
-_UNPACK = "stablehlo.get_tuple_element"
-
-
-def _untupled(value: Any) -> Any:
-    """Return the value of MLIR that was packed into a tuple; itself if it is of no tuple.
-
-    Raises:
-        UnsupportedError: the tuple was made by something else, or is used by something else.
-    """
-    packed = _untuple(value)
-    if _maker_of(packed) == _PACK:
-        _refuse_tuple(packed.owner)
-    return packed
-
-
-def _untuple(value: Any) -> Any:
-    while _maker_of(value) == _UNPACK:
-        packed = _untuple(value.owner.operands[0])
-        if _maker_of(packed) != _PACK:
-            _refuse_tuple(value.owner)
-        value = packed.owner.operands[int(value.owner.attributes["index"].value)]
-    return value
-
-
-def _refuse_tuple(raw: Any) -> NoReturn:
-    raise UnsupportedError(
-        f"{describe(raw)}: ONNX has no tuples, and this one goes from function to function. To do: "
-        "pass its elements one by one."
-    )
-
-
-def _maker_of(value: Any) -> str:
-    """The name of the operation that makes a value; empty for an argument of a block."""
-    return str(getattr(value.owner, "name", ""))

@@ -37,10 +37,11 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "bridge": (
         "core",
+        "lifting",
         "batching.rowwise calling_tf exporting loading onnx.graph",
         "chains inspecting",
         "call_tf converting load onnx.arithmetic onnx.loops retarget saving verifying",
-        "batching convert diff layers meshes onnx.arrays verify",
+        "batching convert diff layers meshes onnx.arrays to_jax verify",
         "jax2tf keras onnx.windows save tf_keras",
         "checking_gradients onnx serving",
         "inspect",

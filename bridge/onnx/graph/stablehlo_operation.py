@@ -18,10 +18,9 @@ from bridge.onnx.graph.storage_dtypes import NARROW_TYPES, NarrowType
 from bridge.onnx.graph.values import Value, contents_of
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError
-from xla_call_module.stablehlo.attributes import Attributes, symbol_name
-from xla_call_module.stablehlo.call_graph import named_by
+from xla_call_module.stablehlo.attributes import Attributes
 from xla_call_module.stablehlo.modules import tensor_type
-from xla_call_module.stablehlo.operation_locations import describe_location
+from xla_call_module.stablehlo.walking import describe_operation, regions_of
 
 __all__ = [
     "Emit",
@@ -30,7 +29,6 @@ __all__ = [
     "Region",
     "ResultType",
     "Rule",
-    "describe",
     "identity",
     "read",
     "type_of",
@@ -156,12 +154,7 @@ class Operation(Attributes):
             UnsupportedError: always.
         """
         remedy = cure or "compute this part outside the exported function"
-        raise UnsupportedError(f"{describe(self.raw)}: {reason}. To do: {remedy}.")
-
-
-def describe(raw: Any) -> str:
-    """Return an operation's name and its place in the source, for messages."""
-    return f"{raw.name} at {describe_location(raw)}"
+        raise UnsupportedError(f"{describe_operation(self.raw)}: {reason}. To do: {remedy}.")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -198,23 +191,11 @@ def read(
         results=tuple(type_of(str(result.type)) for result in raw.results),
         regions=tuple(
             Region(region.blocks[0], walk, outside)
-            for region in _regions(raw)
+            for region in regions_of(raw)
             if len(region.blocks)
         ),
         raw=raw,
     )
-
-
-def _regions(raw: Any) -> Sequence[Any]:
-    """The regions of an operation, or those of the functions that a custom call names."""
-    if raw.name != "stablehlo.custom_call" or "called_computations" not in raw.attributes:
-        regions: Sequence[Any] = raw.regions
-        return regions
-    around = raw
-    while around.name != "builtin.module":
-        around = around.parent
-    functions = {symbol_name(view): view.operation for view in around.regions[0].blocks[0]}
-    return [functions[name].regions[0] for name in named_by(raw)]
 
 
 # Adds what an operation computes to the graph and returns its result, or all of them if they are

@@ -17,9 +17,8 @@ import numpy as np
 
 from bridge.core.size_polynomials import Dim, floordiv, is_static, numbers_of, product
 from bridge.onnx.arithmetic.reductions import (
-    IDENTITIES,
+    REDUCERS,
     depends_on_order,
-    identity_of,
     is_identity,
     reducer_of,
 )
@@ -28,6 +27,7 @@ from bridge.onnx.graph import layouts, nodes
 from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, of_array, of_sizes
+from xla_call_module.stablehlo.combiners import identity_of
 
 __all__ = ["RULES", "count_windows", "dynamic_reduce_window"]
 
@@ -181,7 +181,7 @@ def _reduce(
     values, starts = operands[:count], operands[count:]
     (region,) = op.regions
     reducer = reducer_of(region) if count == 1 else ""
-    changes_nothing = reducer in IDENTITIES and is_identity(reducer, starts[0])
+    changes_nothing = reducer in REDUCERS and is_identity(reducer, starts[0])
     if reducer == "add" and changes_nothing:
         running = _running_sum(graph, values[0], windows)
         if running is not None:
@@ -193,7 +193,7 @@ def _reduce(
     if not reducer and depends_on_order(region, graph):
         return _fold(graph, op, values, starts, windows, combine)
     fillings = starts
-    if reducer in IDENTITIES:  # XLA leaves out what is put around the array
+    if reducer in REDUCERS:  # XLA leaves out what is put around the array
         fillings = (of_array(identity_of(reducer, values[0].dtype)),)
     if is_static(windows.sizes) and reducer == "maximum" and changes_nothing:
         pooled = _max_pool(graph, values[0], windows)

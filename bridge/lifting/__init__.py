@@ -1,0 +1,38 @@
+"""Exported functions as functions of JAX again: `bridge.to_jax`.
+
+A `jax.export.Exported` is called as it is, its module a sealed box: it cannot be mapped by
+`jax.vmap` or differentiated forwards, and its gradients end at the order that was serialized. Here
+its module is walked, and each operation becomes the primitive of JAX that is lowered to it, so that
+what results is traced, transformed and compiled like the function that was exported.
+
+The way of the data:
+
+    CallModule
+        │ lifted_function.py   for the arguments at hand: checks, platform index, 64-bit dtypes
+        ▼
+    module_lifting.py          each operation by its rule in lifting_table.py, calls as `jax.jit`
+        │                │ lifted_operation.py: what a rule sees of an operation
+        ▼                ▼
+    *_primitives.py  compile_time_folding.py: sizes and constants, of known_values.py
+        │
+        ▼
+    what JAX traces
+
+A value is an array of JAX, or it is known (`known_values.py`): constants, sizes, which are numbers
+or the dimension expressions of `jax.export`, and the number of the platform. What is computed of
+sizes leaves no operation behind.
+
+Regions are functions. Those of a reduction, a window, a scatter or a sort are recognized
+(`combiners.py`), since JAX has primitives with derivatives for the usual ones. Loops that count are
+`jax.lax.scan` again (`loops.py`).
+
+To add an operation: a function `_name(op) -> value` (or a list of them) in the file of its family,
+and its place in `RULES` with the attributes that it reads; one that is not listed is refused. An
+operation that JAX cannot express says `op.refuse("reason", "what to do instead")`. The walk over
+the module, with its regions, tuples and calls, is that of `xla_call_module.stablehlo.walking`,
+which ONNX shares.
+"""
+
+from __future__ import annotations
+
+__all__ = ()

@@ -1,0 +1,68 @@
+"""Custom calls that JAX writes itself, and composites of CHLO's operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from bridge.lifting.known_values import dimensions_of
+from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule, single
+from xla_call_module.errors import StructureError
+from xla_call_module.stablehlo.attributes import dictionary
+from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
+
+__all__ = ["COMPOSITES", "CUSTOM_CALLS"]
+
+
+def _shape_assertion(op: LiftedOperation) -> Any:
+    """Check an assertion of sizes, which are known while JAX traces."""
+    holds = op.operands[0]
+    if not isinstance(holds, np.ndarray):
+        op.refuse(
+            "it asserts what is not known of all sizes that the arguments may have",
+            "export with the constraints of the artifact's dimensions, or with concrete sizes",
+        )
+    if not holds.all():
+        raise StructureError(_message(op))
+    return []
+
+
+def _message(op: LiftedOperation) -> str:
+    """Return the message of an assertion, with the sizes that it names by numbers."""
+    message = op.text("error_message")
+    for number, operand in enumerate(op.operands[1:]):
+        known = dimensions_of(operand) or ("?",)
+        message = message.replace(f"{{{number}}}", ", ".join(map(str, known)))
+    return message
+
+
+def _identity(op: LiftedOperation) -> Any:
+    return op.operands[0]
+
+
+def _top_k(op: LiftedOperation) -> Any:
+    options = dictionary(op.raw.attributes["composite_attributes"])
+    if options.keys() - {"k", "largest"} or str(options.get("largest", True)).lower() != "true":
+        return None
+    return list(lax.top_k(op.array(0), int(options["k"].value)))
+
+
+# CHLO's operations of one array that JAX has by the same names.
+_UNARY = (
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "cosh", "digamma", "erf",
+    "erf_inv", "erfc", "lgamma", "sinh", "tan",
+)  # fmt: skip
+_COMPOSITE_ATTRIBUTES = ("composite_attributes", "decomposition", "name", "version")
+
+COMPOSITES = {
+    **{f"chlo.{name}": LiftingRule(single(getattr(lax, name))) for name in _UNARY},
+    "chlo.top_k": LiftingRule(_top_k, _COMPOSITE_ATTRIBUTES),
+}
+CUSTOM_CALLS = {
+    "shape_assertion": LiftingRule(_shape_assertion, CUSTOM_CALL_ATTRIBUTES),
+    "annotate_device_placement": LiftingRule(_identity, CUSTOM_CALL_ATTRIBUTES),
+    "Sharding": LiftingRule(_identity, CUSTOM_CALL_ATTRIBUTES),
+    "xla.sdy.FuncResultSharding": LiftingRule(_identity, CUSTOM_CALL_ATTRIBUTES),
+}

@@ -1,0 +1,160 @@
+"""Operations on each element, of one or several arrays of one shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from bridge.lifting.lifted_operation import Lift, LiftedOperation, LiftingRule, single
+from xla_call_module.stablehlo.attributes import comparison_direction
+
+__all__ = ["RULES"]
+
+# The functions of `jax.lax` that JAX lowers to one operation of StableHLO each.
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": lax.abs,
+    "add": lax.add,
+    "atan2": lax.atan2,
+    "ceil": lax.ceil,
+    "clamp": lax.clamp,
+    "complex": lax.complex,
+    "count_leading_zeros": lax.clz,
+    "divide": lax.div,
+    "floor": lax.floor,
+    "imag": lax.imag,
+    "is_finite": lax.is_finite,
+    "maximum": lax.max,
+    "minimum": lax.min,
+    "multiply": lax.mul,
+    "negate": lax.neg,
+    "not": lax.bitwise_not,
+    "or": lax.bitwise_or,
+    "popcnt": lax.population_count,
+    "power": lax.pow,
+    "real": lax.real,
+    "remainder": lax.rem,
+    "shift_left": lax.shift_left,
+    "shift_right_arithmetic": lax.shift_right_arithmetic,
+    "shift_right_logical": lax.shift_right_logical,
+    "sign": lax.sign,
+    "subtract": lax.sub,
+    "xor": lax.bitwise_xor,
+}
+# Those that say how accurate their result has to be.
+_ACCURATE: Mapping[str, Callable[..., Any]] = {
+    "cbrt": lax.cbrt,
+    "cosine": lax.cos,
+    "exponential": lax.exp,
+    "exponential_minus_one": lax.expm1,
+    "log": lax.log,
+    "log_plus_one": lax.log1p,
+    "logistic": lax.logistic,
+    "rsqrt": lax.rsqrt,
+    "sine": lax.sin,
+    "sqrt": lax.sqrt,
+    "tan": lax.tan,
+    "tanh": lax.tanh,
+}
+_COMPARISONS: Mapping[str, Callable[..., Any]] = {
+    "EQ": lax.eq, "GE": lax.ge, "GT": lax.gt, "LE": lax.le, "LT": lax.lt, "NE": lax.ne,
+}  # fmt: skip
+_TOLERANCE = re.compile(r"(atol|rtol) = ([-+.\w]+)|(ulps) = (\d+)|mode<(\w+)>")
+
+
+def _accurate(function: Callable[..., Any]) -> Lift:
+    def lift(op: LiftedOperation) -> Any:
+        accuracy = _accuracy(op)
+        return function(*op.arrays, **({} if accuracy is None else {"accuracy": accuracy}))
+
+    return lift
+
+
+def _accuracy(op: LiftedOperation) -> Any:
+    """Return the accuracy that an operation asks for; None for XLA's default.
+
+    The attribute is such as `#stablehlo.result_accuracy<atol = 1.0e-05, mode =
+    #stablehlo.result_accuracy_mode<TOLERANCE>>`; fields that are 0 are left out.
+    """
+    fields: dict[str, str] = {}
+    for match in _TOLERANCE.finditer(op.text("result_accuracy")):
+        name, number, ulps, count, mode = match.groups()
+        fields[name or ulps or "mode"] = number or count or mode
+    mode = fields.get("mode", "DEFAULT")
+    if mode == "DEFAULT":
+        return None
+    if not hasattr(lax, "Tolerance"):
+        op.refuse("it asks for an accuracy, which this JAX does not know", "take a newer JAX")
+    if mode == "HIGHEST":
+        return lax.AccuracyMode.HIGHEST
+    tolerance: Any = lax.Tolerance
+    return tolerance(
+        float(fields.get("atol", 0)), float(fields.get("rtol", 0)), int(fields.get("ulps", 0))
+    )
+
+
+def _compare(op: LiftedOperation) -> Any:
+    left, right = op.arrays
+    if op.text("compare_type").find("TOTALORDER") >= 0:
+        left, right = _total_order(left), _total_order(right)
+    return _COMPARISONS[comparison_direction(op.raw)](left, right)
+
+
+def _total_order(value: Any) -> Any:
+    """Return integers in the order of floats with -NaN < -infinity < -0 < 0 < infinity < NaN."""
+    dtype = jnp.result_type(value)
+    bits = 8 * dtype.itemsize
+    signed = lax.bitcast_convert_type(value, np.dtype(f"int{bits}"))
+    most = np.array((1 << (bits - 1)) - 1, signed.dtype)
+    flipped = lax.bitwise_xor(signed, jnp.broadcast_to(most, signed.shape))
+    return jnp.where(signed < 0, flipped, signed)
+
+
+def _select(op: LiftedOperation) -> Any:
+    which, chosen, other = op.arrays
+    if np.shape(which) == () and np.shape(chosen) != ():
+        which = lax.broadcast_in_dim(which, np.shape(chosen), ())
+    return lax.select(which, chosen, other)
+
+
+def _round(method: Any) -> Lift:
+    return lambda op: lax.round(op.array(0), method)
+
+
+def _convert(op: LiftedOperation) -> Any:
+    (value,) = op.arrays
+    if jnp.issubdtype(jnp.result_type(value), jnp.complexfloating) and op.dtype.kind != "c":
+        value = lax.real(value)
+    return lax.convert_element_type(value, op.dtype)
+
+
+def _bitcast(op: LiftedOperation) -> Any:
+    return lax.bitcast_convert_type(op.array(0), op.dtype)
+
+
+def _reduce_precision(op: LiftedOperation) -> Any:
+    return lax.reduce_precision(
+        op.array(0), op.integer("exponent_bits"), op.integer("mantissa_bits")
+    )
+
+
+RULES = {
+    **{f"stablehlo.{name}": LiftingRule(single(f)) for name, f in _FUNCTIONS.items()},
+    **{
+        f"stablehlo.{name}": LiftingRule(_accurate(function), ("result_accuracy",))
+        for name, function in _ACCURATE.items()
+    },
+    "stablehlo.bitcast_convert": LiftingRule(_bitcast),
+    "stablehlo.compare": LiftingRule(_compare, ("comparison_direction", "compare_type")),
+    "stablehlo.convert": LiftingRule(_convert),
+    "stablehlo.reduce_precision": LiftingRule(
+        _reduce_precision, ("exponent_bits", "mantissa_bits")
+    ),
+    "stablehlo.round_nearest_afz": LiftingRule(_round(lax.RoundingMethod.AWAY_FROM_ZERO)),
+    "stablehlo.round_nearest_even": LiftingRule(_round(lax.RoundingMethod.TO_NEAREST_EVEN)),
+    "stablehlo.select": LiftingRule(_select),
+}

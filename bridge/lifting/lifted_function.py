@@ -1,0 +1,88 @@
+"""`lift_call`: a call of a module as a function of JAX."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from bridge.core._jax import enable_x64
+from bridge.lifting.known_values import LiftedValue, PlatformChoice
+from bridge.lifting.module_lifting import walk_module
+from xla_call_module.analyses.custom_calls import refuse_callbacks
+from xla_call_module.analyses.tensorflow_functions import refuse_functions
+from xla_call_module.call import CallModule, bind_symbols
+from xla_call_module.dtypes import WIDE
+from xla_call_module.stablehlo.call_graph import check_calls
+from xla_call_module.stablehlo.elements import element_dtype
+from xla_call_module.stablehlo.modules import functions_of, open_module, tensor_type, walk
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+__all__ = ["lift_call"]
+
+
+def lift_call(call: CallModule, mesh: Mesh | None = None) -> Callable[..., tuple[Any, ...]]:
+    """Return the function of a call's operands that JAX traces operation by operation.
+
+    Args:
+        call: the call.
+        mesh: the mesh that shardings and manual computations are for; None for none.
+
+    Returns:
+        The function, under `jax.jit`: an array for each of `call.operands`, to a tuple of its
+        results.
+    """
+
+    def lifted(*operands: Any) -> tuple[Any, ...]:
+        _check_shapes(call, operands)
+        with open_module(call.module) as module:
+            _check_module(call, module)
+            arguments = [*_platform_index(call), *operands]
+            with _dtypes_of(module):
+                return tuple(walk_module(module, arguments, mesh))
+
+    lifted.__name__ = lifted.__qualname__ = call.name
+    function: Callable[..., tuple[Any, ...]] = jax.jit(lifted)
+    return function
+
+
+def _check_shapes(call: CallModule, operands: Sequence[Any]) -> None:
+    """Refuse arrays of shapes that the function was not exported for."""
+    shapes: list[Any] = [None] * len(call.own_args)
+    for position, operand in zip(call.kept, operands, strict=True):
+        shape = [size if isinstance(size, int) else None for size in np.shape(operand)]
+        shapes[position] = shape
+    bind_symbols(call.name, call.own_args, shapes)
+
+
+def _check_module(call: CallModule, module: Any) -> None:
+    refuse_callbacks(call.name, module)
+    refuse_functions(call.name, module)
+    check_calls(functions_of(module))
+
+
+def _platform_index(call: CallModule) -> list[LiftedValue]:
+    if not call.has_platform_index:
+        return []
+    numbers = {name: np.array(n, np.int32) for n, name in enumerate(call.platforms)}
+    return [PlatformChoice(numbers)]
+
+
+def _dtypes_of(module: Any) -> AbstractContextManager[Any]:
+    """Return a context in which JAX has the dtypes of a module."""
+    for operation in walk(module):
+        for result in operation.results:
+            text = str(result.type)
+            if "64" in text and "tensor<" in text and _is_wide(text):
+                return enable_x64()
+    return contextlib.nullcontext()
+
+
+def _is_wide(text: str) -> bool:
+    return str(element_dtype(tensor_type(text).element)) in WIDE

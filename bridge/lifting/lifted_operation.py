@@ -1,0 +1,158 @@
+"""One operation of a StableHLO module, as the rules of lifting see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from bridge.lifting.known_values import Dimension, LiftedValue, as_array, dimensions_of
+from xla_call_module.dtypes import Array
+from xla_call_module.errors import UnsupportedError
+from xla_call_module.stablehlo.attributes import Attributes
+from xla_call_module.stablehlo.elements import element_dtype
+from xla_call_module.stablehlo.modules import TensorType, tensor_type
+from xla_call_module.stablehlo.walking import describe_operation
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+__all__ = ["LiftedOperation", "LiftedRegion", "LiftingRule", "single"]
+
+
+@dataclass(frozen=True, slots=True)
+class LiftedRegion:
+    """A region of an operation, which is a function of its block's arguments.
+
+    Attributes:
+        block: the only block of the region, as MLIR has it.
+        apply: the function: it takes and returns values, and sees those around the operation.
+    """
+
+    block: Any
+    apply: Callable[..., list[LiftedValue]]
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        """Return the results for some arguments, as arrays."""
+        return [as_array(value) for value in self.apply(*arguments)]
+
+    def trial(self, arrays: Sequence[Array]) -> Sequence[Array] | None:
+        """Return what the region makes of arrays of numpy; None if numpy cannot say it."""
+        results = self.apply(*arrays)
+        if not all(isinstance(result, np.ndarray) for result in results):
+            return None
+        return [np.broadcast_to(result, arrays[0].shape) for result in results]
+
+
+@dataclass(frozen=True, slots=True)
+class LiftedOperation(Attributes):
+    """An operation whose operands have been lifted.
+
+    Attributes:
+        operands: the operands.
+        regions: the regions.
+        mesh: the mesh that the function is lifted for; None for none.
+    """
+
+    operands: tuple[LiftedValue, ...]
+    regions: tuple[LiftedRegion, ...]
+    mesh: Mesh | None = None
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The operands as arrays."""
+        return [as_array(operand) for operand in self.operands]
+
+    def array(self, index: int) -> Any:
+        """Return one operand as an array."""
+        return as_array(self.operands[index])
+
+    @property
+    def types(self) -> list[TensorType]:
+        """The types of the results, with None for a dynamic size."""
+        return [tensor_type(str(result.type)) for result in self.raw.results]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the first result."""
+        return element_dtype(self.types[0].element)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the first result, which has no dynamic sizes.
+
+        Raises:
+            UnsupportedError: it has one, which nothing says.
+        """
+        shape = self.types[0].shape
+        if None in shape:
+            self.refuse("its result has a size that nothing says")
+        return tuple(dim for dim in shape if dim is not None)
+
+    def dimensions(self, index: int) -> tuple[Dimension, ...]:
+        """Return an operand that says sizes, one for each element.
+
+        Raises:
+            UnsupportedError: it is computed of arrays, so that it is unknown while JAX traces.
+        """
+        known = dimensions_of(self.operands[index])
+        if known is None:
+            self.refuse(
+                f"its operand {index}, which says sizes, depends on the values of arrays",
+                "export the function with shapes that follow from those of its arguments",
+            )
+        return known
+
+    def constant(self, index: int) -> np.ndarray[Any, Any]:
+        """Return an operand that must be known.
+
+        Raises:
+            UnsupportedError: it is computed of arrays.
+        """
+        value = self.operands[index]
+        if not isinstance(value, np.ndarray):
+            self.refuse(f"its operand {index} is computed, and JAX takes a constant here")
+        return value
+
+    def refuse(self, reason: str, cure: str = "") -> NoReturn:
+        """Refuse the operation, since JAX cannot express it.
+
+        Args:
+            reason: why, as the end of a sentence.
+            cure: what the user can do instead, as a sentence's end.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        remedy = cure or "call the artifact as it is, by bridge.load or Exported.call"
+        raise UnsupportedError(f"{describe_operation(self.raw)}: {reason}. To do: {remedy}.")
+
+
+# Computes the results of an operation: one value, or all of them if they are several; None where
+# the decomposition of a composite is to be taken.
+Lift = Callable[[LiftedOperation], LiftedValue | Sequence[LiftedValue] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LiftingRule:
+    """The rule by which one operation of StableHLO becomes operations of JAX.
+
+    Attributes:
+        lift: the function that computes the results.
+        attributes: the names of the attributes that `lift` reads, or that do not matter to it. An
+            operation with any other is refused.
+    """
+
+    lift: Lift
+    attributes: tuple[str, ...] = ()
+
+
+def single(function: Callable[..., Any]) -> Lift:
+    """Return a rule's function for an operation that a function of JAX computes of its operands."""
+
+    def lift(op: LiftedOperation) -> Any:
+        return function(*op.arrays)
+
+    return lift

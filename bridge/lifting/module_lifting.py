@@ -1,0 +1,215 @@
+"""A parsed module, walked operation by operation into what JAX traces."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from bridge.lifting.compile_time_folding import fold
+from bridge.lifting.known_values import (
+    TOKEN,
+    LiftedValue,
+    PlatformChoice,
+    SizeArray,
+    Token,
+    as_array,
+)
+from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
+from bridge.lifting.lifting_table import COMPOSITES, CUSTOM_CALLS, RULES
+from xla_call_module.errors import InteropError, StructureError, quote
+from xla_call_module.stablehlo.attributes import Attributes, callee_of
+from xla_call_module.stablehlo.modules import find_main, functions_of
+from xla_call_module.stablehlo.operation_locations import describe_location
+from xla_call_module.stablehlo.walking import check_attributes, find_rule, regions_of, walk_block
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+__all__ = ["walk_module"]
+
+_Values = ChainMap[Any, LiftedValue]
+
+# Operations of a function up to which its calls are written out.
+_MAX_INLINED = 16
+# The function that `main` of an export calls after its checks of shapes.
+_EXPORT_MAIN = "_wrapped_jax_export_main"
+
+
+def walk_module(
+    module: Any, arguments: Sequence[LiftedValue], mesh: Mesh | None = None
+) -> list[Any]:
+    """Return the results of the public function of a parsed module, as JAX's operations trace it.
+
+    Args:
+        module: the parsed module.
+        arguments: the arguments of `main`, the platform index among them.
+        mesh: the mesh that shardings and manual computations are for; None for none.
+
+    Raises:
+        InteropError: an operation that JAX cannot express; the message names it and its place.
+    """
+    lifting = _Lifting(functions_of(module), mesh)
+    return list(map(as_array, lifting.walk(ChainMap(), find_main(module), arguments)))
+
+
+class _Lifting:
+    """Lifts the functions of one module; like calls of one function are one `jit`."""
+
+    def __init__(self, functions: Mapping[str, Any], mesh: Mesh | None) -> None:
+        self._functions = functions
+        self._mesh = mesh
+        self._jits: dict[Any, _NamedCall] = {}
+        self._sizes: dict[str, int] = {}
+
+    def walk(
+        self, outside: _Values, function: Any, arguments: Sequence[LiftedValue]
+    ) -> list[LiftedValue]:
+        """Return the results of a function."""
+        return self._walk_block(outside, function.regions[0].blocks[0], arguments)
+
+    def _walk_block(
+        self, outside: _Values, block: Any, arguments: Sequence[LiftedValue]
+    ) -> list[LiftedValue]:
+        return walk_block(block, arguments, outside, self._emit, target="JAX")
+
+    def _emit(
+        self, raw: Any, operands: list[LiftedValue], values: _Values
+    ) -> Sequence[LiftedValue]:
+        if raw.name == "func.call":
+            return self._call(raw, callee_of(raw), operands)
+        known = fold(raw, operands)
+        if known is not None:
+            return [known]
+        if raw.name == "stablehlo.composite":
+            return self._composite(raw, operands, values)
+        rule = find_rule(raw, RULES, CUSTOM_CALLS, "JAX")
+        check_attributes(raw, rule.attributes)
+        results = self._apply(rule, raw, operands, values)
+        assert results is not None
+        return results
+
+    def _composite(
+        self, raw: Any, operands: list[LiftedValue], values: _Values
+    ) -> Sequence[LiftedValue]:
+        rule = COMPOSITES.get(Attributes(raw).text("name"))
+        if rule is not None:
+            results = self._apply(rule, raw, operands, values)
+            if results is not None:
+                return results
+        reference = Attributes(raw).text("decomposition").lstrip("@").strip('"')
+        return self._call(raw, reference, operands)
+
+    def _apply(
+        self, rule: LiftingRule, raw: Any, operands: list[LiftedValue], values: _Values
+    ) -> Sequence[LiftedValue] | None:
+        op = LiftedOperation(
+            raw=raw,
+            operands=tuple(operands),
+            regions=tuple(
+                LiftedRegion(region.blocks[0], self._region(region.blocks[0], values))
+                for region in regions_of(raw)
+                if len(region.blocks)
+            ),
+            mesh=self._mesh,
+        )
+        with _place_of(raw):
+            lifted = rule.lift(op)
+        if lifted is None or isinstance(lifted, (list, tuple)):
+            return lifted
+        return [lifted]
+
+    def _region(self, block: Any, values: _Values) -> Callable[..., list[LiftedValue]]:
+        return lambda *arguments: self._walk_block(values, block, arguments)
+
+    def _call(self, raw: Any, name: str, operands: list[LiftedValue]) -> list[LiftedValue]:
+        """Return the results of a function, which stays a function of its name if it is large."""
+        function = self._functions[name]
+        if name == _EXPORT_MAIN or self._size(name) <= _MAX_INLINED:
+            return self.walk(ChainMap(), function, operands)
+        known = tuple(_key_of(operand) for operand in operands)
+        if (name, known) not in self._jits:
+            walk = lambda *values: self.walk(ChainMap(), function, values)  # noqa: E731
+            self._jits[name, known] = _NamedCall(name, walk, operands)
+        del raw
+        return self._jits[name, known](operands)
+
+    def _size(self, name: str) -> int:
+        """Return the number of operations of a function, those in regions included."""
+        if name not in self._sizes:
+            block = self._functions[name].regions[0].blocks[0]
+            self._sizes[name] = sum(1 + 16 * len(view.operation.regions) for view in block)
+        return self._sizes[name]
+
+
+class _NamedCall:
+    """The calls of one function of a module with the same known arguments, as one `jax.jit`."""
+
+    def __init__(
+        self,
+        name: str,
+        walk: Callable[..., list[LiftedValue]],
+        operands: Sequence[LiftedValue],
+    ) -> None:
+        self._known = [operand if _is_known(operand) else None for operand in operands]
+        self._walk = walk
+        # What the function returns that is known, with None for arrays, by the arguments' types.
+        self._results: dict[Any, list[LiftedValue]] = {}
+
+        def run(*arrays: Any) -> list[Any]:
+            given = iter(arrays)
+            results = self._walk(*(next(given) if k is None else k for k in self._known))
+            self._results[_types(arrays)] = [r if _is_known(r) else None for r in results]
+            return [result for result in results if not _is_known(result)]
+
+        run.__name__ = run.__qualname__ = name
+        self._run: Any = jax.jit(run)
+
+    def __call__(self, operands: Sequence[LiftedValue]) -> list[LiftedValue]:
+        arrays = [o for o, known in zip(operands, self._known, strict=True) if known is None]
+        made = iter(self._run(*arrays))
+        template = self._results[_types(arrays)]
+        return [next(made) if known is None else known for known in template]
+
+
+def _types(arrays: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(map(jax.typeof, arrays))
+
+
+def _is_known(value: LiftedValue) -> bool:
+    return isinstance(value, (np.ndarray, SizeArray, PlatformChoice, Token))
+
+
+def _key_of(operand: LiftedValue) -> Any:
+    """Return what tells known arguments apart; None for an array."""
+    match operand:
+        case np.ndarray():
+            return (operand.shape, str(operand.dtype), operand.tobytes())
+        case SizeArray():
+            return (operand.shape, str(operand.dtype), tuple(operand.elements.reshape(-1)))
+        case PlatformChoice():
+            return tuple((name, _key_of(value)) for name, value in operand.values.items())
+        case Token():
+            return TOKEN
+    return None
+
+
+@contextlib.contextmanager
+def _place_of(raw: Any) -> Iterator[None]:
+    """Say in an error which operation it is about."""
+    try:
+        yield
+    except InteropError as error:
+        place = describe_location(raw)
+        if place in str(error):
+            raise
+        raise type(error)(f"{raw.name} at {place}: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise StructureError(
+            f"{raw.name} at {describe_location(raw)}: JAX does not take it: {quote(error)}. To do: "
+            "call it with arguments of the shapes and dtypes that it was exported for."
+        ) from error

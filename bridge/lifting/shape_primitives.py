@@ -1,0 +1,135 @@
+"""Operations that move elements, and those that make arrays of none: shapes, slices, constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from bridge.lifting.known_values import Dimension, LiftedValue, of_dimensions
+from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
+from xla_call_module.stablehlo.elements import read_elements
+
+__all__ = ["RULES"]
+
+
+def _constant(op: LiftedOperation) -> LiftedValue:
+    return read_elements(op.raw)
+
+
+def _iota(op: LiftedOperation) -> LiftedValue:
+    return _count(op, op.shape)
+
+
+def _dynamic_iota(op: LiftedOperation) -> LiftedValue:
+    return _count(op, op.dimensions(0))
+
+
+def _count(op: LiftedOperation, shape: Sequence[Dimension]) -> Any:
+    return lax.broadcasted_iota(op.dtype, shape, op.integer("iota_dimension"))
+
+
+def _dimension_size(op: LiftedOperation) -> LiftedValue:
+    size = np.shape(op.operands[0])[op.integer("dimension")]
+    return of_dimensions(np.array(size, object), op.dtype)
+
+
+def _broadcast_in_dim(op: LiftedOperation) -> Any:
+    return lax.broadcast_in_dim(op.array(0), op.shape, op.integers("broadcast_dimensions"))
+
+
+def _dynamic_broadcast_in_dim(op: LiftedOperation) -> Any:
+    value, axes = op.array(0), op.integers("broadcast_dimensions")
+    return lax.broadcast_in_dim(value, op.dimensions(1), axes)
+
+
+def _broadcast(op: LiftedOperation) -> Any:
+    return lax.broadcast(op.array(0), op.integers("broadcast_sizes"))
+
+
+def _reshape(op: LiftedOperation) -> Any:
+    return lax.reshape(op.array(0), op.shape)
+
+
+def _dynamic_reshape(op: LiftedOperation) -> Any:
+    return lax.reshape(op.array(0), op.dimensions(1))
+
+
+def _transpose(op: LiftedOperation) -> Any:
+    return lax.transpose(op.array(0), op.integers("permutation"))
+
+
+def _reverse(op: LiftedOperation) -> Any:
+    return lax.rev(op.array(0), op.integers("dimensions"))
+
+
+def _concatenate(op: LiftedOperation) -> Any:
+    return lax.concatenate(op.arrays, op.integer("dimension"))
+
+
+def _pad(op: LiftedOperation) -> Any:
+    low, high, inner = (
+        op.integers(name) for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+    )
+    return lax.pad(op.array(0), op.array(1), list(zip(low, high, inner, strict=True)))
+
+
+def _dynamic_pad(op: LiftedOperation) -> Any:
+    value, padding = op.array(0), op.array(1)
+    return lax.pad(value, padding, list(zip(*map(op.dimensions, (2, 3, 4)), strict=True)))
+
+
+def _slice(op: LiftedOperation) -> Any:
+    starts, limits, strides = (
+        op.integers(name) for name in ("start_indices", "limit_indices", "strides")
+    )
+    return lax.slice(op.array(0), starts, limits, strides)
+
+
+def _real_dynamic_slice(op: LiftedOperation) -> Any:
+    starts, limits, strides = map(op.dimensions, (1, 2, 3))
+    return lax.slice(op.array(0), starts, limits, strides)
+
+
+def _dynamic_slice(op: LiftedOperation) -> Any:
+    value, *starts = op.arrays
+    sizes = op.integers("slice_sizes")
+    return lax.dynamic_slice(value, starts, sizes, allow_negative_indices=False)
+
+
+def _dynamic_update_slice(op: LiftedOperation) -> Any:
+    value, update, *starts = op.arrays
+    return lax.dynamic_update_slice(value, update, starts, allow_negative_indices=False)
+
+
+RULES = {
+    "stablehlo.broadcast": LiftingRule(_broadcast, ("broadcast_sizes",)),
+    "stablehlo.broadcast_in_dim": LiftingRule(_broadcast_in_dim, ("broadcast_dimensions",)),
+    "stablehlo.concatenate": LiftingRule(_concatenate, ("dimension",)),
+    "stablehlo.constant": LiftingRule(_constant, ("value",)),
+    "stablehlo.dynamic_broadcast_in_dim": LiftingRule(
+        _dynamic_broadcast_in_dim,
+        (
+            "broadcast_dimensions",
+            "known_expanding_dimensions",
+            "known_nonexpanding_dimensions",
+        ),
+    ),
+    "stablehlo.dynamic_iota": LiftingRule(_dynamic_iota, ("iota_dimension",)),
+    "stablehlo.dynamic_pad": LiftingRule(_dynamic_pad),
+    "stablehlo.dynamic_reshape": LiftingRule(_dynamic_reshape),
+    "stablehlo.dynamic_slice": LiftingRule(_dynamic_slice, ("slice_sizes",)),
+    "stablehlo.dynamic_update_slice": LiftingRule(_dynamic_update_slice),
+    "stablehlo.get_dimension_size": LiftingRule(_dimension_size, ("dimension",)),
+    "stablehlo.iota": LiftingRule(_iota, ("iota_dimension",)),
+    "stablehlo.pad": LiftingRule(
+        _pad, ("edge_padding_low", "edge_padding_high", "interior_padding")
+    ),
+    "stablehlo.real_dynamic_slice": LiftingRule(_real_dynamic_slice),
+    "stablehlo.reshape": LiftingRule(_reshape),
+    "stablehlo.reverse": LiftingRule(_reverse, ("dimensions",)),
+    "stablehlo.slice": LiftingRule(_slice, ("limit_indices", "start_indices", "strides")),
+    "stablehlo.transpose": LiftingRule(_transpose, ("permutation",)),
+}

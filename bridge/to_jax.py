@@ -1,0 +1,71 @@
+"""`to_jax`: make a function of JAX, with every transformation, of what was exported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from xla_call_module.tracebacks import api_boundary
+
+if TYPE_CHECKING:
+    from jax import export
+    from jax.sharding import Mesh
+
+    from bridge.loading.loaded import LoadedModel, LoadedSignature
+    from xla_call_module.call import CallModule
+
+    Liftable = (
+        export.Exported
+        | CallModule
+        | LoadedModel
+        | LoadedSignature
+        | bytes
+        | str
+        | os.PathLike[str]
+    )
+
+__all__ = ["to_jax"]
+
+
+@api_boundary
+def to_jax(model: Liftable, *, mesh: Mesh | None = None) -> Callable[..., Any]:
+    """Return an exported function as a function of JAX that can be transformed in every way.
+
+    `Exported.call` runs a module as it is. Here each of its operations becomes the primitive of JAX
+    that is lowered to it, so that `jax.vmap`, `jax.jvp`, `jax.linearize`, `jax.hessian` and
+    gradients of every order work, and XLA optimizes it together with what is around it. Its
+    derivatives are those of the operations: a `jax.custom_vjp` or `jax.custom_jvp` of the author is
+    not in the module, but in the VJPs that were saved with it, which `bridge.load` uses.
+
+    A function that was exported for static shapes stays static. Symbolic dimensions take every
+    size that they were exported for, and are JAX's own where the function is exported again.
+
+    Args:
+        model: an `Exported`, or its serialized bytes; what `bridge.load` returned, or one of its
+            signatures; the path of a SavedModel, of a serialized `Exported`, or of StableHLO as a
+            text or as a portable artifact; or a `xla_call_module.CallModule`.
+        mesh: the mesh of devices that shardings and `jax.shard_map` inside are for; None where
+            there is one device.
+
+    Returns:
+        The function, under `jax.jit`. It takes and returns the pytrees that the function took and
+        returned when it was exported; for a SavedModel its first argument is the parameters, if it
+        has any. StableHLO alone takes and returns arrays, several results as a tuple.
+
+    Raises:
+        UnsupportedError: an operation that JAX cannot express, with its source line; it is raised
+            when the function is traced.
+        StructureError: the arguments are not those that it was exported for, when it is traced.
+        FormatError: the file is damaged.
+
+    Example:
+        >>> import bridge, jax, jax.numpy as jnp
+        >>> exported = jax.export.export(jax.jit(lambda x: jnp.sin(x) * x))(jnp.ones(()))
+        >>> f = bridge.to_jax(exported)
+        >>> jax.vmap(jax.grad(jax.grad(f)))(jnp.array([0.0, 1.0]))
+        Array([2.        , 0.23913354], dtype=float32)
+    """
+    from bridge.loading.liftable import lift_source
+
+    return lift_source(model, mesh)

@@ -1,0 +1,95 @@
+"""Exported functions that are functions of JAX again."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export, lax
+
+import bridge
+from xla_call_module.errors import DtypeError, StructureError
+
+
+def _recurrent(params, inputs):
+    def step(state, row):
+        state = jnp.tanh(state @ params["w"] + row)
+        return state, state.sum()
+
+    return lax.scan(step, params["start"], inputs)
+
+
+@pytest.fixture(scope="module")
+def example():
+    params = {"w": jnp.eye(3) * 0.3, "start": jnp.ones(3)}
+    return params, jnp.arange(21.0).reshape(7, 3) / 10
+
+
+@pytest.fixture(scope="module")
+def lifted(example):
+    return bridge.to_jax(export.export(jax.jit(_recurrent))(*example))
+
+
+def _loss(function):
+    return lambda params, inputs: jnp.sum(function(params, inputs)[1] ** 2)
+
+
+def test_results_are_bit_equal(example, lifted):
+    jax.tree.map(np.testing.assert_array_equal, lifted(*example), jax.jit(_recurrent)(*example))
+
+
+@pytest.mark.parametrize("transform", [jax.grad, jax.jacfwd, jax.hessian])
+def test_derivatives(example, lifted, transform):
+    expected = jax.jit(transform(_loss(_recurrent)))(*example)
+    result = jax.jit(transform(_loss(lifted)))(*example)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5), result, expected)
+
+
+def test_vmap_is_one_batched_program(example, lifted):
+    params, inputs = example
+    batch = jnp.stack([inputs, inputs + 1])
+    mapped = jax.vmap(lifted, (None, 0))
+    expected = jax.vmap(_recurrent, (None, 0))(params, batch)
+    for one, other in zip(mapped(params, batch), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert str(jax.make_jaxpr(mapped)(params, batch)).count("scan[") == 1
+
+
+def test_scans_are_scans_again(example, lifted):
+    jaxpr = str(jax.make_jaxpr(lifted)(*example))
+    assert "scan[" in jaxpr
+    assert "while" not in jaxpr
+
+
+def test_symbolic_sizes_leave_no_operation(lifted):
+    def function(x):
+        return jnp.mean(x.reshape(-1)) * (x.shape[0] // 2 + 1)
+
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape("b, 3"), jnp.float32)
+    again = bridge.to_jax(export.export(jax.jit(function))(spec))
+    x = jnp.arange(15.0).reshape(5, 3)
+    assert again(x) == jax.jit(function)(x)
+    assert "dim_as_value" not in str(jax.make_jaxpr(again)(x))
+    exported = export.export(again)(jax.ShapeDtypeStruct(export.symbolic_shape("n, 3"), "float32"))
+    assert str(exported.in_avals[0]) == "float32[n,3]"
+    assert exported.call(x) == again(x)
+
+
+def test_platforms_stay():
+    def function(x):
+        return lax.platform_dependent(x, cpu=jnp.sin, tpu=jnp.cos)
+
+    exported = export.export(jax.jit(function), platforms=["cpu", "tpu"])(jnp.ones(3))
+    again = bridge.to_jax(exported)
+    np.testing.assert_array_equal(again(jnp.ones(3)), jnp.sin(jnp.ones(3)))
+    both = export.export(again, platforms=["tpu"])(jnp.ones(3))
+    assert "stablehlo.cosine" in both.mlir_module()
+
+
+def test_wrong_arguments_are_refused(example, lifted):
+    params, inputs = example
+    with pytest.raises(StructureError, match="expected float32\\[7,3\\]"):
+        lifted(params, inputs[:5])
+    with pytest.raises(DtypeError, match="is int32; expected float32"):
+        lifted(params, inputs.astype(int))
+    with pytest.raises(StructureError, match="have the structure"):
+        lifted(params)

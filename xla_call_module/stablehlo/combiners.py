@@ -1,0 +1,195 @@
+"""What a region of scalars computes, found out by its operations or by trying it on numbers.
+
+JAX and ONNX have operations of their own for reductions by a sum, a product or an extreme, for the
+place of an extreme, and for sorting by the order of numbers. A region says none of these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from xla_call_module.dtypes import Array
+from xla_call_module.stablehlo.elements import element_dtype
+from xla_call_module.stablehlo.modules import tensor_type
+
+__all__ = [
+    "Trial",
+    "block_dtypes",
+    "combiner_of",
+    "extreme_and_place_of",
+    "identity_of",
+    "sort_order_of",
+]
+
+# Applies a block to arrays, element by element; None where it cannot say what that makes.
+Trial = Callable[[list[Array]], Sequence[Array] | None]
+
+_COMBINERS = frozenset({"add", "and", "maximum", "minimum", "multiply", "or", "subtract", "xor"})
+# What changes nothing when it is combined with another element.
+_IDENTITIES: Mapping[str, str] = {
+    "add": "0", "and": "all", "maximum": "least", "minimum": "greatest", "multiply": "1",
+    "or": "none", "xor": "none",
+}  # fmt: skip
+# Operations of which trials are exact for floats, too.
+_CHOICES = frozenset(
+    f"stablehlo.{name}" for name in ("and", "compare", "constant", "not", "or", "select", "xor")
+)
+_RETURNS = frozenset({"func.return", "stablehlo.return"})
+
+
+def block_dtypes(block: Any) -> tuple[np.dtype[Any], ...]:
+    """Return the dtypes of a block's arguments."""
+    types = (tensor_type(str(argument.type)) for argument in block.arguments)
+    return tuple(element_dtype(type_.element) for type_ in types)
+
+
+def combiner_of(block: Any) -> str:
+    """Return the name of the operation by which a block combines its two arguments.
+
+    It is `replace` where it returns the second one, and empty for anything else.
+    """
+    operations = [view.operation for view in block]
+    arguments = list(block.arguments)
+    returned = list(operations[-1].operands)
+    if len(arguments) != 2 or len(returned) != 1:
+        return ""
+    if len(operations) == 1:
+        return "replace" if returned[0] == arguments[1] else ""
+    name = str(operations[0].name).rpartition(".")[2]
+    operands = list(operations[0].operands)
+    if len(operations) != 2 or name not in _COMBINERS or returned[0] != operations[0].results[0]:
+        return ""
+    turned = operands == arguments[::-1] and name != "subtract"
+    return name if operands == arguments or turned else ""
+
+
+def identity_of(combiner: str, dtype: Any) -> Array:
+    """Return the scalar that changes nothing when it is combined with another one.
+
+    Of floats without infinities the least and the greatest are their largest numbers.
+    """
+    kind, dtype = _IDENTITIES[combiner], np.dtype(dtype)
+    if kind in ("0", "1"):
+        return np.array(int(kind)).astype(dtype)
+    if dtype.kind == "b":
+        return np.array(kind in ("all", "greatest"))
+    if kind in ("all", "none"):
+        return np.array(-(kind == "all")).astype(dtype)
+    if "int" in dtype.name:
+        bounds: Any = ml_dtypes.iinfo if dtype.kind == "V" else np.iinfo
+        limits = bounds(dtype)
+        return np.array(limits.min if kind == "least" else limits.max, dtype)
+    infinite = np.array(-np.inf if kind == "least" else np.inf).astype(dtype)
+    if np.isinf(infinite.astype(np.float64)):
+        return infinite
+    floats: Any = ml_dtypes.finfo
+    return np.asarray(floats(dtype).min if kind == "least" else floats(dtype).max, dtype)
+
+
+def extreme_and_place_of(block: Any, trial: Trial) -> str:
+    """Return `max` or `min` if a block keeps that one of two numbers, and its place; else empty.
+
+    Of equal numbers it keeps the lower place, and NaN before all others, as `jax.lax.argmax` does.
+    A region that does nothing but compare and choose is known when it has been applied to numbers
+    in every order.
+    """
+    dtypes = block_dtypes(block)
+    if len(dtypes) != 4 or not _only_chooses(block) or dtypes[0].kind == "b":
+        return ""
+    numbers = _samples(dtypes[0])
+    grid = np.meshgrid(numbers, (0, 1), numbers, (0, 1), indexing="ij")
+    arrays = [part.reshape(-1).astype(kind) for part, kind in zip(grid, dtypes, strict=True)]
+    both_nan = _is_nan(arrays[0]) & _is_nan(arrays[2])
+    apart = (arrays[1] != arrays[3]) & (~both_nan | (arrays[1] < arrays[3]))
+    arrays = [array[apart] for array in arrays]
+    results = trial(arrays)
+    for name in ("max", "min") if results is not None else ():
+        first = _comes_first(name, arrays)
+        expected = [np.where(first, arrays[i], arrays[i + 2]) for i in (0, 1)]
+        assert results is not None
+        if all(_same(*pair) for pair in zip(results, expected, strict=True)):
+            return name
+    return ""
+
+
+def sort_order_of(block: Any, trial: Trial) -> tuple[int, bool] | None:
+    """Return by how many operands a comparator sorts, and whether downwards.
+
+    The order is that of `jax.lax.sort`: NaNs are alike and behind all numbers, and so are the two
+    zeros. None for any other order.
+    """
+    dtypes = block_dtypes(block)
+    if not _only_chooses(block):
+        return None
+    for keys in range(1, len(dtypes) // 2 + 1):
+        arrays = _pairs(dtypes, keys)
+        results = trial(arrays)
+        if results is None:
+            return None
+        for downwards in (False, True):
+            if np.array_equal(results[0], _is_before(arrays, keys, downwards=downwards)):
+                return keys, downwards
+    return None
+
+
+def _only_chooses(block: Any) -> bool:
+    names = {view.operation.name for view in block}
+    return names - _RETURNS <= _CHOICES
+
+
+def _samples(dtype: np.dtype[Any]) -> Sequence[float]:
+    if dtype.kind == "b":
+        return (0, 1)
+    if dtype.name.startswith("uint"):
+        return (0, 1, 2)
+    return (
+        (-1, 0, 1) if dtype.name.startswith("int") else (-np.inf, -1, -0.0, 0.0, 1, np.inf, np.nan)
+    )
+
+
+def _is_nan(array: Array) -> Array:
+    return np.isnan(array.astype(np.float64))
+
+
+def _comes_first(name: str, arrays: Sequence[Array]) -> Array:
+    left, place, right, other = (array.astype(np.float64) for array in arrays)
+    nan_left, nan_right = np.isnan(left), np.isnan(right)
+    before = left > right if name == "max" else left < right
+    equal = (left == right) | (nan_left & nan_right)
+    first: Array = (nan_left & ~nan_right) | (before & ~nan_right) | (equal & (place < other))
+    return first
+
+
+def _same(one: Array, other: Array) -> bool:
+    floats = one.astype(np.float64), other.astype(np.float64)
+    return bool(np.array_equal(*floats, equal_nan=True))
+
+
+def _pairs(dtypes: Sequence[np.dtype[Any]], keys: int) -> list[Array]:
+    """Return elements of each operand, left and right in turn: all pairs of the first keys."""
+    axes = [_samples(dtype) if number < 2 * keys else (0,) for number, dtype in enumerate(dtypes)]
+    grid = np.meshgrid(*axes, indexing="ij")
+    arrays = [part.reshape(-1) for part in grid]
+    random = np.random.default_rng(0)
+    size = arrays[0].size
+    filled = [
+        array if number < 2 * keys else random.integers(0, 2, size)
+        for number, array in enumerate(arrays)
+    ]
+    return [array.astype(dtype) for array, dtype in zip(filled, dtypes, strict=True)]
+
+
+def _is_before(arrays: Sequence[Array], keys: int, *, downwards: bool) -> Array:
+    before, equal = np.zeros(arrays[0].shape, bool), np.ones(arrays[0].shape, bool)
+    for number in range(keys):
+        left, right = (array.astype(np.float64) for array in arrays[2 * number : 2 * number + 2])
+        if downwards:
+            left, right = right, left
+        nan_left, nan_right = np.isnan(left), np.isnan(right)
+        before |= equal & ((left < right) | (nan_right & ~nan_left))
+        equal &= (left == right) | (nan_left & nan_right)
+    return before
