@@ -2,7 +2,7 @@
 
 The layer is saved as an artifact: StableHLO and its derivatives are in the file, so that the
 process that loads it needs this module and nothing of the code that the layer was made of; on
-Keras' TensorFlow backend not even JAX.
+Keras' TensorFlow backend neither JAX nor jaxlib.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bridge.layers.computation import MakeRun
 from bridge.layers.layer_base import PACKAGE, InitialValues, LayerBase
 from xla_call_module.errors import DtypeError, MissingDependencyError, PlatformError
 from xla_call_module.tracebacks import api_boundary
+from xla_call_module.versions import Release
 
 try:
     import keras
@@ -61,6 +62,8 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
             path also the key of a signature.
         gradient_order: how many times the layer can be differentiated; at 0, a gradient is an
             error.
+        tensorflow: the oldest TensorFlow that must run the saved layer without jaxlib, such as
+            `"2.16"`; by default as old as the function allows, and the installed one.
         kwargs: `name`, `dtype` and others of `keras.layers.Layer`. Under a dtype policy such as
             `mixed_bfloat16` a function is exported for it; an `Exported` for other dtypes is
             refused.
@@ -94,6 +97,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         rng: Any = None,
         train: Any = None,
         gradient_order: int = 1,
+        tensorflow: str | None = None,
         **kwargs: Any,
     ) -> None:
         if keras.backend.backend() not in _BACKENDS:
@@ -119,6 +123,7 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
             train=train,
             trainable=True if isinstance(trainable, bool) else trainable,
             gradient_order=gradient_order,
+            tensorflow=tensorflow,
         )
         if not as_a_whole:
             for variable in self._held:  # they were made after it was said of the layer
@@ -243,6 +248,13 @@ class ExportedLayer(LayerBase, keras.layers.Layer):  # type: ignore[misc]  # Ker
         from bridge.layers.run_in_jax import to_jax
 
         return to_jax
+
+    def _installed(self) -> Release | None:
+        if keras.backend.backend() != "tensorflow":
+            return None
+        from xla_call_module._tf import imported_release
+
+        return imported_release()
 
     def _draw(self, shape: Sequence[int]) -> Any:
         """Return the generator's seed and its counter, as often as there are words for."""

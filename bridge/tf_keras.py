@@ -2,7 +2,7 @@
 
 It is that of `bridge.keras` for models that have stayed with the older Keras: saved as an
 artifact, in `.keras`, `.h5` and SavedModel files, and loaded where this module is imported, without
-the code that it was made of and without JAX.
+the code that it was made of and without JAX and jaxlib.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ except ImportError as error:
 
 from bridge.layers.run_in_tensorflow import read_variables, to_tensorflow
 from xla_call_module._autograph import exempt_from_autograph
+from xla_call_module._tf import imported_release
 from xla_call_module.tracebacks import api_boundary
+from xla_call_module.versions import Release
 
 __all__ = ["ExportedLayer"]
 
@@ -64,6 +66,8 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
             path also the key of a signature.
         gradient_order: how many times the layer can be differentiated; at 0, a gradient is an
             error.
+        tensorflow: the oldest TensorFlow that must run the saved layer without jaxlib, such as
+            `"2.16"`; by default as old as the function allows, and the installed one.
         kwargs: `name`, `dtype` and others of `tf_keras.layers.Layer`. Under a dtype policy such as
             `mixed_bfloat16` a function is exported for it; an `Exported` for other dtypes is
             refused.
@@ -96,6 +100,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
         rng: Any = None,
         train: Any = None,
         gradient_order: int = 1,
+        tensorflow: str | None = None,
         **kwargs: Any,
     ) -> None:
         as_a_whole = trainable if isinstance(trainable, bool) else True
@@ -111,6 +116,7 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
             train=train,
             trainable=True if isinstance(trainable, bool) else trainable,
             gradient_order=gradient_order,
+            tensorflow=tensorflow,
         )
         if rng is not None and rng is not False:
             self._seed = _first_seed(rng) if seed is None else int(seed)
@@ -229,6 +235,9 @@ class ExportedLayer(LayerBase, tf_keras.layers.Layer):  # type: ignore[misc]  # 
 
     def _make_run(self) -> MakeRun:
         return to_tensorflow
+
+    def _installed(self) -> Release:
+        return imported_release()
 
     def _draw(self, shape: Sequence[int]) -> Any:
         """Return the seed and the counter, as often as there are words for."""

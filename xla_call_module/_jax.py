@@ -5,6 +5,9 @@ The first is MLIR without JAX. `jax.extend.mlir`, the public way to it, hands on
 longer, and more memory, than looking at a file does. So `ir`, `PassManager`, three dialects, and
 what is done to portable artifacts, come from jaxlib as they do there, and from `jax.extend.mlir`
 where jaxlib has them in other places. The gate can go when that can be imported alone.
+
+They are imported when one is first used: what is written for a release of TensorFlow runs there
+where neither JAX nor jaxlib is installed.
 """
 
 from __future__ import annotations
@@ -16,20 +19,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xla_call_module.errors import private_name
-
-try:
-    from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import func, sdy, stablehlo
-    from jaxlib.mlir.passmanager import PassManager
-except ImportError:
-    from jax.extend.mlir import ir  # type: ignore[no-redef]
-    from jax.extend.mlir.dialects import func, sdy, stablehlo  # type: ignore[no-redef]
-    from jax.extend.mlir.passmanager import PassManager
+from xla_call_module.errors import MissingDependencyError, private_name
 
 __all__ = [
     "PassManager",
@@ -64,6 +58,56 @@ __all__ = [
     "survive_forks",
 ]
 
+if TYPE_CHECKING:
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func, sdy, stablehlo
+    from jaxlib.mlir.passmanager import PassManager
+else:
+
+    class _LateName:
+        """A module or class of jaxlib's MLIR, which is imported when something of it is used."""
+
+        def __init__(self, name: str) -> None:
+            self._late_name = name
+
+        def __getattr__(self, attribute: str) -> Any:
+            if attribute.startswith("__"):
+                raise AttributeError(attribute)
+            value = getattr(_mlir()[self._late_name], attribute)
+            setattr(self, attribute, value)  # the next time it is found as any attribute is
+            return value
+
+    ir = _LateName("ir")
+    func, sdy, stablehlo = map(_LateName, ("func", "sdy", "stablehlo"))
+    PassManager = _LateName("PassManager")
+
+
+@functools.cache
+def _mlir() -> Mapping[str, Any]:
+    """Return the names of MLIR, all at once.
+
+    Operations have the classes of their dialect only where that is imported.
+
+    Raises:
+        MissingDependencyError: neither jaxlib nor JAX is installed.
+    """
+    try:
+        try:
+            from jaxlib.mlir import ir
+            from jaxlib.mlir.dialects import func, sdy, stablehlo
+            from jaxlib.mlir.passmanager import PassManager
+        except ImportError:
+            from jax.extend.mlir import ir  # type: ignore[no-redef]
+            from jax.extend.mlir.dialects import func, sdy, stablehlo  # type: ignore[no-redef]
+            from jax.extend.mlir.passmanager import PassManager
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Reading and rewriting StableHLO modules needs jaxlib, which is not installed. To do: "
+            "pip install jaxlib."
+        ) from error
+    names = (ir, func, sdy, stablehlo, PassManager)
+    return dict(zip(("ir", "func", "sdy", "stablehlo", "PassManager"), names, strict=True))
+
 
 def pytree_classes() -> Mapping[type, Any]:
     """Return the classes that are registered as pytree nodes, each with what was registered.
@@ -88,8 +132,9 @@ def make_ir_context() -> Any:
     It is that of the public `jax.interpreters.mlir.make_ir_context`, in one thread. The gate is the
     one above; where jaxlib keeps its dialects in other places the context is JAX's own.
     """
+    _mlir()
     try:
-        return _Context()
+        return _context_class()()
     except (ImportError, AttributeError):
         from jax.interpreters import mlir
 
@@ -148,29 +193,33 @@ def _forks() -> _Forks:
     return _Forks()
 
 
-class _Context(ir.Context):
-    """A context with the dialects that jax/_src/interpreters/mlir.py registers."""
+@functools.cache
+def _context_class() -> Any:
+    """Return the class of contexts with the dialects of JAX, jax/_src/interpreters/mlir.py."""
+    from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _stablehlo
 
-    def __init__(self) -> None:
-        from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _stablehlo
+    class _Context(ir.Context):
+        def __init__(self) -> None:
+            # Not `ir.Context.__init__`, which loads every dialect that is linked into jaxlib.
+            super(ir.Context, self).__init__()
+            upstream = ir.DialectRegistry()
+            _jax_mlir_ext.register_dialects(upstream)
+            self.append_dialect_registry(upstream)
+            self.enable_multithreading(False)
+            for register in (
+                _sdy.register_dialect,
+                _mlirHlo.register_mhlo_dialect,
+                _chlo.register_dialect,
+                _stablehlo.register_dialect,
+            ):
+                register(self)
 
-        # Not `ir.Context.__init__`, which loads every dialect that is linked into jaxlib.
-        super(ir.Context, self).__init__()
-        upstream = ir.DialectRegistry()
-        _jax_mlir_ext.register_dialects(upstream)
-        self.append_dialect_registry(upstream)
-        self.enable_multithreading(False)
-        for register in (
-            _sdy.register_dialect,
-            _mlirHlo.register_mhlo_dialect,
-            _chlo.register_dialect,
-            _stablehlo.register_dialect,
-        ):
-            register(self)
+    return _Context
 
 
 def _artifact_functions() -> Any:
     """Return the module with the functions for portable artifacts; the gate is the first one."""
+    _mlir()
     try:
         from jaxlib import _jax
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import DType
+from xla_call_module.errors import FormatError
 
 __all__ = [
     "OperandSize",
@@ -20,8 +22,16 @@ __all__ = [
     "ShapeCheck",
     "SizeAssertion",
     "Step",
+    "argument_names",
     "open_assertions",
 ]
+
+# The operations of TensorFlow that compare sizes, with the number of their inputs.
+_INPUTS: Final = {
+    "AddV2": 2, "Cast": 1, "Equal": 2, "Greater": 2, "GreaterEqual": 2, "Less": 2, "LessEqual": 2,
+    "LogicalAnd": 2, "LogicalNot": 1, "LogicalOr": 2, "Maximum": 2, "Minimum": 2, "Mul": 2,
+    "Neg": 1, "NotEqual": 2, "SelectV2": 3, "Sign": 1, "Sub": 2, "TruncateDiv": 2, "TruncateMod": 2,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,14 @@ class ScalarOperation:
     inputs: tuple[int, ...]
     taken: DType
     dtype: DType
+
+    def __post_init__(self) -> None:
+        """Refuse an operation that is not one of those that compare sizes."""
+        if _INPUTS.get(self.op) != len(self.inputs):
+            raise FormatError(
+                f"A shape check has the operation {self.op[:80]!r} of {len(self.inputs)} inputs; "
+                f"expected one of {', '.join(_INPUTS)}."
+            )
 
 
 Step = OperandSize | ScalarConstant | ScalarOperation
@@ -90,6 +108,11 @@ class SizeAssertion:
     operand: int
     axis: int | None
     size: int
+
+
+def argument_names(call: CallModule) -> dict[int, str]:
+    """Return what the Python function calls its arguments, by index, where paths say less."""
+    return {i: spec.name for i, spec in enumerate(call.args) if spec.name not in ("", spec.path)}
 
 
 def open_assertions(

@@ -31,6 +31,7 @@ from xla_call_module.errors import (
 )
 from xla_call_module.exported import from_exported, strip_exported
 from xla_call_module.passes.module_pass import UnparsedCall
+from xla_call_module.versions import Release
 
 __all__ = ["ExportedOrder", "carried_by", "vjp_of"]
 
@@ -43,6 +44,7 @@ class ExportedOrder:
     __slots__ = ("_call", "_finds_zeros", "_name", "_names", "_options", "exported")
 
     exported: export.Exported
+    shape_check: None = None  # its module is parsed whenever a TensorFlow runs it
 
     def __init__(
         self,
@@ -109,6 +111,11 @@ class ExportedOrder:
     def constants(self) -> Mapping[str, np.ndarray[Any, Any]]:
         """No constants: they are in the module."""
         return {}
+
+    def runs_on(self, release: Release) -> bool:
+        """Return False: which release runs it is found out when the pipeline prepares it."""
+        del release
+        return False
 
     def vjp(self) -> ExportedOrder:
         """Return the next order.

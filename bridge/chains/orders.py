@@ -18,6 +18,7 @@ from xla_call_module.linalg.linalg_option import parse_linalg
 from xla_call_module.passes.constants import HOISTED_FROM, check_hoisting
 from xla_call_module.passes.module_pass import UnparsedCall
 from xla_call_module.passes.pipeline import Artifact, Target
+from xla_call_module.shape_checks import ShapeCheck
 from xla_call_module.versions import Release
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ class Order(Protocol):
             cotangents.
         constants: the values of what the calls of all orders have hoisted, by their keys.
         exported: the `Exported` that the call was made of; None where a file had the call.
+        shape_check: what the call asserts of sizes beside its module, where it is known to run as
+            it stands.
     """
 
     @property
@@ -121,8 +124,15 @@ class Order(Protocol):
     def exported(self) -> export.Exported | None:
         """See above."""
 
+    @property
+    def shape_check(self) -> ShapeCheck | None:
+        """See above."""
+
     def whole(self) -> CallModule | UnparsedCall:
         """Return the call, parsed or not, with all that its node says of itself."""
+
+    def runs_on(self, release: Release) -> bool:
+        """Return whether a release of TensorFlow is known to run the call as it stands."""
 
     def vjp(self) -> Order:
         """Return the next order.
@@ -134,9 +144,12 @@ class Order(Protocol):
 
 
 class WrittenOrder:
-    """One order of a chain that is there as a whole, as a file has it. It needs no JAX."""
+    """One order of a chain that is there as a whole, as a file has it. It needs no JAX.
 
-    __slots__ = ("_chain", "_order", "constants", "exported")
+    Where the imported TensorFlow runs it as it stands, it needs no jaxlib, either.
+    """
+
+    __slots__ = ("_chain", "_check", "_order", "_since", "constants", "exported")
 
     constants: Mapping[str, np.ndarray[Any, Any]]
     exported: None
@@ -146,6 +159,8 @@ class WrittenOrder:
         chain: Sequence[CallModule],
         constants: Mapping[str, np.ndarray[Any, Any]],
         *,
+        since: Sequence[tuple[int, int] | None] = (),
+        shape_check: ShapeCheck | None = None,
         order: int = 0,
     ) -> None:
         """Take over a chain.
@@ -153,9 +168,14 @@ class WrittenOrder:
         Args:
             chain: a function, its VJP, the VJP of that, …; without residuals.
             constants: the values of what their modules have hoisted.
+            since: for each of them the oldest TensorFlow that runs it as it stands, None for none;
+                empty where that is not known.
+            shape_check: what the function asserts of sizes, where `since` is known.
             order: which of them this is.
         """
         self._chain = chain
+        self._since = since
+        self._check = shape_check
         self._order = order
         self.constants = constants
         self.exported = None
@@ -169,6 +189,16 @@ class WrittenOrder:
         """Return the call, which has all that the file says of it."""
         return self.call
 
+    @property
+    def shape_check(self) -> ShapeCheck | None:
+        """What it asserts of sizes; nothing for a VJP, whose function has run with the same."""
+        return None if self._order else self._check
+
+    def runs_on(self, release: Release) -> bool:
+        """Return whether a release of TensorFlow is known to run the call as it stands."""
+        since = self._since[self._order] if self._since else None
+        return since is not None and since <= release.tensorflow
+
     def vjp(self) -> WrittenOrder:
         """Return the next order.
 
@@ -181,4 +211,10 @@ class WrittenOrder:
                 f"do: make it with gradient_order={self._order + 1} or more (forward mode needs "
                 "one more than reverse mode)."
             )
-        return WrittenOrder(self._chain, self.constants, order=self._order + 1)
+        return WrittenOrder(
+            self._chain,
+            self.constants,
+            since=self._since,
+            shape_check=self._check,
+            order=self._order + 1,
+        )

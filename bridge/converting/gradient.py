@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,12 @@ from xla_call_module._tf import (
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import SHAPE_ASSERTIONS, DisabledCheck, unite
 from xla_call_module.dimensions import evaluate_shape, solve
+from xla_call_module.errors import MissingDependencyError
 from xla_call_module.passes.pipeline import Artifact, prepare, prepare_chain
 from xla_call_module.runtime.op import Op, static_shape
+from xla_call_module.runtime.shape_guard import read_check
 from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
+from xla_call_module.shape_checks import ShapeCheck
 from xla_call_module.tracebacks import api_boundary, warn
 
 __all__ = ["DifferentiableCall", "GradientOptions"]
@@ -52,6 +57,8 @@ class GradientOptions:
             TensorFlow has it; otherwise they have the oldest that says the same.
         no_gradient: what the error says where a gradient is asked for and there is none; by default
             that the function was converted so.
+        no_jaxlib: what the error says where the imported TensorFlow needs another form of the
+            modules, and jaxlib, which makes it, is not installed.
     """
 
     passes: ChainOptions = field(default_factory=ChainOptions)
@@ -60,6 +67,7 @@ class GradientOptions:
     unconnected_zeros: bool = False
     keeps_convention: bool = False
     no_gradient: str = ""
+    no_jaxlib: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a file without gradients, which is asked for in another way."""
@@ -381,14 +389,17 @@ class DifferentiableCall:
             orders: one order, or a function and its VJP.
             residuals: whether these two become a forward and a backward pass.
         """
-        calls = [order._source.whole() for order in orders]
+        sources = [order._source for order in orders]
+        calls = [source.whole() for source in sources]
         passes, release = self._options.passes, imported_release()
+        runs = all(source.runs_on(release) for source in sources)
         with tf.init_scope():
             if not tf.executing_eagerly():
                 # In a session's graph a constant would be one of that graph alone.
                 passes = replace(passes, hoist_constants=None)
-            target = passes.target(release, Artifact.IF_NEEDED)
-            prepared = prepare_chain(calls, target, residuals=residuals, known=self._constants)
+            target = passes.target(release, Artifact.UNCHANGED if runs else Artifact.IF_NEEDED)
+            with self._explaining_jaxlib():
+                prepared = prepare_chain(calls, target, residuals=residuals, known=self._constants)
             values = prepared.constants.items()
             self._constants.update((key, tf.constant(value)) for key, value in values)
         ops = []
@@ -397,8 +408,24 @@ class DifferentiableCall:
             if self._options.keeps_convention and convention <= release.convention:
                 call = replace(call, version=convention)
             constants = tuple(self._constants[key] for key in call.hoisted)
-            ops.append(_PreparedOp(Op(call), constants, assert_shapes=order._order == 0))
+            op = Op(call, read_check=partial(order._read_check, is_recorded=runs))
+            ops.append(_PreparedOp(op, constants, assert_shapes=order._order == 0))
         return ops
+
+    def _read_check(self, call: CallModule, *, is_recorded: bool) -> ShapeCheck | None:
+        """Return what the prepared call asserts of sizes."""
+        with self._explaining_jaxlib():
+            return self._source.shape_check if is_recorded else read_check(call)
+
+    @contextmanager
+    def _explaining_jaxlib(self) -> Iterator[None]:
+        """Say what jaxlib would be for where it is not installed."""
+        try:
+            yield
+        except MissingDependencyError as error:
+            if not self._options.no_jaxlib:
+                raise
+            raise MissingDependencyError(self._options.no_jaxlib) from error
 
     @api_boundary
     def _pull_back(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridge.layers.layer_structures import fill, match_first, match_inputs, match_shapes
@@ -11,6 +11,9 @@ from savedmodel.protos.structures import NONE, Structure
 from xla_call_module.call import CallModule, TensorSpec, bind_symbols
 from xla_call_module.dimensions import evaluate_shape
 from xla_call_module.dtypes import DType
+from xla_call_module.passes.asserting import with_names
+from xla_call_module.passes.pipeline import Artifact, Prepared, Target, prepare_chain
+from xla_call_module.shape_checks import ShapeCheck, argument_names
 
 __all__ = ["LayerArtifact", "LayerFunction", "LayerWeight", "StaticShape"]
 
@@ -54,6 +57,10 @@ class LayerFunction:
             `chain[0].results`.
         new_state: for each leaf of the state the index of the result that replaces it; empty where
             it returns none.
+        since: for each order the oldest TensorFlow that runs its call as it stands, such as
+            `(2, 18)`, or None for none; empty where that is not known.
+        shape_check: what `chain[0]` asserts of sizes, where its module does not say as much itself;
+            known where `since` is.
     """
 
     chain: tuple[CallModule, ...]
@@ -63,11 +70,32 @@ class LayerFunction:
     inputs: Structure
     outputs: Structure
     new_state: tuple[int, ...] = ()
+    since: tuple[tuple[int, int] | None, ...] = ()
+    shape_check: ShapeCheck | None = None
 
     @property
     def name(self) -> str:
         """The name of the Python function."""
         return self.chain[0].name
+
+    def recorded(self, prepared: Prepared | None = None) -> LayerFunction:
+        """Return the function with `since` and `shape_check`, which TensorFlow needs without JAX.
+
+        Args:
+            prepared: what the pipeline says of the chain as a file has it; by default it is asked.
+
+        Raises:
+            MissingDependencyError: jaxlib, which the pipeline takes, is not installed.
+        """
+        if prepared is None:
+            target = Target(artifact=Artifact.UNCHANGED, for_file=True)
+            prepared = prepare_chain(self.chain, target)
+        check, call = prepared.shape_check, self.chain[0]
+        return replace(
+            self,
+            since=tuple(None if r is None else r.tensorflow for r in prepared.releases),
+            shape_check=check and with_names(check, call, argument_names(call)),
+        )
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:

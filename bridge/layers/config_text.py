@@ -3,27 +3,42 @@
 The text is base64 of zlib of a JSON header and the XlaCallModule nodes of all chains. A node
 carries its own description and its own `Exported` (`xla_call_module/node.py`), so that what is read
 runs in TensorFlow without JAX, and in JAX.
+
+The header also says which releases of TensorFlow run each module as it stands, and what a function
+asserts of sizes, for both of which a module would be parsed. It is jaxlib that parses them. Texts
+without that are read, too; they get it when they are written again where jaxlib is installed.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import operator
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from google.protobuf.message import DecodeError
-
 from bridge.layers.artifact import LayerArtifact, LayerFunction, LayerWeight
-from savedmodel.protos.schema import NodeDef
+from bridge.layers.shape_check_json import (
+    decode_call,
+    decode_shape_check,
+    encode_call,
+    encode_shape_check,
+)
 from savedmodel.protos.structures import Branch, Kind, Leaf, Structure
 from xla_call_module.allowance import Allowance
 from xla_call_module.call import CallModule
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import FormatError, UnsupportedError, VersionError, refusing_damage
-from xla_call_module.node import decode_node, description_allowance, encode_node
+from xla_call_module.errors import (
+    FormatError,
+    MissingDependencyError,
+    UnsupportedError,
+    VersionError,
+    refusing_damage,
+)
+from xla_call_module.node import description_allowance
+from xla_call_module.shape_checks import ShapeCheck
 
 __all__ = ["decode_artifact", "encode_artifact"]
 
@@ -138,21 +153,19 @@ def _encode_function(function: LayerFunction, nodes: list[bytes]) -> dict[str, A
                 "layer does not carry these. To do: save the model as a SavedModel, with "
                 "model.export, or leave call_tf out of the layer."
             )
-        nodes.append(_encode_call(call))
+        nodes.append(encode_call(call))
+    if not function.since:
+        with contextlib.suppress(MissingDependencyError):
+            function = function.recorded()
     return {
         "orders": len(function.chain),
         "counts": [function.parameters, function.state, function.keys],
         "inputs": _encode_structure(function.inputs),
         "outputs": _encode_structure(function.outputs),
         "new_state": list(function.new_state),
+        "since": [since and list(since) for since in function.since],
+        "shape_check": function.shape_check and encode_shape_check(function.shape_check),
     }
-
-
-def _encode_call(call: CallModule) -> bytes:
-    node: Any = encode_node(
-        call, name=call.name, inputs=[""] * len(call.operands), new_node=NodeDef
-    )
-    return bytes(node.SerializeToString(deterministic=True))
 
 
 class _Nodes:
@@ -162,20 +175,15 @@ class _Nodes:
         self._data = data
         self._next = first
         self._sizes = list(map(operator.index, sizes))
-        self._allowance: Allowance = description_allowance()
+        self.allowance: Allowance = description_allowance()
         if min(self._sizes, default=0) < 0 or first + sum(self._sizes) != len(data):
             raise FormatError(f"{_WHERE} has {len(data)} bytes, which are not those of its nodes.")
 
     def take(self) -> CallModule:
         """Return the call of the next node."""
         size = self._sizes.pop(0)
-        node = NodeDef()
-        try:
-            node.ParseFromString(self._data[self._next : self._next + size])
-        except DecodeError as error:
-            raise FormatError(f"{_WHERE} has a node that is no NodeDef: {error}.") from error
         self._next += size
-        return decode_node(node, allowance=self._allowance)
+        return decode_call(self._data[self._next - size : self._next], self.allowance)
 
     def finish(self) -> None:
         """Refuse what is left over."""
@@ -185,6 +193,7 @@ class _Nodes:
 
 def _decode_function(fields: Mapping[str, Any], nodes: _Nodes) -> LayerFunction:
     parameters, state, keys = map(operator.index, fields["counts"])
+    check = fields.get("shape_check")
     return LayerFunction(
         chain=tuple(nodes.take() for _ in range(operator.index(fields["orders"]))),
         parameters=parameters,
@@ -193,7 +202,16 @@ def _decode_function(fields: Mapping[str, Any], nodes: _Nodes) -> LayerFunction:
         inputs=_decode_structure(fields["inputs"]),
         outputs=_decode_structure(fields["outputs"]),
         new_state=tuple(map(operator.index, fields["new_state"])),
+        since=tuple(map(_decode_release, fields.get("since", ()))),
+        shape_check=None if check is None else decode_shape_check(check, nodes.allowance),
     )
+
+
+def _decode_release(fields: Sequence[int] | None) -> tuple[int, int] | None:
+    if fields is None:
+        return None
+    major, minor = map(operator.index, fields)
+    return major, minor
 
 
 def _check(artifact: LayerArtifact) -> None:
@@ -220,6 +238,10 @@ def _check_function(artifact: LayerArtifact, function: LayerFunction) -> None:
     _check_leaves(_indices(function.inputs), range(function.first_input, len(function.specs)))
     _check_leaves([*_indices(function.outputs), *function.new_state], range(len(call.results)))
     known = {constant.name for constant in artifact.constants}
+    if len(function.since) not in (0, len(function.chain)):
+        raise FormatError(f"{_WHERE}: it is not said of each order what runs {function.name}.")
+    if function.shape_check is not None:
+        _check_kept(call, function.shape_check)
     below: CallModule | None = None
     for order in function.chain:
         if not set(order.hoisted) <= known or order.residual_args or order.residual_results:
@@ -227,6 +249,15 @@ def _check_function(artifact: LayerArtifact, function: LayerFunction) -> None:
         if below is not None and not _is_vjp(order, below):
             raise FormatError(f"{_WHERE}: {order.name} is not the VJP of {below.name}.")
         below = order
+
+
+def _check_kept(call: CallModule, check: ShapeCheck) -> None:
+    """Refuse a shape check of other arguments than those of its function."""
+    pairs = zip(check.kept, check.call.args, strict=False)
+    if len(check.kept) != len(check.call.args) or not all(
+        index in call.kept and call.args[index].shape == spec.shape for index, spec in pairs
+    ):
+        raise FormatError(f"{_WHERE}: {call.name} has the sizes of other arguments compared.")
 
 
 def _is_vjp(vjp: CallModule, call: CallModule) -> bool:

@@ -16,8 +16,10 @@ import numpy as np
 from bridge.layers.artifact import LayerFunction, LayerWeight, StaticShape
 from bridge.layers.computation import LayerComputation, MakeRun, check_cast
 from bridge.layers.config_text import decode_artifact, encode_artifact
+from xla_call_module._autograph import exempt_from_autograph
 from xla_call_module.errors import FormatError
 from xla_call_module.tracebacks import api_boundary
+from xla_call_module.versions import Release
 
 __all__ = ["PACKAGE", "InitialValues", "LayerBase"]
 
@@ -45,6 +47,7 @@ class InitialValues:
         return cls()
 
 
+@exempt_from_autograph  # a `tf.function` of a layer itself asks its class
 class LayerBase:
     """A layer that calls a `LayerComputation`, but for what its framework has."""
 
@@ -87,6 +90,10 @@ class LayerBase:
         """Return the function that makes a `Run` for the backend."""
 
     @abstractmethod
+    def _installed(self) -> Release | None:
+        """Return the imported TensorFlow; None where the backend is another one."""
+
+    @abstractmethod
     def _draw(self, shape: Sequence[int]) -> Any:
         """Return new data of PRNG keys, uint32 of a shape."""
 
@@ -115,13 +122,17 @@ class LayerBase:
         """The pytree of the state as variables."""
         return self._computation.state(self._held)
 
-    def _set_up(self, exported: Any, **given: Any) -> None:
+    def _set_up(
+        self, exported: Any, *, gradient_order: int, tensorflow: str | None, **given: Any
+    ) -> None:
         """Make the weights of the layer."""
         if not isinstance(exported, LayerComputation):
             from bridge.layers.layer_export import to_computation
+            from bridge.layers.layer_functions import LayerTarget
 
+            target = LayerTarget(gradient_order, tensorflow, self._installed())
             dtypes = (self.compute_dtype, self.variable_dtype)
-            exported = to_computation(exported, dtypes=dtypes, **given)
+            exported = to_computation(exported, dtypes=dtypes, target=target, **given)
         self._computation = exported
         values, first_state = exported.values, exported.parameters
         self._held = [

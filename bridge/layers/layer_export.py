@@ -14,14 +14,13 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from bridge.chains.orders import check_order
 from bridge.core.explaining import flatten
 from bridge.exporting.lowering import export_for
 from bridge.exporting.specifications import ArgumentSpec, specify
 from bridge.layers.artifact import LayerWeight
 from bridge.layers.computation import LayerComputation
 from bridge.layers.layer_arguments import LayerArguments, parameters_of, read_arguments
-from bridge.layers.layer_functions import to_artifact
+from bridge.layers.layer_functions import LayerTarget, to_artifact
 from bridge.layers.layer_state import LayerState, shape_of, to_layer_state
 from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import DtypeError, StructureError
@@ -41,7 +40,7 @@ def to_computation(
     train: Any,
     trainable: Any,
     dtypes: tuple[str, str],
-    gradient_order: int,
+    target: LayerTarget,
 ) -> LayerComputation:
     """Return the functions of a layer, and the initial values of its variables.
 
@@ -53,12 +52,11 @@ def to_computation(
         train: an Exported or a function; of a path also the key of a signature.
         trainable: a prefix of `params` with bools.
         dtypes: the dtype in which the layer computes, and that of its variables.
-        gradient_order: the number of times that it can be differentiated.
+        target: what the functions are made for.
 
     Raises:
         InteropError: they do not fit together, or cannot cross.
     """
-    check_order(gradient_order)
     variables, values = _unwrapped(params)
     given = read_arguments(model, train, values, trainable, {"state": state, "rng": rng})
     _check_shared(variables, values, given.params)
@@ -74,13 +72,13 @@ def to_computation(
     values = tuple(variable.to_numpy() for variable in own)
     if given.is_exported:
         _check_policy(given.inference, dtypes[0])
-        artifact, constants = to_artifact(given.inference, given.training, layer, gradient_order)
+        artifact, constants = to_artifact(given.inference, given.training, layer, target)
         return LayerComputation(
             weights=weights, values=values, artifact=artifact, constants=constants, shared=shared
         )
 
     def export_for_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return to_artifact(*_export_both(given, layer, args, kwargs), layer, gradient_order)
+        return to_artifact(*_export_both(given, layer, args, kwargs), layer, target)
 
     return LayerComputation(
         weights=weights,

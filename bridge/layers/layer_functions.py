@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jax import export, tree_util
 
-from bridge.chains.orders import ChainOptions
+from bridge.chains.orders import ChainOptions, check_order
 from bridge.chains.vjp_chain import build_chain
 from bridge.core.keys import is_key
 from bridge.core.trees import to_structure
@@ -19,29 +21,55 @@ from bridge.saving.parameters import check_parameters, check_params_tree
 from savedmodel.model import Variable
 from savedmodel.protos.structures import Branch, Structure, as_tuple
 from xla_call_module.dtypes import dtype_from_name
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, VersionError
+from xla_call_module.passes.pipeline import Prepared, Target, prepare
+from xla_call_module.versions import Release, parse_release
 
-__all__ = ["to_artifact"]
+__all__ = ["LayerTarget", "to_artifact"]
 
 _FLOATS = frozenset({"bfloat16", "float16", "float32", "float64"})
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTarget:
+    """The consumers of the functions of a layer.
+
+    Attributes:
+        gradient_order: the number of times that the layer can be differentiated.
+        tensorflow: the oldest TensorFlow that must read the functions; None for as old as they
+            allow.
+        installed: the imported TensorFlow, which reads them too if it can and `tensorflow` is None;
+            None where Keras runs on something else.
+    """
+
+    gradient_order: int = 1
+    tensorflow: str | None = None
+    installed: Release | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of orders, and no release."""
+        check_order(self.gradient_order)
+        if self.tensorflow is not None:
+            parse_release(self.tensorflow)
 
 
 def to_artifact(
     exported: export.Exported,
     train: export.Exported | None,
     layer: LayerState,
-    gradient_order: int,
+    target: LayerTarget,
 ) -> tuple[LayerArtifact, dict[str, np.ndarray[Any, Any]]]:
     """Return what a layer computes, and the values of its constants.
 
     Raises:
+        VersionError: they have no form that the oldest TensorFlow that is asked for reads.
         InteropError: the functions do not fit what the layer holds, or cannot cross.
     """
     constants: dict[str, np.ndarray[Any, Any]] = {}
     variables = layer.variables()
 
     def function(one: export.Exported, *, updates: bool) -> LayerFunction:
-        made = _to_function(one, layer, gradient_order, constants, updates=updates)
+        made = _to_function(one, layer, target, constants, updates=updates)
         _check_weights(made, variables, layer.compute_dtype)
         return made
 
@@ -72,7 +100,7 @@ def to_artifact(
 def _to_function(
     exported: export.Exported,
     layer: LayerState,
-    gradient_order: int,
+    target: LayerTarget,
     constants: dict[str, np.ndarray[Any, Any]],
     *,
     updates: bool,
@@ -100,14 +128,17 @@ def _to_function(
     chain = build_chain(
         exported,
         ChainOptions(),
-        gradient_order=gradient_order,
+        gradient_order=target.gradient_order,
+        tensorflow=target.tensorflow,
         known=constants.keys(),
         keeps_trees=False,
     )
     constants |= chain.constants
+    if target.tensorflow is None and target.installed is not None:
+        chain = _for_installed(chain, target.installed)
     arguments: Any = to_structure(exported.in_tree)
     (_, args), (_, kwargs) = arguments.children
-    return LayerFunction(
+    made = LayerFunction(
         chain=chain.calls,
         parameters=parameters,
         state=state,
@@ -116,6 +147,23 @@ def _to_function(
         outputs=outputs,
         new_state=new_state,
     )
+    return made.recorded(chain)
+
+
+def _for_installed(chain: Prepared, release: Release) -> Prepared:
+    """Return a chain as the installed TensorFlow reads it, as far as its orders have such a form.
+
+    The forms that suit most releases suit no older one than `KEPT_FOR_ANY`.
+    """
+    made = Prepared((), chain.constants)
+    target = Target(release, for_file=True)
+    for call, oldest in zip(chain.calls, chain.releases, strict=True):
+        one, is_first = Prepared((call,), {}, (oldest,), chain.shape_check), not made.calls
+        if oldest is None or oldest.tensorflow > release.tensorflow:
+            with contextlib.suppress(VersionError):  # which says so when TensorFlow is to run it
+                one = prepare(call, target, is_first=is_first)
+        made += one
+    return made
 
 
 def _is_state(exported: export.Exported, positional: Any, first: int, layer: LayerState) -> bool:

@@ -1,4 +1,4 @@
-"""A function of a layer, run by TensorFlow without JAX."""
+"""A function of a layer, run by TensorFlow without JAX, and without jaxlib where it is for it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bridge.chains.orders import ChainOptions, WrittenOrder
 from bridge.converting.gradient import DifferentiableCall, GradientOptions
 from bridge.layers.artifact import LayerFunction
 from bridge.layers.computation import Run
+from xla_call_module._tf import imported_release
 
 __all__ = ["read_variables", "to_tensorflow"]
 
@@ -21,6 +22,7 @@ def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[An
 
     Raises:
         VersionError: the imported TensorFlow does not read the computation.
+        MissingDependencyError: it needs another form of the computation, and there is no jaxlib.
     """
     orders = len(function.chain) - 1
     options = GradientOptions(
@@ -30,8 +32,12 @@ def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[An
         no_gradient=f"{function.name} is in a layer without its gradient. To do: make the layer "
         "with gradient_order=1 or more, of an Exported that has its VJP; or leave it out of what "
         "is trained.",
+        no_jaxlib=_no_jaxlib(function),
     )
-    call = DifferentiableCall(WrittenOrder(function.chain, constants), options, at_once=True)
+    order = WrittenOrder(
+        function.chain, constants, since=function.since, shape_check=function.shape_check
+    )
+    call = DifferentiableCall(order, options, at_once=True)
     dtypes = [tf.as_dtype(spec.dtype.enum) for spec in function.specs]
 
     def run(operands: Sequence[Any]) -> list[Any]:
@@ -39,6 +45,26 @@ def to_tensorflow(function: LayerFunction, constants: Mapping[str, np.ndarray[An
         return call([tf.cast(x, dtype) for x, dtype in zip(tensors, dtypes, strict=True)])
 
     return run
+
+
+def _no_jaxlib(function: LayerFunction) -> str:
+    """Return what is said where the imported TensorFlow needs another form, and jaxlib is missing.
+
+    Where it is not recorded what runs the layer, an older version of this package wrote it.
+    """
+    here = imported_release().name
+    known = [since for since in function.since if since is not None]
+    made_for = "is for no release as it stands"
+    cure = f"make the layer with tensorflow={here!r}"
+    if known:
+        made_for = f"is for TensorFlow {'.'.join(map(str, max(known)))} and newer"
+    if not function.since:
+        made_for, cure = "does not say which releases run it as it stands", "save the model again"
+    return (
+        f"{function.name} is in a layer that {made_for}, and TensorFlow {here} is imported: to "
+        "find a form for that takes jaxlib, which is not installed. To do: pip install jaxlib; "
+        f"or, where it is installed, {cure}."
+    )
 
 
 def read_variables(variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:

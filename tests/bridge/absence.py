@@ -1,4 +1,4 @@
-"""A process in which TensorFlow is not installed.
+"""Processes in which a framework is not installed: TensorFlow, or JAX and jaxlib.
 
 It imports nothing of ours, so that what is imported afterwards is watched, too.
 """
@@ -17,14 +17,15 @@ from tests.policy.source import ROOT
 
 
 class _Blocker:
-    """An import hook: TensorFlow is not installed, and it is noted who looks for it."""
+    """An import hook: some packages are not installed, and it is noted who looks for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *packages: str) -> None:
+        self.packages = packages
         self.tried: list[str] = []
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Refuse TensorFlow."""
-        if name.partition(".")[0] in ("tensorflow", "keras"):
+        """Refuse them."""
+        if name.partition(".")[0] in self.packages:
             self.tried.append(name)
             raise ModuleNotFoundError(f"{name} is not to be imported here")
         return None
@@ -34,11 +35,45 @@ class _Blocker:
 def without_tensorflow() -> Iterator[None]:
     """No import of TensorFlow succeeds inside, and none is tried."""
     assert "tensorflow" not in sys.modules
-    blocker = _Blocker()
+    blocker = _Blocker("tensorflow", "keras")
     sys.meta_path.insert(0, blocker)
     yield
     assert blocker.tried == []
     assert "tensorflow" not in sys.modules
+
+
+@contextlib.contextmanager
+def without_jax() -> Iterator[None]:
+    """No import of JAX or jaxlib succeeds inside; TensorFlow and Keras may try one."""
+    blocker = _Blocker("jax", "jaxlib")
+    sys.meta_path.insert(0, blocker)
+    yield
+    assert not {"jax", "jaxlib"} & set(sys.modules)
+
+
+def run_without_jax(code: str, *arguments: Any, **environment: str) -> str:
+    """What code prints in a process of its own, which has neither JAX nor jaxlib.
+
+    Args:
+        code: Python source.
+        arguments: its `sys.argv[1:]`.
+        environment: variables besides those of this process.
+    """
+    source = f"""
+from tests.bridge.absence import without_jax
+with without_jax():
+    exec({code!r})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", source, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def run_without_tensorflow(code: str, *arguments: Any, **environment: str) -> str:

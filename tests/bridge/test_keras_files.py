@@ -168,7 +168,7 @@ def _read_elsewhere(model, folder, backend, blocked):
 
 
 def test_in_a_process_without_jax_and_the_code(model, tmp_path):
-    again = _read_elsewhere(model, tmp_path, "tensorflow", "jax")
+    again = _read_elsewhere(model, tmp_path, "tensorflow", "jax,jaxlib")
     loaded = keras.models.load_model(again)
     assert loaded.predict(X, verbose=0).shape == (8, 1)
 

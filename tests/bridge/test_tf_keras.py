@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.policy.source import ROOT
+from tests.bridge.absence import run_without_jax
 
 keras = pytest.importorskip("tf_keras")
 tf = pytest.importorskip("tensorflow")
 
+from bridge.layers.config_text import decode_artifact  # noqa: E402
 from bridge.tf_keras import ExportedLayer  # noqa: E402
 from xla_call_module.errors import DtypeError, FormatError, StructureError  # noqa: E402
 
@@ -117,38 +115,39 @@ def test_a_clone_begins_again(model):
 
 READ = """
 import sys
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "jax":
-            raise ModuleNotFoundError(f"{name} is not installed here")
-
-sys.meta_path.insert(0, Blocker())
 import numpy as np, tf_keras
 import bridge.tf_keras
-x, y = np.load("x.npy"), np.load("y.npy")
-for name in ("model.keras", "model.h5"):
-    model = tf_keras.models.load_model(name)
+folder = sys.argv[1]
+x, y = np.load(f"{folder}/x.npy"), np.load(f"{folder}/y.npy")
+for name in ("model.keras", "model.h5", "saved_model"):
+    model = tf_keras.models.load_model(f"{folder}/{name}")
     np.testing.assert_allclose(model.predict(x, verbose=0), y, rtol=1e-4, atol=1e-5)
     model.fit(x, np.ones_like(y), verbose=0)
-assert "jax" not in sys.modules
+    assert np.abs(model.predict(x, verbose=0) - y).max() > 0
+    model.save(f"{folder}/again_{name}")
+    again = tf_keras.models.load_model(f"{folder}/again_{name}")
+    now = model.predict(x, verbose=0)
+    np.testing.assert_allclose(again.predict(x, verbose=0), now, rtol=1e-4, atol=1e-5)
 """
 
 
-def test_in_a_process_without_jax_and_the_code(model, tmp_path):
+def test_in_a_process_without_jax_and_jaxlib_and_the_code(model, tmp_path):
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "y.npy", model.predict(X, verbose=0))
-    for name in ("model.keras", "model.h5"):
+    for name in ("model.keras", "model.h5", "saved_model"):
         model.save(str(tmp_path / name))
-    done = subprocess.run(
-        [sys.executable, "-c", READ],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_without_jax(READ, tmp_path)
+
+
+def test_a_layer_is_for_the_oldest_tensorflow_that_is_asked_for():
+    erf = jax.export.export(jax.jit(jax.scipy.special.erf))(jax.ShapeDtypeStruct((3,), "float32"))
+
+    def since(**options):
+        layer = ExportedLayer(erf, **options)
+        return decode_artifact(layer.get_config()["artifact"]).inference.since
+
+    assert since()[0] == (2, 18)
+    assert max(since(tensorflow="2.16")) <= (2, 16)
 
 
 def test_masks_are_handed_on():

@@ -83,10 +83,11 @@ TESTED = {
     "keras.ExportedLayer": {
         TABLES: "exported params trainable gradient_order",
         "tests/bridge/test_keras_layer.py": "state rng train kwargs",
+        "tests/bridge/test_keras_without_jaxlib.py": "tensorflow",
     },
     "tf_keras.ExportedLayer": {
         TABLES: "exported params trainable gradient_order",
-        "tests/bridge/test_tf_keras.py": "state rng train kwargs",
+        "tests/bridge/test_tf_keras.py": "state rng train tensorflow kwargs",
     },
     "meshes.mesh_of": {"tests/eight_devices/loading.py": "saved devices"},
     "meshes.shards_of": {"tests/bridge/inspecting/test_sharding.py": "saved"},
@@ -209,8 +210,8 @@ TAKES = {
              "tensorflow", "num_shards", "batch_buckets"),
     "convert": ("gradient_order", "hoist_constants", "linalg", "platforms", "disabled_checks"),
     "save_onnx": ("gradient_order",),
-    "keras.ExportedLayer": ("gradient_order",),
-    "tf_keras.ExportedLayer": ("gradient_order",),
+    "keras.ExportedLayer": ("gradient_order", "tensorflow"),
+    "tf_keras.ExportedLayer": ("gradient_order", "tensorflow"),
 }  # fmt: skip
 REFUSED = [(verb, option, value) for verb in TAKES for option in TAKES[verb]
            for value in WRONG[option][0]]  # fmt: skip

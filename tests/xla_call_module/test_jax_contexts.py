@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.interpreters import mlir
 
+from tests.bridge.absence import run_without_jax
 from xla_call_module import _jax
 
 PARSE = """
@@ -46,6 +47,26 @@ def test_a_module_is_parsed_without_jax(tmp_path):
     assert done.stdout == "tensor<?x3xf32>\n"
 
 
+WITHOUT = """
+import sys
+from xla_call_module.passes import asserting, gspmd, pipeline, residuals
+from xla_call_module.stablehlo import modules
+from xla_call_module.errors import MissingDependencyError
+try:
+    with modules.open_module(open(sys.argv[1], "rb").read()):
+        pass
+except MissingDependencyError as error:
+    print(error)
+"""
+
+
+def test_jaxlib_is_asked_for_where_a_module_is_parsed(tmp_path):
+    exported = jax.export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((3,), "float32"))
+    (tmp_path / "module").write_bytes(exported.mlir_module_serialized)
+    said = run_without_jax(WITHOUT, tmp_path / "module")
+    assert "needs jaxlib, which is not installed. To do: pip install jaxlib." in said
+
+
 @pytest.mark.parametrize("make", [_jax.make_ir_context, mlir.make_ir_context])
 def test_the_dialects_are_those_of_jax(make):
     with make():
@@ -56,9 +77,9 @@ def test_the_dialects_are_those_of_jax(make):
 
 @pytest.mark.parametrize("error", [ImportError, AttributeError])
 def test_with_another_jaxlib_the_context_is_that_of_jax(monkeypatch, error):
-    def moved(self):
+    def moved():
         raise error("not where it was")
 
-    monkeypatch.setattr(_jax._Context, "__init__", moved)
+    monkeypatch.setattr(_jax, "_context_class", moved)
     context = _jax.make_ir_context()
     assert type(context) is type(mlir.make_ir_context())

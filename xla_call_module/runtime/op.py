@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,13 +21,13 @@ from xla_call_module._tf import (
 from xla_call_module.analyses.several_devices import check_one_device
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.checks import PLATFORM, SHAPE_ASSERTIONS, unite
-from xla_call_module.errors import ShardingError
+from xla_call_module.errors import MissingDependencyError, ShardingError
 from xla_call_module.flags import VARIABLE
 from xla_call_module.node import OP, SHARDING_OP, encode_node, encode_sharding_node
 from xla_call_module.platforms import platform_hint, platform_to_tensorflow
-from xla_call_module.runtime.shape_guard import ShapeGuard
+from xla_call_module.runtime.shape_guard import ShapeGuard, read_check
 from xla_call_module.runtime.tensorflow_errors import ForeignPlatformError
-from xla_call_module.shape_checks import open_assertions
+from xla_call_module.shape_checks import ShapeCheck, open_assertions
 from xla_call_module.tracebacks import warn
 
 __all__ = ["Op", "static_shape"]
@@ -49,14 +50,27 @@ class Op:
         "_attributes",
         "_endpoint",
         "_function",
+        "_read_check",
         "_shapes",
         "call",
         "disabled_checks",
     )
 
-    def __init__(self, call: CallModule) -> None:
-        """Prepare `call`, which must already be retargeted to the imported TensorFlow."""
+    def __init__(
+        self,
+        call: CallModule,
+        *,
+        read_check: Callable[[CallModule], ShapeCheck | None] = read_check,
+    ) -> None:
+        """Prepare a call.
+
+        Args:
+            call: one that is already retargeted to the imported TensorFlow.
+            read_check: returns what it asserts of sizes, when that is first needed; by default it
+                is read of the module.
+        """
         self.call = call
+        self._read_check = read_check
         self.disabled_checks = unite(call.disabled_checks, flags_in_force().disabled_checks)
         self._asked_device = device_query()
         # The devices, as `tf.device` names them, of which it is known that the call may run there.
@@ -222,13 +236,14 @@ class Op:
     @property
     def _guard(self) -> ShapeGuard:
         if self._shapes is None:
-            self._shapes = ShapeGuard(self.call)
+            self._shapes = ShapeGuard(self.call, self._read_check(self.call))
         return self._shapes
 
     def _refuse_shapes(self, operands: Sequence[tf.Tensor], error: Exception) -> None:
         """Say what TensorFlow's message does not where the shapes of arguments are wrong."""
         if is_refinement_failure(error) and SHAPE_ASSERTIONS not in self.disabled_checks:
-            self._guard.refuse([tensor.shape.as_list() for tensor in operands])
+            with contextlib.suppress(MissingDependencyError):  # TensorFlow's message stays
+                self._guard.refuse([tensor.shape.as_list() for tensor in operands])
 
     def _show_sharding(self, tensor: tf.Tensor, spec: TensorSpec) -> tf.Tensor:
         """The same tensor of the current graph, with a node that says how it lies on devices."""

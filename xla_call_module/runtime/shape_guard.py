@@ -7,6 +7,7 @@ disable the check: so what refuses sizes is the call of a module here too, and n
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 from xla_call_module.call import CallModule
 from xla_call_module.dimensions import linear_form
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import MissingDependencyError, StructureError
 from xla_call_module.passes.asserting import to_shape_check
 from xla_call_module.runtime.tensorflow_errors import ShapeMismatchError
 from xla_call_module.shape_checks import (
@@ -23,14 +24,20 @@ from xla_call_module.shape_checks import (
     ScalarOperation,
     ShapeCheck,
     Step,
+    argument_names,
 )
 from xla_call_module.stablehlo.refining import refine_results
 
-__all__ = ["ShapeGuard"]
+__all__ = ["ShapeGuard", "read_check"]
 
 _INPUTS = {"SelectV2": ("condition", "t", "e")}
 # What the comparison of sizes with linear expressions consists of.
 _LINEAR = frozenset({"AddV2", "Cast", "Equal", "LogicalAnd", "Mul", "Neg", "Sub"})
+
+
+def read_check(call: CallModule) -> ShapeCheck | None:
+    """Return what a call asserts of sizes, of its module; None where that says as much itself."""
+    return to_shape_check(call, argument_names(call))
 
 
 class ShapeGuard:
@@ -38,11 +45,10 @@ class ShapeGuard:
 
     __slots__ = ("_call", "_check")
 
-    def __init__(self, call: CallModule) -> None:
-        """Take out of the call what it asserts."""
+    def __init__(self, call: CallModule, check: ShapeCheck | None) -> None:
+        """Take over a call and what it asserts."""
         self._call = call
-        names = {i: spec.name for i, spec in enumerate(call.args) if spec.name != spec.path}
-        self._check: ShapeCheck | None = to_shape_check(call, names)
+        self._check = check
 
     def refuse(self, shapes: Sequence[Sequence[int]]) -> None:
         """Refuse shapes by what is asserted of them.
@@ -52,6 +58,7 @@ class ShapeGuard:
 
         Raises:
             ShapeMismatchError: they are not what was specified.
+            MissingDependencyError: jaxlib, which compares them, is not installed.
         """
         if self._check is None:
             return
@@ -86,12 +93,16 @@ class ShapeGuard:
         return [fits.op]
 
     def refuse_known(self, operands: Sequence[tf.Tensor]) -> None:
-        """`refuse`, where the shapes of symbolic tensors are known and not compared elsewhere."""
+        """`refuse`, where the shapes of symbolic tensors are known and not compared elsewhere.
+
+        Without jaxlib it is left to the module, which asserts as much when it runs.
+        """
         check = self._check
         if check is None or self._is_linear(check):
             return
         if all(tensor.shape.is_fully_defined() for tensor in operands):
-            self.refuse([tensor.shape.as_list() for tensor in operands])
+            with contextlib.suppress(MissingDependencyError):
+                self.refuse([tensor.shape.as_list() for tensor in operands])
 
     def _positions(self, check: ShapeCheck) -> list[int]:
         return [self._call.kept.index(index) for index in check.kept]

@@ -24,12 +24,13 @@ __all__ = [
 # What was done to a module, in words. MLIR keeps attributes of dialects that it does not know, such
 # as `jax.uses_shape_polymorphism`.
 _CHANGES = "jax_tf_bridge.changes"
-_GATHER = ("dimension_numbers", stablehlo.GatherDimensionNumbers)
-_DIMENSION_NUMBERS: Mapping[str, tuple[str, Any]] = {
-    "stablehlo.dot_general": ("dot_dimension_numbers", stablehlo.DotDimensionNumbers),
+_GATHER = ("dimension_numbers", "GatherDimensionNumbers")
+# The attribute with the dimension numbers of an operation, and its class.
+_DIMENSION_NUMBERS: Mapping[str, tuple[str, str]] = {
+    "stablehlo.dot_general": ("dot_dimension_numbers", "DotDimensionNumbers"),
     "stablehlo.dynamic_gather": _GATHER,
     "stablehlo.gather": _GATHER,
-    "stablehlo.scatter": ("scatter_dimension_numbers", stablehlo.ScatterDimensionNumbers),
+    "stablehlo.scatter": ("scatter_dimension_numbers", "ScatterDimensionNumbers"),
 }
 
 
@@ -72,8 +73,8 @@ class Attributes:
 
     def dimension_numbers(self) -> Any:
         """Return the dimension numbers of a dot, a gather or a scatter, as jaxlib has them."""
-        name, class_of = _DIMENSION_NUMBERS[self.raw.name]
-        return class_of(self.raw.attributes[name])
+        name, class_name = _DIMENSION_NUMBERS[self.raw.name]
+        return getattr(stablehlo, class_name)(self.raw.attributes[name])
 
 
 def symbol_name(operation: Any) -> str:
