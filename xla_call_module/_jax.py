@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import io
 import os
 import re
@@ -37,6 +38,7 @@ __all__ = [
     "has_hlo_shardings",
     "has_named_shardings",
     "hlo_sharding",
+    "hlo_shardings",
     "ir",
     "is_runtime_inherited",
     "location_kind",
@@ -56,6 +58,7 @@ __all__ = [
     "stablehlo",
     "stablehlo_versions",
     "survive_forks",
+    "with_logical_device_ids",
 ]
 
 if TYPE_CHECKING:
@@ -129,8 +132,8 @@ def pytree_classes() -> Mapping[type, Any]:
 def make_ir_context() -> Any:
     """Return an MLIR context with the dialects that modules of JAX have.
 
-    It is that of the public `jax.interpreters.mlir.make_ir_context`, in one thread. The gate is the
-    one above; where jaxlib keeps its dialects in other places the context is JAX's own.
+    It is that of the public `jax.interpreters.mlir.make_ir_context`, in one thread. The gate is
+    that of this file; where jaxlib keeps its dialects in other places the context is JAX's own.
     """
     _mlir()
     try:
@@ -155,7 +158,9 @@ def survive_forks() -> None:
 def is_runtime_inherited() -> bool:
     """Return whether this process was forked from one that had used JAX's runtime.
 
-    The threads with which XLA compiles and computes are in that process only.
+    The threads with which XLA compiles and computes are in that process only. No public name says
+    whether JAX has begun to use them (jax/_src/xla_bridge.py, `backends_are_initialized`). Without
+    the gate it is taken to have not. It can go when one does.
     """
     return _forks().inherited
 
@@ -218,7 +223,7 @@ def _context_class() -> Any:
 
 
 def _artifact_functions() -> Any:
-    """Return the module with the functions for portable artifacts; the gate is the first one."""
+    """Return the module that has the functions for portable artifacts."""
     _mlir()
     try:
         from jaxlib import _jax
@@ -233,18 +238,20 @@ def _artifact_functions() -> Any:
 def stablehlo_versions() -> tuple[str, str]:
     """Return the oldest and the newest version of portable artifacts that this jaxlib reads.
 
-    The gate is the first one.
+    The gate is that of this file.
     """
     return str(stablehlo.get_minimum_version()), str(stablehlo.get_current_version())
 
 
 def register_stablehlo_passes() -> None:
-    """Make StableHLO's passes known to `PassManager`; the gate is the first one."""
+    """Make StableHLO's passes known to `PassManager`; the gate is that of this file."""
     stablehlo.register_stablehlo_passes()
 
 
 def refine_module(module: Any, *, check_assertions: bool) -> Any:
     """Return the module with the shapes that follow from its arguments', in the current context.
+
+    The gate is that of this file.
 
     Raises:
         RuntimeError, ValueError: there are no such shapes, or an assertion does not hold.
@@ -326,9 +333,9 @@ def dense_elements(array: np.ndarray[Any, Any], element: Any) -> Any:
 def named_shardings(exported: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the `NamedSharding`s of an `Exported`: of its arguments and of its results, or None.
 
-    JAX since 0.9 keeps them in private fields (jax/_src/export/_export.py) and leaves the public
-    `in_shardings_hlo` empty when it exports; the public `in_shardings_jax` asks for the mesh that
-    is to be found out. Older versions have none. The gate can go when JAX tells the mesh.
+    JAX since 0.9 keeps them in private fields (jax/_src/export/_export.py). From 0.12 on the public
+    `in_shardings_jax` gives them without a mesh, and is asked; before, it asks for the mesh that is
+    to be found out. Older versions than 0.9 have none. The gate can go with JAX 0.11.
 
     Raises:
         VersionError: it is for several devices, and the fields are missing where they should be.
@@ -336,10 +343,29 @@ def named_shardings(exported: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     is_older = sys.modules["jax"].__version_info__ < (0, 9)
     may_lack = is_older or exported.nr_devices == 1
     names = ("_in_named_shardings", "_out_named_shardings")
-    if may_lack and not all(hasattr(exported, name) for name in names):
-        return (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
     with private_name("an Exported for several devices", "jax"):
+        if _gives_named_shardings(type(exported)):
+            return tuple(exported.in_shardings_jax()), tuple(exported.out_shardings_jax(None))
+        if may_lack and not all(hasattr(exported, name) for name in names):
+            return (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
         return tuple(exported._in_named_shardings), tuple(exported._out_named_shardings)
+
+
+def _gives_named_shardings(kind: type) -> bool:
+    """Return whether the shardings of an `Exported` can be asked for without a mesh."""
+    mesh = inspect.signature(kind.in_shardings_jax).parameters.get("mesh")  # type: ignore[attr-defined]  # of any `Exported`
+    return mesh is not None and mesh.default is None
+
+
+def hlo_shardings(exported: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the compiler's shardings of an `Exported`: of arguments and of results, or None.
+
+    JAX 0.8 and older have these alone. From 0.12 on the public fields are always None, and will go
+    (jax/_src/export/_export.py, `Exported`), so they are not read. The gate can go with JAX 0.11.
+    """
+    if not has_hlo_shardings():
+        return (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
+    return tuple(exported.in_shardings_hlo), tuple(exported.out_shardings_hlo)
 
 
 def logical_device_ids(sharding: Any) -> tuple[int, ...]:
@@ -349,6 +375,22 @@ def logical_device_ids(sharding: Any) -> tuple[int, ...]:
     Without the gate there is none. It can go when JAX drops it.
     """
     return tuple(getattr(sharding, "_logical_device_ids", None) or ())
+
+
+def with_logical_device_ids(sharding: Any, devices: Sequence[int]) -> Any:
+    """Return a `NamedSharding` with an order of devices besides its mesh's; as it is for none.
+
+    The gate is that of `logical_device_ids`.
+    """
+    if not devices:
+        return sharding
+    with private_name("a sharding with an order of devices", "jax"):
+        return type(sharding)(
+            sharding.mesh,
+            sharding.spec,
+            memory_kind=sharding.memory_kind,
+            _logical_device_ids=tuple(devices),
+        )
 
 
 def registered_by_class() -> Mapping[type, tuple[str, Callable[[Any], bytes]]]:
@@ -486,7 +528,10 @@ def _fields_of_exported() -> dict[str, str]:
 
 
 def has_named_shardings() -> bool:
-    """Return whether an `Exported` of this JAX has shardings by names; the gate is that above."""
+    """Return whether an `Exported` of this JAX has shardings by names.
+
+    The gate is that of `make_exported`.
+    """
     return "in_named_shardings" in _fields_of_exported()
 
 

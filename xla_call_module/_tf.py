@@ -135,7 +135,8 @@ def device_query() -> Callable[[], str | None]:
     """Return a function that says which device `tf.device` asks for here; None or empty for none.
 
     No public one tells it in eager mode without making a tensor, at the cost of a whole call
-    (tensorflow/python/eager/context.py). Without the gate no device is ever asked for.
+    (tensorflow/python/eager/context.py). Without the gate no device is ever asked for. It can
+    go when TensorFlow says it.
     """
     try:
         from tensorflow.python.eager.context import context
@@ -149,7 +150,8 @@ def recording_query() -> Callable[[], bool]:
 
     `tf.custom_gradient` costs several times the op itself, so in eager mode it is only entered when
     it is of use; TensorFlow's own operations ask the same before they record
-    (tensorflow/python/eager/record.py). Without the gate the answer is always yes.
+    (tensorflow/python/eager/record.py). Without the gate the answer is always yes. It can
+    go when there is a public one.
     """
     try:
         from tensorflow.python.eager.record import could_possibly_record

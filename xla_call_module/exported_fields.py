@@ -24,8 +24,11 @@ from xla_call_module._jax import (
     has_hlo_shardings,
     has_named_shardings,
     hlo_sharding,
+    hlo_shardings,
+    logical_device_ids,
     make_exported,
     named_shardings,
+    with_logical_device_ids,
 )
 from xla_call_module.descriptions.exported_description import (
     AbstractDevice,
@@ -68,11 +71,11 @@ def describe_fields(
         FormatError, ShardingError: a sharding is of a form that is not known.
         UnsupportedError: an effect cannot be made again without arguments.
     """
-    named = named_shardings(exported)
+    named, hlo = named_shardings(exported), hlo_shardings(exported)
     avals = [*exported.in_avals, *exported.out_avals]
     sides = (
-        (exported.in_avals, named[0], exported.in_shardings_hlo),
-        (exported.out_avals, named[1], exported.out_shardings_hlo),
+        (exported.in_avals, named[0], hlo[0]),
+        (exported.out_avals, named[1], hlo[1]),
     )
     in_shardings, out_shardings = (
         tuple(itertools.starmap(_describe_sharding, zip(*side, strict=True))) for side in sides
@@ -328,7 +331,8 @@ def _to_named(sharding: Sharding, device: AbstractDevice | None) -> NamedShardin
     with_device = AbstractMesh(
         mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types, abstract_device=kind
     )
-    return NamedSharding(with_device, named.spec, memory_kind=named.memory_kind)
+    made = NamedSharding(with_device, named.spec, memory_kind=named.memory_kind)
+    return with_logical_device_ids(made, logical_device_ids(named))  # type: ignore[no-any-return]
 
 
 def _platform_of(device: AbstractDevice) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import itertools
 import math
@@ -17,7 +16,7 @@ from jax import export
 
 from bridge.calling_tf.concrete_functions import FlatFunction, TracedFunction, trace
 from bridge.calling_tf.graph_nodes import nodes_of
-from bridge.core._jax import is_certain
+from bridge.core._jax import dimension_bounds
 from xla_call_module.dimensions import evaluate, evaluate_shape, symbols
 from xla_call_module.errors import InteropError, StructureError, quote
 
@@ -121,7 +120,9 @@ class SizeSamples:
     @cached_property
     def _bounds(self) -> Mapping[str, tuple[int, int]]:
         """The least and the greatest number of each symbol."""
-        return {name: _bounds(self.dimension(name)) for name in self.names}
+        return {
+            name: dimension_bounds(self.dimension(name), most=_MAX_BOUND) for name in self.names
+        }
 
     def specs_at(self, sizes: Mapping[str, int]) -> list[jax.ShapeDtypeStruct]:
         """Return the specs of the arguments, with numbers for the symbols."""
@@ -176,17 +177,6 @@ class SizeSamples:
     def to_dimension(self, size: Size) -> Any:
         """Return a size as a dimension of JAX."""
         return sum((n * self.dimension(term) for term, n in size.terms), size.constant)
-
-
-def _bounds(dimension: Any) -> tuple[int, int]:
-    """Return the least and the greatest number that a dimension may be, by bisection."""
-    least = bisect.bisect_left(
-        range(1, _MAX_BOUND), True, key=lambda size: not is_certain(lambda: dimension >= size + 1)
-    )
-    greatest = bisect.bisect_left(
-        range(1, _MAX_BOUND), True, key=lambda size: is_certain(lambda: dimension <= size)
-    )
-    return least + 1, greatest + 1
 
 
 def _texts(spec: jax.ShapeDtypeStruct) -> tuple[int | str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import importlib.util
@@ -19,6 +20,7 @@ from jax import experimental, export, tree_util
 from jax.extend import core
 from jax.sharding import NamedSharding
 
+from xla_call_module._jax import has_hlo_shardings
 from xla_call_module.errors import private_name
 
 __all__ = [
@@ -30,9 +32,9 @@ __all__ = [
     "cut_vjp",
     "depends_on_first",
     "devices_of_lowering",
+    "dimension_bounds",
     "dlpack_exporter",
     "enable_x64",
-    "is_certain",
     "is_for_export",
     "is_staging",
     "map_orders",
@@ -181,9 +183,10 @@ def replace_shardings(
         changed = {
             "_in_named_shardings": arguments,
             "_out_named_shardings": results,
-            "in_shardings_hlo": (None,) * len(arguments),
-            "out_shardings_hlo": (None,) * len(results),
         }
+        if has_hlo_shardings():
+            changed["in_shardings_hlo"] = (None,) * len(arguments)
+            changed["out_shardings_hlo"] = (None,) * len(results)
         # That they are named was for a while a field of its own, and goes without saying since.
         if hasattr(exported, "_has_named_shardings"):
             changed["_has_named_shardings"] = True
@@ -237,7 +240,8 @@ def dlpack_exporter() -> Callable[[jax.Array], Any]:
     """Return a function that makes a DLPack capsule of a computed array on the CPU.
 
     `jax.Array.__dlpack__` asks for device and stream before, at a tenth of an eager call; what it
-    calls then is in jaxlib (jax/_src/dlpack.py). Without the gate it is `__dlpack__` itself.
+    calls then is in jaxlib (jax/_src/dlpack.py). Without the gate it is `__dlpack__` itself. It can
+    go when that is as quick.
     """
     try:
         from jax._src.lib import xla_client
@@ -431,7 +435,8 @@ def depends_on_first(function: Callable[..., Any], *args: Any) -> bool:
     """Return whether results of a function may depend on leaves of its first argument.
 
     An operation is taken to use all that it is given. `jax.extend.core` has equations without their
-    form, and `jax.make_jaxpr` gives them (jax/_src/core.py, `Jaxpr`).
+    form, and `jax.make_jaxpr` gives them (jax/_src/core.py, `Jaxpr`). The gate can go when the
+    form is documented.
     """
     jaxpr: Any = jax.make_jaxpr(function)(*args).jaxpr
     reached = set(jaxpr.invars[: len(tree_util.tree_leaves(args[0]))])
@@ -465,11 +470,37 @@ def is_for_export(context: Any) -> bool:
     return bool(getattr(parameters, "for_export", True))
 
 
-def is_certain(comparison: Callable[[], bool]) -> bool:
+def dimension_bounds(dimension: Any, *, most: int) -> tuple[int, int]:
+    """Return the least and the greatest number that a symbolic dimension may be, from 1 to `most`.
+
+    JAX says it in `jax.export.symbolic_dim_bounds` since version 0.12. Before, it is found by
+    bisection. The gate can go with JAX 0.11.
+    """
+    tell: Any = getattr(export, "symbolic_dim_bounds", None)
+    if tell is None:
+        sizes = range(1, most)
+        least, greatest = (
+            bisect.bisect_left(sizes, True, key=key) + 1
+            for key in (
+                lambda size: not _is_certain(lambda: dimension >= size + 1),
+                lambda size: _is_certain(lambda: dimension <= size),
+            )
+        )
+        return least, greatest
+    try:
+        low, high = tell(dimension)
+    except Exception as error:
+        if type(error).__name__ != _INCONCLUSIVE:
+            raise
+        return 1, most
+    return int(min(max(low, 1), most)), int(min(max(high, 1), most))
+
+
+def _is_certain(comparison: Callable[[], bool]) -> bool:
     """Return whether a comparison of symbolic dimensions holds for all sizes that they may have.
 
     JAX raises where that depends on the sizes; the error is in `jax.errors` in newer versions, and
-    in `jax.core` before. The gate can go with JAX 0.9.
+    in `jax.core` before.
     """
     try:
         return comparison()

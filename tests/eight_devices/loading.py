@@ -12,8 +12,10 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 import bridge
+from bridge.core._jax import replace_shardings
 from bridge.meshes import mesh_of, shards_of, to_svg, to_text
 from tests.jax_versions import KEEPS_NAMES_OF_AXES
+from xla_call_module._jax import logical_device_ids, with_logical_device_ids
 from xla_call_module.errors import ShardingError, StructureError
 
 P = PartitionSpec
@@ -171,6 +173,29 @@ def test_devices_in_another_order(saved):
     assert_right(model(X))
     shards = {shard.device.id: shard for shard in model.params["w"].addressable_shards}
     np.testing.assert_array_equal(shards[7].data, PARAMS["w"][:, :8])
+
+
+@pytest.mark.skipif(not KEEPS_NAMES_OF_AXES, reason="the compiler's shardings are those of before")
+def test_a_sharding_with_an_order_of_devices(tmp_path):
+    """The module says it as well as the sharding of the argument."""
+    mesh = make((4, 2))
+    plain = NamedSharding(mesh.abstract_mesh, P("data", None))
+    split = with_logical_device_ids(plain, range(7, -1, -1))
+    jitted = jax.jit(lambda x: jnp.sin(x) * 2, in_shardings=split)
+    exported = jax.export.export(jitted)(jax.ShapeDtypeStruct((8, 2), "float32"))
+    exported = replace_shardings(exported, (split,), (None,))
+    bridge.save(exported, tmp_path / "m")
+    model = bridge.load(tmp_path / "m", mesh=mesh)
+    (found,) = (
+        bridge.load(tmp_path / "m").signatures["serving_default"].exported.in_shardings_jax(mesh)
+    )
+    assert logical_device_ids(found) == tuple(range(7, -1, -1))
+    x = np.arange(16, dtype="float32").reshape(8, 2)
+    placed = jax.device_put(x, found)
+    first = {shard.device.id: shard for shard in placed.addressable_shards}[0]
+    np.testing.assert_array_equal(first.data, x[6:])
+    for given in (x, placed):
+        np.testing.assert_allclose(jax.device_get(model(given)), np.sin(x) * 2, rtol=1e-6)
 
 
 def test_a_symbolic_batch(tmp_path):

@@ -21,6 +21,7 @@ from tests.exports import export_of
 from tests.fuzzing.mutations import mutate_json
 from tests.fuzzing.reading import outcome
 from xla_call_module import from_exported
+from xla_call_module._jax import has_named_shardings, with_logical_device_ids
 from xla_call_module.descriptions.description_json import description_from_json, read_description
 from xla_call_module.errors import DtypeError, FormatError, InteropError, UnsupportedError
 from xla_call_module.exported import strip_exported, to_exported
@@ -48,6 +49,15 @@ def _sharded():
     return export_of(lambda x, y, z: (x * 2, {"y": y, "z": z}), *arrays)
 
 
+def _ordered_devices():
+    """JAX exports none, and says in the module alone that the devices are in another order."""
+    mesh = AbstractMesh((2, 2), ("data", "model"))
+    plain = NamedSharding(mesh, PartitionSpec("data", "model"))
+    ordered = with_logical_device_ids(plain, (3, 1, 2, 0))
+    exported = export.export(jax.jit(lambda x: x * 2, in_shardings=ordered))(X)
+    return dataclasses.replace(exported, _in_named_shardings=(ordered,))
+
+
 EXPORTEDS = {
     "plain": lambda: export_of(lambda tree, *, n: (tree["a"][0] + n, [None, ()]), {"a": [X]}, n=X),
     "unused": lambda: export_of(lambda *arrays: arrays[3], *[X] * 8),
@@ -67,6 +77,8 @@ EXPORTEDS = {
         ],
     ),
 }
+if has_named_shardings():
+    EXPORTEDS["ordered devices"] = _ordered_devices
 
 
 def _differing(one, other):

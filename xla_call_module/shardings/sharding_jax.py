@@ -14,7 +14,12 @@ import jax
 from jax import export
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from xla_call_module._jax import logical_device_ids, named_shardings
+from xla_call_module._jax import (
+    hlo_shardings,
+    logical_device_ids,
+    named_shardings,
+    with_logical_device_ids,
+)
 from xla_call_module.errors import ShardingError
 from xla_call_module.shardings.array_sharding import Sharding, place
 from xla_call_module.shardings.mesh_placement import DimAxes, Mesh, MeshAxis, Placement
@@ -48,11 +53,8 @@ def exported_shardings(
     Raises:
         FormatError, ShardingError: one is of a form that is not known.
     """
-    named_in, named_out = named_shardings(exported)
-    sides = (
-        (named_in, exported.in_shardings_hlo, ranks),
-        (named_out, exported.out_shardings_hlo, result_ranks),
-    )
+    named, hlo = named_shardings(exported), hlo_shardings(exported)
+    sides = ((named[0], hlo[0], ranks), (named[1], hlo[1], result_ranks))
     of_arguments, of_results = (
         tuple(_of_exported(*of_one) for of_one in zip(*of_all, strict=True)) for of_all in sides
     )
@@ -98,7 +100,7 @@ def sharding_from_jax(sharding: NamedSharding, rank: int) -> Sharding:
 
 
 def sharding_to_jax(sharding: Sharding) -> NamedSharding:
-    """Return a sharding as JAX has it, on a mesh of no devices in particular.
+    """Return a sharding as JAX has it, on a mesh of no devices in particular, with their order.
 
     Args:
         sharding: one of which the names of the mesh's axes are known.
@@ -115,7 +117,10 @@ def sharding_to_jax(sharding: Sharding) -> NamedSharding:
     sets = {"unreduced": placement.unreduced, "reduced": placement.reduced}
     given: Any = {key: frozenset(names) for key, names in sets.items() if names}
     spec = PartitionSpec(*map(_dim_to_jax, placement.dims), **given)
-    return NamedSharding(mesh_to_jax(placement.mesh), spec, memory_kind=sharding.memory or None)
+    mesh = placement.mesh
+    named = NamedSharding(mesh_to_jax(mesh), spec, memory_kind=sharding.memory or None)
+    # A mesh without axes is one device, which JAX does not number.
+    return with_logical_device_ids(named, mesh.devices if mesh.axes else ())  # type: ignore[no-any-return]
 
 
 def mesh_from_jax(mesh: jax.sharding.Mesh | AbstractMesh) -> Mesh:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 
 import jax
 import numpy as np
@@ -17,6 +18,12 @@ from jax.interpreters.mlir import make_ir_context
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from tests.xla_call_module.sharding_strategies import named_shardings, tilings
+from xla_call_module._jax import (
+    has_hlo_shardings,
+    has_named_shardings,
+    logical_device_ids,
+    with_logical_device_ids,
+)
 from xla_call_module.errors import FormatError, ShardingError, VersionError
 from xla_call_module.exported import from_exported
 from xla_call_module.shardings.array_sharding import Sharding, maximal, place, tiled
@@ -266,6 +273,26 @@ def test_other_json(fields):
         decode_shardings(fields, {"args": 1})
 
 
+def test_the_order_of_devices_is_kept():
+    """It is of one sharding, besides that of its mesh; JSON and JAX have it again."""
+    mesh = AbstractMesh((2, 2), ("a", "b"))
+    plain = NamedSharding(mesh, PartitionSpec("a", "b"))
+    ordered = with_logical_device_ids(plain, (3, 1, 2, 0))
+    assert with_logical_device_ids(plain, ()) is plain
+    found = sharding_from_jax(ordered, 2)
+    assert found.placement.mesh.devices == (3, 1, 2, 0)
+    assert found.order.devices() == (3, 1, 2, 0)
+    encoded = encode_shardings({"args": [found, sharding_from_jax(plain, 2)]})
+    again, other = decode_shardings(json.loads(json.dumps(encoded)), {"args": 2})["args"]
+    assert (again, other.placement.mesh.devices) == (found, ())
+    given = sharding_to_jax(again)
+    assert given == ordered
+    assert given != plain
+    assert logical_device_ids(given) == (3, 1, 2, 0)
+    with pytest.raises(ShardingError, match=r"numbered \[3, 1\].*number each device once"):
+        sharding_from_jax(with_logical_device_ids(plain, (3, 1)), 2)
+
+
 def test_an_exported_has_its_shardings_in_one_of_two_ways():
     """By the names of axes, as JAX has them since 0.9, or in the compiler's form, as before."""
     mesh = AbstractMesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
@@ -275,10 +302,12 @@ def test_an_exported_has_its_shardings_in_one_of_two_ways():
     (found, other), results = exported_shardings(exported, (2, 1), (2, 0))
     assert (sharding_to_text(found), other) == ("{devices=[2,2]<=[4]}", None)
     assert len(results) == 2
-    if exported.in_shardings_hlo[0] is not None:
+    if not has_named_shardings():
         assert found.placement is None
         return
     assert found.placement.dims == (DimAxes(("a",)), DimAxes(("b",)))
+    if not has_hlo_shardings():
+        return
     hlo = xla_client.HloSharding.from_string("{devices=[2,2]<=[4]}")
     of_compiler = dataclasses.replace(
         exported, in_shardings_hlo=(hlo, None), _in_named_shardings=(None, None)
@@ -288,7 +317,10 @@ def test_an_exported_has_its_shardings_in_one_of_two_ways():
     assert found == tiled([2, 2, 1])
 
 
-@pytest.mark.skipif(jax.__version_info__ < (0, 9), reason="all shardings are of the compiler")
+@pytest.mark.skipif(
+    not (0, 9) <= jax.__version_info__ < (0, 12),
+    reason="all shardings are of the compiler, or a public name tells them",
+)
 def test_shardings_that_cannot_be_found_are_not_left_out():
     """Where JAX has put its private field elsewhere, nothing is exported as if it had none."""
     mesh = AbstractMesh((2,), ("a",))
