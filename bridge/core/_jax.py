@@ -35,6 +35,7 @@ __all__ = [
     "dimension_bounds",
     "dlpack_exporter",
     "enable_x64",
+    "is_certain",
     "is_for_export",
     "is_staging",
     "map_orders",
@@ -482,8 +483,8 @@ def dimension_bounds(dimension: Any, *, most: int) -> tuple[int, int]:
         least, greatest = (
             bisect.bisect_left(sizes, True, key=key) + 1
             for key in (
-                lambda size: not _is_certain(lambda: dimension >= size + 1),
-                lambda size: _is_certain(lambda: dimension <= size),
+                lambda size: not is_certain(lambda: dimension >= size + 1),
+                lambda size: is_certain(lambda: dimension <= size),
             )
         )
         return least, greatest
@@ -496,11 +497,11 @@ def dimension_bounds(dimension: Any, *, most: int) -> tuple[int, int]:
     return int(min(max(low, 1), most)), int(min(max(high, 1), most))
 
 
-def _is_certain(comparison: Callable[[], bool]) -> bool:
+def is_certain(comparison: Callable[[], bool]) -> bool:
     """Return whether a comparison of symbolic dimensions holds for all sizes that they may have.
 
     JAX raises where that depends on the sizes; the error is in `jax.errors` in newer versions, and
-    in `jax.core` before.
+    in `jax.core` before. The gate can go with JAX 0.9.
     """
     try:
         return comparison()
