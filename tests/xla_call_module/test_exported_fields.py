@@ -21,7 +21,7 @@ from tests.exports import export_of
 from tests.fuzzing.mutations import mutate_json
 from tests.fuzzing.reading import outcome
 from xla_call_module import from_exported
-from xla_call_module._jax import has_named_shardings, with_logical_device_ids
+from xla_call_module._jax import effect_of, has_named_shardings, with_logical_device_ids
 from xla_call_module.descriptions.description_json import description_from_json, read_description
 from xla_call_module.errors import DtypeError, FormatError, InteropError, UnsupportedError
 from xla_call_module.exported import strip_exported, to_exported
@@ -58,7 +58,14 @@ def _ordered_devices():
     return dataclasses.replace(exported, _in_named_shardings=(ordered,))
 
 
+def _effects():
+    """That of a call with side effects; those of callbacks cannot be made again, in JAX either."""
+    effect = effect_of("jax._src.ffi.FfiEffect")
+    return dataclasses.replace(export_of(jnp.sin, X), unordered_effects=(effect,))
+
+
 EXPORTEDS = {
+    "effects": _effects,
     "plain": lambda: export_of(lambda tree, *, n: (tree["a"][0] + n, [None, ()]), {"a": [X]}, n=X),
     "unused": lambda: export_of(lambda *arrays: arrays[3], *[X] * 8),
     "weak": lambda: export_of(lambda x: (x, x * 2), 3.0),
