@@ -17,7 +17,7 @@ from bridge.layers.artifact import LayerFunction, LayerWeight, StaticShape
 from bridge.layers.computation import LayerComputation, MakeRun, check_cast
 from bridge.layers.config_text import decode_artifact, encode_artifact
 from xla_call_module._autograph import exempt_from_autograph
-from xla_call_module.errors import FormatError
+from xla_call_module.errors import FormatError, MissingDependencyError
 from xla_call_module.tracebacks import api_boundary
 from xla_call_module.versions import Release
 
@@ -25,6 +25,7 @@ __all__ = ["PACKAGE", "InitialValues", "LayerBase"]
 
 # The name that classes are registered under, which is in files.
 PACKAGE = "bridge"
+_CURE = "pip install jax, or load a model that was saved where it is installed"
 _SEED = "seed_generator_state"
 _OWN_KEYWORDS = frozenset({"mask", "training"})
 
@@ -127,8 +128,13 @@ class LayerBase:
     ) -> None:
         """Make the weights of the layer."""
         if not isinstance(exported, LayerComputation):
-            from bridge.layers.layer_export import to_computation
-            from bridge.layers.layer_functions import LayerTarget
+            try:
+                from bridge.layers.layer_export import to_computation
+                from bridge.layers.layer_functions import LayerTarget
+            except ModuleNotFoundError as error:
+                raise MissingDependencyError(
+                    f"Making an ExportedLayer needs JAX, which is not installed. To do: {_CURE}."
+                ) from error
 
             target = LayerTarget(gradient_order, tensorflow, self._installed())
             dtypes = (self.compute_dtype, self.variable_dtype)

@@ -29,6 +29,15 @@ ROUNDING = "sums and products are fused and vectorized differently by the two XL
 APPROXIMATION = "the two XLA versions have different polynomials for it; a few units in the last"
 
 
+@jax.custom_jvp
+def exponential(x: Any) -> Any:
+    """An exponential that is a composite, as its derivatives are, which TensorFlow 2.18 runs."""
+    return lax.composite(jnp.exp, name="tests.exponential")(x)
+
+
+exponential.defjvps(lambda tangent, result, x: tangent * result)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """What one file is made of, and what is run in it.

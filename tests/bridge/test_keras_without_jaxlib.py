@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.bridge.absence import run_without_jax
+from tests.bridge.models import exponential
 from xla_call_module.errors import InteropError, StructureError, VersionError
 
 keras = pytest.importorskip("keras")
@@ -227,18 +228,16 @@ def test_an_older_artifact_is_completed_when_it_is_written_again(model):
 
 
 def test_a_layer_is_for_the_oldest_tensorflow_that_is_asked_for():
-    erf = jax.export.export(jax.jit(jax.scipy.special.erf))(jax.ShapeDtypeStruct((3,), "float32"))
+    exported = jax.export.export(jax.jit(exponential))(jax.ShapeDtypeStruct((3,), "float32"))
 
     def since(**options):
-        layer = ExportedLayer(erf, **options)
+        layer = ExportedLayer(exported, **options)
         return decode_artifact(layer.get_config()["artifact"]).inference.since
 
-    assert since()[0] == (2, 18), "its composite is kept"
+    assert since() == ((2, 18), (2, 18)), "its composite is kept"
     assert max(since(tensorflow="2.16")) <= (2, 16)
-    np.testing.assert_allclose(
-        np.array(ExportedLayer(erf, tensorflow="2.14")(X[0, :3])), jax.scipy.special.erf(X[0, :3]),
-        rtol=1e-5,
-    )  # fmt: skip
+    found = np.array(ExportedLayer(exported, tensorflow="2.14")(X[0, :3]))
+    np.testing.assert_allclose(found, np.exp(X[0, :3]), rtol=1e-5)
     algorithm = jax.lax.DotAlgorithmPreset.BF16_BF16_F32
     dot = jax.jit(lambda x: jax.lax.dot(x, x, precision=algorithm))
     exported = jax.export.export(dot)(jax.ShapeDtypeStruct((3,), "float32"))
@@ -271,6 +270,22 @@ def _damaged(text):
     yield with_check(steps=[["constant", 1, "float32"]]), "of the dtype 'float32'"
     yield with_check(kept=[0]), "other arguments"
     yield with_check(node="AAAA"), "no NodeDef"
+
+
+NEW = """
+import keras, numpy as np
+import bridge.keras
+for exported in (np.sin, "my_model"):
+    try:
+        bridge.keras.ExportedLayer(exported)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_a_new_layer_needs_jax():
+    said = run_without_jax(NEW, KERAS_BACKEND="tensorflow")
+    assert said.count("Making an ExportedLayer needs JAX, which is not installed. To do: ") == 2
 
 
 def test_damaged_records(model):

@@ -9,6 +9,7 @@ import pytest
 
 from bridge.layers.layer_functions import LayerTarget, to_artifact
 from bridge.layers.layer_state import to_layer_state
+from tests.bridge.models import exponential
 from xla_call_module.errors import ArgumentError, StructureError, VersionError
 from xla_call_module.versions import RELEASES, parse_release
 
@@ -24,11 +25,17 @@ def make(function, shape=SHAPE, **options):
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 def test_the_installed_tensorflow_runs_every_order_as_it_stands(release):
-    made = make(lambda x: jax.scipy.special.erf(x) @ x, gradient_order=2, installed=release)
+    made = make(lambda x: exponential(x) @ x, gradient_order=2, installed=release)
     assert len(made.since) == len(made.chain) == 3
     assert max(made.since) <= release.tensorflow
     for call in made.chain:
         assert call.stablehlo_version <= release.stablehlo
+
+
+def test_a_composite_is_kept_where_none_is_installed_that_lacks_it():
+    assert make(exponential).since == ((2, 18), (2, 18))
+    assert make(exponential, installed=parse_release("2.18")).since == ((2, 18), (2, 18))
+    assert make(exponential, tensorflow="2.17").since == ((2, 17), (2, 17))
 
 
 def test_what_is_for_any_release_stays_so_where_a_new_one_is_installed():
@@ -42,9 +49,10 @@ def test_the_sizes_are_compared_in_the_form_of_the_release():
     shape = jax.ShapeDtypeStruct(
         jax.export.symbolic_shape("b, 3", constraints=["mod(b, 2) == 0"]), "float32"
     )
-    made = make(jax.scipy.special.erf, shape, installed=parse_release("2.14"))
-    assert max(made.since) == (2, 14)
-    assert made.shape_check.call.stablehlo_version <= parse_release("2.14").stablehlo
+    oldest = parse_release("2.14")
+    made = make(jax.scipy.special.erf, shape, gradient_order=0, installed=oldest)
+    assert made.since == ((2, 14),)
+    assert made.shape_check.call.stablehlo_version <= oldest.stablehlo
     assert made.shape_check.kept == (0,)
 
 
@@ -76,7 +84,7 @@ def test_wrong_targets(options, error, message):
 
 def test_a_constant_is_known_after_a_translation():
     table = np.arange(3 * 8192, dtype="float32").reshape(3, 8192)
-    exported = jax.export.export(jax.jit(lambda x: jax.scipy.special.erf(x @ table)))(SHAPE)
+    exported = jax.export.export(jax.jit(lambda x: exponential(x @ table)))(SHAPE)
     target = LayerTarget(installed=parse_release("2.14"))
     artifact, constants = to_artifact(exported, None, NOTHING, target)
     assert [constant.name for constant in artifact.constants] == list(constants)
