@@ -20,6 +20,7 @@ from bridge.lifting.known_values import (
     PlatformChoice,
     SizeArray,
     of_dimensions,
+    repeated_element,
 )
 from xla_call_module.stablehlo.attributes import Attributes, comparison_direction
 from xla_call_module.stablehlo.elements import element_dtype
@@ -47,7 +48,9 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
         return _fold_for_platforms(raw, operands)
     if not all(isinstance(operand, (np.ndarray, SizeArray)) for operand in operands):
         return None
-    if any(np.size(_elements(operand)) > _MAX_FOLDED for operand in operands):
+    if all(repeated_element(operand) is not None for operand in operands):
+        return _fold_repeated(raw, operands)
+    if any(np.prod(operand.shape) > _MAX_FOLDED for operand in operands):
         return None
     type_ = tensor_type(str(raw.results[0].type))
     dtype = element_dtype(type_.element)
@@ -58,6 +61,22 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
     with np.errstate(all="ignore"):
         result = rule(Attributes(raw), *operands)
     return None if result is None else np.asarray(result).astype(dtype)
+
+
+def _fold_repeated(raw: Any, operands: Sequence[Array]) -> Array | None:
+    """Return what an operation makes of arrays of one repeated element each: such an array."""
+    type_ = tensor_type(str(raw.results[0].type))
+    scalars = [repeated_element(operand) for operand in operands]
+    dtype = element_dtype(type_.element)
+    if None in type_.shape or raw.name in _JOINS or not _is_exact(raw.name, operands, dtype):
+        return None
+    result = scalars[0]
+    if raw.name not in _RESHAPES:
+        with np.errstate(all="ignore"):
+            result = _RULES[raw.name](Attributes(raw), *scalars)
+    if result is None:
+        return None
+    return np.broadcast_to(result.astype(dtype), [dim or 0 for dim in type_.shape])
 
 
 def _fold_for_platforms(raw: Any, operands: Sequence[LiftedValue]) -> PlatformChoice | None:
@@ -233,6 +252,8 @@ _RULES: Mapping[str, Callable[..., Array | None]] = {
     "stablehlo.subtract": _plain(np.subtract),
     "stablehlo.xor": _logical("xor"),
 }
+_JOINS = ("stablehlo.concatenate",)
+_RESHAPES = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice")
 # Operations that only move or compare values, which is exact for floats, too.
 _MOVES = frozenset(
     f"stablehlo.{name}"

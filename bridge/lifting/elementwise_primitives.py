@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.lifting.lifted_operation import Lift, LiftedOperation, LiftingRule, single
+from bridge.lifting.lifted_operation import Lift, LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.attributes import comparison_direction
 
 __all__ = ["RULES"]
@@ -19,6 +19,7 @@ __all__ = ["RULES"]
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": lax.abs,
     "add": lax.add,
+    "and": lax.bitwise_and,
     "atan2": lax.atan2,
     "ceil": lax.ceil,
     "clamp": lax.clamp,
@@ -66,10 +67,15 @@ _COMPARISONS: Mapping[str, Callable[..., Any]] = {
 _TOLERANCE = re.compile(r"(atol|rtol) = ([-+.\w]+)|(ulps) = (\d+)|mode<(\w+)>")
 
 
+def _plain(function: Callable[..., Any]) -> Lift:
+    return lambda op: function(*op.scalars_and_arrays)
+
+
 def _accurate(function: Callable[..., Any]) -> Lift:
     def lift(op: LiftedOperation) -> Any:
         accuracy = _accuracy(op)
-        return function(*op.arrays, **({} if accuracy is None else {"accuracy": accuracy}))
+        options = {} if accuracy is None else {"accuracy": accuracy}
+        return function(*op.scalars_and_arrays, **options)
 
     return lift
 
@@ -98,7 +104,7 @@ def _accuracy(op: LiftedOperation) -> Any:
 
 
 def _compare(op: LiftedOperation) -> Any:
-    left, right = op.arrays
+    left, right = op.scalars_and_arrays
     if op.text("compare_type").find("TOTALORDER") >= 0:
         left, right = _total_order(left), _total_order(right)
     return _COMPARISONS[comparison_direction(op.raw)](left, right)
@@ -143,7 +149,7 @@ def _reduce_precision(op: LiftedOperation) -> Any:
 
 
 RULES = {
-    **{f"stablehlo.{name}": LiftingRule(single(f)) for name, f in _FUNCTIONS.items()},
+    **{f"stablehlo.{name}": LiftingRule(_plain(f)) for name, f in _FUNCTIONS.items()},
     **{
         f"stablehlo.{name}": LiftingRule(_accurate(function), ("result_accuracy",))
         for name, function in _ACCURATE.items()

@@ -31,6 +31,7 @@ __all__ = [
     "as_array",
     "dimensions_of",
     "of_dimensions",
+    "repeated_element",
 ]
 
 # An integer, or an expression of `jax.export.symbolic_shape`.
@@ -92,6 +93,16 @@ def dimensions_of(value: LiftedValue) -> tuple[Dimension, ...] | None:
     return None
 
 
+def repeated_element(value: LiftedValue) -> np.ndarray[Any, Any] | None:
+    """Return the scalar that a constant of at least one dimension repeats; None for another value.
+
+    Such an array takes no memory.
+    """
+    if isinstance(value, np.ndarray) and value.ndim and value.size and not any(value.strides):
+        return np.asarray(value[(0,) * value.ndim]).reshape(())
+    return None
+
+
 def as_array(value: LiftedValue) -> Any:
     """Return a value as JAX's operations take it.
 
@@ -101,6 +112,8 @@ def as_array(value: LiftedValue) -> Any:
     if isinstance(value, SizeArray):
         parts = [_scalar(dim, value.dtype) for dim in value.elements.reshape(-1)]
         return lax.reshape(jnp.stack(parts), value.shape)
+    if (repeated := repeated_element(value)) is not None:
+        return lax.broadcast(repeated, value.shape)
     if isinstance(value, (PlatformChoice, Token)):
         kind = "The platform index" if isinstance(value, PlatformChoice) else "A token"
         raise StructureError(

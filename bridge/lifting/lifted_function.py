@@ -11,12 +11,14 @@ import jax
 import numpy as np
 
 from bridge.core._jax import enable_x64
+from bridge.lifting.composed_functions import NAMES
 from bridge.lifting.known_values import LiftedValue, PlatformChoice
 from bridge.lifting.module_lifting import walk_module
 from xla_call_module.analyses.custom_calls import refuse_callbacks
 from xla_call_module.analyses.tensorflow_functions import refuse_functions
 from xla_call_module.call import CallModule, bind_symbols
 from xla_call_module.dtypes import WIDE
+from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.call_graph import check_calls
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import functions_of, open_module, tensor_type, walk
@@ -38,6 +40,7 @@ def lift_call(call: CallModule, mesh: Mesh | None = None) -> Callable[..., tuple
         The function, under `jax.jit`: an array for each of `call.operands`, to a tuple of its
         results.
     """
+    has_composed = mentions(call.module, NAMES)
 
     def lifted(*operands: Any) -> tuple[Any, ...]:
         _check_shapes(call, operands)
@@ -45,7 +48,8 @@ def lift_call(call: CallModule, mesh: Mesh | None = None) -> Callable[..., tuple
             _check_module(call, module)
             arguments = [*_platform_index(call), *operands]
             with _dtypes_of(module):
-                return tuple(walk_module(module, arguments, mesh))
+                results = walk_module(module, arguments, mesh, has_composed=has_composed)
+                return tuple(results)
 
     lifted.__name__ = lifted.__qualname__ = call.name
     function: Callable[..., tuple[Any, ...]] = jax.jit(lifted)

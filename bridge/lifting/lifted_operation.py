@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from bridge.lifting.known_values import Dimension, LiftedValue, as_array, dimensions_of
+from bridge.lifting.known_values import (
+    Dimension,
+    LiftedValue,
+    as_array,
+    dimensions_of,
+    repeated_element,
+)
 from xla_call_module.dtypes import Array
 from xla_call_module.errors import UnsupportedError
 from xla_call_module.stablehlo.attributes import Attributes
@@ -68,6 +74,18 @@ class LiftedOperation(Attributes):
     def array(self, index: int) -> Any:
         """Return one operand as an array."""
         return as_array(self.operands[index])
+
+    @property
+    def scalars_and_arrays(self) -> list[Any]:
+        """The operands, of which constants with one repeated element are scalars.
+
+        Functions of `jax.lax` of each element take these as well, if one operand has the shape.
+        """
+        scalars = [repeated_element(operand) for operand in self.operands]
+        if all(scalar is not None for scalar in scalars):
+            return self.arrays
+        pairs = zip(scalars, self.operands, strict=True)
+        return [as_array(operand) if scalar is None else scalar for scalar, operand in pairs]
 
     @property
     def types(self) -> list[TensorType]:

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from bridge.lifting.compile_time_folding import fold
+from bridge.lifting.composed_functions import (
+    ComposedCall,
+    composed_function,
+    find_composed,
+    with_derivative,
+)
 from bridge.lifting.known_values import (
     TOKEN,
     LiftedValue,
@@ -41,7 +48,11 @@ _EXPORT_MAIN = "_wrapped_jax_export_main"
 
 
 def walk_module(
-    module: Any, arguments: Sequence[LiftedValue], mesh: Mesh | None = None
+    module: Any,
+    arguments: Sequence[LiftedValue],
+    mesh: Mesh | None = None,
+    *,
+    has_composed: bool = True,
 ) -> list[Any]:
     """Return the results of the public function of a parsed module, as JAX's operations trace it.
 
@@ -49,20 +60,24 @@ def walk_module(
         module: the parsed module.
         arguments: the arguments of `main`, the platform index among them.
         mesh: the mesh that shardings and manual computations are for; None for none.
+        has_composed: whether calls of composed functions are looked for.
 
     Raises:
         InteropError: an operation that JAX cannot express; the message names it and its place.
     """
-    lifting = _Lifting(functions_of(module), mesh)
+    lifting = _Lifting(functions_of(module), mesh, has_composed=has_composed)
     return list(map(as_array, lifting.walk(ChainMap(), find_main(module), arguments)))
 
 
 class _Lifting:
     """Lifts the functions of one module; like calls of one function are one `jit`."""
 
-    def __init__(self, functions: Mapping[str, Any], mesh: Mesh | None) -> None:
+    def __init__(
+        self, functions: Mapping[str, Any], mesh: Mesh | None, *, has_composed: bool
+    ) -> None:
         self._functions = functions
         self._mesh = mesh
+        self._has_composed = has_composed
         self._jits: dict[Any, _NamedCall] = {}
         self._sizes: dict[str, int] = {}
 
@@ -75,13 +90,40 @@ class _Lifting:
     def _walk_block(
         self, outside: _Values, block: Any, arguments: Sequence[LiftedValue]
     ) -> list[LiftedValue]:
-        return walk_block(block, arguments, outside, self._emit, target="JAX")
+        calls = find_composed(block, has_names=self._has_composed)
+        composed = {operation: call for call in calls for operation in call.operations}
+
+        def emit(raw: Any, operands: list[LiftedValue], values: _Values) -> Sequence[LiftedValue]:
+            call = composed.get(raw)
+            if call is None:
+                return self._emit(raw, operands, values)
+            # What is in the middle of a call is used by nothing else.
+            return self._composed(call, values) if raw == call.operations[-1] else [None]
+
+        return walk_block(block, arguments, outside, emit, target="JAX")
+
+    def _composed(self, call: ComposedCall, values: _Values) -> list[LiftedValue]:
+        """Return the result of operations that are the call of one function."""
+
+        def compute(*arrays: Any) -> Any:
+            inner = values.new_child(dict(zip(call.inputs, arrays, strict=True)))
+            for raw in call.operations:
+                operands = [inner[operand] for operand in raw.operands]
+                inner.maps[0].update(
+                    zip(raw.results, self._emit(raw, operands, inner), strict=True)
+                )
+            return as_array(inner[call.operations[-1].results[0]])
+
+        given = [values[operand] for operand in call.inputs]
+        if (function := call.function) is not None:
+            return [function(*map(as_array, given))]
+        return _differentiable(call.name, compute, given)
 
     def _emit(
         self, raw: Any, operands: list[LiftedValue], values: _Values
     ) -> Sequence[LiftedValue]:
         if raw.name == "func.call":
-            return self._call(raw, callee_of(raw), operands)
+            return self._call(callee_of(raw), operands)
         known = fold(raw, operands)
         if known is not None:
             return [known]
@@ -102,7 +144,7 @@ class _Lifting:
             if results is not None:
                 return results
         reference = Attributes(raw).text("decomposition").lstrip("@").strip('"')
-        return self._call(raw, reference, operands)
+        return self._call(reference, operands)
 
     def _apply(
         self, rule: LiftingRule, raw: Any, operands: list[LiftedValue], values: _Values
@@ -126,16 +168,20 @@ class _Lifting:
     def _region(self, block: Any, values: _Values) -> Callable[..., list[LiftedValue]]:
         return lambda *arguments: self._walk_block(values, block, arguments)
 
-    def _call(self, raw: Any, name: str, operands: list[LiftedValue]) -> list[LiftedValue]:
+    def _call(self, name: str, operands: list[LiftedValue]) -> list[LiftedValue]:
         """Return the results of a function, which stays a function of its name if it is large."""
         function = self._functions[name]
+
+        def walk(*values: LiftedValue) -> list[LiftedValue]:
+            return self.walk(ChainMap(), function, values)
+
+        if composed := composed_function(name, self._functions):
+            return _differentiable(composed, lambda *arrays: as_array(walk(*arrays)[0]), operands)
         if name == _EXPORT_MAIN or self._size(name) <= _MAX_INLINED:
-            return self.walk(ChainMap(), function, operands)
+            return walk(*operands)
         known = tuple(_key_of(operand) for operand in operands)
         if (name, known) not in self._jits:
-            walk = lambda *values: self.walk(ChainMap(), function, values)  # noqa: E731
             self._jits[name, known] = _NamedCall(name, walk, operands)
-        del raw
         return self._jits[name, known](operands)
 
     def _size(self, name: str) -> int:
@@ -144,6 +190,18 @@ class _Lifting:
             block = self._functions[name].regions[0].blocks[0]
             self._sizes[name] = sum(1 + 16 * len(view.operation.regions) for view in block)
         return self._sizes[name]
+
+
+def _differentiable(
+    name: str, compute: Callable[..., Any], operands: Sequence[LiftedValue]
+) -> list[LiftedValue]:
+    """Return what a function computes that has the derivative of a known one.
+
+    The derivative is asked for when the module is gone, so it is traced here.
+    """
+    arrays = [as_array(operand) for operand in operands]
+    traced = jaxpr_as_fun(jax.make_jaxpr(compute)(*arrays))
+    return [with_derivative(name, lambda *given: traced(*given)[0])(*arrays)]
 
 
 class _NamedCall:

@@ -1,0 +1,459 @@
+"""Functions of each element whose derivative their operations do not say.
+
+CHLO defines functions such as `jax.lax.erfc` by polynomials on parts of their domain, and selects
+one for each element. In reverse mode the derivative of what is not selected may be infinite, and
+its product with 0 is NaN. The operations of one call have its place in the source, whose last name
+is that of the function.
+
+Others, such as `jax.nn.relu`, have a derivative of their own where two branches meet. They are
+functions of the module, by their names. `jax.lax.logistic` and `jax.numpy.logaddexp` are neither,
+and are known by their operations alone.
+
+Where JAX lowers its function of the name to the same operations, it is called instead of them.
+Otherwise what is computed stays as it is in the module, and only the derivative is that of JAX's
+function; that the operations compute this function is tried on numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export, lax
+from jax.custom_derivatives import SymbolicZero
+from scipy import special
+
+from bridge.core.narrowing import x64_if_needed
+from xla_call_module.dtypes import Array
+from xla_call_module.stablehlo.attributes import callee_of, comparison_direction
+from xla_call_module.stablehlo.elements import element_dtype, read_elements, read_splat
+from xla_call_module.stablehlo.modules import find_main, open_module, splat, tensor_type
+from xla_call_module.stablehlo.operation_locations import describe_primitive
+
+__all__ = ["NAMES", "ComposedCall", "composed_function", "find_composed", "with_derivative"]
+
+# Each function of JAX, and what scipy has for it.
+_FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "acos": (lax.acos, np.arccos),
+    "acosh": (lax.acosh, np.arccosh),
+    "asin": (lax.asin, np.arcsin),
+    "asinh": (lax.asinh, np.arcsinh),
+    "atanh": (lax.atanh, np.arctanh),
+    "bessel_i1e": (lax.bessel_i1e, special.i1e),
+    "cosh": (lax.cosh, np.cosh),
+    "digamma": (lax.digamma, special.digamma),
+    "erf": (lax.erf, special.erf),
+    "erf_inv": (lax.erf_inv, special.erfinv),
+    "erfc": (lax.erfc, special.erfc),
+    "lgamma": (lax.lgamma, special.gammaln),
+    "polygamma": (lax.polygamma, special.polygamma),
+    "sinh": (lax.sinh, np.sinh),
+    "zeta": (lax.zeta, special.zeta),
+}
+# Functions under `jax.jit` of JAX's libraries that have a derivative of their own.
+_NAMED: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "hypot": (jnp.hypot, np.hypot),
+    "lgamma_impl": (lax.lgamma, special.gammaln),
+    "logit": (jax.scipy.special.logit, special.logit),
+    "relu": (jax.nn.relu, lambda value: np.maximum(value, 0)),
+    "sinc": (jnp.sinc, np.sinc),
+    "xlog1py": (jax.scipy.special.xlog1py, special.xlog1py),
+    "xlogy": (jax.scipy.special.xlogy, special.xlogy),
+}
+_COMMUTATIVE = ("stablehlo.add", "stablehlo.maximum")
+
+
+def _pattern(name: str, *operands: Any) -> tuple[Any, ...]:
+    return (f"stablehlo.{name}", *operands)
+
+
+_DIFFERENCE = _pattern("subtract", "x", "y")
+# What is known by its operations, by the names of these functions of JAX.
+_PATTERNS: Mapping[str, Any] = {
+    "logistic": _pattern(
+        "divide", 1.0, _pattern("add", 1.0, _pattern("exponential", _pattern("negate", "x")))
+    ),
+    "logaddexp": _pattern(
+        "select",
+        _pattern("compare", _DIFFERENCE, _DIFFERENCE),
+        _pattern("add", "x", "y"),
+        _pattern(
+            "add",
+            _pattern("maximum", "x", "y"),
+            _pattern(
+                "log_plus_one",
+                _pattern("exponential", _pattern("negate", _pattern("abs", _DIFFERENCE))),
+            ),
+        ),
+    ),
+}
+_MATCHED: Mapping[str, Callable[..., Any]] = {
+    "logaddexp": jnp.logaddexp,
+    "logistic": lax.logistic,
+}
+_NUMBERED = re.compile(r"_\d+$")
+# The names, as the bytes of a module have them.
+NAMES = tuple(name.encode() for name in _FUNCTIONS)
+_SAMPLES = (0.1, 0.3, 0.47, 0.7, 0.9, 1.0, 1.3, 2.0, 2.6, 3.0, 4.2, 6.5, -0.2, -0.6, -0.8, -1.7)
+_MIN_SAMPLES = 4
+_TOLERANCE = 2e-2  # of bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedCall:
+    """The operations that compute one call of a function.
+
+    Attributes:
+        name: the name of the function.
+        operations: the operations, in their order; the last one computes the result.
+        inputs: the values of MLIR that the function is called with.
+    """
+
+    name: str
+    operations: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+
+    @property
+    def function(self) -> Callable[..., Any] | None:
+        """The function of JAX, if it is lowered to the same operations here."""
+        if self.name in _MATCHED:
+            return _MATCHED[self.name]
+        dtype = element_dtype(tensor_type(str(self.inputs[0].type)).element)
+        if _signature(self.operations) != _own_signature(self.name, dtype, len(self.inputs)):
+            return None
+        return _FUNCTIONS[self.name][0]
+
+
+def find_composed(block: Any, *, has_names: bool) -> list[ComposedCall]:
+    """Return the calls of such functions in a block.
+
+    Args:
+        block: the block.
+        has_names: whether the module has their names anywhere.
+    """
+    operations = [view.operation for view in block]
+    calls = [call for operation in operations for call in _by_structure(operation)]
+    return calls + (_by_places(operations) if has_names else [])
+
+
+def _by_structure(operation: Any) -> Iterator[ComposedCall]:
+    """Yield the call of which an operation computes the result, known by what it is made of."""
+    matched: dict[str, Any] = {}
+    for name, pattern in _PATTERNS.items():
+        if operation.name == pattern[0] and _matches(operation.results[0], pattern, matched):
+            yield ComposedCall(name, (operation,), tuple(matched[key] for key in sorted(matched)))
+            return
+        matched.clear()
+
+
+def _matches(value: Any, pattern: Any, matched: dict[str, Any]) -> bool:
+    """Return whether a value is made as a pattern says, and note down what its variables are.
+
+    A pattern is the name of an operation with those of its operands, the name of a variable, or the
+    number that a constant repeats.
+    """
+    if isinstance(pattern, str):
+        known = matched.setdefault(pattern, value)
+        return bool(known == value) or _number(known) == _number(value) is not None
+    if isinstance(pattern, float):
+        return _number(value) == pattern
+    maker = value.owner
+    kind, *operands = pattern
+    if getattr(maker, "name", "") != kind or len(maker.operands) != len(operands):
+        return False
+    for order in (operands, operands[::-1]) if kind in _COMMUTATIVE else (operands,):
+        trial = dict(matched)
+        if all(_matches(*pair, trial) for pair in zip(maker.operands, order, strict=True)):
+            matched.update(trial)
+            return True
+    return False
+
+
+def _number(value: Any) -> float | None:
+    """Return the number that a constant repeats, broadcast or not; None of another value."""
+    maker = value.owner
+    name = getattr(maker, "name", "")
+    if name == "stablehlo.broadcast_in_dim":
+        return _number(maker.operands[0])
+    number = read_splat(maker) if name == "stablehlo.constant" else None
+    return None if number is None or number.dtype.kind == "c" else float(number)
+
+
+def _by_places(operations: Sequence[Any]) -> list[ComposedCall]:
+    """Return the calls whose operations have one place in the source."""
+    named = [
+        (operation, describe_primitive(operation))
+        for operation in operations
+        if operation.name != "stablehlo.constant"
+    ]
+    runs = itertools.groupby(
+        named, lambda pair: (pair[1], str(pair[0].location) if pair[1] in _FUNCTIONS else "")
+    )
+    calls: list[ComposedCall] = []
+    for (name, _), run in runs:
+        if name in _FUNCTIONS:
+            calls += _calls_of(name, [operation for operation, _ in run])
+    return calls
+
+
+def composed_function(name: str, functions: Mapping[str, Any]) -> str:
+    """Return the name of the known function that a function of a module computes; or nothing.
+
+    Args:
+        name: the name of the function in the module.
+        functions: all of them.
+    """
+    known = _NUMBERED.sub("", name)
+    if known not in _NAMED:
+        return ""
+    block = functions[name].regions[0].blocks[0]
+    types = {str(argument.type) for argument in block.arguments}
+    types |= {str(result) for result in functions[name].type.results}
+    arity = len(block.arguments)
+    if len(types) != 1 or arity not in (1, 2) or len(functions[name].type.results) != 1:
+        return ""
+    arrays = _samples(arity, element_dtype(tensor_type(types.pop()).element))
+    with np.errstate(all="ignore"):
+        computed = _compute(block, arrays, functions)
+    agrees = computed is not None and _agrees(_NAMED[known][1], arrays, computed[0])
+    return known if agrees else ""
+
+
+def with_derivative(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes what another one does, with the derivative of a known one."""
+    known = {**_FUNCTIONS, **_NAMED}[name][0]
+    function: Any = jax.custom_jvp(compute)
+
+    def derivative(primals: Any, tangents: Any) -> Any:
+        # `polygamma` and its like have derivatives with respect to some of their arguments only.
+        places = [n for n, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+
+        def of_these(*changing: Any) -> Any:
+            arguments = list(primals)
+            for place, value in zip(places, changing, strict=True):
+                arguments[place] = value
+            return known(*arguments)
+
+        moved = [primals[place] for place in places]
+        _, tangent = jax.jvp(of_these, moved, [tangents[place] for place in places])
+        return function(*primals), tangent
+
+    function.defjvp(derivative, symbolic_zeros=True)
+    result: Callable[..., Any] = function
+    return result
+
+
+def _signature(operations: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the names of operations, each with its constants."""
+    return tuple(
+        (operation.name, tuple(_splat_of(operand) for operand in operation.operands))
+        for operation in operations
+        if operation.name not in ("func.return", "stablehlo.constant")
+    )
+
+
+def _splat_of(value: Any) -> str:
+    is_constant = getattr(value.owner, "name", "") == "stablehlo.constant"
+    return (splat(value.owner) or "") if is_constant else ""
+
+
+@functools.lru_cache(maxsize=128)
+def _own_signature(name: str, dtype: np.dtype[Any], arity: int) -> tuple[Any, ...]:
+    """Return the signature of the operations to which this JAX lowers a function."""
+    spec = jax.ShapeDtypeStruct((2,), dtype)
+    with x64_if_needed([dtype]), jax.ensure_compile_time_eval():
+        exported = export.export(jax.jit(_FUNCTIONS[name][0]))(*[spec] * arity)
+    with open_module(exported.mlir_module_serialized) as module:
+        return _signature(view.operation for view in find_main(module).regions[0].blocks[0])
+
+
+def _calls_of(name: str, run: Sequence[Any]) -> Iterator[ComposedCall]:
+    """Yield the calls in a run of operations that have one place, such as that of a loop."""
+    kinds = [operation.name for operation in run]
+    for length in range(2, len(run) + 1):
+        if len(run) % length == 0 and kinds == kinds[:length] * (len(run) // length):
+            parts = [tuple(run[at : at + length]) for at in range(0, len(run), length)]
+            calls = [_call_of(name, part) for part in parts]
+            if all(call is not None for call in calls):
+                yield from (call for call in calls if call is not None)
+                return
+
+
+def _call_of(name: str, operations: tuple[Any, ...]) -> ComposedCall | None:
+    """Return the call that some operations compute; None if they compute something else."""
+    made = {result for operation in operations for result in operation.results}
+    *inner, last = operations
+    if any(len(operation.regions) or len(operation.results) != 1 for operation in operations):
+        return None
+    ids = set(operations)
+    if any(use.owner not in ids for op in inner for use in op.results[0].uses):
+        return None
+    inputs = dict.fromkeys(
+        operand
+        for operation in operations
+        for operand in operation.operands
+        if operand not in made and getattr(operand.owner, "name", "") != "stablehlo.constant"
+    )
+    call = ComposedCall(name, operations, tuple(inputs))
+    if any(value.type != last.results[0].type for value in inputs):
+        return None
+    return call if inputs and _is_the_function(call) else None
+
+
+def _is_the_function(call: ComposedCall) -> bool:
+    """Return whether operations compute what the function of their name does, tried on numbers."""
+    dtype = element_dtype(tensor_type(str(call.inputs[0].type)).element)
+    arrays = _samples(len(call.inputs), dtype)
+    with np.errstate(all="ignore"):
+        values = dict(zip(call.inputs, arrays, strict=True))
+        known = all(_step(operation, values, {}) for operation in call.operations)
+    computed = values[call.operations[-1].results[0]] if known else None
+    return _agrees(_FUNCTIONS[call.name][1], arrays, computed)
+
+
+def _samples(arity: int, dtype: np.dtype[Any]) -> list[Array]:
+    """Return numbers for each of the arguments of a function, all pairs of them for two."""
+    grid = np.meshgrid(*[_SAMPLES] * arity, indexing="ij")
+    return [part.reshape(-1).astype(dtype) for part in grid]
+
+
+def _agrees(function: Callable[..., Any], arrays: Sequence[Array], computed: Array | None) -> bool:
+    """Return whether numbers are what a function of scipy or numpy computes."""
+    if computed is None:
+        return False
+    with np.errstate(all="ignore"):
+        expected = function(*(array.astype(np.float64) for array in arrays))
+    known = np.isfinite(expected) & (np.abs(expected) < 1e3)
+    close = np.isclose(computed.astype(np.float64), expected, _TOLERANCE, _TOLERANCE)
+    return bool(known.sum() >= _MIN_SAMPLES and close[known].all())
+
+
+def _compute(
+    block: Any, arrays: Sequence[Array], functions: Mapping[str, Any]
+) -> list[Array] | None:
+    """Return what a block computes of numpy's arrays; None if an operation is not known here."""
+    values: dict[Any, Array] = dict(zip(block.arguments, arrays, strict=True))
+    for view in block:
+        operation = view.operation
+        if operation.name == "func.return":
+            results = [_known(operand, values) for operand in operation.operands]
+            known = [result for result in results if result is not None]
+            return known if len(known) == len(results) else None
+        if operation.name != "stablehlo.constant" and not _step(operation, values, functions):
+            return None
+    return None
+
+
+def _step(operation: Any, values: dict[Any, Array], functions: Mapping[str, Any]) -> bool:
+    """Compute one operation, into `values`, and return whether it is known here."""
+    operands = [_known(operand, values) for operand in operation.operands]
+    known = [operand for operand in operands if operand is not None]
+    if len(known) != len(operands):
+        return False
+    results = None
+    if operation.name == "func.call":
+        inner = functions.get(callee_of(operation))
+        block = None if inner is None else inner.regions[0].blocks[0]
+        results = None if block is None else _compute(block, known, functions)
+    elif (rule := _NUMPY.get(operation.name)) is not None:
+        results = [rule(operation, *known)]
+    if results is None or any(result is None for result in results):
+        return False
+    for value, result in zip(operation.results, results, strict=True):
+        dtype = element_dtype(tensor_type(str(value.type)).element)
+        values[value] = np.asarray(result).astype(dtype)
+    return True
+
+
+def _known(value: Any, values: Mapping[Any, Array]) -> Array | None:
+    if value in values:
+        return values[value]
+    maker = value.owner
+    if getattr(maker, "name", "") != "stablehlo.constant":
+        return None
+    repeated = read_splat(maker)
+    return read_elements(maker) if repeated is None else repeated
+
+
+_COMPARE = {
+    "EQ": np.equal, "GE": np.greater_equal, "GT": np.greater,
+    "LE": np.less_equal, "LT": np.less, "NE": np.not_equal,
+}  # fmt: skip
+
+
+def _compare(operation: Any, left: Array, right: Array) -> Array:
+    return np.asarray(_COMPARE[comparison_direction(operation)](left, right))
+
+
+def _bitcast(operation: Any, value: Array) -> Array:
+    return value.view(element_dtype(tensor_type(str(operation.results[0].type)).element))
+
+
+def _leading_zeros(value: Array) -> Array:
+    bits = 8 * value.dtype.itemsize
+    unsigned = value.view(f"uint{bits}").astype(np.uint64)
+    return np.array([bits - int(number).bit_length() for number in unsigned])
+
+
+def _look_up(operation: Any, table: Array, places: Array) -> Array | None:
+    """Return elements of a table; None of any other gather."""
+    if table.ndim != 1 or tuple(operation.attributes["slice_sizes"]) != (1,):
+        return None
+    return np.asarray(table[np.clip(places, 0, table.size - 1)])
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _, *operands: function(*operands)
+
+
+_ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
+    "abs": np.abs,
+    "add": np.add,
+    "and": np.bitwise_and,
+    "broadcast_in_dim": np.asarray,
+    "clamp": lambda least, value, most: np.clip(value, least, most),
+    "convert": np.asarray,
+    "count_leading_zeros": _leading_zeros,
+    "shift_left": np.left_shift,
+    "shift_right_arithmetic": np.right_shift,
+    "cosine": np.cos,
+    "divide": np.divide,
+    "exponential": np.exp,
+    "exponential_minus_one": np.expm1,
+    "floor": np.floor,
+    "is_finite": np.isfinite,
+    "log": np.log,
+    "log_plus_one": np.log1p,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "multiply": np.multiply,
+    "negate": np.negative,
+    "not": np.invert,
+    "or": np.bitwise_or,
+    "power": np.power,
+    "round_nearest_even": np.rint,
+    "rsqrt": lambda value: 1 / np.sqrt(value),
+    "select": np.where,
+    "sign": np.sign,
+    "sine": np.sin,
+    "sqrt": np.sqrt,
+    "subtract": np.subtract,
+    "tan": np.tan,
+    "tanh": np.tanh,
+    "xor": np.bitwise_xor,
+    "atan2": np.arctan2,
+    "remainder": np.fmod,
+}
+_NUMPY: Mapping[str, Callable[..., Any]] = {
+    "stablehlo.bitcast_convert": _bitcast,
+    "stablehlo.compare": _compare,
+    "stablehlo.gather": _look_up,
+    **{f"stablehlo.{name}": _plain(function) for name, function in _ELEMENTWISE.items()},
+}
