@@ -11,6 +11,7 @@ import os
 import random
 import resource
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -30,6 +31,7 @@ settings.load_profile("patient")
 # Each process of the tests holds JAX and TensorFlow, which take 0.9 GB to begin with.
 MAX_RESIDENT_BYTES = 1_800_000_000
 MAX_COMPILED_BYTES = 300_000_000
+MAX_KEPT_BYTES = 100_000_000
 
 ROOT = Path(__file__).parent
 # Of the files with few tests those that take longest. The workers begin with them, while they hold
@@ -78,41 +80,53 @@ def _resident_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _drop_caches():
+def _drop_caches(memory_limits):
     jax.clear_caches()
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
+    left = _resident_bytes()
+    memory_limits["file"] = left + MAX_KEPT_BYTES
+    memory_limits["test"] = max(MAX_RESIDENT_BYTES, left + MAX_COMPILED_BYTES)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def dropped_caches():
-    """Drop what JAX has traced and compiled for a file of tests, and give its memory back."""
+def dropped_caches(memory_limits):
+    """Drop what JAX has traced and compiled after a file of tests, and give its memory back.
+
+    That takes as long as a test: after files that have compiled little it comes later.
+    """
     yield
-    _drop_caches()
+    if _resident_bytes() > memory_limits["file"]:
+        _drop_caches(memory_limits)
 
 
 @pytest.fixture(autouse=True)
-def bounded_memory(memory_limit):
+def bounded_memory(memory_limits):
     """Drop it earlier where a file of many tests compiles much."""
     yield
-    if _resident_bytes() > memory_limit["bytes"]:
-        _drop_caches()
-        memory_limit["bytes"] = max(MAX_RESIDENT_BYTES, _resident_bytes() + MAX_COMPILED_BYTES)
+    if _resident_bytes() > memory_limits["test"]:
+        _drop_caches(memory_limits)
 
 
 @pytest.fixture(scope="session")
-def memory_limit():
-    """What this process may take before it drops its caches: more when that gives little back."""
-    return {"bytes": MAX_RESIDENT_BYTES}
+def memory_limits():
+    """The bytes that this process may take before it drops its caches, at the end of what.
+
+    They are more when that gives little back.
+    """
+    return {"file": 0, "test": MAX_RESIDENT_BYTES}
 
 
 @pytest.fixture(scope="session")
 def foreign(tmp_path_factory):
     """SavedModels of other programs: `foreign("jax2tf")` is a `tests.foreign.files.ForeignFile`."""
-    from tests.foreign.files import write_foreign
+    from tests.foreign.files import write_foreign_once
 
-    files = write_foreign(tmp_path_factory.mktemp("foreign"))
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    files = write_foreign_once(folder / "foreign")
 
     def get(name):
         if name not in files:
@@ -120,6 +134,24 @@ def foreign(tmp_path_factory):
         return files[name]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def preloaded_python():
+    """The path of a Python whose processes begin with TensorFlow and JAX imported.
+
+    For tests that are not about what is imported, or read then; `tests/fork_server.py` has both.
+    """
+    from tests.fork_server import preloaded_python
+
+    with tempfile.TemporaryDirectory() as folder, preloaded_python(Path(folder)) as program:
+        yield program
+
+
+@pytest.fixture
+def preloaded(preloaded_python, monkeypatch):
+    """Processes that a test starts by `sys.executable`, as `bridge.verify` does, are such ones."""
+    monkeypatch.setattr(sys, "executable", preloaded_python)
 
 
 @pytest.fixture(scope="module")

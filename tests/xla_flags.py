@@ -7,7 +7,7 @@ import os
 __all__ = ["UNOPTIMIZED", "with_xla_flags"]
 
 # Small programs that are compiled once each, and with which LLVM would spend most of the time.
-UNOPTIMIZED = "--xla_backend_optimization_level=0"
+UNOPTIMIZED = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 
 
 def with_xla_flags(*flags: str) -> str:

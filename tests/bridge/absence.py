@@ -15,6 +15,9 @@ from typing import Any
 
 from tests.policy.source import ROOT
 
+# Not the one of the fixture `preloaded`, which has TensorFlow imported.
+_PYTHON = sys.executable
+
 
 class _Blocker:
     """An import hook: some packages are not installed, and it is noted who looks for them."""
@@ -90,7 +93,7 @@ with without_tensorflow():
     exec({code!r})
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", source, *map(str, arguments)],
+        [_PYTHON, "-W", "error", "-c", source, *map(str, arguments)],
         cwd=ROOT,
         env=os.environ | environment,
         capture_output=True,

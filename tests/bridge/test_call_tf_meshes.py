@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -70,11 +69,11 @@ print("agree")
 """
 
 
-def test_gradients_over_a_mesh_are_those_of_jax():
+def test_gradients_over_a_mesh_are_those_of_jax(preloaded_python):
     flags = "--xla_force_host_platform_device_count=4"
     environment = os.environ | {"XLA_FLAGS": with_xla_flags(flags), "JAX_PLATFORMS": "cpu"}
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [preloaded_python, "-c", PROGRAM],
         env=environment,
         capture_output=True,
         text=True,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import subprocess
-import sys
 from collections import OrderedDict, namedtuple
 from contextlib import contextmanager
 from types import ModuleType
@@ -894,7 +893,7 @@ class TestTensorFlowFromJax:
 
 
 @pytest.mark.parametrize("order", [BOTH, BOTH[::-1]])
-def test_both_in_one_process(order):
+def test_both_in_one_process(order, preloaded_python):
     code = f"""
 import importlib, jax, tensorflow as tf
 first, second = [importlib.import_module(name) for name in {order!r}]
@@ -904,7 +903,7 @@ print([len(jax.tree_util.tree_leaves(held)) for held in (module.a, module.b, mod
 print(first.convert(lambda x: x + 1)(1).numpy(), second.convert(lambda x: x + 1)(2).numpy())
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+        [preloaded_python, "-c", code], capture_output=True, text=True, check=True, timeout=300
     )
     assert done.stdout.split("\n")[:2] == ["[1, 1, 1]", "2 3"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +113,7 @@ def test_what_has_no_gradient_is_not_trained_silently():
         np.testing.assert_array_equal(found, expected)
 
 
-def test_an_exported_saved_model_needs_nothing_of_ours(tmp_path):
+def test_an_exported_saved_model_needs_nothing_of_ours(tmp_path, preloaded_python):
     model = keras.Sequential([keras.Input((4,)), make_normalizing(rng=7)])
     model.compile(keras.optimizers.SGD(0.01), keras.losses.MeanSquaredError())
     model.fit(X, X[:, :3], verbose=0)
@@ -130,7 +129,7 @@ def test_an_exported_saved_model_needs_nothing_of_ours(tmp_path):
     np.save(tmp_path / "y.npy", model.predict(X, verbose=0))
     paths = [str(tmp_path / name) for name in ("exported", "x.npy", "y.npy")]
     done = subprocess.run(
-        [sys.executable, "-c", code, *paths],
+        [preloaded_python, "-c", code, *paths],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -176,9 +175,9 @@ for found, wanted in zip(model.get_weights(), jax.tree.leaves(stepped), strict=T
 """
 
 
-def test_in_a_mirrored_strategy():
+def test_in_a_mirrored_strategy(preloaded_python):
     done = subprocess.run(
-        [sys.executable, "-c", MIRRORED],
+        [preloaded_python, "-c", MIRRORED],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         capture_output=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -112,10 +111,10 @@ def test_it_becomes_a_file_of_ours(model, values, tmp_path):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_integers_and_complex_numbers_of_jax2tf(tmp_path):
+def test_integers_and_complex_numbers_of_jax2tf(tmp_path, preloaded_python):
     script = TESTS / "foreign" / "write_jax2tf_kinds.py"
     done = subprocess.run(
-        [sys.executable, script, tmp_path / "out"], capture_output=True, text=True, check=False
+        [preloaded_python, script, tmp_path / "out"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     expected = dict(np.load(tmp_path / "out" / "values.npz"))
@@ -136,10 +135,10 @@ def test_integers_and_complex_numbers_of_jax2tf(tmp_path):
     np.testing.assert_allclose(of_z, expected["z"], rtol=1e-6)
 
 
-def test_slices_of_jax2tf(tmp_path):
+def test_slices_of_jax2tf(tmp_path, preloaded_python):
     script = TESTS / "foreign" / "write_jax2tf_slices.py"
     done = subprocess.run(
-        [sys.executable, script, tmp_path / "out"], capture_output=True, text=True, check=False
+        [preloaded_python, script, tmp_path / "out"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     expected = dict(np.load(tmp_path / "out" / "values.npz"))

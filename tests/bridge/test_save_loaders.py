@@ -6,7 +6,6 @@ import functools
 import pickle
 import struct
 import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -342,8 +341,8 @@ class TestCommandLine:
         for tensor, array in want.items():
             _agree(case, _read_npy(tmp_path / "out" / f"{tensor}.npy", array), array)
 
-    def test_the_command_itself(self, models):
-        command = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", "run"]
+    def test_the_command_itself(self, models, preloaded_python):
+        command = [preloaded_python, "-m", "tensorflow.python.tools.saved_model_cli", "run"]
         command += ["--dir", str(models / "no_parameters"), "--tag_set", "serve"]
         command += ["--signature_def", "serving_default"]
         command += ["--input_exprs", "x=[1.0, 2.0, 3.0];y=[4.0, 5.0, 6.0]"]

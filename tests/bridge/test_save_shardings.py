@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import warnings
 
 import jax
@@ -109,14 +108,14 @@ def saved_again(saved, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def foreign_file(partitioner, tmp_path_factory):
+def foreign_file(partitioner, tmp_path_factory, preloaded_python):
     """What jax2tf has written, in a process with eight devices."""
     folder = tmp_path_factory.mktemp("foreign")
     script = TESTS / "foreign" / "write_jax2tf_sharded.py"
     name = "shardy" if partitioner else "gspmd"
     flags = "--xla_force_host_platform_device_count=8"
     environment = {**os.environ, "XLA_FLAGS": with_xla_flags(flags), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, script, folder, name]
+    command = [preloaded_python, script, folder, name]
     subprocess.run(command, check=True, capture_output=True, env=environment)
     return folder
 

@@ -36,6 +36,9 @@ from xla_call_module.errors import (
     StructureError,
 )
 
+# The fixture `report` is of a Python that imports TensorFlow for itself, all others are quick.
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2), "n": np.int32(3)}
 B = "b"
 

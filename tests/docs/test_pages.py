@@ -24,8 +24,10 @@ PINNED = re.search(r"^jax==([^;\s]+)", (ROOT / "constraints.txt").read_text(), r
 
 @pytest.mark.skipif(jax.__version__ != PINNED, reason="the pages show what the pinned JAX prints")
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_blocks_run(page, tmp_path, monkeypatch):
+def test_blocks_run(page, tmp_path, monkeypatch, preloaded_python):
     monkeypatch.chdir(tmp_path)
+    # For `verify`, and for pages that have several devices.
+    monkeypatch.setattr(sys, "executable", preloaded_python)
     devices = read_page(page.read_text()).devices
     if devices == 1:
         if keras := sys.modules.get("keras"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 
 from tests.policy.source import ROOT
 
-__all__ = ["NAMES", "ForeignFile", "read_foreign", "write_foreign"]
+__all__ = ["NAMES", "ForeignFile", "read_foreign", "write_foreign", "write_foreign_once"]
 
 NAMES = ("jax2tf", "keras", "bare_graph", "session_graph", "orbax")
 
@@ -38,6 +39,17 @@ def write_foreign(out: Path) -> dict[str, ForeignFile]:
     command = [sys.executable, "-m", "tests.foreign", str(out), *names]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     return {name: read_foreign(out / name) for name in names}
+
+
+def write_foreign_once(out: Path) -> dict[str, ForeignFile]:
+    """What they write into a folder that several processes share, of which the first one writes."""
+    out.mkdir(exist_ok=True)
+    with (out / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (out / "written").exists():
+            write_foreign(out)
+            (out / "written").touch()
+    return {name: read_foreign(out / name) for name in NAMES if (out / name).exists()}
 
 
 def _has_orbax_export() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import jax
 import pytest
@@ -16,11 +15,11 @@ FILES = sorted(path.stem for path in (ROOT / "tests" / "eight_devices").glob("[a
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_with_eight_devices(name, tmp_path):
+def test_with_eight_devices(name, tmp_path, preloaded_python):
     flags = "--xla_force_host_platform_device_count=8"
     path = ROOT / "tests" / "eight_devices" / f"{name}.py"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", str(path), "-q", "-x", f"--basetemp={tmp_path / 't'}"],
+        [preloaded_python, "-m", "pytest", str(path), "-q", "-x", f"--basetemp={tmp_path / 't'}"],
         capture_output=True,
         text=True,
         check=False,

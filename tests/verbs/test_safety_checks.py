@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -524,7 +523,7 @@ class TestWhatAFileSaysOfWrongShapes:
 
     FLAG = "--tf_xla_call_module_disabled_checks=shape_assertions"
 
-    def test_a_flag_of_another_process_makes_it_silent(self, folders):
+    def test_a_flag_of_another_process_makes_it_silent(self, folders, preloaded_python):
         """What TensorFlow has saved of a converted function as well as what this package has."""
         code = (
             "import sys, tensorflow as tf\n"
@@ -537,7 +536,7 @@ class TestWhatAFileSaysOfWrongShapes:
         )
         files = [str(folders / name) for name in ("any", "fitting", "by TensorFlow")]
         done = subprocess.run(
-            [sys.executable, "-c", code, *files],
+            [preloaded_python, "-c", code, *files],
             env={**os.environ, "TF_XLA_FLAGS": self.FLAG},
             capture_output=True,
             text=True,

@@ -133,13 +133,14 @@ def test_a_change_after_the_first_use_has_no_effect(tensorflow):
     ]
 
 
-def test_every_flag_of_tensorflow_is_known():
+def test_every_flag_of_tensorflow_is_known(preloaded_python):
     """`--help` prints them all, and ends the process."""
     code = (
         "import os; os.environ['TF_XLA_FLAGS'] = '--help'; import tensorflow as tf; "
         "tf.config.list_physical_devices()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    command = [preloaded_python, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     printed = re.findall(r"^\t--(\w+)=.*?\t(bool|int32|int64|string)\t", done.stderr, re.MULTILINE)
     assert dict(printed).keys() == FLAGS.keys()

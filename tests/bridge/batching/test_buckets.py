@@ -6,7 +6,6 @@ import dataclasses
 import os
 import re
 import subprocess
-import sys
 import warnings
 
 import jax
@@ -125,7 +124,7 @@ def test_a_session_and_the_file_that_tensorflow_saved_again(folder, again):
         assert_agree(got, jitted(weights(), x, lengths, scale))
 
 
-def test_xla_compiles_a_program_for_each_bucket_only(folder, tmp_path):
+def test_xla_compiles_a_program_for_each_bucket_only(folder, tmp_path, preloaded_python):
     savedmodel.write(_without_buckets(folder), tmp_path / "plain")
     sizes = (2, 3, 5, 9, 10)
     buckets = (4, 16)
@@ -141,7 +140,7 @@ def test_xla_compiles_a_program_for_each_bucket_only(folder, tmp_path):
     )
     dump = tmp_path / "programs"
     done = subprocess.run(
-        [sys.executable, "-c", code, dump, folder, tmp_path / "plain", ",".join(map(str, sizes))],
+        [preloaded_python, "-c", code, dump, folder, tmp_path / "plain", ",".join(map(str, sizes))],
         capture_output=True,
         text=True,
         check=True,
@@ -250,7 +249,7 @@ class TestReading:
         first, second = (tmp_path / name / "saved_model.pb" for name in ("first", "second"))
         assert first.read_bytes() == second.read_bytes()
 
-    def test_verify(self, folder):
+    def test_verify(self, folder, preloaded):
         assert bridge.verify(folder).passed
 
     @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def _expected(image):
     return jax.nn.softmax(jnp.tanh(image.reshape(len(image), -1) @ w) + b)
 
 
-def test_the_whole_job(command, tmp_path):
+def test_the_whole_job(command, tmp_path, preloaded):
     pytest.importorskip("bridge.serving")
     status, printed, said = command(
         "exported_network:predict", *ARGS, "--platforms", "cpu,cuda,tpu", "--tensorflow", "2.16",

@@ -218,6 +218,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.usefixtures("preloaded")
 def test_a_class_that_is_not_imported_has_its_children_by_name(classes, name, monkeypatch, capsys):
     monkeypatch.chdir(classes)
     with pytest.warns(UserWarning, match=r"lines[.:]Line.*--import"):

@@ -174,13 +174,13 @@ class TestTokenizer:
         want = jax.grad(lambda p: network(p, IDS, 1.0)[:, 0].sum())(weights())
         np.testing.assert_allclose(names["w"], want["w"], rtol=1e-4, atol=1e-6)
 
-    def test_verify_says_what_it_does_not_compare(self, folder):
+    def test_verify_says_what_it_does_not_compare(self, folder, preloaded):
         # Where the scale is huge, the order of the products decides what overflows.
         probes = ("random", "zeros", "ones", "negative", "nan", "inf")
         with pytest.warns(UserWarning, match="Not compared.*serving_default"):
             assert bridge.verify(folder, probes=probes).passed
 
-    def test_a_process_without_the_functions(self, folder):
+    def test_a_process_without_the_functions(self, folder, preloaded_python):
         code = (
             "import sys, tensorflow as tf\n"
             "call = tf.saved_model.load(sys.argv[1]).signatures['serving_default']\n"
@@ -189,7 +189,7 @@ class TestTokenizer:
             "print(got['scores'].numpy().tolist())\n"
         )
         done = subprocess.run(
-            [sys.executable, "-c", code, folder], capture_output=True, text=True, check=True
+            [preloaded_python, "-c", code, folder], capture_output=True, text=True, check=True
         )
         want = jitted(weights(), IDS[:1], np.float32(0.5))
         np.testing.assert_allclose(eval(done.stdout), want, rtol=1e-5)

@@ -42,10 +42,10 @@ def network(x):
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
+def report(tmp_path_factory, preloaded_python):
     folder = tmp_path_factory.mktemp("known") / "model"
     bridge.save(jax.export.export(jax.jit(network))(np.ones((2, 4, 4, 2), np.float32)), folder)
-    return bridge.verify(folder)
+    return bridge.verify(folder, python=preloaded_python)
 
 
 def test_a_correct_network_is_not_called_different(report, capsys):

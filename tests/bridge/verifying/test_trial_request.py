@@ -59,7 +59,7 @@ def test_quick_is_one_size(folder):
     assert [title for _, title, _ in both] == ["random, b=3", "inf, b=3", "random", "inf"]
 
 
-def test_given_inputs_are_tried_in_both(folder, tmp_path, capsys):
+def test_given_inputs_are_tried_in_both(folder, tmp_path, capsys, preloaded):
     x = np.array([[1, 2], [7, np.inf], [3, 4], [0, 0]])
     np.savez(tmp_path / "x.npz", x=x)
     arguments = ["verify", str(folder), "--inputs", str(tmp_path / "x.npz"), "--json"]
