@@ -7,6 +7,7 @@ expressions.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from jax import export
 
 from bridge.core._jax import is_certain
 from bridge.lifting.known_values import (
+    DeviceNumber,
     LiftedValue,
     PlatformChoice,
     SizeArray,
@@ -44,6 +46,8 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
     rule = _RULES.get(raw.name)
     if rule is None or not operands:
         return None
+    if isinstance(operands[0], DeviceNumber):
+        return _fold_device_number(raw, operands)
     if any(isinstance(operand, PlatformChoice) for operand in operands):
         return _fold_for_platforms(raw, operands)
     if not all(isinstance(operand, (np.ndarray, SizeArray)) for operand in operands):
@@ -89,6 +93,25 @@ def _fold_for_platforms(raw: Any, operands: Sequence[LiftedValue]) -> PlatformCh
     if not all(isinstance(result, np.ndarray) for result in results.values()):
         return None
     return PlatformChoice({name: result for name, result in results.items() if result is not None})
+
+
+def _fold_device_number(raw: Any, operands: Sequence[LiftedValue]) -> DeviceNumber | None:
+    """Return the place of a device along some axes, as JAX computes it of the device's number."""
+    number, *others = operands
+    if raw.name == "stablehlo.convert":
+        dtype = element_dtype(tensor_type(str(raw.results[0].type)).element)
+        return DeviceNumber(number.axes, dtype) if dtype.kind in "iu" else None
+    if raw.name not in ("stablehlo.divide", "stablehlo.remainder"):
+        return None
+    if not isinstance(others[0], np.ndarray):
+        return None
+    sizes = [size for _, size in number.axes]
+    wanted = int(others[0])
+    for place in range(len(sizes) + 1):
+        if math.prod(sizes[place:]) == wanted:
+            kept = number.axes[:place] if raw.name == "stablehlo.divide" else number.axes[place:]
+            return DeviceNumber(kept, number.dtype)
+    return None
 
 
 def _fold_sizes(

@@ -63,6 +63,5 @@ COMPOSITES = {
 CUSTOM_CALLS = {
     "shape_assertion": LiftingRule(_shape_assertion, CUSTOM_CALL_ATTRIBUTES),
     "annotate_device_placement": LiftingRule(_identity, CUSTOM_CALL_ATTRIBUTES),
-    "Sharding": LiftingRule(_identity, CUSTOM_CALL_ATTRIBUTES),
     "xla.sdy.FuncResultSharding": LiftingRule(_identity, CUSTOM_CALL_ATTRIBUTES),
 }

@@ -5,6 +5,7 @@ A value is an array of JAX, or one of these, which are known before the program 
 - a numpy array: a constant, or what was computed of constants alone;
 - `SizeArray`: integers that are sizes, some of them expressions of symbolic dimensions;
 - `PlatformChoice`: a scalar that differs from platform to platform, such as the platform index;
+- `DeviceNumber`: the number of the device that computes, in a manual computation;
 - `TOKEN`: the order of effects, of which a function of JAX has none.
 """
 
@@ -19,10 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export, lax
 
-from xla_call_module.errors import StructureError
+from xla_call_module.errors import StructureError, UnsupportedError
 
 __all__ = [
     "TOKEN",
+    "DeviceNumber",
     "Dimension",
     "LiftedValue",
     "PlatformChoice",
@@ -30,6 +32,7 @@ __all__ = [
     "Token",
     "as_array",
     "dimensions_of",
+    "is_known",
     "of_dimensions",
     "repeated_element",
 ]
@@ -68,6 +71,25 @@ class PlatformChoice:
     """
 
     values: Mapping[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceNumber:
+    """The number of the device that computes, of which JAX has the place along each axis.
+
+    Attributes:
+        axes: the names of axes that JAX has, which together are one axis of the mesh of the export,
+            and its size there; the slowest first.
+        dtype: the dtype in the module.
+    """
+
+    axes: tuple[tuple[tuple[str, ...], int], ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return ()
 
 
 class Token:
@@ -114,6 +136,8 @@ def as_array(value: LiftedValue) -> Any:
         return lax.reshape(jnp.stack(parts), value.shape)
     if (repeated := repeated_element(value)) is not None:
         return lax.broadcast(repeated, value.shape)
+    if isinstance(value, DeviceNumber):
+        return _device_number(value)
     if isinstance(value, (PlatformChoice, Token)):
         kind = "The platform index" if isinstance(value, PlatformChoice) else "A token"
         raise StructureError(
@@ -121,6 +145,23 @@ def as_array(value: LiftedValue) -> Any:
             "jax.export, which uses it in branches and in the order of effects only."
         )
     return value
+
+
+def is_known(value: LiftedValue) -> bool:
+    """Return whether a value is no array that the program computes."""
+    return isinstance(value, (np.ndarray, SizeArray, PlatformChoice, DeviceNumber, Token))
+
+
+def _device_number(value: DeviceNumber) -> Any:
+    names = tuple(name for names, _ in value.axes for name in names)
+    try:
+        number = lax.axis_index(names) if names else np.zeros((), np.int32)
+    except NameError as error:
+        raise UnsupportedError(
+            f"The module uses the place of a device along {', '.join(names)}, which XLA partitions "
+            "by itself here. To do: export it with these axes manual in jax.shard_map."
+        ) from error
+    return lax.convert_element_type(number, value.dtype)
 
 
 def _scalar(dimension: Dimension, dtype: np.dtype[Any]) -> jax.Array:

@@ -14,6 +14,7 @@ from bridge.core._jax import enable_x64
 from bridge.lifting.composed_functions import NAMES
 from bridge.lifting.known_values import LiftedValue, PlatformChoice
 from bridge.lifting.module_lifting import walk_module
+from bridge.lifting.sharding_primitives import constrain_values
 from xla_call_module.analyses.custom_calls import refuse_callbacks
 from xla_call_module.analyses.tensorflow_functions import refuse_functions
 from xla_call_module.call import CallModule, bind_symbols
@@ -21,7 +22,14 @@ from xla_call_module.dtypes import WIDE
 from xla_call_module.stablehlo.bytecode import mentions
 from xla_call_module.stablehlo.call_graph import check_calls
 from xla_call_module.stablehlo.elements import element_dtype
-from xla_call_module.stablehlo.modules import functions_of, open_module, tensor_type, walk
+from xla_call_module.stablehlo.modules import (
+    find_main,
+    functions_of,
+    open_module,
+    tensor_type,
+    walk,
+)
+from xla_call_module.stablehlo.serialized_shardings import import_shardings_into
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -46,10 +54,13 @@ def lift_call(call: CallModule, mesh: Mesh | None = None) -> Callable[..., tuple
         _check_shapes(call, operands)
         with open_module(call.module) as module:
             _check_module(call, module)
+            import_shardings_into(module)
             arguments = [*_platform_index(call), *operands]
             with _dtypes_of(module):
+                main = find_main(module)
+                arguments = constrain_values(main, "arg_attrs", arguments, mesh)
                 results = walk_module(module, arguments, mesh, has_composed=has_composed)
-                return tuple(results)
+                return tuple(constrain_values(main, "res_attrs", results, mesh))
 
     lifted.__name__ = lifted.__qualname__ = call.name
     function: Callable[..., tuple[Any, ...]] = jax.jit(lifted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bridge.lifting import (
+    collective_primitives,
     control_primitives,
     custom_call_primitives,
     elementwise_primitives,
@@ -12,14 +13,15 @@ from bridge.lifting import (
     product_primitives,
     reduction_primitives,
     shape_primitives,
+    sharding_primitives,
 )
 from bridge.lifting.lifted_operation import LiftingRule
 
 __all__ = ["COMPOSITES", "CUSTOM_CALLS", "RULES"]
 
 _FAMILIES = (
-    control_primitives, elementwise_primitives, indexing_primitives, product_primitives,
-    reduction_primitives, shape_primitives,
+    collective_primitives, control_primitives, elementwise_primitives, indexing_primitives,
+    product_primitives, reduction_primitives, shape_primitives, sharding_primitives,
 )  # fmt: skip
 
 # The rule of each operation.
@@ -27,6 +29,9 @@ RULES: Mapping[str, LiftingRule] = {
     name: rule for family in _FAMILIES for name, rule in family.RULES.items()
 }
 # The rule of each target of a custom call.
-CUSTOM_CALLS: Mapping[str, LiftingRule] = {**custom_call_primitives.CUSTOM_CALLS}
+CUSTOM_CALLS: Mapping[str, LiftingRule] = {
+    **custom_call_primitives.CUSTOM_CALLS,
+    **sharding_primitives.CUSTOM_CALLS,
+}
 # The composites that JAX has as primitives; all others are computed by their decompositions.
 COMPOSITES: Mapping[str, LiftingRule] = {**custom_call_primitives.COMPOSITES}

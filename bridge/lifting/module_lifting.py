@@ -20,11 +20,13 @@ from bridge.lifting.composed_functions import (
 )
 from bridge.lifting.known_values import (
     TOKEN,
+    DeviceNumber,
     LiftedValue,
     PlatformChoice,
     SizeArray,
     Token,
     as_array,
+    is_known,
 )
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
 from bridge.lifting.lifting_table import COMPOSITES, CUSTOM_CALLS, RULES
@@ -213,7 +215,7 @@ class _NamedCall:
         walk: Callable[..., list[LiftedValue]],
         operands: Sequence[LiftedValue],
     ) -> None:
-        self._known = [operand if _is_known(operand) else None for operand in operands]
+        self._known = [operand if is_known(operand) else None for operand in operands]
         self._walk = walk
         # What the function returns that is known, with None for arrays, by the arguments' types.
         self._results: dict[Any, list[LiftedValue]] = {}
@@ -221,8 +223,8 @@ class _NamedCall:
         def run(*arrays: Any) -> list[Any]:
             given = iter(arrays)
             results = self._walk(*(next(given) if k is None else k for k in self._known))
-            self._results[_types(arrays)] = [r if _is_known(r) else None for r in results]
-            return [result for result in results if not _is_known(result)]
+            self._results[_types(arrays)] = [r if is_known(r) else None for r in results]
+            return [result for result in results if not is_known(result)]
 
         run.__name__ = run.__qualname__ = name
         self._run: Any = jax.jit(run)
@@ -238,10 +240,6 @@ def _types(arrays: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(map(jax.typeof, arrays))
 
 
-def _is_known(value: LiftedValue) -> bool:
-    return isinstance(value, (np.ndarray, SizeArray, PlatformChoice, Token))
-
-
 def _key_of(operand: LiftedValue) -> Any:
     """Return what tells known arguments apart; None for an array."""
     match operand:
@@ -251,6 +249,8 @@ def _key_of(operand: LiftedValue) -> Any:
             return (operand.shape, str(operand.dtype), tuple(operand.elements.reshape(-1)))
         case PlatformChoice():
             return tuple((name, _key_of(value)) for name, value in operand.values.items())
+        case DeviceNumber():
+            return (operand.axes, str(operand.dtype))
         case Token():
             return TOKEN
     return None

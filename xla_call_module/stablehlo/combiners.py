@@ -38,6 +38,8 @@ _IDENTITIES: Mapping[str, str] = {
 _CHOICES = frozenset(
     f"stablehlo.{name}" for name in ("and", "compare", "constant", "not", "or", "select", "xor")
 )
+# JAX writes them everywhere in a computation that is partly manual.
+_CONSTRAINT = "sdy.sharding_constraint"
 _RETURNS = frozenset({"func.return", "stablehlo.return"})
 
 
@@ -52,9 +54,9 @@ def combiner_of(block: Any) -> str:
 
     It is `replace` where it returns the second one, and empty for anything else.
     """
-    operations = [view.operation for view in block]
+    operations = [view.operation for view in block if view.operation.name != _CONSTRAINT]
     arguments = list(block.arguments)
-    returned = list(operations[-1].operands)
+    returned = list(map(_unconstrained, operations[-1].operands))
     if len(arguments) != 2 or len(returned) != 1:
         return ""
     if len(operations) == 1:
@@ -65,6 +67,13 @@ def combiner_of(block: Any) -> str:
         return ""
     turned = operands == arguments[::-1] and name != "subtract"
     return name if operands == arguments or turned else ""
+
+
+def _unconstrained(value: Any) -> Any:
+    """Return a value as it is without a sharding, which says nothing of a scalar."""
+    if getattr(value.owner, "name", "") == _CONSTRAINT:
+        return value.owner.operands[0]
+    return value
 
 
 def identity_of(combiner: str, dtype: Any) -> Array:
