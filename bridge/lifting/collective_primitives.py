@@ -138,8 +138,7 @@ def _extreme(name: str, names: tuple[str, ...]) -> Callable[[Any], Any]:
 
     The derivative is that of `jax.numpy.max`: shared by the devices that have the extreme.
     """
-    find = lax.pmax if name == "maximum" else lax.pmin
-
+    find: Any = lax.pmax if name == "maximum" else lax.pmin
     extreme: Any = jax.custom_jvp(lambda array: find(array, names))
 
     def derivative(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
