@@ -16,8 +16,9 @@ From a call of a signature to its results:
    checks their structure, shapes, dtypes and platform.
 2. The parameters come from the file, once, and lie on the device. On a mesh they and the arguments
    are put where they belong (`placing`).
-3. `calling.call_flat` is the function of all leaves, under `jax.jit`: `Exported.call`, with VJPs
-   of every order and a rule for `jax.vmap`.
+3. `calling.call_flat` is the function of all leaves, under `jax.jit`: `Exported.call`, as a
+   primitive (`derivative_primitives`) whose VJPs are those that were saved, and which is otherwise
+   differentiated and batched as the lifted function (`lifted_exported`).
 4. The leaves of the results get the structure that was exported.
 
 So between folder and call there are the `SavedModel`, the `LoadedSignature`, its `BoundExported`

@@ -1,12 +1,13 @@
 """An `Exported` as a JAX function of flat arguments, with derivatives and under `vmap`.
 
-`Exported.call` has the derivatives; JAX has no rule for mapping it, since its module is fixed.
+It runs as it is. Its derivatives are the VJPs that were saved with it, as far as there are some;
+all else that JAX makes of a function, it makes of the lifted one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -14,80 +15,102 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import custom_batching, export, lax, tree_util
+from jax import export, tree_util
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from bridge.core._jax import devices_of_lowering, vary_together
+from bridge.core._jax import devices_of_lowering
 from bridge.core.explaining import flatten
 from bridge.core.tree_matching import match_trees
+from bridge.loading.derivative_primitives import (
+    NO_RULE,
+    DifferentiableCall,
+    Flat,
+    cause_of,
+    has_tangent,
+    is_float0,
+    pull_back_lifted,
+    replace_at,
+)
 from bridge.loading.exported_on_mesh import mesh_at_export
-from xla_call_module.errors import ShardingError, StructureError
+from bridge.loading.lifted_exported import lift_leaves
+from xla_call_module.errors import (
+    ArgumentError,
+    ShardingError,
+    StructureError,
+    UnsupportedError,
+)
 
-__all__ = ["Flat", "MappableExported", "call_flat", "is_float0"]
-
-# The leaves of the arguments -> the leaves of the result; None for one that has no values.
-Flat = Callable[..., tuple[Any, ...]]
+__all__ = ["MappableExported", "call_flat", "gradient_source"]
 
 
 def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> Flat:
     """Return the function of an `Exported`: leaves in, leaves out.
 
-    It is differentiable in reverse mode as often as there are VJPs, and `jax.vmap` of it calls it
-    for one element after another. A cotangent of an integer (float0) is None in what it returns,
-    and zeros of dtype bool in what it takes. Where all arguments or all results are integers there
-    is no VJP, and the gradients are zeros.
+    It runs as it was exported. Its VJPs are those that it has, and after them those of its lifted
+    function, of which forward mode and the program of a batch are made, too. A cotangent of an
+    integer (float0) is None in what it returns, and zeros of dtype bool in what it takes. Where all
+    arguments or all results are integers the gradients are zeros.
 
     Args:
         exported: the function.
         name: the name of the function in messages; by default its own.
         order: how often the function was differentiated to get this one.
     """
-    name = name or exported.fun_name
-    run: Any = jax.custom_vjp(_mapped(exported, name))
-
-    @cache
-    def derivative() -> tuple[export.Exported, Flat]:
-        """One for all calls, which JAX then lowers once."""
-        vjp = exported.vjp()
-        return vjp, call_flat(vjp, name=name, order=order + 1)
-
-    def forward(*arguments: Any) -> tuple[Any, Any]:
-        if not exported.has_vjp() and _is_differentiable(exported):
-            raise StructureError(
-                f"{name} has gradients up to order {order}, and order {order + 1} is "
-                f"asked for. To do: save it with gradient_order={order + 1} or more; export it "
-                "again if it was serialized with fewer."
-            )
-        return run(*arguments), arguments
-
-    def backward(arguments: tuple[Any, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not exported.has_vjp():
-            return (None,) * len(arguments)
-        vjp, pull_back = derivative()
-
-        def given(position: int, aval: Any) -> Any:
-            if not is_float0(aval):
-                return cotangents[position]
-            # A result of None is the cotangent of the argument at its place, and has its shape.
-            like = cotangents[position]
-            like = arguments[position] if like is None else like
-            return jnp.zeros(jnp.shape(like), bool)
-
-        passed = [given(i, aval) for i, aval in enumerate(vjp.in_avals[len(arguments) :])]
-        return pull_back(*arguments, *passed)
-
-    run.defvjp(forward, backward)
+    function = _differentiable(exported, name or exported.fun_name, order)
+    is_none = [is_float0(aval) for aval in exported.out_avals]
 
     def call(*arguments: Any) -> tuple[Any, ...]:
-        results: tuple[Any, ...] = run(*vary_together(arguments))
-        return results
+        pairs = zip(function(*arguments), is_none, strict=True)
+        return tuple(None if none else result for result, none in pairs)
 
     return call
 
 
+def gradient_source(exported: export.Exported, order: int, *, name: str = "") -> str:
+    """Return "saved" or "lifted": where the derivative of an order comes from in reverse mode.
+
+    Raises:
+        StructureError: there is none.
+        ArgumentError: it is no order.
+    """
+    if not isinstance(order, int) or isinstance(order, bool) or order < 1:
+        raise ArgumentError(f"order is {order!r}; expected a whole number from 1 on.")
+    name, saved = name or exported.fun_name, 0
+    while saved < order and exported.has_vjp():
+        exported, saved = exported.vjp(), saved + 1
+    if saved == order:
+        return "saved"
+    if not _is_differentiable(exported):
+        raise StructureError(
+            f"{name} has no gradient of order {order}: all arguments or all results of that of "
+            f"order {order - 1} are integers. To do: ask for a lower order."
+        )
+    flat: Flat = _differentiable(exported, name, saved)
+    for _ in range(saved, order):
+        flat = _gradient(flat)
+    jax.eval_shape(flat, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in _arguments(exported)))
+    return "lifted"
+
+
+def _gradient(flat: Flat) -> Flat:
+    """Return the gradients of half the sum of squares of the results."""
+
+    def gradient(*arguments: Any) -> tuple[Any, ...]:
+        places = [i for i, argument in enumerate(arguments) if has_tangent(argument)]
+
+        def real(*chosen: Any) -> list[Any]:
+            results = flat(*replace_at(arguments, places, chosen))
+            return [result for result in results if has_tangent(result)]
+
+        results, pull_back = jax.vjp(real, *(arguments[place] for place in places))
+        return tuple(pull_back(results))
+
+    return gradient
+
+
 class MappableExported(export.Exported):
-    """An `Exported` whose `call` can be mapped by `jax.vmap`, one element after another.
+    """An `Exported` whose `call` can be mapped by `jax.vmap` and differentiated forwards.
 
     Its fields are those of the one that it is made of. JAX has no rule for mapping `call`. That of
     a function on several devices, or of a VJP, stays JAX's.
@@ -124,52 +147,96 @@ class MappableExported(export.Exported):
         return call_flat(self)
 
 
-def _mapped(exported: export.Exported, name: str) -> Flat:
-    """Return the call of an `Exported`, with a rule for `vmap`: one element after another."""
-    # As its module has it: with bool where the avals have float0.
+def _differentiable(exported: export.Exported, name: str, order: int) -> DifferentiableCall:
+    """Return the call of an `Exported` with its derivatives, with bool where it has float0."""
     in_avals, out_avals = (
         tuple(map(_with_bool, avals)) for avals in (exported.in_avals, exported.out_avals)
     )
     plain = dataclasses.replace(exported, in_avals=in_avals, out_avals=out_avals)
+
+    @cache
+    def lift() -> Flat:
+        return _lift(plain, name)
+
+    def lifted(*arguments: Any) -> tuple[Any, ...]:
+        return lift()(*arguments)
+
+    @cache
+    def derivative() -> tuple[export.Exported, DifferentiableCall]:
+        """One for all calls, which JAX then lowers once."""
+        vjp = exported.vjp()
+        return vjp, _differentiable(vjp, name, order + 1)
+
+    def pull_back(
+        arguments: Sequence[Any], cotangents: Sequence[Any], places: tuple[int, ...]
+    ) -> tuple[Any, ...]:
+        if exported.has_vjp():
+            vjp, function = derivative()
+            passed = _cotangents(call, vjp.in_avals[call.count :], arguments, cotangents)
+            results = function(*arguments, *passed)
+            return tuple(results[place] for place in places)
+        try:
+            return pull_back_lifted(lifted, arguments, cotangents, places)
+        except NO_RULE as error:
+            raise StructureError(
+                f"{name} has gradients up to order {order}, and order {order + 1} is asked for, "
+                f"which cannot be made of its operations: {cause_of(error)} To do: save it with "
+                f"gradient_order={order + 1} or more; export it again if it was serialized with "
+                "fewer."
+            ) from error
+
+    call = DifferentiableCall(name, len(in_avals), _sealed(plain, name), lifted, pull_back)
+    return call
+
+
+def _sealed(exported: export.Exported, name: str) -> Flat:
+    """Return the call of an `Exported` as it is."""
     needed = _needed_devices(name, exported) if exported.nr_devices > 1 else None
 
-    @custom_batching.custom_vmap
     def call(*arguments: Any) -> tuple[Any, ...]:
         if needed is not None:
             arguments = tuple(_require_devices(arguments, needed))
         # In their structure, by the paths of which JAX calls the arguments in its messages.
-        args, kwargs = tree_util.tree_unflatten(plain.in_tree, arguments)
-        return tuple(tree_util.tree_leaves(export.Exported.call(plain, *args, **kwargs)))
+        args, kwargs = tree_util.tree_unflatten(exported.in_tree, arguments)
+        return tuple(tree_util.tree_leaves(export.Exported.call(exported, *args, **kwargs)))
 
-    def rule(
-        axis_size: int, in_batched: Sequence[bool], *arguments: Any
-    ) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
-        del axis_size
+    return call
 
-        def one(elements: list[Any]) -> tuple[Any, ...]:
-            rest = iter(elements)
-            results: tuple[Any, ...] = call(
-                *(
-                    next(rest) if batched else argument
-                    for argument, batched in zip(arguments, in_batched, strict=True)
-                )
-            )
-            return results
 
-        mapped = [a for a, batched in zip(arguments, in_batched, strict=True) if batched]
-        results: tuple[Any, ...] = lax.map(one, mapped)
-        return results, (True,) * len(results)
+def _lift(exported: export.Exported, name: str) -> Flat:
+    """Return the lifted function.
 
-    call.def_vmap(rule)
-
-    def run(*arguments: Any) -> tuple[Any, ...]:
-        results = vary_together(call(*arguments), arguments)
-        return tuple(
-            None if is_float0(aval) else result
-            for result, aval in zip(results, exported.out_avals, strict=True)
+    Raises:
+        InteropError: it is for several devices, or is no module that can be called.
+    """
+    if exported.nr_devices > 1:
+        raise UnsupportedError(
+            f"{name} was exported for {exported.nr_devices} devices, and runs as it is only. To "
+            "do: export it for one device."
         )
+    return lift_leaves(exported)
 
-    return run
+
+def _cotangents(
+    call: DifferentiableCall,
+    avals: Sequence[Any],
+    arguments: Sequence[Any],
+    cotangents: Sequence[Any],
+) -> list[Any]:
+    """Return the cotangents of all results, with zeros of bool for those that have no tangent."""
+    given = iter(cotangents)
+    if not any(map(is_float0, avals)):
+        return list(given)
+    results = jax.eval_shape(call, *arguments)
+    return [
+        jnp.zeros(result.shape, bool) if is_float0(aval) else next(given)
+        for aval, result in zip(avals, results, strict=True)
+    ]
+
+
+def _arguments(exported: export.Exported) -> list[Any]:
+    """Return the avals of the arguments as the module has them: with bool for float0."""
+    return [_with_bool(aval) for aval in exported.in_avals]
 
 
 def _with_bool(aval: Any) -> Any:
@@ -180,13 +247,8 @@ def _is_differentiable(exported: export.Exported) -> bool:
     """Return whether some argument and some result have a tangent."""
     return all(
         any(not is_float0(aval.to_tangent_aval()) for aval in avals)
-        for avals in (exported.in_avals, exported.out_avals)
+        for avals in (_arguments(exported), map(_with_bool, exported.out_avals))
     )
-
-
-def is_float0(aval: Any) -> bool:
-    """Return whether it is the aval of a tangent of what has none."""
-    return bool(aval.dtype == jax.dtypes.float0)
 
 
 # How many devices there are is known when a program is lowered, and not before: under `jax.jit` the

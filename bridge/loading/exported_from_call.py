@@ -23,7 +23,8 @@ from jax.sharding import AbstractMesh
 from bridge.core._jax import cut_vjp, replace_vjp
 from bridge.core.keys import to_logical, to_physical
 from bridge.core.narrowing import x64_if_needed
-from bridge.loading.calling import call_flat, is_float0
+from bridge.loading.calling import call_flat
+from bridge.loading.derivative_primitives import is_float0
 from bridge.loading.exported_on_mesh import with_shardings_of_calls, without_shardings
 from bridge.loading.restore import find_constants, restore
 from bridge.loading.signature_calls import result_shapes

@@ -19,7 +19,7 @@ from bridge.core.keys import to_logical
 from bridge.core.progress import progress_bar
 from bridge.loading.arguments import Arguments, Sizes
 from bridge.loading.binding import BoundExported, bind
-from bridge.loading.calling import call_flat
+from bridge.loading.calling import call_flat, gradient_source
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.placing import OnMesh, place_variable
 from savedmodel.model import DEFAULT_SIGNATURE, SavedModel, Signature, Variable
@@ -102,10 +102,17 @@ def _check_mesh(mesh: Any) -> None:
 class LoadedSignature:
     """A signature of a SavedModel as a JAX function whose parameters are bound.
 
-    It can be called under `jax.jit`, `jax.grad` and its like to the order that was saved,
-    `jax.lax.scan` and `jax.export`. `jax.vmap` of it calls it for one element after another, since
-    the batching of a module is fixed when it is exported. The parameters are constants in all of
-    these; to differentiate with respect to them call `exported.call(params, ...)`.
+    A call runs the module that was saved, bit for bit. It can be called under every transformation
+    of JAX, which are made of the lifted function (see `bridge.to_jax`): `jax.vmap` is one batched
+    program, `jax.jvp`, `jax.linearize`, `jax.jacfwd` and `jax.hessian` are its derivatives. In
+    reverse mode the VJPs that were saved come first, since they know the `jax.custom_vjp` of the
+    author; `gradient_source` tells which orders these are.
+
+    Where an operation cannot be lifted, and on a mesh, `jax.vmap` calls it for one element after
+    another, and there are the gradients that were saved, in reverse mode.
+
+    The parameters are constants in all of these; to differentiate with respect to them call
+    `exported.call(params, ...)`.
 
     Attributes:
         key: the key of the signature.
@@ -247,10 +254,37 @@ class LoadedSignature:
             if isinstance(error, InteropError):
                 raise
             raise StructureError(
-                f"JAX cannot call {self.key} in this way: {quote(error)}. To do: if you "
-                "differentiate it, do so in reverse mode, by jax.grad, jax.vjp or jax.jacrev."
+                f"JAX cannot call {self.key} in this way: {quote(error)}. To do: call it with "
+                "arrays of the shapes that it was exported for."
             ) from error
         return tree_util.tree_unflatten(match.results(self.exported.out_tree), results)
+
+    @api_boundary
+    def gradient_source(self, order: int = 1) -> str:
+        """Return where the gradient of an order comes from in reverse mode.
+
+        `jax.grad` takes the VJP of order 1, `jax.jacrev(jax.grad(...))` that of order 2, and so on.
+
+        Args:
+            order: the order, from 1 on.
+
+        Returns:
+            "saved" for a VJP of the file, which has the `jax.custom_vjp` of the author; "lifted"
+            for one that JAX makes of the operations of the last module of the file.
+
+        Raises:
+            StructureError: there is no such gradient; the message says why.
+            ArgumentError: it is no order.
+
+        Example:
+            >>> import bridge, jax, jax.numpy as jnp
+            >>> exported = jax.export.export(jax.jit(jnp.sin))(jnp.ones(3))
+            >>> saved = bridge.save(exported, "my_model", gradient_order=1)
+            >>> signature = bridge.load("my_model").default
+            >>> signature.gradient_source(1), signature.gradient_source(2)
+            ('saved', 'lifted')
+        """
+        return gradient_source(self.exported, order, name=self.key)
 
     def __repr__(self) -> str:
         """The key and what the module takes."""

@@ -1,0 +1,80 @@
+"""An `Exported` as a function of JAX that is traced operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export, tree_util
+from jax.sharding import Mesh
+
+from bridge.core.keys import to_logical, to_physical
+from bridge.core.tree_matching import match_trees
+from bridge.lifting.lifted_function import lift_call
+from bridge.loading.derivative_primitives import Flat, is_float0
+from xla_call_module.call import TensorSpec
+from xla_call_module.dtypes import WIDE
+from xla_call_module.errors import DtypeError, StructureError
+from xla_call_module.exported import from_exported
+
+__all__ = ["lift_exported", "lift_leaves"]
+
+
+def lift_exported(exported: export.Exported, mesh: Mesh | None = None) -> Callable[..., Any]:
+    """Return an `Exported` as a function of JAX of its pytrees."""
+    flat = lift_leaves(exported, mesh)
+
+    def lifted(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = tree_util.tree_flatten((args, kwargs))
+        match = match_trees(tree, exported.in_tree)
+        if match is None:
+            raise StructureError(
+                f"The arguments of {exported.fun_name} have the structure {tree}; expected "
+                f"{exported.in_tree}. To do: pass what it was exported with."
+            )
+        results = flat(*match.leaves(leaves))
+        return tree_util.tree_unflatten(match.results(exported.out_tree), results)
+
+    lifted.__name__ = lifted.__qualname__ = exported.fun_name
+    return jax.jit(lifted)
+
+
+def lift_leaves(exported: export.Exported, mesh: Mesh | None = None) -> Flat:
+    """Return an `Exported` as a function of JAX of the leaves of its arguments.
+
+    Raises:
+        InteropError: it cannot be called as a module.
+    """
+    call = from_exported(exported, allow_flat_trees=True)
+    flat = lift_call(call, mesh)
+
+    def lifted(*leaves: Any) -> tuple[Any, ...]:
+        operands = [_operand(leaves[n], exported.in_avals[n], call.args[n]) for n in call.kept]
+        pairs = zip(flat(*operands), exported.out_avals, strict=True)
+        return tuple(_result(value, aval) for value, aval in pairs)
+
+    return lifted
+
+
+def _operand(leaf: Any, aval: Any, spec: TensorSpec) -> Any:
+    """Return a leaf as its operand: of typed PRNG keys their data, of float0 False."""
+    if is_float0(aval):
+        return np.zeros(np.shape(leaf), bool)
+    if isinstance(leaf, (bool, int, float, complex)):
+        leaf = np.asarray(leaf, aval.dtype)
+    dtype = getattr(leaf, "dtype", None)
+    if dtype != aval.dtype:
+        wide = " with jax_enable_x64 set" if aval.dtype.name in WIDE else ""
+        raise DtypeError(
+            f"{spec.path} is {dtype or type(leaf).__name__}; expected {aval.dtype}. To do: pass an "
+            f"array of this dtype{wide}."
+        )
+    return to_physical(leaf)
+
+
+def _result(value: Any, aval: Any) -> Any:
+    if is_float0(aval):
+        return np.zeros(np.shape(value), aval.dtype)
+    return to_logical(value, aval)
