@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -60,11 +60,13 @@ class LiftedOperation(Attributes):
         operands: the operands.
         regions: the regions.
         mesh: the mesh that the function is lifted for; None for none.
+        around: the values that the operation sees, by MLIR's.
     """
 
     operands: tuple[LiftedValue, ...]
     regions: tuple[LiftedRegion, ...]
     mesh: Mesh | None = None
+    around: Mapping[Any, LiftedValue] = field(default_factory=dict)
 
     @property
     def arrays(self) -> list[Any]:

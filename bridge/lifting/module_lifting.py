@@ -160,6 +160,7 @@ class _Lifting:
                 if len(region.blocks)
             ),
             mesh=self._mesh,
+            around=values,
         )
         with _place_of(raw):
             lifted = rule.lift(op)

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from bridge.lifting.known_values import Dimension, LiftedValue, of_dimensions
+from bridge.lifting.known_values import (
+    Dimension,
+    LiftedValue,
+    as_array,
+    dimensions_of,
+    of_dimensions,
+)
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.elements import read_elements
 
@@ -89,8 +95,37 @@ def _slice(op: LiftedOperation) -> Any:
 
 
 def _real_dynamic_slice(op: LiftedOperation) -> Any:
-    starts, limits, strides = map(op.dimensions, (1, 2, 3))
-    return lax.slice(op.array(0), starts, limits, strides)
+    sizes = None if dimensions_of(op.operands[1]) is not None else _sizes_added(op)
+    if sizes is None or any(stride != 1 for stride in op.dimensions(3)):
+        starts, limits, strides = map(op.dimensions, (1, 2, 3))
+        return lax.slice(op.array(0), starts, limits, strides)
+    value = op.array(0)
+    return lax.dynamic_slice(value, _starts(op, sizes), sizes, allow_negative_indices=False)
+
+
+def _sizes_added(op: LiftedOperation) -> tuple[Dimension, ...] | None:
+    """Return the sizes of a slice whose limits are its starts and these, as JAX writes it."""
+    start, limit = op.raw.operands[1], op.raw.operands[2].owner
+    if getattr(limit, "name", "") != "stablehlo.add":
+        return None
+    others = [operand for operand in limit.operands if operand != start]
+    return dimensions_of(op.around[others[0]]) if len(others) == 1 else None
+
+
+def _starts(op: LiftedOperation, sizes: Sequence[Dimension]) -> list[Any]:
+    """Return the starts of a slice, as they were before they were clamped to its range."""
+    vector, clamp = op.raw.operands[1], op.raw.operands[1].owner
+    if getattr(clamp, "name", "") == "stablehlo.clamp":
+        low, middle, high = clamp.operands
+        last = [dim - size for dim, size in zip(op.array(0).shape, sizes, strict=True)]
+        clamped = [dimensions_of(op.around[bound]) for bound in (low, high)]
+        vector = middle if clamped == [(0,) * len(last), tuple(last)] else vector
+    parts = getattr(vector.owner, "name", "") == "stablehlo.concatenate" and [
+        as_array(op.around[part]) for part in vector.owner.operands
+    ]
+    if parts and all(part.shape == (1,) for part in parts):
+        return [lax.reshape(part, ()) for part in parts]
+    return list(as_array(op.around[vector]))
 
 
 def _dynamic_slice(op: LiftedOperation) -> Any:

@@ -67,7 +67,7 @@ def call_flat(exported: export.Exported, *, name: str = "", order: int = 0) -> F
     return call
 
 
-def gradient_source(exported: export.Exported, order: int, *, name: str = "") -> str:
+def gradient_source(exported: export.Exported, order: Any, *, name: str = "") -> str:
     """Return "saved" or "lifted": where the derivative of an order comes from in reverse mode.
 
     Raises:
@@ -76,7 +76,8 @@ def gradient_source(exported: export.Exported, order: int, *, name: str = "") ->
     """
     if not isinstance(order, int) or isinstance(order, bool) or order < 1:
         raise ArgumentError(f"order is {order!r}; expected a whole number from 1 on.")
-    name, saved = name or exported.fun_name, 0
+    name = name or exported.fun_name
+    saved = 0
     while saved < order and exported.has_vjp():
         exported, saved = exported.vjp(), saved + 1
     if saved == order:

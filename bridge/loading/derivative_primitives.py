@@ -97,11 +97,11 @@ class DifferentiableCall:
             self._batched[mapped] = _batch(self, mapped)
         return self._batched[mapped]
 
-    def linear(self, active: tuple[int, ...]) -> _LinearCall:
+    def linear(self, places: tuple[int, ...]) -> _LinearCall:
         """Return the derivative with respect to some arguments."""
-        if active not in self._linear:
-            self._linear[active] = _linearize(self, active)
-        return self._linear[active]
+        if places not in self._linear:
+            self._linear[places] = _linearize(self, places)
+        return self._linear[places]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,14 +137,14 @@ class _LinearCall:
 
 
 def pull_back_lifted(
-    lifted: Flat, arguments: Sequence[Any], cotangents: Sequence[Any], active: tuple[int, ...]
+    lifted: Flat, arguments: Sequence[Any], cotangents: Sequence[Any], places: tuple[int, ...]
 ) -> tuple[Any, ...]:
     """Return the cotangents of some arguments, by the derivative of the lifted function."""
 
     def real(*chosen: Any) -> list[Any]:
-        return _with_tangents(lifted(*replace_at(arguments, active, chosen)))
+        return _with_tangents(lifted(*replace_at(arguments, places, chosen)))
 
-    _, pull_back = jax.vjp(real, *(arguments[index] for index in active))
+    _, pull_back = jax.vjp(real, *(arguments[index] for index in places))
     pulled: tuple[Any, ...] = pull_back(list(cotangents))
     return pulled
 
@@ -156,7 +156,7 @@ def is_float0(aval: Any) -> bool:
 
 def _batch(function: DifferentiableCall, mapped: tuple[bool, ...]) -> DifferentiableCall:
     axes = _axes(mapped)
-    lifted = jax.jit(jax.vmap(function.lifted, axes))
+    lifted: Flat = jax.jit(jax.vmap(function.lifted, axes))
 
     def run(*arguments: Any) -> tuple[Any, ...]:
         try:
@@ -165,13 +165,13 @@ def _batch(function: DifferentiableCall, mapped: tuple[bool, ...]) -> Differenti
             return _one_after_another(function, mapped, arguments)
 
     def pull_back(
-        arguments: Sequence[Any], cotangents: Sequence[Any], active: tuple[int, ...]
+        arguments: Sequence[Any], cotangents: Sequence[Any], places: tuple[int, ...]
     ) -> tuple[Any, ...]:
-        one = lambda arguments, cotangents: function.pull_back(arguments, cotangents, active)  # noqa: E731
+        one = lambda arguments, cotangents: function.pull_back(arguments, cotangents, places)  # noqa: E731
         pulled = jax.vmap(one, (list(axes), 0))(list(arguments), list(cotangents))
         return tuple(
             value if mapped[index] else jnp.sum(value, axis=0)
-            for index, value in zip(active, pulled, strict=True)
+            for index, value in zip(places, pulled, strict=True)
         )
 
     return DifferentiableCall(function.name, function.count, run, lifted, pull_back)
@@ -197,16 +197,16 @@ def _one_after_another(
     return results
 
 
-def _linearize(function: DifferentiableCall, active: tuple[int, ...]) -> _LinearCall:
+def _linearize(function: DifferentiableCall, places: tuple[int, ...]) -> _LinearCall:
     count = function.count
 
     def run(*values: Any) -> tuple[Any, ...]:
         arguments, tangents = values[:count], tuple(values[count:])
 
         def real(*chosen: Any) -> list[Any]:
-            return _with_tangents(function.lifted(*replace_at(arguments, active, chosen)))
+            return _with_tangents(function.lifted(*replace_at(arguments, places, chosen)))
 
-        primals = tuple(arguments[index] for index in active)
+        primals = tuple(arguments[index] for index in places)
         try:
             return tuple(jax.jvp(real, primals, tangents)[1])
         except InteropError as error:
@@ -217,7 +217,7 @@ def _linearize(function: DifferentiableCall, active: tuple[int, ...]) -> _Linear
             ) from error
 
     def pull_back(*values: Any) -> tuple[Any, ...]:
-        return function.pull_back(values[:count], values[count:], active)
+        return function.pull_back(values[:count], values[count:], places)
 
     return _LinearCall(function.name, count, run, pull_back)
 
@@ -266,13 +266,13 @@ def _call_jvp(
     arguments: Sequence[Any], tangents: Sequence[Any], *, function: DifferentiableCall
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     results = _CALL.bind(*arguments, function=function)
-    active = _places(tangents)
+    places = _places(tangents)
     avals = [jax.typeof(result) for result in results]
     shapes = tuple((a.shape, a.dtype) for a in avals if not is_float0(a.to_tangent_aval()))
     changes: Any = ()
-    if active and shapes:
-        given = (tangents[index] for index in active)
-        changes = _JVP.bind(*arguments, *given, function=function.linear(active), shapes=shapes)
+    if places and shapes:
+        given = (tangents[index] for index in places)
+        changes = _JVP.bind(*arguments, *given, function=function.linear(places), shapes=shapes)
     rest = iter(changes)
     zeros = [ad.Zero(aval.to_tangent_aval()) for aval in avals]
     return results, [zero if is_float0(zero.aval) or not changes else next(rest) for zero in zeros]
@@ -295,8 +295,12 @@ def _call_transpose(
 ) -> Sequence[Any]:
     linear = [index for index, value in enumerate(values) if ad.is_undefined_primal(value)]
     specs = (jax.ShapeDtypeStruct(values[i].aval.shape, values[i].aval.dtype) for i in linear)
-    run = lambda *chosen: function.lifted(*replace_at(values, linear, chosen))  # noqa: E731
-    pulled = jax.linear_transpose(run, *specs)(tuple(map(ad.instantiate_zeros, cotangents)))
+
+    def run(*chosen: Any) -> list[Any]:
+        return _with_tangents(function.lifted(*replace_at(values, linear, chosen)))
+
+    given = [c for c in cotangents if not (isinstance(c, ad.Zero) and is_float0(c.aval))]
+    pulled: Any = jax.linear_transpose(run, *specs)([*map(ad.instantiate_zeros, given)])
     return replace_at([None] * len(values), linear, pulled)
 
 
@@ -304,7 +308,8 @@ def _jvp_avals(*avals: Any, function: _LinearCall, shapes: _Shapes) -> Sequence[
     del function
     made = [ShapedArray(shape, dtype) for shape, dtype in shapes]
     vary = lambda *values: vary_together(values[: len(made)], values[len(made) :])  # noqa: E731
-    return jax.make_jaxpr(vary)(*made, *avals).out_avals
+    varying: Sequence[Any] = jax.make_jaxpr(vary)(*made, *avals).out_avals
+    return varying
 
 
 def _jvp_jvp(
@@ -315,9 +320,9 @@ def _jvp_jvp(
     parts = []
     if _places(tangents[count:]):
         parts.append(bind(*values[:count], *map(ad.instantiate_zeros, tangents[count:])))
-    if active := _places(tangents[:count]):
-        others = lambda *chosen: function.program(*replace_at(values, active, chosen))  # noqa: E731
-        primals, directions = ([part[index] for index in active] for part in (values, tangents))
+    if places := _places(tangents[:count]):
+        others = lambda *chosen: function.program(*replace_at(values, places, chosen))  # noqa: E731
+        primals, directions = ([part[index] for index in places] for part in (values, tangents))
         parts.append(jax.jvp(others, primals, directions)[1])
     changes = [functools.reduce(operator.add, terms) for terms in zip(*parts, strict=True)]
     return bind(*values), changes

@@ -252,9 +252,11 @@ class TestTransformations:
 
     def test_an_order_that_was_not_saved(self, model):
         function = lambda x: (model(x, N)["y"] ** 2).sum()  # noqa: E731
-        match = r"serving_default has gradients up to order 2.*gradient_order=3 or more"
-        with pytest.raises(StructureError, match=match):
-            jax.jacrev(jax.jacrev(jax.grad(function)))(X)
+        assert model.signatures["serving_default"].gradient_source(3) == "lifted"
+        found = jax.jacrev(lambda x: jax.grad(lambda x: jax.grad(function)(x).sum())(x))(X)
+        of_network = lambda x: loss(network)(PARAMS, x)  # noqa: E731
+        second = lambda x: jax.grad(lambda x: jax.grad(of_network)(x).sum())(x)  # noqa: E731
+        np.testing.assert_allclose(found, jax.jacrev(second)(X), rtol=1e-3, atol=1e-4)
 
     def test_jit_and_scan(self, model):
         function = lambda x: jax.lax.scan(  # noqa: E731
@@ -467,8 +469,7 @@ class TestWrongCalls:
             np.testing.assert_allclose(cosines, np.cos(y), rtol=1e-6)
         np.testing.assert_allclose(model(x, y[:4])[1], np.cos(y[:4]), rtol=1e-6)
         # What the module computes for such shapes has no gradient in the file.
-        with pytest.raises(StructureError, match="gradients up to order 0"):
-            jax.grad(lambda x: model(x, y)[0])(x)
+        np.testing.assert_array_equal(jax.grad(lambda x: model(x, y)[0])(x), [1, 1])
 
     @pytest.mark.parametrize(
         "value", ["abc", object(), np.ma.array([1.0]), jax.ShapeDtypeStruct((4,), np.int32)]
@@ -481,10 +482,6 @@ class TestWrongCalls:
         bridge.save(export.export(jax.jit(lambda x: x + 1))(np.uint8(3)), tmp_path / "m")
         with pytest.raises(DtypeError, match="is 300, which is no uint8"):
             bridge.load(tmp_path / "m")(300)
-
-    def test_forward_mode(self, model):
-        with pytest.raises(StructureError, match=r"reverse mode, by jax\.grad"):
-            jax.jvp(lambda x: model(x, N)["y"], (X,), (X,))
 
     def test_a_constraint(self, tmp_path):
         b = export.symbolic_shape("b", constraints=["b >= 8", "mod(b, 4) == 0"])

@@ -41,9 +41,9 @@ def save(function, path, *args, order):
     return bridge.load(path)
 
 
-@pytest.fixture(scope="module", params=[0, 1, 2])
+@pytest.fixture(scope="module", params=[0, 1])
 def signature(request, tmp_path_factory):
-    """The network with gradients of no order, of one and of two."""
+    """The network without gradients, and with those of one order."""
     path = tmp_path_factory.mktemp("model") / "m"
     (b,) = export.symbolic_shape("b")
     specs = jax.ShapeDtypeStruct((b, 3), np.float32), jax.ShapeDtypeStruct((b,), np.int32)
@@ -185,10 +185,8 @@ class TestSources:
     """The VJPs of the author come first."""
 
     def test_they_are_told(self, signature):
-        saved = {0: [], 1: ["saved"], 2: ["saved", "saved"]}
-        found = [signature.gradient_source(order) for order in (1, 2, 3)]
-        assert found in [[*known, *["lifted"] * (3 - len(known))] for known in saved.values()]
-        assert found.count("saved") == _saved(signature.exported)
+        first = "saved" if signature.exported.has_vjp() else "lifted"
+        assert [signature.gradient_source(order) for order in (1, 2)] == [first, "lifted"]
 
     @pytest.mark.parametrize(("order", "factor"), [(1, 10), (0, 1)])
     def test_a_custom_vjp(self, tmp_path, order, factor):
@@ -227,10 +225,6 @@ class TestSources:
             jax.grad(model)(x)
         with pytest.raises(StructureError, match=match):
             model.default.gradient_source()
-
-
-def _saved(exported):
-    return 1 + _saved(exported.vjp()) if exported.has_vjp() else 0
 
 
 class TestWithoutLifting:

@@ -93,3 +93,18 @@ def test_wrong_arguments_are_refused(example, lifted):
         lifted(params, inputs.astype(int))
     with pytest.raises(StructureError, match="have the structure"):
         lifted(params)
+
+
+def test_slices_of_symbolic_sizes_in_a_loop():
+    """What a loop over arrays of symbolic sizes reads, JAX writes as a slice of computed limits."""
+
+    def function(x):
+        return lax.scan(lambda carry, row: (jnp.sin(carry) + row.sum(), carry.sum()), x[0], x)
+
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape("3, b"), jnp.float32)
+    x = jnp.arange(12.0).reshape(3, 4)
+    again = bridge.to_jax(export.export(jax.jit(function))(spec))
+    jax.tree.map(np.testing.assert_array_equal, again(x), jax.jit(function)(x))
+    found = jax.jit(jax.grad(lambda x: again(x)[1].sum()))(x)
+    expected = jax.jit(jax.grad(lambda x: function(x)[1].sum()))(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
