@@ -167,7 +167,9 @@ def _batch(function: DifferentiableCall, mapped: tuple[bool, ...]) -> Differenti
     def pull_back(
         arguments: Sequence[Any], cotangents: Sequence[Any], places: tuple[int, ...]
     ) -> tuple[Any, ...]:
-        one = lambda arguments, cotangents: function.pull_back(arguments, cotangents, places)  # noqa: E731
+        def one(arguments: Sequence[Any], cotangents: Sequence[Any]) -> tuple[Any, ...]:
+            return function.pull_back(arguments, cotangents, places)
+
         pulled = jax.vmap(one, (list(axes), 0))(list(arguments), list(cotangents))
         return tuple(
             value if mapped[index] else jnp.sum(value, axis=0)
