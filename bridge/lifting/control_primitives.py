@@ -11,6 +11,7 @@ from jax import lax
 from bridge.lifting.known_values import TOKEN, LiftedValue, PlatformChoice, Token, as_array
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
 from bridge.lifting.loops import lift_while
+from bridge.lifting.platform_branches import common_branch
 
 __all__ = ["RULES"]
 
@@ -82,6 +83,9 @@ def _of_platforms(op: LiftedOperation, index: PlatformChoice) -> Any:
     }
     if len({id(region) for region in taken.values()}) == 1:
         return next(iter(taken.values())).apply()
+    shared = common_branch(op.raw, taken)
+    if shared is not None:
+        return shared.apply()
     known = {name: _constants_of(region) for name, region in taken.items()}
     if all(values is not None for values in known.values()):
         columns = zip(*(values or [] for values in known.values()), strict=True)

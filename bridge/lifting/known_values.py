@@ -6,12 +6,14 @@ A value is an array of JAX, or one of these, which are known before the program 
 - `SizeArray`: integers that are sizes, some of them expressions of symbolic dimensions;
 - `PlatformChoice`: a scalar that differs from platform to platform, such as the platform index;
 - `DeviceNumber`: the number of the device that computes, in a manual computation;
+- `StructuredArray`: an array of which more is known than its elements;
 - `TOKEN`: the order of effects, of which a function of JAX has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import abc
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,12 +31,14 @@ __all__ = [
     "LiftedValue",
     "PlatformChoice",
     "SizeArray",
+    "StructuredArray",
     "Token",
     "as_array",
     "dimensions_of",
     "is_known",
     "of_dimensions",
     "repeated_element",
+    "resolved",
 ]
 
 # An integer, or an expression of `jax.export.symbolic_shape`.
@@ -92,6 +96,28 @@ class DeviceNumber:
         return ()
 
 
+class StructuredArray(abc.ABC):
+    """An array of which lifting knows more than its elements, which some operations make use of."""
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[Dimension, ...]:
+        """The shape."""
+
+    @abc.abstractmethod
+    def array(self) -> Any:
+        """Return it as an array, for operations that make no use of what is known."""
+
+    def after(self, raw: Any, operands: Sequence[Any]) -> Any:
+        """Return the result of an operation on it that makes use of what is known; None if not.
+
+        Args:
+            raw: the operation, as MLIR has it.
+            operands: its operands, this one among them.
+        """
+        del raw, operands
+
+
 class Token:
     """The order of effects, which the operations of a lifted function have by their operands."""
 
@@ -131,6 +157,8 @@ def as_array(value: LiftedValue) -> Any:
     Raises:
         StructureError: it is none, such as a token, or the number of the platform.
     """
+    if isinstance(value, StructuredArray):
+        return value.array()
     if isinstance(value, SizeArray):
         parts = [_scalar(dim, value.dtype) for dim in value.elements.reshape(-1)]
         return lax.reshape(jnp.stack(parts), value.shape)
@@ -162,6 +190,11 @@ def _device_number(value: DeviceNumber) -> Any:
             "by itself here. To do: export it with these axes manual in jax.shard_map."
         ) from error
     return lax.convert_element_type(number, value.dtype)
+
+
+def resolved(value: LiftedValue) -> LiftedValue:
+    """Return a value as it goes into a function that JAX traces for itself, or out of it."""
+    return value.array() if isinstance(value, StructuredArray) else value
 
 
 def _scalar(dimension: Dimension, dtype: np.dtype[Any]) -> jax.Array:

@@ -10,6 +10,7 @@ from bridge.lifting import (
     custom_call_primitives,
     elementwise_primitives,
     indexing_primitives,
+    linalg_primitives,
     product_primitives,
     reduction_primitives,
     shape_primitives,
@@ -21,7 +22,8 @@ __all__ = ["COMPOSITES", "CUSTOM_CALLS", "RULES"]
 
 _FAMILIES = (
     collective_primitives, control_primitives, elementwise_primitives, indexing_primitives,
-    product_primitives, reduction_primitives, shape_primitives, sharding_primitives,
+    linalg_primitives, product_primitives, reduction_primitives, shape_primitives,
+    sharding_primitives,
 )  # fmt: skip
 
 # The rule of each operation.
@@ -32,6 +34,7 @@ RULES: Mapping[str, LiftingRule] = {
 CUSTOM_CALLS: Mapping[str, LiftingRule] = {
     **custom_call_primitives.CUSTOM_CALLS,
     **sharding_primitives.CUSTOM_CALLS,
+    **linalg_primitives.CUSTOM_CALLS,
 }
 # The composites that JAX has as primitives; all others are computed by their decompositions.
 COMPOSITES: Mapping[str, LiftingRule] = {**custom_call_primitives.COMPOSITES}

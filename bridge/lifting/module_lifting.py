@@ -24,9 +24,11 @@ from bridge.lifting.known_values import (
     LiftedValue,
     PlatformChoice,
     SizeArray,
+    StructuredArray,
     Token,
     as_array,
     is_known,
+    resolved,
 )
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
 from bridge.lifting.lifting_table import COMPOSITES, CUSTOM_CALLS, RULES
@@ -127,6 +129,8 @@ class _Lifting:
         if raw.name == "func.call":
             return self._call(callee_of(raw), operands)
         known = fold(raw, operands)
+        if known is None:
+            known = _of_structure(raw, operands)
         if known is not None:
             return [known]
         if raw.name == "stablehlo.composite":
@@ -182,6 +186,7 @@ class _Lifting:
             return _differentiable(composed, lambda *arrays: as_array(walk(*arrays)[0]), operands)
         if name == _EXPORT_MAIN or self._size(name) <= _MAX_INLINED:
             return walk(*operands)
+        operands = list(map(resolved, operands))
         known = tuple(_key_of(operand) for operand in operands)
         if (name, known) not in self._jits:
             self._jits[name, known] = _NamedCall(name, walk, operands)
@@ -223,7 +228,8 @@ class _NamedCall:
 
         def run(*arrays: Any) -> list[Any]:
             given = iter(arrays)
-            results = self._walk(*(next(given) if k is None else k for k in self._known))
+            values = self._walk(*(next(given) if k is None else k for k in self._known))
+            results = list(map(resolved, values))
             self._results[_types(arrays)] = [r if is_known(r) else None for r in results]
             return [result for result in results if not is_known(result)]
 
@@ -235,6 +241,13 @@ class _NamedCall:
         made = iter(self._run(*arrays))
         template = self._results[_types(arrays)]
         return [next(made) if known is None else known for known in template]
+
+
+def _of_structure(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
+    """Return the result of an operation that makes use of what is known of an operand."""
+    structured = (operand for operand in operands if isinstance(operand, StructuredArray))
+    results = (operand.after(raw, operands) for operand in structured)
+    return next((result for result in results if result is not None), None)
 
 
 def _types(arrays: Sequence[Any]) -> tuple[Any, ...]:

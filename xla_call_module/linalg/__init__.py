@@ -8,6 +8,7 @@ sizes and attributes of the call, to a module whose `main` takes the place of th
 
 | file | computes |
 |---|---|
+| `library_calls` | nothing: it has the targets, options and arrays of the calls |
 | `lapack` | what each routine of each library returns, in terms of those below |
 | `factorizations` | Cholesky, LU, QR, with pivots and without |
 | `spectra` | eigenvalues and singular values |

@@ -1,14 +1,12 @@
 """The library calls that JAX's linear algebra lowers to, and what computes the same without them.
 
-A target is a prefix and a routine. JAX writes `lapack_sgetrf_ffi` on the CPU, with a letter for the
-dtype, `cusolver_getrf_ffi` and `hipsolver_getrf_ffi` on GPUs. Operands, results and attributes are
-those of jax/_src/lax/linalg.py, which has had these names from JAX 0.7.1 to 0.10.2:
+`library_calls` has their names. Operands, results and attributes are those of
+jax/_src/lax/linalg.py, which has had these names from JAX 0.7.1 to 0.10.2:
 https://github.com/jax-ml/jax/blob/main/jax/_src/lax/linalg.py.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -17,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from xla_call_module.linalg import factorizations, spectra, tridiagonals
+from xla_call_module.linalg.library_calls import OPERATIONS, TARGETS
 from xla_call_module.linalg.triangular import solve_triangular
 
-__all__ = ["MARKS", "OPERATIONS", "Attributes", "Routine", "is_portable", "parse_target"]
+__all__ = ["MARKS", "OPERATION_MARKS", "Attributes", "Routine", "is_portable", "parse_target"]
 
 Attributes = Mapping[str, int]
 Arrays = tuple[jax.Array, ...]
@@ -43,11 +42,8 @@ class Routine:
 
 # One of these is part of the target of every library call, and so of a module that has one.
 MARKS = (b"lapack_", b"solver_", b"sparse_", b"hybrid_", b"_lu_pivots_")
-# The operations of StableHLO that are routines of such libraries, by a part of a module with one.
-OPERATIONS = {
-    b"cholesky_v": "stablehlo.cholesky",
-    b"triangular_solve_v": "stablehlo.triangular_solve",
-}
+# A part of every module that has one of the operations that are such routines.
+OPERATION_MARKS = (b"cholesky_v", b"triangular_solve_v")
 
 
 def parse_target(target: str) -> Routine | None:
@@ -59,10 +55,10 @@ def parse_target(target: str) -> Routine | None:
         >>> parse_target("lapack_sgeev_ffi") is None
         True
     """
-    for pattern, routines in _LIBRARIES:
-        if (match := pattern.fullmatch(target)) is not None:
-            return routines.get(match[1])
-    return None
+    found = TARGETS.get(target) or OPERATIONS.get(target)
+    if found is None or not found.is_typed:
+        return None
+    return _LIBRARIES.get(found.library, {}).get(found.routine)
 
 
 def is_portable(target: str) -> bool:
@@ -236,17 +232,14 @@ _SOLVER = {
     "gesvdp": Routine((2,), _gesvdj),
     "syrk": Routine((2, 2, 0, 0), _syrk),
 }
-_LIBRARIES = (
-    (
-        re.compile(r"stablehlo\.(\w+)"),
-        {
-            "cholesky": Routine((2,), _cholesky),
-            "triangular_solve": Routine((2, 2), _triangular_solve),
-        },
-    ),
-    (re.compile(r"lapack_[sdcz](\w+)_ffi"), _LAPACK),
-    (re.compile(r"(?:cu|hip)solver_(\w+)_ffi"), _SOLVER),
-    (re.compile(r"(?:cu|hip)sparse_(\w+)_ffi"), {"gtsv2": Routine((1, 1, 1, 2), _gtsv_of_gpu)}),
-    (re.compile(r"(?:cu|hip)hybrid_(\w+)"), {"geqp3": _LAPACK["geqp3"]}),
-    (re.compile(r"(?:cu|hip)_(\w+)"), {"lu_pivots_to_permutation": Routine((1,), _permutation)}),
-)
+_LIBRARIES: Mapping[str, Mapping[str, Routine]] = {
+    "lapack": _LAPACK,
+    "solver": _SOLVER,
+    "sparse": {"gtsv2": Routine((1, 1, 1, 2), _gtsv_of_gpu)},
+    "hybrid": {"geqp3": _LAPACK["geqp3"]},
+    "gpu": {"lu_pivots_to_permutation": Routine((1,), _permutation)},
+    "stablehlo": {
+        "cholesky": Routine((2,), _cholesky),
+        "triangular_solve": Routine((2, 2), _triangular_solve),
+    },
+}

@@ -9,13 +9,13 @@ lowers from `jax.lax` programs with the same operands and results.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from xla_call_module._jax import PassManager, func, ir
 from xla_call_module.errors import InteropError, StructureError
-from xla_call_module.linalg.lapack import MARKS, OPERATIONS, parse_target
+from xla_call_module.linalg.lapack import MARKS, OPERATION_MARKS, parse_target
+from xla_call_module.linalg.library_calls import OPERATIONS, array_operands, library_options
 from xla_call_module.linalg.replacements import LibraryForm, replacement
 from xla_call_module.passes.module_pass import ModulePass, ParsedCall
 from xla_call_module.stablehlo.bytecode import mentions
@@ -51,8 +51,8 @@ def lower_linalg(*, operations: bool = False) -> ModulePass:
         >>> b"lapack_spotrf_ffi" in call.module, b"lapack_spotrf_ffi" in lowered.module
         (True, False)
     """
-    marks = (*MARKS, *OPERATIONS) if operations else MARKS
-    kinds = ("stablehlo.custom_call", *OPERATIONS.values()) if operations else _CUSTOM_CALL
+    marks = (*MARKS, *OPERATION_MARKS) if operations else MARKS
+    kinds = (*_CUSTOM_CALL, *OPERATIONS) if operations else _CUSTOM_CALL
     return ModulePass(
         name="linear_algebra",
         ensures="no linear algebra library is called",
@@ -109,27 +109,13 @@ def _read_form(name: str, operation: Any) -> LibraryForm | None:
                 "is symbolic, and only batch dimensions can be. To do: export it with the sizes of "
                 "the matrix, or with linalg='lapack' for a TensorFlow that has the library."
             )
-    settings = _backend_config(operation) if is_call else _attributes_of(operation)
-    attributes = {**settings, **_result_sizes(operation)}
+    attributes = {**library_options(operation), **_result_sizes(operation)}
     return LibraryForm(target, tuple(sorted(attributes.items())), types)
 
 
 def _place(name: str, operation: Any) -> str:
     target = custom_call_target(operation) or operation.name
     return f"{name} calls {target} at {describe_location(operation)}"
-
-
-def _attributes_of(operation: Any) -> dict[str, int]:
-    """Return the attributes of an operation: flags, and whether a matrix is transposed."""
-    transposition = {"NO_TRANSPOSE": 0, "TRANSPOSE": 1, "ADJOINT": 2}
-    settings = dict.fromkeys(("left_side", "lower", "unit_diagonal"), 0)
-    for name in settings:
-        if name in operation.attributes:
-            settings[name] = int(str(operation.attributes[name]) == "true")
-    if "transpose_a" in operation.attributes:
-        word = re.sub(r".* |>", "", str(operation.attributes["transpose_a"]))
-        settings["transpose_a"] = transposition[word]
-    return settings
 
 
 def _result_sizes(operation: Any) -> dict[str, int]:
@@ -148,22 +134,7 @@ def _array_operands(operation: Any) -> tuple[Any, ...]:
 
     They are asked for when they are used: a value that was replaced is gone.
     """
-    shapes: set[int] = set()
-    if "indices_of_shape_operands" in operation.attributes:
-        text = str(operation.attributes["indices_of_shape_operands"])
-        shapes = set(map(int, re.findall(r"\d+", text.split(":")[0])))
-    return tuple(operand for index, operand in enumerate(operation.operands) if index not in shapes)
-
-
-def _backend_config(operation: Any) -> dict[str, int]:
-    """Return the attributes of the library call, such as `{uplo = 76 : ui8, lower = true}`."""
-    for name in ("mhlo.backend_config", "backend_config"):
-        if name in operation.attributes:
-            text = str(operation.attributes[name])
-            entries = re.findall(r"(\w+) = (true|false|-?\d+)", text)
-            flags = {"true": "1", "false": "0"}
-            return {key: int(flags.get(value, value)) for key, value in entries}
-    return {}
+    return tuple(operation.operands[index] for index in array_operands(operation))
 
 
 def _replace(operation: Any, form: LibraryForm, entry: Any) -> None:
