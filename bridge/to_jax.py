@@ -63,8 +63,8 @@ def to_jax(model: Liftable, *, mesh: Mesh | None = None) -> Callable[..., Any]:
         >>> import bridge, jax, jax.numpy as jnp
         >>> exported = jax.export.export(jax.jit(lambda x: jnp.sin(x) * x))(jnp.ones(()))
         >>> f = bridge.to_jax(exported)
-        >>> jax.vmap(jax.grad(jax.grad(f)))(jnp.array([0.0, 1.0]))
-        Array([2.        , 0.23913354], dtype=float32)
+        >>> jax.vmap(jax.grad(jax.grad(f)))(jnp.array([0.0, 1.0])).round(2)
+        Array([2.  , 0.24], dtype=float32)
     """
     from bridge.loading.liftable import lift_source
 

@@ -52,6 +52,10 @@ TESTED = {
         "tests/bridge/onnx/test_onnx_model_saving.py": "opset overwrite",
         "tests/bridge/onnx/test_sources_functions.py": "args",
     },
+    "to_jax": {
+        "tests/bridge/test_to_jax.py": "model",
+        "tests/eight_devices/lifting.py": "mesh",
+    },
     "to_onnx": {
         "tests/bridge/onnx/test_onnx_model_saving.py": "exported params opset inputs outputs",
         "tests/bridge/onnx/test_onnx_model.py": "platform",
