@@ -57,6 +57,7 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "sinh": (lax.sinh, np.sinh),
     "zeta": (lax.zeta, special.zeta),
 }
+_ARITIES = {"polygamma": 2, "zeta": 2}  # of those that take more than one array
 # Functions under `jax.jit` of JAX's libraries that have a derivative of their own.
 _NAMED: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "hypot": (jnp.hypot, np.hypot),
@@ -304,7 +305,7 @@ def _call_of(name: str, operations: tuple[Any, ...]) -> ComposedCall | None:
     call = ComposedCall(name, operations, tuple(inputs))
     if any(value.type != last.results[0].type for value in inputs):
         return None
-    return call if inputs and _is_the_function(call) else None
+    return call if len(inputs) == _ARITIES.get(name, 1) and _is_the_function(call) else None
 
 
 def _is_the_function(call: ComposedCall) -> bool:
