@@ -179,8 +179,24 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 def _compare(op: Attributes, left: Array, right: Array) -> Array | None:
     if op.text("compare_type").find("TOTALORDER") >= 0:
-        return None
+        left, right = _total_order(left), _total_order(right)
     return np.asarray(_COMPARISONS[comparison_direction(op.raw)](left, right))
+
+
+def _total_order(value: Array) -> Array:
+    """Return integers in the order of floats with -NaN < -infinity < -0 < 0 < infinity < NaN."""
+    if value.dtype.kind in "biuO":
+        return value
+    signed = value.view(f"i{value.dtype.itemsize}")
+    return np.where(signed < 0, signed ^ np.iinfo(signed.dtype).max, signed)
+
+
+def _bitcast(op: Attributes, value: Array) -> Array | None:
+    dtype = element_dtype(tensor_type(str(op.raw.results[0].type)).element)
+    kinds = value.dtype.kind + dtype.kind
+    if value.dtype.itemsize != dtype.itemsize or set("bcO") & set(kinds) or "int4" in dtype.name:
+        return None
+    return np.ascontiguousarray(value).view(dtype)
 
 
 def _sign(_: Attributes, value: Array) -> Array:
@@ -256,17 +272,20 @@ _RULES: Mapping[str, Callable[..., Array | None]] = {
     "stablehlo.abs": _plain(np.abs),
     "stablehlo.add": _plain(np.add),
     "stablehlo.and": _logical("and"),
+    "stablehlo.bitcast_convert": _bitcast,
     "stablehlo.broadcast_in_dim": _broadcast,
     "stablehlo.compare": _compare,
     "stablehlo.concatenate": _concatenate,
     "stablehlo.convert": _plain(lambda value: None if value.dtype.kind == "c" else value),
     "stablehlo.divide": _divide,
+    "stablehlo.imag": _plain(np.imag),
     "stablehlo.maximum": _extreme("max"),
     "stablehlo.minimum": _extreme("min"),
     "stablehlo.multiply": _plain(np.multiply),
     "stablehlo.negate": _plain(np.negative),
     "stablehlo.not": _not,
     "stablehlo.or": _logical("or"),
+    "stablehlo.real": _plain(np.real),
     "stablehlo.remainder": _remainder,
     "stablehlo.reshape": _reshape,
     "stablehlo.select": _select,
@@ -280,5 +299,15 @@ _RESHAPES = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice
 # Operations that only move or compare values, which is exact for floats, too.
 _MOVES = frozenset(
     f"stablehlo.{name}"
-    for name in ("broadcast_in_dim", "compare", "concatenate", "reshape", "select", "slice")
+    for name in (
+        "bitcast_convert",
+        "broadcast_in_dim",
+        "compare",
+        "concatenate",
+        "imag",
+        "real",
+        "reshape",
+        "select",
+        "slice",
+    )
 )

@@ -9,8 +9,8 @@ from jax import lax
 
 from bridge.lifting.known_values import dimensions_of
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule, single
+from bridge.lifting.sorting_primitives import top_k
 from xla_call_module.errors import StructureError
-from xla_call_module.stablehlo.attributes import dictionary
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
 __all__ = ["COMPOSITES", "CUSTOM_CALLS"]
@@ -42,13 +42,6 @@ def _identity(op: LiftedOperation) -> Any:
     return op.operands[0]
 
 
-def _top_k(op: LiftedOperation) -> Any:
-    options = dictionary(op.raw.attributes["composite_attributes"])
-    if options.keys() - {"k", "largest"} or str(options.get("largest", True)).lower() != "true":
-        return None
-    return list(lax.top_k(op.array(0), int(options["k"].value)))
-
-
 # CHLO's operations of one array that JAX has by the same names.
 _UNARY = (
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "cosh", "digamma", "erf",
@@ -58,9 +51,14 @@ _COMPOSITE_ATTRIBUTES = ("composite_attributes", "decomposition", "name", "versi
 
 COMPOSITES = {
     **{f"chlo.{name}": LiftingRule(single(getattr(lax, name))) for name in _UNARY},
-    "chlo.top_k": LiftingRule(_top_k, _COMPOSITE_ATTRIBUTES),
+    "chlo.top_k": LiftingRule(top_k, _COMPOSITE_ATTRIBUTES),
 }
 CUSTOM_CALLS = {
+    **{
+        f"mhlo.{name}": LiftingRule(single(getattr(lax, name)), CUSTOM_CALL_ATTRIBUTES)
+        for name in _UNARY
+    },
+    "LayoutConstraint": LiftingRule(_identity, CUSTOM_CALL_ATTRIBUTES),
     "shape_assertion": LiftingRule(_shape_assertion, CUSTOM_CALL_ATTRIBUTES),
     "annotate_device_placement": LiftingRule(_identity, CUSTOM_CALL_ATTRIBUTES),
     "xla.sdy.FuncResultSharding": LiftingRule(_identity, CUSTOM_CALL_ATTRIBUTES),

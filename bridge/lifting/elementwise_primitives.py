@@ -13,12 +13,11 @@ from jax import lax
 from bridge.lifting.lifted_operation import Lift, LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.attributes import comparison_direction
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "total_order"]
 
 # The functions of `jax.lax` that JAX lowers to one operation of StableHLO each.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": lax.abs,
-    "add": lax.add,
     "and": lax.bitwise_and,
     "atan2": lax.atan2,
     "ceil": lax.ceil,
@@ -29,9 +28,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "floor": lax.floor,
     "imag": lax.imag,
     "is_finite": lax.is_finite,
-    "maximum": lax.max,
-    "minimum": lax.min,
-    "multiply": lax.mul,
     "negate": lax.neg,
     "not": lax.bitwise_not,
     "or": lax.bitwise_or,
@@ -45,6 +41,13 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "sign": lax.sign,
     "subtract": lax.sub,
     "xor": lax.bitwise_xor,
+}
+# Those that have a meaning for booleans, too, and what that is.
+_OF_BOOLS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "add": (lax.add, lax.bitwise_or),
+    "maximum": (lax.max, lax.bitwise_or),
+    "minimum": (lax.min, lax.bitwise_and),
+    "multiply": (lax.mul, lax.bitwise_and),
 }
 # Those that say how accurate their result has to be.
 _ACCURATE: Mapping[str, Callable[..., Any]] = {
@@ -103,14 +106,19 @@ def _accuracy(op: LiftedOperation) -> Any:
     )
 
 
+def _of_bools(of_numbers: Callable[..., Any], of_bools: Callable[..., Any]) -> Lift:
+    numbers, bools = _plain(of_numbers), _plain(of_bools)
+    return lambda op: (bools if op.dtype.kind == "b" else numbers)(op)
+
+
 def _compare(op: LiftedOperation) -> Any:
     left, right = op.scalars_and_arrays
     if op.text("compare_type").find("TOTALORDER") >= 0:
-        left, right = _total_order(left), _total_order(right)
+        left, right = total_order(left), total_order(right)
     return _COMPARISONS[comparison_direction(op.raw)](left, right)
 
 
-def _total_order(value: Any) -> Any:
+def total_order(value: Any) -> Any:
     """Return integers in the order of floats with -NaN < -infinity < -0 < 0 < infinity < NaN."""
     dtype = jnp.result_type(value)
     bits = 8 * dtype.itemsize
@@ -129,6 +137,10 @@ def _select(op: LiftedOperation) -> Any:
 
 def _round(method: Any) -> Lift:
     return lambda op: lax.round(op.array(0), method)
+
+
+def _map(op: LiftedOperation) -> Any:
+    return op.regions[0].of_elements(*op.arrays)
 
 
 def _convert(op: LiftedOperation) -> Any:
@@ -150,6 +162,7 @@ def _reduce_precision(op: LiftedOperation) -> Any:
 
 RULES = {
     **{f"stablehlo.{name}": LiftingRule(_plain(f)) for name, f in _FUNCTIONS.items()},
+    **{f"stablehlo.{name}": LiftingRule(_of_bools(*pair)) for name, pair in _OF_BOOLS.items()},
     **{
         f"stablehlo.{name}": LiftingRule(_accurate(function), ("result_accuracy",))
         for name, function in _ACCURATE.items()
@@ -157,6 +170,7 @@ RULES = {
     "stablehlo.bitcast_convert": LiftingRule(_bitcast),
     "stablehlo.compare": LiftingRule(_compare, ("comparison_direction", "compare_type")),
     "stablehlo.convert": LiftingRule(_convert),
+    "stablehlo.map": LiftingRule(_map, ("dimensions",)),
     "stablehlo.reduce_precision": LiftingRule(
         _reduce_precision, ("exponent_bits", "mantissa_bits")
     ),

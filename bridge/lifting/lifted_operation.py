@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import jax
 import numpy as np
+from jax import lax
+from jax.extend import core
 
 from bridge.lifting.known_values import (
     Dimension,
@@ -43,6 +47,19 @@ class LiftedRegion:
     def __call__(self, *arguments: Any) -> list[Any]:
         """Return the results for some arguments, as arrays."""
         return [as_array(value) for value in self.apply(*arguments)]
+
+    def of_elements(self, *arrays: Any) -> list[Any]:
+        """Return the results for each element of arrays of one shape, of a region of scalars."""
+        shape = np.shape(arrays[0])
+        flat = [lax.reshape(array, (math.prod(shape),)) for array in arrays]
+        mapped = jax.vmap(lambda *elements: tuple(self(*elements)))(*flat)
+        return [lax.reshape(result, shape) for result in mapped]
+
+    def traced(self, dtypes: Sequence[np.dtype[Any]]) -> LiftedRegion:
+        """Return the same region of scalars, which can be applied when the module is gone."""
+        scalars = [jax.ShapeDtypeStruct((), dtype) for dtype in dtypes]
+        function = core.jaxpr_as_fun(jax.make_jaxpr(lambda *values: self(*values))(*scalars))
+        return LiftedRegion(self.block, lambda *arguments: list(function(*arguments)))
 
     def trial(self, arrays: Sequence[Array]) -> Sequence[Array] | None:
         """Return what the region makes of arrays of numpy; None if numpy cannot say it."""
@@ -97,7 +114,11 @@ class LiftedOperation(Attributes):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the first result."""
-        return element_dtype(self.types[0].element)
+        return self.dtype_of(0)
+
+    def dtype_of(self, index: int) -> np.dtype[Any]:
+        """Return the dtype of one result."""
+        return element_dtype(self.types[index].element)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ from bridge.lifting import (
     reduction_primitives,
     shape_primitives,
     sharding_primitives,
+    sorting_primitives,
+    window_primitives,
 )
 from bridge.lifting.lifted_operation import LiftingRule
 
@@ -23,7 +25,7 @@ __all__ = ["COMPOSITES", "CUSTOM_CALLS", "RULES"]
 _FAMILIES = (
     collective_primitives, control_primitives, elementwise_primitives, indexing_primitives,
     linalg_primitives, product_primitives, reduction_primitives, shape_primitives,
-    sharding_primitives,
+    sharding_primitives, sorting_primitives, window_primitives,
 )  # fmt: skip
 
 # The rule of each operation.
@@ -35,6 +37,8 @@ CUSTOM_CALLS: Mapping[str, LiftingRule] = {
     **custom_call_primitives.CUSTOM_CALLS,
     **sharding_primitives.CUSTOM_CALLS,
     **linalg_primitives.CUSTOM_CALLS,
+    **sorting_primitives.CUSTOM_CALLS,
+    **window_primitives.CUSTOM_CALLS,
 }
 # The composites that JAX has as primitives; all others are computed by their decompositions.
 COMPOSITES: Mapping[str, LiftingRule] = {**custom_call_primitives.COMPOSITES}

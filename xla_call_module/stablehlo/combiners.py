@@ -22,7 +22,6 @@ __all__ = [
     "combiner_of",
     "extreme_and_place_of",
     "identity_of",
-    "sort_order_of",
 ]
 
 # Applies a block to arrays, element by element; None where it cannot say what that makes.
@@ -125,26 +124,6 @@ def extreme_and_place_of(block: Any, trial: Trial) -> str:
     return ""
 
 
-def sort_order_of(block: Any, trial: Trial) -> tuple[int, bool] | None:
-    """Return by how many operands a comparator sorts, and whether downwards.
-
-    The order is that of `jax.lax.sort`: NaNs are alike and behind all numbers, and so are the two
-    zeros. None for any other order.
-    """
-    dtypes = block_dtypes(block)
-    if not _only_chooses(block):
-        return None
-    for keys in range(1, len(dtypes) // 2 + 1):
-        arrays = _pairs(dtypes, keys)
-        results = trial(arrays)
-        if results is None:
-            return None
-        for downwards in (False, True):
-            if np.array_equal(results[0], _is_before(arrays, keys, downwards=downwards)):
-                return keys, downwards
-    return None
-
-
 def _only_chooses(block: Any) -> bool:
     names = {view.operation.name for view in block}
     return names - _RETURNS <= _CHOICES
@@ -176,29 +155,3 @@ def _comes_first(name: str, arrays: Sequence[Array]) -> Array:
 def _same(one: Array, other: Array) -> bool:
     floats = one.astype(np.float64), other.astype(np.float64)
     return bool(np.array_equal(*floats, equal_nan=True))
-
-
-def _pairs(dtypes: Sequence[np.dtype[Any]], keys: int) -> list[Array]:
-    """Return elements of each operand, left and right in turn: all pairs of the first keys."""
-    axes = [_samples(dtype) if number < 2 * keys else (0,) for number, dtype in enumerate(dtypes)]
-    grid = np.meshgrid(*axes, indexing="ij")
-    arrays = [part.reshape(-1) for part in grid]
-    random = np.random.default_rng(0)
-    size = arrays[0].size
-    filled = [
-        array if number < 2 * keys else random.integers(0, 2, size)
-        for number, array in enumerate(arrays)
-    ]
-    return [array.astype(dtype) for array, dtype in zip(filled, dtypes, strict=True)]
-
-
-def _is_before(arrays: Sequence[Array], keys: int, *, downwards: bool) -> Array:
-    before, equal = np.zeros(arrays[0].shape, bool), np.ones(arrays[0].shape, bool)
-    for number in range(keys):
-        left, right = (array.astype(np.float64) for array in arrays[2 * number : 2 * number + 2])
-        if downwards:
-            left, right = right, left
-        nan_left, nan_right = np.isnan(left), np.isnan(right)
-        before |= equal & ((left < right) | (nan_right & ~nan_left))
-        equal &= (left == right) | (nan_left & nan_right)
-    return before

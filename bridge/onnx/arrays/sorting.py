@@ -6,11 +6,8 @@ it does what a list of keys does, the keys are sorted one after another, the las
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -18,41 +15,13 @@ from bridge.core.size_polynomials import Dim
 from bridge.onnx.arithmetic.bits import in_total_order
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, ResultType, Rule
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, constant_array
 from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.attributes import comparison_direction
+from xla_call_module.stablehlo.sort_keys import SortKey, sort_keys_of
 
 __all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
-
-_MAX_OPERANDS = 5
-# Whether the signs of zeros matter, and those of NaNs.
-_SIGNED = ((False, False), (True, False), (True, True))
-# What comparators are made of; older versions of JAX compare the bits of floats as integers.
-_PLAIN = frozenset({
-    "stablehlo.and", "stablehlo.bitcast_convert", "stablehlo.compare", "stablehlo.constant",
-    "stablehlo.not", "stablehlo.or", "stablehlo.return", "stablehlo.select", "stablehlo.subtract",
-    "stablehlo.xor",
-})  # fmt: skip
-_TRIALS = 300
-_TINY = float(np.finfo(np.float64).tiny)  # less than all numbers that are tried
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """The key of a sort.
-
-    Attributes:
-        operand: the index of the operand that is sorted by.
-        descending: whether the greatest comes first.
-        signed_zeros: whether -0 is less than 0; otherwise they are equal.
-        signed_nans: whether -NaN is the least; otherwise every NaN is the greatest.
-    """
-
-    operand: int
-    descending: bool
-    signed_zeros: bool
-    signed_nans: bool = False
 
 
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
@@ -85,7 +54,7 @@ def _along(graph: Graph, value: Value, order: Value, axis: int) -> Value:
     return graph.node("GatherElements", [value, order], shape=order.shape, axis=axis)
 
 
-def _order(graph: Graph, value: Value, key: _Key, axis: int, count: Dim) -> Value:
+def _order(graph: Graph, value: Value, key: SortKey, axis: int, count: Dim) -> Value:
     """Return the indices of the first elements in the order of one key."""
     if key.signed_nans and (ordered := in_total_order(graph, value)) is not None:
         return _top(graph, ordered, axis, count, descending=key.descending)
@@ -94,7 +63,7 @@ def _order(graph: Graph, value: Value, key: _Key, axis: int, count: Dim) -> Valu
     return _top(graph, _comparable(graph, value, key), axis, count, descending=key.descending)
 
 
-def _comparable(graph: Graph, value: Value, key: _Key) -> Value:
+def _comparable(graph: Graph, value: Value, key: SortKey) -> Value:
     """Return integers or finite numbers in the same order, which the runtime compares."""
     if value.dtype == bool:
         return nodes.cast(graph, value, np.uint8)
@@ -110,7 +79,7 @@ def _comparable(graph: Graph, value: Value, key: _Key) -> Value:
     return nodes.where(graph, do("IsNaN", value), np.inf, wide)
 
 
-def _order_of_doubles(graph: Graph, value: Value, key: _Key, axis: int, count: Dim) -> Value:
+def _order_of_doubles(graph: Graph, value: Value, key: SortKey, axis: int, count: Dim) -> Value:
     """Return the order of float64: no float is wider, so NaNs and zeros are ordered before."""
     do = partial(nodes.elementwise, graph)
     is_nan = do("IsNaN", value)
@@ -161,7 +130,7 @@ def dynamic_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
 def _greatest(graph: Graph, op: Operation, count: Dim, *, descending: bool) -> Sequence[Value]:
     value = graph.expand(op.operands[0])
     is_float = value.is_float
-    key = _Key(0, descending=descending, signed_zeros=is_float, signed_nans=is_float)
+    key = SortKey(0, descending=descending, signed_zeros=is_float, signed_nans=is_float)
     order = _order(graph, value, key, value.rank - 1, count)
     taken = _along(graph, value, order, value.rank - 1)
     return [taken, nodes.cast(graph, order, op.results[1].dtype)]
@@ -174,7 +143,7 @@ def approx_top_k(graph: Graph, op: Operation) -> Sequence[Value]:
     direction = _comparison_of(op)
     if count is None or direction not in ("GT", "LT") or len(op.operands) != 4:
         op.refuse("its size or its comparator is not supported")
-    key = _Key(0, descending=direction == "GT", signed_zeros=False)
+    key = SortKey(0, descending=direction == "GT", signed_zeros=False)
     order = _order(graph, graph.expand(values[0]), key, axis, count)
     return [_along(graph, value, order, axis) for value in values]
 
@@ -194,109 +163,14 @@ def _comparison_of(op: Operation) -> str:
     return comparison_direction(comparisons[0])
 
 
-def _keys_of(graph: Graph, region: Region) -> list[_Key] | None:
-    """The keys of a comparator; None if it is no list of them."""
-    kinds = region.arguments[::2]
-    names = {view.operation.name for view in region.block}
-    if len(kinds) > _MAX_OPERANDS or not names <= _PLAIN:
-        return None
-    arrays = _trials(kinds)
-    (result,) = region.apply(graph.trial(), list(map(constant_array, arrays)))
-    if result.array is None:
-        return None
-    outcome = np.broadcast_to(result.array, arrays[0].shape)
-    for keys in _candidates(kinds):
-        if np.array_equal(outcome, _expected(keys, arrays)):
-            return keys
-        # A plain comparison of floats is false for NaN, whose order is undefined then.
-        unordered = _has_nan(keys[0], arrays)
-        if len(keys) == 1 and np.array_equal(outcome, _expected(keys, arrays) & ~unordered):
-            return keys
-    return None
+def _keys_of(graph: Graph, region: Region) -> list[SortKey] | None:
+    """Return the keys of a comparator; None if it is no list of them."""
 
+    def trial(arrays: list[Array]) -> Sequence[Array] | None:
+        (result,) = region.apply(graph.trial(), list(map(constant_array, arrays)))
+        return None if result.array is None else [result.array]
 
-def _trials(kinds: Sequence[ResultType]) -> list[Array]:
-    """Return pairs of numbers for each operand: in every order that there is, and at random."""
-    pairs = [_pairs(kind) for kind in kinds]
-    chosen = zip(*itertools.product(*(range(len(p)) for p, _ in pairs)), strict=True)
-    random = np.random.default_rng(0)
-    arrays: list[Array] = []
-    for (numbers, dtype), index in zip(pairs, chosen, strict=True):
-        some = random.choice(_some(dtype), (2, _TRIALS))
-        for side in (0, 1):
-            orders = np.array([numbers[i][side] for i in index], dtype)
-            arrays.append(np.concatenate([orders, some[side]]))
-    return arrays
-
-
-def _some(dtype: np.dtype[Any]) -> Array:
-    """Return numbers of every sign and size."""
-    if dtype.kind == "b":
-        return np.array([False, True])
-    if np.zeros(0, dtype).dtype.kind in "iu":
-        bounds = np.iinfo(dtype)
-        signs = (1, -1) if bounds.min < 0 else (1,)
-        numbers = [sign * size for sign in signs for size in (0, 1, 2, 3, 5, 100)]
-        return np.array([*numbers, bounds.min, bounds.max], dtype)
-    sizes = np.array([0, 1e-3, 0.5, 1, 1.5, 2, 3, 100, 1e4, np.nan])
-    return np.concatenate([sizes, -sizes]).astype(dtype)
-
-
-def _has_nan(key: _Key, arrays: Sequence[Array]) -> Array:
-    pair = arrays[2 * key.operand : 2 * key.operand + 2]
-    missing: Array = np.isnan(pair[0].astype(np.float64)) | np.isnan(pair[1].astype(np.float64))
-    return missing
-
-
-def _pairs(kind: ResultType) -> tuple[list[tuple[float, float]], np.dtype[np.generic]]:
-    """Return pairs in every order that there is between two numbers of a dtype."""
-    if kind.dtype == bool:
-        return [(0, 1), (1, 0), (1, 1)], kind.dtype
-    pairs = [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0)]
-    if np.zeros(0, kind.dtype).dtype.kind not in "iu":
-        nan = float("nan")
-        pairs += [(-0.0, 0.0), (0.0, -0.0)]
-        pairs += [*itertools.permutations((nan, 1.0, -nan), 2), (nan, nan), (-nan, -nan)]
-    if not kind.dtype.name.startswith("uint"):
-        pairs += [(-1.0, 1.0), (1.0, -1.0)]
-    return pairs, kind.dtype
-
-
-def _candidates(kinds: Sequence[ResultType]) -> list[list[_Key]]:
-    """Return the lists of keys to try: the first operands, or any one of them."""
-    options = [
-        [
-            _Key(operand, descending, zeros, nans)
-            for descending in (False, True)
-            for zeros, nans in _SIGNED
-        ]
-        for operand in range(len(kinds))
-    ]
-    lists = [[key] for keys in options for key in keys]
-    for count in range(2, len(kinds) + 1):
-        # The zeros and NaNs of all keys are treated alike.
-        for flags in itertools.product((False, True), repeat=count):
-            lists += [[_Key(n, flags[n], *signed) for n in range(count)] for signed in _SIGNED]
-    return lists
-
-
-def _expected(keys: Sequence[_Key], arrays: Sequence[Array]) -> Array:
-    """Return whether the first of two comes before the second one by some keys."""
-    before = np.zeros(arrays[0].shape, bool)
-    undecided = np.ones(arrays[0].shape, bool)
-    for key in keys:
-        ranks = []
-        for array in arrays[2 * key.operand : 2 * key.operand + 2]:
-            numbers = array.astype(np.float64)
-            rank = np.where(np.isnan(numbers), np.inf, numbers)
-            if key.signed_zeros:
-                rank = np.where((numbers == 0) & np.signbit(numbers), -_TINY, rank)
-            if key.signed_nans:
-                rank = np.where(np.isnan(numbers) & np.signbit(numbers), -np.inf, rank)
-            ranks.append(-rank if key.descending else rank)
-        before |= undecided & (ranks[0] < ranks[1])
-        undecided &= ranks[0] == ranks[1]
-    return before
+    return sort_keys_of(region.block, trial)
 
 
 # All elements are compared with all others, so that many are a hundred million comparisons.
