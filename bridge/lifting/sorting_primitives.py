@@ -57,7 +57,7 @@ def _ranks(key: SortKey, value: Any) -> list[Any]:
         value = lax.convert_element_type(value, np.uint8)
     elif jnp.issubdtype(dtype, jnp.floating):
         value = lax.stop_gradient(value)
-        if jnp.finfo(dtype).bits < 8:
+        if _bits_of(dtype) < 8:
             value = lax.convert_element_type(value, np.float32)
         if not key.signed_zeros:
             value = jnp.where(value == 0, jnp.zeros_like(value), value)
@@ -65,6 +65,11 @@ def _ranks(key: SortKey, value: Any) -> list[Any]:
             value = jnp.where(value != value, jnp.full_like(value, np.nan), value)
         value = total_order(value)
     return [lax.bitwise_not(value) if key.descending else value]
+
+
+def _bits_of(dtype: Any) -> int:
+    info: Any = jnp.finfo  # which has no types
+    return int(info(dtype).bits)
 
 
 def _pairwise_order(op: LiftedOperation, values: list[Any], axis: int) -> Any:

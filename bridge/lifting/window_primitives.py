@@ -143,7 +143,7 @@ def _differentiable(
     function = jax.custom_jvp(reduced)
     dtypes = [start.dtype for start in starts]
     later = region.traced(dtypes * 2)
-    mode = enable_x64 if jax.config.jax_enable_x64 else contextlib.nullcontext
+    mode = enable_x64 if jax.config.read("jax_enable_x64") else contextlib.nullcontext
 
     @function.defjvp
     def push(primals: Any, tangents: Any) -> Any:
