@@ -4,6 +4,12 @@ VENV := .venv
 # The newest of these that runs and can make environments, those of pyenv included;
 # `make PYTHON=/path/to/python3.12 test` chooses another.
 PYTHONS := 3.13 3.12 3.11
+# TensorFlow has no wheel for the first of these; what does without it runs there.
+PYTHONS_OF_JAX := 3.14 $(PYTHONS)
+ifeq ($(MAKECMDGOALS),jax)
+VENV := .venv-jax
+PYTHONS := $(PYTHONS_OF_JAX)
+endif
 PYTHON ?= $(shell for version in $(PYTHONS); do \
 	for python in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python python3; do \
 	$$python -c "import ensurepip, sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$version')" \
@@ -23,7 +29,7 @@ READY := $(VENV)/.installed-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help python demo docs dist test quick check bench matrix canary fuzz optimizers format clean
+.PHONY: help python demo docs dist test quick jax check bench matrix canary fuzz optimizers format clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -40,6 +46,10 @@ test: $(READY)test  ## Run the tests; PYTEST_ARGS="-k name" narrows them
 quick: $(READY)test  ## Every public verb in every mode, once; a minute
 	$(BIN)/ruff check --quiet .
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/quick
+
+jax: $(READY)test-jax  ## The tests that need no TensorFlow, with the newest Python, in .venv-jax
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/golden tests/savedmodel tests/xla_call_module
+	XLA_FLAGS=--xla_force_host_platform_device_count=2 $(BIN)/python -m tests.golden.reading
 
 check: $(READY)test  ## Format, lint, types and the rules of the house
 	$(BIN)/ruff format --check .
@@ -76,7 +86,7 @@ format: $(READY)test  ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 
 clean:  ## Remove the environments and every cache
-	rm -rf $(VENV) .fuzz .matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .venv-jax .fuzz .matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/pyvenv.cfg:

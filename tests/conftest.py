@@ -7,8 +7,10 @@ module is, and subprocesses inherit them. One that is already set stays: with
 
 import ctypes
 import gc
+import importlib.util
 import os
 import random
+import re
 import resource
 import sys
 import tempfile
@@ -56,6 +58,17 @@ def same_seeds():
     for keras in ("keras", "tf_keras"):
         if (utils := getattr(sys.modules.get(keras), "utils", None)) is not None:
             utils.set_random_seed(0)
+
+
+_TENSORFLOW = re.compile(r"^\s*(import|from) tensorflow\b", re.M)
+_HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+
+
+def pytest_ignore_collect(collection_path):
+    """Leave out the files that import TensorFlow where it is not installed."""
+    if _HAS_TENSORFLOW or collection_path.suffix != ".py":
+        return None
+    return True if _TENSORFLOW.search(collection_path.read_text()) else None
 
 
 def pytest_collection_modifyitems(config, items):
@@ -121,6 +134,7 @@ def memory_limits():
 @pytest.fixture(scope="session")
 def foreign(tmp_path_factory):
     """SavedModels of other programs: `foreign("jax2tf")` is a `tests.foreign.files.ForeignFile`."""
+    pytest.importorskip("tensorflow")
     from tests.foreign.files import write_foreign_once
 
     folder = tmp_path_factory.getbasetemp()

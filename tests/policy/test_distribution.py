@@ -74,7 +74,7 @@ def test_an_untyped_package_is_found(tmp_path):
     assert _untyped(tmp_path) == ["xla_call_module"]
 
 
-@pytest.mark.parametrize("extra", ["test", "docs"])
+@pytest.mark.parametrize("extra", ["test", "test-jax", "docs"])
 def test_every_dependency_is_pinned(extra):
     names, others = _pinned((ROOT / "constraints.txt").read_text())
     assert others == []

@@ -90,6 +90,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tensorflow(folder):
     """What TensorFlow did, for each value; and where it was set when TensorFlow ran already."""
+    pytest.importorskip("tensorflow")
     tpu = export.export(jax.jit(jnp.sum), platforms=["tpu"])(jax.ShapeDtypeStruct((2,), "float32"))
     square = jax.ShapeDtypeStruct(export.symbolic_shape("b, b"), "float32")
     exporteds = {"platform": tpu, "shape_assertions": export.export(jax.jit(jnp.sum))(square)}
@@ -135,6 +136,7 @@ def test_a_change_after_the_first_use_has_no_effect(tensorflow):
 
 def test_every_flag_of_tensorflow_is_known(preloaded_python):
     """`--help` prints them all, and ends the process."""
+    pytest.importorskip("tensorflow")
     code = (
         "import os; os.environ['TF_XLA_FLAGS'] = '--help'; import tensorflow as tf; "
         "tf.config.list_physical_devices()"
