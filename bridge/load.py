@@ -33,7 +33,8 @@ def load(path: str | os.PathLike[str], *, mesh: Mesh | None = None) -> LoadedMod
             arrays on it with the shardings of the export, and each device reads its own part of the
             file; arguments are moved to their shardings. If the axes have other sizes than at the
             export, arrays are split along the axes of the same names; a function that was exported
-            for one device runs whole on each.
+            for one device runs whole on each. Of `jax.shard_map` each device then computes several
+            shards of the mesh of the export, or some the same: its sizes are in the module.
 
     Raises:
         FormatError: the file is damaged.

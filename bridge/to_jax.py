@@ -45,8 +45,11 @@ def to_jax(model: Liftable, *, mesh: Mesh | None = None) -> Callable[..., Any]:
         model: an `Exported`, or its serialized bytes; what `bridge.load` returned, or one of its
             signatures; the path of a SavedModel, of a serialized `Exported`, or of StableHLO as a
             text or as a portable artifact; or a `xla_call_module.CallModule`.
-        mesh: the mesh of devices that shardings and `jax.shard_map` inside are for; None where
-            there is one device.
+        mesh: the mesh of devices that shardings and `jax.shard_map` inside are for. It has the axes
+            of the mesh of the export, of any sizes; `jax.shard_map` stays the computation of one
+            shard of the mesh of the export, of which a device may compute several. By default the
+            mesh that `jax.set_mesh` has set, or else that of the export, on the devices of the
+            arguments.
 
     Returns:
         The function, under `jax.jit`. It takes and returns the pytrees that the function took and
@@ -57,6 +60,7 @@ def to_jax(model: Liftable, *, mesh: Mesh | None = None) -> Callable[..., Any]:
         UnsupportedError: an operation that JAX cannot express, with its source line; it is raised
             when the function is traced.
         StructureError: the arguments are not those that it was exported for, when it is traced.
+        ShardingError: the mesh lacks axes, or none is given where several devices are needed.
         FormatError: the file is damaged.
 
     Example:

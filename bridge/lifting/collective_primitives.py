@@ -35,6 +35,9 @@ _NAMED_GROUPS = "replica_group_mesh_axes"
 _AXIS = re.compile(r"axis_ref<name = \"([^\"\\]*)\"(, sub_axis_info[^>]*)?>")
 # Axes beyond which groups are not matched with them; each order of each choice of them is tried.
 _MAX_AXES = 6
+_REDUCE: Mapping[str, Callable[..., Any]] = {
+    "add": lax.reduce_sum, "maximum": lax.reduce_max, "minimum": lax.reduce_min,
+}  # fmt: skip
 _COMBINE: Mapping[str, Callable[[Any, Any], Any]] = {
     "and": lax.bitwise_and, "maximum": lax.max, "minimum": lax.min, "multiply": lax.mul,
     "or": lax.bitwise_or, "xor": lax.bitwise_xor,
@@ -115,13 +118,14 @@ def _reduced(op: LiftedOperation, array: Any, axes: Sequence[ShardAxis]) -> Any:
     name = combiner_of(region.block)
     if jnp.result_type(array) != block_dtypes(region.block)[0]:
         op.refuse("it combines in another dtype than its operand has")
-    names = _names(axes)
-    if not names:
+    if not _names(axes):
         return array
-    if name == "add" and not _is_bool(array):
-        return lax.psum(array, names)
-    if name in ("maximum", "minimum") and not _is_bool(array):
-        return _extreme(name, names)(array)
+    if name in _REDUCE and not _is_bool(array):
+        outer, shards = _outer(axes), _shards_here(array, axes)
+        array = array if shards is None else _REDUCE[name](shards, (0,))
+        if not outer:
+            return array
+        return lax.psum(array, outer) if name == "add" else _extreme(name, outer)(array)
     if name == "add":  # of bool
         name = "or"
     if name not in _COMBINE:
@@ -171,6 +175,25 @@ def _steps(axes: Sequence[ShardAxis]) -> list[tuple[str, ...]]:
     return [names] if names else []
 
 
+def _outer(axes: Sequence[ShardAxis]) -> tuple[str, ...]:
+    return tuple(name for axis in axes for name in axis.outer)
+
+
+def _shards_here(array: Any, axes: Sequence[ShardAxis]) -> Any | None:
+    """Return the arrays of all shards of a device, along a new first dimension; None if it is one.
+
+    JAX's collectives along the axes of `jax.vmap` cannot be exported with symbolic shapes, but for
+    this one.
+    """
+    inner = [axis.mapped_name for axis in axes if axis.each > 1]
+    if not inner:
+        return None
+    array = lax.expand_dims(array, [0])
+    for name in reversed(inner):
+        array = lax.all_gather(array, name, axis=0, tiled=True)
+    return array
+
+
 def _all_gather(op: LiftedOperation) -> Any:
     axes, dimension = _axes_of(op), op.integer("all_gather_dim")
     return [_gather(array, axes, dimension) for array in op.arrays]
@@ -180,13 +203,29 @@ def _reduce_scatter(op: LiftedOperation) -> Any:
     axes, dimension = _axes_of(op), op.integer("scatter_dimension")
     array = op.array(0)
     if combiner_of(op.regions[0].block) == "add" and not _is_bool(array):
-        for names in _steps(axes):
-            array = lax.psum_scatter(array, names, scatter_dimension=dimension, tiled=True)
-        return array
+        return _scattered_sum(array, axes, dimension)
     array = _reduced(op, array, axes)
     size = np.shape(array)[dimension] // _size(axes)
     place = lax.axis_index(_names(axes)) if _names(axes) else 0
     return lax.dynamic_slice_in_dim(array, place * size, size, dimension)
+
+
+def _scattered_sum(array: Any, axes: Sequence[ShardAxis], dimension: int) -> Any:
+    if not any(axis.inner for axis in axes):
+        names = _names(axes)
+        if not names:
+            return array
+        return lax.psum_scatter(array, names, scatter_dimension=dimension, tiled=True)
+    for axis in axes:
+        if axis.outer:
+            array = lax.psum_scatter(array, axis.name, scatter_dimension=dimension, tiled=True)
+        shards = _shards_here(array, [axis])
+        if shards is not None:
+            array = lax.reduce_sum(shards, (0,))
+            size = np.shape(array)[dimension] // axis.each
+            start = lax.axis_index(axis.mapped_name) * size
+            array = lax.dynamic_slice_in_dim(array, start, size, dimension)
+    return array
 
 
 def _all_to_all(op: LiftedOperation) -> Any:
@@ -259,15 +298,11 @@ def _pairs_along(
 
 
 def _permuted(array: Any, axes: Sequence[ShardAxis], pairs: Sequence[tuple[int, int]]) -> Any:
-    outer, inner = (tuple(n for a in axes for n in getattr(a, e)) for e in ("outer", "inner"))
-    if not inner:
+    outer, shards = _outer(axes), _shards_here(array, axes)
+    if shards is None:
         return lax.ppermute(array, outer, pairs) if outer else _kept(array, pairs)
     places = _places(axes)
-    own = [axis for axis in axes if axis.each > 1]
-    shards = lax.expand_dims(array, [0])
-    for axis in reversed(own):
-        shards = lax.all_gather(shards, axis.mapped_name, axis=0, tiled=True)
-    count = math.prod(axis.each for axis in own)
+    count = math.prod(axis.each for axis in axes)
     made = []
     for target in range(count):
         result = jnp.zeros_like(array)
@@ -280,7 +315,8 @@ def _permuted(array: Any, axes: Sequence[ShardAxis], pairs: Sequence[tuple[int, 
             if moves:
                 result = _put(result, shards[source], outer, moves)
         made.append(result)
-    return lax.dynamic_index_in_dim(jnp.stack(made), lax.axis_index(inner), keepdims=False)
+    inner = lax.axis_index(tuple(name for axis in axes for name in axis.inner))
+    return lax.dynamic_index_in_dim(jnp.stack(made), inner, keepdims=False)
 
 
 def _kept(array: Any, pairs: Sequence[tuple[int, int]]) -> Any:

@@ -32,12 +32,14 @@ from xla_call_module.stablehlo.modules import (
 from xla_call_module.stablehlo.serialized_shardings import import_shardings_into
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
+    from jax.sharding import AbstractMesh, Mesh
 
 __all__ = ["lift_call"]
 
 
-def lift_call(call: CallModule, mesh: Mesh | None = None) -> Callable[..., tuple[Any, ...]]:
+def lift_call(
+    call: CallModule, mesh: Mesh | AbstractMesh | None = None
+) -> Callable[..., tuple[Any, ...]]:
     """Return the function of a call's operands that JAX traces operation by operation.
 
     Args:

@@ -27,7 +27,7 @@ from xla_call_module.stablehlo.modules import TensorType, tensor_type
 from xla_call_module.stablehlo.walking import describe_operation
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
+    from jax.sharding import AbstractMesh, Mesh
 
 __all__ = ["LiftedOperation", "LiftedRegion", "LiftingRule", "single"]
 
@@ -82,7 +82,7 @@ class LiftedOperation(Attributes):
 
     operands: tuple[LiftedValue, ...]
     regions: tuple[LiftedRegion, ...]
-    mesh: Mesh | None = None
+    mesh: Mesh | AbstractMesh | None = None
     around: Mapping[Any, LiftedValue] = field(default_factory=dict)
 
     @property

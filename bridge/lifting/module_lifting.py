@@ -39,7 +39,7 @@ from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.stablehlo.walking import check_attributes, find_rule, regions_of, walk_block
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
+    from jax.sharding import AbstractMesh, Mesh
 
 __all__ = ["walk_module"]
 
@@ -54,7 +54,7 @@ _EXPORT_MAIN = "_wrapped_jax_export_main"
 def walk_module(
     module: Any,
     arguments: Sequence[LiftedValue],
-    mesh: Mesh | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
     *,
     has_composed: bool = True,
 ) -> list[Any]:
@@ -77,7 +77,7 @@ class _Lifting:
     """Lifts the functions of one module; like calls of one function are one `jit`."""
 
     def __init__(
-        self, functions: Mapping[str, Any], mesh: Mesh | None, *, has_composed: bool
+        self, functions: Mapping[str, Any], mesh: Mesh | AbstractMesh | None, *, has_composed: bool
     ) -> None:
         self._functions = functions
         self._mesh = mesh

@@ -158,7 +158,7 @@ def shard_axes(exported: Mesh, mesh: JaxMesh, names: Iterable[str]) -> dict[str,
     return axes
 
 
-def with_common_sizes(mesh: JaxMesh, exported: Mesh) -> JaxMesh:
+def with_common_sizes(mesh: jax.sharding.Mesh, exported: Mesh) -> jax.sharding.Mesh:
     """Return the mesh with the greatest axes that divide those of the export.
 
     What is left of an axis is one of its own, along which devices compute the same.
@@ -169,8 +169,6 @@ def with_common_sizes(mesh: JaxMesh, exported: Mesh) -> JaxMesh:
         sizes += [common] if common == size else [common, size // common]
         names += [name] if common == size else [name, f"{name} again"]
     kinds = (AxisType.Auto,) * len(names)
-    if isinstance(mesh, AbstractMesh):
-        return AbstractMesh(tuple(sizes), tuple(names), axis_types=kinds)
     return jax.sharding.Mesh(np.reshape(mesh.devices, sizes), tuple(names), axis_types=kinds)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from bridge.lifting.known_values import TOKEN, Dimension, LiftedValue, as_array, is_known
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
@@ -260,9 +260,8 @@ def _shardings(op: LiftedOperation, end: str) -> Sequence[Any]:
 def _mesh_of_shards(op: LiftedOperation, exported: Mesh) -> JaxMesh:
     """Return the mesh that shards are on."""
     mesh = mesh_at_hand(op.mesh, exported)
-    if mesh is jax.sharding.get_abstract_mesh():
-        return mesh
-    return with_common_sizes(mesh, exported)
+    # Of a mesh without devices there is one in a program that is exported.
+    return mesh if isinstance(mesh, AbstractMesh) else with_common_sizes(mesh, exported)
 
 
 def _sharded(

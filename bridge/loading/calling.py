@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -16,10 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export, tree_util
-from jax.extend.core import Primitive
-from jax.interpreters import mlir
 
-from bridge.core._jax import devices_of_lowering
 from bridge.core.explaining import flatten
 from bridge.core.tree_matching import match_trees
 from bridge.loading.derivative_primitives import (
@@ -32,13 +28,12 @@ from bridge.loading.derivative_primitives import (
     pull_back_lifted,
     replace_at,
 )
-from bridge.loading.exported_on_mesh import mesh_at_export
+from bridge.loading.exported_on_mesh import has_dynamic_shards
 from bridge.loading.lifted_exported import lift_leaves
+from bridge.loading.needed_devices import needed_devices, require_devices
 from xla_call_module.errors import (
     ArgumentError,
-    ShardingError,
     StructureError,
-    UnsupportedError,
 )
 
 __all__ = ["MappableExported", "call_flat", "gradient_source"]
@@ -192,11 +187,13 @@ def _differentiable(exported: export.Exported, name: str, order: int) -> Differe
 
 def _sealed(exported: export.Exported, name: str) -> Flat:
     """Return the call of an `Exported` as it is."""
-    needed = _needed_devices(name, exported) if exported.nr_devices > 1 else None
+    if has_dynamic_shards(exported):  # JAX refines no sizes of what each device computes alone
+        return _lift(exported, name)
+    needed = needed_devices(name, exported) if exported.nr_devices > 1 else None
 
     def call(*arguments: Any) -> tuple[Any, ...]:
         if needed is not None:
-            arguments = tuple(_require_devices(arguments, needed))
+            arguments = tuple(require_devices(arguments, needed))
         # In their structure, by the paths of which JAX calls the arguments in its messages.
         args, kwargs = tree_util.tree_unflatten(exported.in_tree, arguments)
         return tuple(tree_util.tree_leaves(export.Exported.call(exported, *args, **kwargs)))
@@ -205,17 +202,12 @@ def _sealed(exported: export.Exported, name: str) -> Flat:
 
 
 def _lift(exported: export.Exported, name: str) -> Flat:
-    """Return the lifted function.
+    """Return the lifted function, which is for the devices that it was exported for.
 
     Raises:
-        InteropError: it is for several devices, or is no module that can be called.
+        InteropError: it is no module that can be called.
     """
-    if exported.nr_devices > 1:
-        raise UnsupportedError(
-            f"{name} was exported for {exported.nr_devices} devices, and runs as it is only. To "
-            "do: export it for one device."
-        )
-    return lift_leaves(exported)
+    return lift_leaves(exported, name=name)
 
 
 def _cotangents(
@@ -250,74 +242,3 @@ def _is_differentiable(exported: export.Exported) -> bool:
         any(not is_float0(aval.to_tangent_aval()) for aval in avals)
         for avals in (_arguments(exported), map(_with_bool, exported.out_avals))
     )
-
-
-# How many devices there are is known when a program is lowered, and not before: under `jax.jit` the
-# arguments of a call do not tell. So something that does nothing goes along with an argument, and
-# looks where it is.
-@dataclass(frozen=True, slots=True)
-class _NeededDevices:
-    """The number of devices that a function needs.
-
-    Attributes:
-        name: the name of the function, for messages.
-        count: the number of devices.
-        mesh: the axes of the mesh that it was exported for, as text; empty where unknown.
-    """
-
-    name: str
-    count: int
-    mesh: str
-
-    def refusal(self) -> ShardingError:
-        """Return the error for another number of devices."""
-        return ShardingError(
-            f"{self.name} was exported for {self.count} devices{self.mesh}, and was loaded for "
-            "one. To do: load it with mesh=, for example that of bridge.meshes.mesh_of; a mesh "
-            "whose axes have the size 1 runs it on one device."
-        )
-
-
-def _needed_devices(name: str, exported: export.Exported) -> _NeededDevices:
-    """Return how many devices an `Exported` needs.
-
-    Raises:
-        FormatError: its module is damaged.
-    """
-    mesh = mesh_at_export(exported)
-    axes = "" if mesh is None else f", on a mesh with the axes {dict(mesh.shape)}"
-    return _NeededDevices(name, exported.nr_devices, axes)
-
-
-def _require_devices(arguments: Sequence[Any], needed: _NeededDevices) -> list[Any]:
-    """Return the arguments such that a program cannot be lowered for other devices.
-
-    Raises:
-        ShardingError: when it is lowered.
-    """
-    if not arguments:
-        return []
-    return [_REQUIRED.bind(arguments[0], needed=needed), *arguments[1:]]
-
-
-def _lower(context: Any, value: Any, *, needed: _NeededDevices) -> list[Any]:
-    if devices_of_lowering(context) not in (None, needed.count):
-        raise needed.refusal()
-    return [value]
-
-
-def _same(value: Any, *, needed: _NeededDevices) -> Any:
-    del needed
-    return value
-
-
-def _define() -> Primitive:
-    """Return the primitive, which is neither differentiated nor mapped where it is used."""
-    primitive = Primitive("devices_of_exported")
-    primitive.def_impl(_same)
-    primitive.def_abstract_eval(_same)
-    mlir.register_lowering(primitive, _lower)
-    return primitive
-
-
-_REQUIRED = _define()

@@ -17,24 +17,28 @@ import numpy as np
 from jax import export
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bridge.core._jax import Shardings, map_orders, replace_shardings
+from bridge.core._jax import Shardings, map_orders, outside_meshes, replace_shardings
 from bridge.core.mesh_text import axes_text, draw_mesh
+from bridge.core.narrowing import x64_if_needed
+from bridge.lifting.lifted_function import lift_call
 from savedmodel.model import Cast, Output, Signature, Value
 from xla_call_module._jax import named_shardings
 from xla_call_module.analyses.module_shardings import read_module_shardings
+from xla_call_module.analyses.several_devices import name_of_several_devices
 from xla_call_module.call import CallModule
 from xla_call_module.errors import ShardingError
-from xla_call_module.exported import argument_paths, result_paths
+from xla_call_module.exported import argument_paths, from_exported, result_paths
 from xla_call_module.passes.remeshing import read_meshes, remesh_module
 from xla_call_module.shardings import mesh_placement
 from xla_call_module.shardings.array_sharding import REPLICATED, TILED, Sharding, name_axes, place
 from xla_call_module.shardings.sharding_jax import mesh_from_jax, sharding_to_jax
-from xla_call_module.stablehlo.modules import open_module
+from xla_call_module.stablehlo.modules import open_module, walk
 from xla_call_module.stablehlo.serialized_shardings import import_shardings
 
 __all__ = [
     "check_divides",
     "draw_mesh_lines",
+    "has_dynamic_shards",
     "mesh_at_export",
     "remesh",
     "to_one_device",
@@ -77,14 +81,15 @@ def remesh(exported: export.Exported, mesh: Mesh | None) -> export.Exported:
     Raises:
         FormatError: its module is damaged.
         ShardingError: the names of the axes do not fit; an axis does not divide a dimension that
-            is split along it; a part of the computation is written for one mesh.
+            is split along it.
+        UnsupportedError: `jax.shard_map` is among operations that JAX cannot express.
     """
     if mesh is None:
         return map_orders(exported, _imported) if exported.nr_devices > 1 else exported
     return map_orders(exported, partial(_remesh_order, mesh=mesh))
 
 
-def _remesh_order(exported: export.Exported, *, mesh: Mesh) -> export.Exported:
+def _remesh_order(exported: export.Exported, *, mesh: Mesh, lifts: bool = True) -> export.Exported:
     saved = mesh_at_export(exported)
     if saved is None:
         _check_count(exported, mesh)
@@ -93,7 +98,7 @@ def _remesh_order(exported: export.Exported, *, mesh: Mesh) -> export.Exported:
         return _imported(exported)
     if not set(saved.axis_names) <= set(mesh.axis_names):
         raise _missing_axes(exported, saved, mesh, "whose axes have other names")
-    changed = _to_mesh(exported, saved, mesh.abstract_mesh)
+    changed = _to_mesh(exported, saved, mesh, lifts=lifts)
     for avals, paths, shardings in zip(
         (exported.in_avals, exported.out_avals),
         (argument_paths(exported.in_tree), result_paths(exported.out_tree)),
@@ -116,7 +121,8 @@ def to_one_device(exported: export.Exported) -> export.Exported:
     if saved is None:
         return exported
     device = np.array(jax.devices()[:1]).reshape([1] * len(saved.axis_names))
-    return remesh(exported, Mesh(device, saved.axis_names, axis_types=saved.axis_types))
+    mesh = Mesh(device, saved.axis_names, axis_types=saved.axis_types)
+    return map_orders(exported, partial(_remesh_order, mesh=mesh, lifts=False))
 
 
 def shardings_on(exported: export.Exported, mesh: AbstractMesh) -> tuple[Shardings, Shardings]:
@@ -174,7 +180,10 @@ def _imported(exported: export.Exported) -> export.Exported:
     return dataclasses.replace(exported, mlir_module_serialized=module)
 
 
-def _to_mesh(exported: export.Exported, saved: AbstractMesh, mesh: AbstractMesh) -> export.Exported:
+def _to_mesh(
+    exported: export.Exported, saved: AbstractMesh, devices: Mesh, *, lifts: bool
+) -> export.Exported:
+    mesh = devices.abstract_mesh
     arguments, results = (
         tuple(_moved(sharding, mesh) for sharding in shardings)
         for shardings in shardings_on(exported, saved)
@@ -182,6 +191,9 @@ def _to_mesh(exported: export.Exported, saved: AbstractMesh, mesh: AbstractMesh)
     changed = replace_shardings(exported, arguments, results)
     if _axes(saved) == _axes(mesh):
         module = import_shardings(exported.mlir_module_serialized)
+    elif lifts and _is_alone_on_devices(exported):
+        changed = _lifted(exported, changed, devices)
+        module = changed.mlir_module_serialized
     else:
         module = _remeshed_module(exported, saved, mesh)
     return dataclasses.replace(
@@ -190,6 +202,52 @@ def _to_mesh(exported: export.Exported, saved: AbstractMesh, mesh: AbstractMesh)
         nr_devices=math.prod(mesh.axis_sizes),
         in_avals=tuple(_with_mesh(aval, mesh) for aval in exported.in_avals),
         out_avals=tuple(_with_mesh(aval, mesh) for aval in exported.out_avals),
+    )
+
+
+def _is_alone_on_devices(exported: export.Exported) -> bool:
+    """Return whether some part of a function is computed by each device alone."""
+    with open_module(exported.mlir_module_serialized) as module:
+        return any(name_of_several_devices(operation) for operation in walk(module))
+
+
+def has_dynamic_shards(exported: export.Exported) -> bool:
+    """Return whether a function has parts for each device alone, and symbolic dimensions."""
+    dims = (dim for aval in exported.in_avals for dim in aval.shape)
+    if exported.nr_devices == 1 or all(isinstance(dim, int) for dim in dims):
+        return False
+    return _is_alone_on_devices(exported)
+
+
+def _lifted(exported: export.Exported, changed: export.Exported, mesh: Mesh) -> export.Exported:
+    """Return the same function, written for the shards on another mesh.
+
+    Args:
+        exported: the function.
+        changed: the same with its shardings on the other mesh.
+        mesh: the other mesh.
+    """
+    call = from_exported(exported, allow_flat_trees=True)
+    specs = []
+    for position in call.kept:
+        aval, spec = exported.in_avals[position], call.args[position]
+        data = (spec.shape or ())[len(aval.shape) :]  # of typed PRNG keys
+        shape = (*aval.shape, *(int(size or 0) for size in data))
+        specs.append(jax.ShapeDtypeStruct(shape, spec.dtype.numpy))
+    wide = x64_if_needed(spec.dtype.name for spec in (*call.args, *call.results))
+    function: Any = lift_call(call, mesh.abstract_mesh)
+    with outside_meshes(), wide:
+        made = export.export(
+            function,
+            platforms=exported.platforms,
+            disabled_checks=exported.disabled_safety_checks,
+        )(*specs)
+    return dataclasses.replace(
+        changed,
+        mlir_module_serialized=import_shardings(made.mlir_module_serialized),
+        calling_convention_version=made.calling_convention_version,
+        module_kept_var_idx=tuple(call.kept[index] for index in made.module_kept_var_idx),
+        uses_global_constants=made.uses_global_constants,
     )
 
 

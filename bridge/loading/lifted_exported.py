@@ -14,6 +14,7 @@ from bridge.core.keys import to_logical, to_physical
 from bridge.core.tree_matching import match_trees
 from bridge.lifting.lifted_function import lift_call
 from bridge.loading.derivative_primitives import Flat, is_float0
+from bridge.loading.needed_devices import needed_devices, require_devices
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, StructureError
@@ -41,17 +42,27 @@ def lift_exported(exported: export.Exported, mesh: Mesh | None = None) -> Callab
     return jax.jit(lifted)
 
 
-def lift_leaves(exported: export.Exported, mesh: Mesh | None = None) -> Flat:
+def lift_leaves(exported: export.Exported, mesh: Mesh | None = None, *, name: str = "") -> Flat:
     """Return an `Exported` as a function of JAX of the leaves of its arguments.
+
+    Args:
+        exported: the function.
+        mesh: the mesh that it is for; None for that of the export, on the devices of the arguments.
+        name: the name of the function in messages; by default its own.
 
     Raises:
         InteropError: it cannot be called as a module.
     """
     call = from_exported(exported, allow_flat_trees=True)
     flat = lift_call(call, mesh)
+    needed = None
+    if mesh is None and exported.nr_devices > 1:
+        needed = needed_devices(name or exported.fun_name, exported)
 
     def lifted(*leaves: Any) -> tuple[Any, ...]:
         operands = [_operand(leaves[n], exported.in_avals[n], call.args[n]) for n in call.kept]
+        if needed is not None and not jax.sharding.get_abstract_mesh().axis_names:
+            operands = require_devices(operands, needed)
         pairs = zip(flat(*operands), exported.out_avals, strict=True)
         return tuple(_result(value, aval) for value, aval in pairs)
 

@@ -319,7 +319,9 @@ class LoadedSignature:
             return jax.jit(flat)
         on_mesh, count = self._on_mesh, len(self.binding.variables)
         parameters = tuple(on_mesh.of_parameter(position) for position in range(count))
-        return jax.jit(flat, in_shardings=(*parameters, *on_mesh.shardings[count:]))
+        return jax.jit(
+            on_mesh.with_devices(flat), in_shardings=(*parameters, *on_mesh.shardings[count:])
+        )
 
     def _run_for(self, sizes: Sizes) -> Any:
         """Return the function for arguments of other shapes than it was exported for."""

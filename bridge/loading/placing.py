@@ -11,6 +11,7 @@ from jax import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bridge.core.narrowing import narrow_array
+from bridge.loading.derivative_primitives import Flat
 from bridge.loading.exported_on_mesh import check_divides
 from savedmodel.model import Variable
 from xla_call_module.errors import ShardingError
@@ -91,6 +92,20 @@ class OnMesh:
             return np.zeros([len(range(*s.indices(size))) for s, size in sizes], aval.dtype)
 
         return _make(aval.shape, sharding, part)
+
+    def with_devices(self, flat: Flat) -> Flat:
+        """Return a function of the arguments that runs on the mesh where no argument says so."""
+        if any(sharding is not None for sharding in self.shardings):
+            return flat
+
+        def on_devices(*leaves: Any) -> tuple[Any, ...]:
+            return flat(*(self._anywhere(leaf) for leaf in leaves))
+
+        return on_devices
+
+    def _anywhere(self, leaf: Any) -> Any:
+        spec = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * np.ndim(leaf))
+        return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, spec))
 
     def inputs(self, leaves: Sequence[Any], first: int) -> list[Any]:
         """Return arguments on the mesh, or such that JAX puts them there.

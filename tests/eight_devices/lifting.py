@@ -16,6 +16,7 @@ from jax import export, lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import bridge
+from bridge import ShardingError
 
 P = PartitionSpec
 X = np.random.default_rng(0).normal(size=(32, 16)).astype(np.float32)
@@ -172,3 +173,40 @@ def test_collectives_are_by_axis_name():
     assert {"shard_map", "all_gather", "reduce_scatter", "all_to_all", "ppermute"} <= found.keys()
     assert dict(found["shard_map"]["mesh"].shape) == {"x": 4, "y": 2}
     assert found["ppermute"]["axis_name"] == ("x", "y")
+
+
+@pytest.mark.parametrize("mesh", ["same", "fewer", "more"])
+def test_loaded_with_symbolic_sizes(mesh, tmp_path):
+    """JAX itself refines no sizes inside of `jax.shard_map`, such as those of a broadcast."""
+    jitted = jax.jit(FORMS["softmax"])
+    (rows,) = export.symbolic_shape("8*b")
+    exported = export.export(jitted)(jax.ShapeDtypeStruct((rows, 16), X.dtype))
+    with pytest.warns(UserWarning, match="cannot run on one device"):
+        bridge.save(exported, tmp_path / "m", gradient_order=0)
+    model = bridge.load(tmp_path / "m", mesh=MESHES[mesh])
+    for x in (X, X[:8]):
+        np.testing.assert_allclose(model(x), jitted(x), rtol=1e-5)
+    tangent = np.cos(X)
+    lifted = bridge.to_jax(exported, mesh=SAVED)
+    _, found = jax.jvp(model, (X,), (tangent,))
+    _, expected = jax.jvp(jax.jit(lifted), (X,), (tangent,))
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+    stack = np.stack([X, X + 1])
+    np.testing.assert_allclose(jax.vmap(model)(stack)[1], jitted(X), rtol=1e-3, atol=1e-6)
+
+
+def test_without_a_mesh():
+    exported, expected, _ = original("twice")
+    lifted = bridge.to_jax(exported)
+    on_devices = jax.device_put(X, NamedSharding(SAVED, P("x")))
+    np.testing.assert_allclose(lifted(on_devices), expected, rtol=1e-5, atol=1e-5)
+    again = export.export(bridge.to_jax(exported, mesh=SAVED))(X)
+    assert again.nr_devices == 8
+    with pytest.raises(ShardingError, match=r"for 8 devices.*'x': 4, 'y': 2.*with mesh="):
+        lifted(X)
+
+
+def test_missing_axes():
+    exported, _, _ = original("twice")
+    with pytest.raises(ShardingError, match=r"axes x 4 x y 2.*has \{'x': 2\}: y missing"):
+        bridge.to_jax(exported, mesh=make_mesh(x=2))(X)
