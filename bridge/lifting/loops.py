@@ -215,39 +215,33 @@ class _Scan:
             for number in range(len(start))
             if number not in self._writes and number != self._steps.index
         ]
-        counter = self._steps.index
-        is_used = any(self._jaxpr.invars[counter] in eqn.invars for eqn in self._eqns)
-        counts = self._numbers(start[counter]) if is_used else None
-        scanned = [self._rows(read) for read in self._reads]
+        steps = self._steps
+        is_counted = any(self._jaxpr.invars[steps.index] in eqn.invars for eqn in self._eqns)
+        stride = np.array(steps.stride, jnp.result_type(start[steps.index]))
 
         def step(carry: Any, rows: Any) -> Any:
-            number, rows = rows
-            given = dict(zip(carried, carry, strict=True))
-            given[counter] = number
+            number, values = carry
+            given = dict(zip(carried, values, strict=True))
+            given[steps.index] = number
             results = self._evaluate(given, dict(zip(self._reads, rows, strict=True)))
             written = [results(eqn.invars[1]) for eqn, _ in self._writes.values()]
+            following = None if number is None else lax.add(number, stride)
             outputs = self._jaxpr.outvars
-            return [results(outputs[number]) for number in carried], written
+            return (following, [results(outputs[n]) for n in carried]), written
 
-        carry, stacked = lax.scan(
+        (_, last), stacked = lax.scan(
             step,
-            [start[number] for number in carried],
-            (counts, scanned),
-            length=self._steps.count,
+            (start[steps.index] if is_counted else None, [start[n] for n in carried]),
+            [self._rows(read) for read in self._reads],
+            length=steps.count,
             reverse=self._backwards,
         )
-        finals = dict(zip(carried, carry, strict=True))
-        last = self._steps.start + self._steps.count * self._steps.stride
-        finals[counter] = np.array(last, jnp.result_type(start[counter]))
+        finals = dict(zip(carried, last, strict=True))
+        end = steps.start + steps.count * steps.stride
+        finals[steps.index] = np.array(end, stride.dtype)
         for number, rows in zip(self._writes, stacked, strict=True):
             finals[number] = self._written(number, start[number], rows)
         return [finals[number] for number in range(len(start))]
-
-    def _numbers(self, like: Any) -> Any:
-        steps = self._steps
-        last = steps.start + steps.stride * steps.count
-        numbers = np.arange(steps.start, last, steps.stride).astype(jnp.result_type(like))
-        return numbers[::-1].copy() if self._backwards else numbers
 
     def _find_lines(self) -> Iterator[tuple[Any, _Line]]:
         """Yield the integers of the body that follow from the number of the step alone."""

@@ -164,3 +164,13 @@ def test_no_steps(x):
 
     lifted = bridge.to_jax(export.export(jax.jit(function))(x))
     jax.tree.map(np.testing.assert_array_equal, lifted(x), function(x))
+
+
+def test_a_loop_of_many_steps_takes_no_memory_for_their_numbers():
+    def function(x):
+        return lax.fori_loop(0, 2**30, lambda i, c: c + jnp.float32(i), x)
+
+    lifted = bridge.to_jax(export.export(jax.jit(function))(jnp.float32(0)))
+    jaxpr = jax.make_jaxpr(lifted)(jnp.float32(0))
+    assert "scan[" in str(jaxpr)
+    assert str(2**30) not in str(jaxpr).replace(f"length={2**30}", "")
