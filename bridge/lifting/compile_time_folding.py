@@ -64,7 +64,7 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
         return None
     with np.errstate(all="ignore"):
         result = rule(Attributes(raw), *operands)
-    return None if result is None else np.asarray(result).astype(dtype)
+    return None if result is None else np.asarray(result).astype(dtype, copy=False)
 
 
 def _fold_repeated(raw: Any, operands: Sequence[Array]) -> Array | None:

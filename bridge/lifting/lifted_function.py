@@ -47,8 +47,8 @@ def lift_call(
         mesh: the mesh that shardings and manual computations are for; None for none.
 
     Returns:
-        The function, under `jax.jit`: an array for each of `call.operands`, to a tuple of its
-        results.
+        The function: an array for each of `call.operands`, to a tuple of its results. JAX traces it
+        once for each kind of arguments, and writes it out where it is called.
     """
     has_composed = mentions(call.module, NAMES)
 
@@ -65,7 +65,7 @@ def lift_call(
                 return tuple(constrain_values(main, "res_attrs", results, mesh))
 
     lifted.__name__ = lifted.__qualname__ = call.name
-    function: Callable[..., tuple[Any, ...]] = jax.jit(lifted)
+    function: Callable[..., tuple[Any, ...]] = jax.jit(lifted, inline=True)
     return function
 
 
