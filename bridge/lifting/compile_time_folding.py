@@ -52,7 +52,8 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
         return _fold_for_platforms(raw, operands)
     if not all(isinstance(operand, (np.ndarray, SizeArray)) for operand in operands):
         return None
-    if all(repeated_element(operand) is not None for operand in operands):
+    is_repeated = all(repeated_element(operand) is not None for operand in operands)
+    if is_repeated and raw.name not in _JOINS:
         return _fold_repeated(raw, operands)
     if any(np.prod(operand.shape) > _MAX_FOLDED for operand in operands):
         return None
@@ -72,7 +73,7 @@ def _fold_repeated(raw: Any, operands: Sequence[Array]) -> Array | None:
     type_ = tensor_type(str(raw.results[0].type))
     scalars = [repeated_element(operand) for operand in operands]
     dtype = element_dtype(type_.element)
-    if None in type_.shape or raw.name in _JOINS or not _is_exact(raw.name, operands, dtype):
+    if None in type_.shape or not _is_exact(raw.name, operands, dtype):
         return None
     result = scalars[0]
     if raw.name not in _RESHAPES:

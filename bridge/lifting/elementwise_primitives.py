@@ -151,7 +151,8 @@ def _convert(op: LiftedOperation) -> Any:
 
 
 def _bitcast(op: LiftedOperation) -> Any:
-    return lax.bitcast_convert_type(op.array(0), op.dtype)
+    # Of a scalar of numpy JAX makes a vector here.
+    return lax.bitcast_convert_type(jnp.asarray(op.array(0)), op.dtype)
 
 
 def _reduce_precision(op: LiftedOperation) -> Any:
