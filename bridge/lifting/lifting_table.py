@@ -11,6 +11,7 @@ from bridge.lifting import (
     elementwise_primitives,
     indexing_primitives,
     linalg_primitives,
+    normalization_primitives,
     product_primitives,
     reduction_primitives,
     shape_primitives,
@@ -24,8 +25,8 @@ __all__ = ["COMPOSITES", "CUSTOM_CALLS", "RULES"]
 
 _FAMILIES = (
     collective_primitives, control_primitives, elementwise_primitives, indexing_primitives,
-    linalg_primitives, product_primitives, reduction_primitives, shape_primitives,
-    sharding_primitives, sorting_primitives, window_primitives,
+    linalg_primitives, normalization_primitives, product_primitives, reduction_primitives,
+    shape_primitives, sharding_primitives, sorting_primitives, window_primitives,
 )  # fmt: skip
 
 # The rule of each operation.

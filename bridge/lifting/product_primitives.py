@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
@@ -62,6 +63,10 @@ def _dot_general(op: LiftedOperation) -> Any:
 
 def _dot(op: LiftedOperation) -> Any:
     return lax.dot(*op.arrays, precision=_precision(op), preferred_element_type=op.dtype)
+
+
+def _einsum(op: LiftedOperation) -> Any:
+    return jnp.einsum(op.text("einsum_config"), *op.arrays, precision=_precision(op))
 
 
 def _convolution(op: LiftedOperation) -> Any:
@@ -126,5 +131,7 @@ RULES = {
         _dot_general, ("algorithm", "dot_dimension_numbers", "precision_config")
     ),
     "stablehlo.dynamic_conv": LiftingRule(_dynamic_convolution, _CONVOLUTION),
+    "stablehlo.einsum": LiftingRule(_einsum, ("einsum_config", "precision_config")),
+    "stablehlo.unary_einsum": LiftingRule(_einsum, ("einsum_config",)),
     "stablehlo.fft": LiftingRule(_fft, ("fft_length", "fft_type")),
 }

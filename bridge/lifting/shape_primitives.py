@@ -42,6 +42,13 @@ def _dimension_size(op: LiftedOperation) -> LiftedValue:
     return of_dimensions(np.array(size, object), op.dtype)
 
 
+def _set_dimension_size(op: LiftedOperation) -> LiftedValue:
+    (size,), axis = op.dimensions(1), op.integer("dimension")
+    if size != np.shape(op.operands[0])[axis]:
+        op.refuse("it makes a dimension smaller than its type says, which JAX's arrays cannot be")
+    return op.operands[0]
+
+
 def _broadcast_in_dim(op: LiftedOperation) -> Any:
     return lax.broadcast_in_dim(op.array(0), op.shape, op.integers("broadcast_dimensions"))
 
@@ -165,6 +172,7 @@ RULES = {
     "stablehlo.real_dynamic_slice": LiftingRule(_real_dynamic_slice),
     "stablehlo.reshape": LiftingRule(_reshape),
     "stablehlo.reverse": LiftingRule(_reverse, ("dimensions",)),
+    "stablehlo.set_dimension_size": LiftingRule(_set_dimension_size, ("dimension",)),
     "stablehlo.slice": LiftingRule(_slice, ("limit_indices", "start_indices", "strides")),
     "stablehlo.transpose": LiftingRule(_transpose, ("permutation",)),
 }
