@@ -66,13 +66,14 @@ def _inspect_file(path: Path) -> FileReport:
         return report_of_onnx(path)
     from bridge.core.exported_file import MAX_EXPORTED_BYTES, call_of_exported, parse_exported
     from bridge.inspecting.call_report import report_of_calls
-    from bridge.onnx.mlir_sources import call_of_file, is_mlir
+    from bridge.loading.mlir_files import call_of_file, is_mlir
+    from bridge.onnx.boundary_casts import cast_at_boundary
     from savedmodel.files.model_folder import read_file
 
     content = read_file(path, limit=MAX_EXPORTED_BYTES)
     if is_mlir(content):
         # A module does not say for which platforms it was lowered.
-        call = call_of_file(path, content)
+        call = call_of_file(path, content, prepare=cast_at_boundary)
         return report_of_calls(path, [call], writer="StableHLO", any_platform=True)
     exported = parse_exported(content, os.fspath(path), stand_ins=True)
     calls = [call_of_exported(exported, carried=True)]

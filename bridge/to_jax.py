@@ -44,7 +44,8 @@ def to_jax(model: Liftable, *, mesh: Mesh | None = None) -> Callable[..., Any]:
     Args:
         model: an `Exported`, or its serialized bytes; what `bridge.load` returned, or one of its
             signatures; the path of a SavedModel, of a serialized `Exported`, or of StableHLO as a
-            text or as a portable artifact; or a `xla_call_module.CallModule`.
+            text or as a portable artifact, or one of these as it is; or a
+            `xla_call_module.CallModule`.
         mesh: the mesh of devices that shardings and `jax.shard_map` inside are for. It has the axes
             of the mesh of the export, of any sizes; `jax.shard_map` stays the computation of one
             shard of the mesh of the export, of which a device may compute several. By default the

@@ -88,11 +88,14 @@ def open_runnable(path: str, signature: str | None) -> Runnable:
         raise StructureError(f"{path} is one function. To do: leave out --signature.")
     if path.endswith(_ONNX):
         return _of_onnx(path)
-    from bridge.onnx.mlir_sources import call_of_file, is_mlir
+    from bridge.loading.mlir_files import call_of_file, is_mlir
+    from bridge.onnx.boundary_casts import cast_at_boundary
 
     content = read_file(path, limit=_MAX_FILE_BYTES)
     if is_mlir(content):
-        return _of_exported(exported_from_call(call_of_file(Path(path), content)))
+        return _of_exported(
+            exported_from_call(call_of_file(Path(path), content, prepare=cast_at_boundary))
+        )
     return _of_exported(parse_exported(content, path, stand_ins=True))
 
 

@@ -91,11 +91,15 @@ def _pairwise_order(op: LiftedOperation, values: list[Any], axis: int) -> Any:
         op.regions[0].of_elements(*(value for pair in zip(*sides, strict=True) for value in pair))
         for sides in ((own, other), (other, own))
     )
-    earlier = jnp.expand_dims(
-        np.arange(size)[:, None] < np.arange(size), [*range(axis), *range(axis + 2, len(square))]
+    numbers = np.arange(size)
+    beside = [*range(axis), *range(axis + 2, len(square))]
+    earlier, later = (
+        jnp.expand_dims(compare(numbers[:, None], numbers), beside)
+        for compare in (np.less, np.greater)
     )
-    tie = jnp.equal(before[0], after[0])
-    precedes = jnp.where(tie, earlier, before[0])
+    # XLA turns around what a comparator says to be before each other.
+    tied = jnp.where(before[0], later, earlier)
+    precedes = jnp.where(jnp.equal(before[0], after[0]), tied, before[0])
     place = jnp.sum(precedes, axis=axis, dtype=np.int32)
     return jnp.argsort(place, axis=axis)
 

@@ -11,10 +11,12 @@ import jax
 from jax import export
 from jax.sharding import Mesh
 
-from bridge.core.exported_file import parse_exported
+from bridge.core.exported_file import MAX_EXPORTED_BYTES, parse_exported
 from bridge.lifting.lifted_function import lift_call
 from bridge.loading.lifted_exported import lift_exported
 from bridge.loading.loaded import LoadedModel, LoadedSignature
+from bridge.loading.mlir_files import call_of_file, is_mlir, with_signature
+from savedmodel.files.model_folder import read_file
 from savedmodel.read import read
 from xla_call_module.call import CallModule
 from xla_call_module.errors import StructureError
@@ -24,12 +26,14 @@ __all__ = ["lift_source"]
 
 def lift_source(model: Any, mesh: Mesh | None) -> Callable[..., Any]:
     """Return what was exported as a function of JAX; see `bridge.to_jax`."""
+    if isinstance(model, str) and is_mlir(model.encode()):
+        model = model.encode()
     if isinstance(model, bytes):
-        model = parse_exported(model, "the bytes")
+        model = _parse(model, Path("program"), "the bytes")
     if isinstance(model, str | os.PathLike):
         path = Path(model)
         if path.is_file():
-            model = parse_exported(path.read_bytes(), os.fspath(path))
+            model = _parse(read_file(path, limit=MAX_EXPORTED_BYTES), path, os.fspath(path))
         else:
             model = LoadedModel(read(path))
     if isinstance(model, LoadedModel):
@@ -39,11 +43,18 @@ def lift_source(model: Any, mesh: Mesh | None) -> Callable[..., Any]:
     if isinstance(model, export.Exported):
         return lift_exported(model, mesh)
     if isinstance(model, CallModule):
-        return _lift_flat(model, mesh)
+        return _lift_flat(with_signature(model), mesh)
     raise StructureError(
         f"Expected something that was exported, got a {type(model).__name__}. To do: pass a "
-        "jax.export.Exported, the path of a file, or what bridge.load returned."
+        "jax.export.Exported, StableHLO, the path of a file, or what bridge.load returned."
     )
+
+
+def _parse(content: bytes, path: Path, place: str) -> export.Exported | CallModule:
+    """Return the function in a file: a serialized `Exported`, or a module of StableHLO."""
+    if is_mlir(content):
+        return call_of_file(path, content)
+    return parse_exported(content, place)
 
 
 def _lift_flat(call: CallModule, mesh: Mesh | None) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 The way of the data:
 
     Exported, SavedModel           file of MLIR, CallModule
-        │                              │ mlir_sources.py   names, shapes of arguments and results
+        │                              │ loading/mlir_files.py: names and shapes
         │ boundary_casts.py            │
         ▼                              ▼
     sources.py      a `BoundCall`: one call, for one platform, with names and parameters

@@ -1,14 +1,12 @@
-"""StableHLO without an `Exported` around it: files of MLIR, and nodes of other programs."""
+"""StableHLO without an `Exported` around it: files of MLIR, and calls of other programs."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bridge.onnx.boundary_casts import cast_at_boundary
-from bridge.onnx.graph.storage_dtypes import NARROW_TYPES
 from xla_call_module._jax import (
     failed_legalization,
     ir,
@@ -48,12 +46,15 @@ def is_mlir(content: bytes) -> bool:
     return content.startswith(_BYTECODE) or _TEXT in content[: 1 << 20]
 
 
-def call_of_file(path: Path, content: bytes) -> CallModule:
+def call_of_file(
+    path: Path, content: bytes, *, prepare: Callable[[Any], None] | None = None
+) -> CallModule:
     """Return the function `main` of a module, or its only entry point, as a call for the CPU.
 
     Args:
-        path: the path of the file, for messages.
+        path: the path of the file, for messages and the name.
         content: what is in the file.
+        prepare: changes the parsed module in place, such as the dtypes that its `main` takes.
 
     Raises:
         FormatError: the module is damaged, or newer than the installed jaxlib.
@@ -65,7 +66,8 @@ def call_of_file(path: Path, content: bytes) -> CallModule:
         module = _parse(path, content)
         _name_main(path, module)
         module.operation.attributes["sym_name"] = ir.StringAttr.get(path.stem)
-        cast_at_boundary(module)
+        if prepare is not None:
+            prepare(module)
         module, main = _with_sizes(path, module)
         artifact = _serialize(path, module)
     args = tuple(_spec(t, f"args[{n}]", described=False) for n, t in enumerate(main.args))
@@ -233,7 +235,7 @@ def _dtype_of(type_: TensorType, path: str) -> DType:
     for dtype in DTYPES:
         if dtype.mlir == type_.element:
             return dtype
-    known = ", ".join([*(dtype.mlir for dtype in DTYPES), *NARROW_TYPES])
+    known = ", ".join(dtype.mlir for dtype in DTYPES)
     raise DtypeError(
         f"{path} is {type_}; elements that go through are {known}. To do: convert it to one of "
         "these."
