@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,11 @@ def is_mlir(content: bytes) -> bool:
 
 
 def call_of_file(
-    path: Path, content: bytes, *, prepare: Callable[[Any], None] | None = None
+    path: Path,
+    content: bytes,
+    *,
+    prepare: Callable[[Any], None] | None = None,
+    prepared: Collection[str] = (),
 ) -> CallModule:
     """Return the function `main` of a module, or its only entry point, as a call for the CPU.
 
@@ -55,6 +60,7 @@ def call_of_file(
         path: the path of the file, for messages and the name.
         content: what is in the file.
         prepare: changes the parsed module in place, such as the dtypes that its `main` takes.
+        prepared: the element types that `prepare` lets go through, for messages.
 
     Raises:
         FormatError: the module is damaged, or newer than the installed jaxlib.
@@ -70,9 +76,10 @@ def call_of_file(
             prepare(module)
         module, main = _with_sizes(path, module)
         artifact = _serialize(path, module)
-    args = tuple(_spec(t, f"args[{n}]", described=False) for n, t in enumerate(main.args))
+    spec = partial(_spec, prepared=prepared)
+    args = tuple(spec(t, f"args[{n}]", described=False) for n, t in enumerate(main.args))
     results = tuple(
-        _spec(type_, f"result[{n}]", described=not args) for n, type_ in enumerate(main.results)
+        spec(type_, f"result[{n}]", described=not args) for n, type_ in enumerate(main.results)
     )
     call = CallModule(
         name=path.stem,
@@ -225,17 +232,19 @@ def _cure(error: Exception, content: bytes) -> str:
     )
 
 
-def _spec(type_: TensorType, path: str, *, described: bool) -> TensorSpec:
+def _spec(
+    type_: TensorType, path: str, *, described: bool, prepared: Collection[str]
+) -> TensorSpec:
     """Return the spec of an argument or result, without a shape if that can be inferred."""
     shape = tuple(dim or 0 for dim in type_.shape) if described else None
-    return TensorSpec(shape, _dtype_of(type_, path), path)
+    return TensorSpec(shape, _dtype_of(type_, path, prepared), path)
 
 
-def _dtype_of(type_: TensorType, path: str) -> DType:
+def _dtype_of(type_: TensorType, path: str, prepared: Collection[str]) -> DType:
     for dtype in DTYPES:
         if dtype.mlir == type_.element:
             return dtype
-    known = ", ".join(dtype.mlir for dtype in DTYPES)
+    known = ", ".join([*(dtype.mlir for dtype in DTYPES), *prepared])
     raise DtypeError(
         f"{path} is {type_}; elements that go through are {known}. To do: convert it to one of "
         "these."

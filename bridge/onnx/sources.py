@@ -25,7 +25,7 @@ from bridge.exporting.export_model import export_model
 from bridge.loading.loaded import LoadedModel, LoadedSignature
 from bridge.loading.mlir_files import call_of_file, is_mlir, with_signature
 from bridge.onnx.boundary_casts import cast_at_boundary, with_boundary_casts
-from bridge.onnx.graph.storage_dtypes import storage_dtype_of
+from bridge.onnx.graph.storage_dtypes import NARROW_TYPES, storage_dtype_of
 from bridge.onnx.operation_table import CUSTOM_CALLS
 from savedmodel.files.model_folder import read_file
 from savedmodel.model import DEFAULT_SIGNATURE
@@ -278,7 +278,11 @@ def _default_of(model: LoadedModel) -> LoadedSignature:
 def _read_file(path: Path, params: Any) -> _KnownSource:
     content = read_file(path, limit=_MAX_ARTIFACT_BYTES)
     if is_mlir(content):
-        return _KnownSource(call_of_file(path, content, prepare=cast_at_boundary), None, params)
+        return _KnownSource(
+            call_of_file(path, content, prepare=cast_at_boundary, prepared=NARROW_TYPES),
+            None,
+            params,
+        )
     return _of_exported(parse_exported(content, os.fspath(path), stand_ins=True), params)
 
 
