@@ -1,10 +1,10 @@
-"""`python -m tests [ARGUMENT ...]`: all tests, with arguments of pytest, in two rounds.
+"""`python -m tests [ARGUMENT ...]`: all tests, with arguments of pytest, in three rounds.
 
 TensorFlow keeps every program that its XLA compiler has made until the process ends, and JAX much
 of what it has traced. Each round has new processes, so that none of them grows beyond 3 GB.
 
-The first round compiles thousands of small programs once each, so LLVM does not optimize in it. It
-does in the others, whose pages and examples show what a user gets, in `make quick`, in
+The first two compile thousands of small programs once each, so LLVM does not optimize in them. It
+does in the last, whose pages and examples show what a user gets, in `make quick`, in
 `make matrix`, and in a call of pytest.
 """
 
@@ -22,7 +22,8 @@ from tests.xla_flags import UNOPTIMIZED, with_xla_flags
 
 # What pytest is told, and the flags of XLA.
 ROUNDS = (
-    (("tests/bridge",), (UNOPTIMIZED,)),
+    (("tests/bridge", "--ignore=tests/bridge/onnx"), (UNOPTIMIZED,)),
+    (("tests/bridge/onnx",), (UNOPTIMIZED,)),
     (("tests", "--ignore=tests/bridge"), ()),
 )
 

@@ -42,8 +42,14 @@ LONG = (
     "fuzzing/test_programs.py",
     "verbs/test_gradient_matrix.py",
     "docs/test_pages.py",
+    "verbs/test_on_eight_devices.py",
+    "examples/test_examples.py",
     "bridge/onnx/test_conversion_models.py",
-    "bridge/test_verify.py",
+    "bridge/test_keras_on_jax.py",
+    "bridge/test_call_tf_meshes.py",
+    "bridge/test_keras_on_tensorflow.py",
+    "bridge/serving/test_serving_endurance.py",
+    "bridge/calling_tf/test_generalizing.py",
     "xla_call_module/passes/test_linear_algebra.py",
 )
 

@@ -7,7 +7,6 @@ so a process ends after a few of them. LLVM does not optimize in it, in JAX as i
 from __future__ import annotations
 
 import multiprocessing
-import os
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +15,7 @@ import tensorflow as tf
 
 from bridge.testing import assert_gradients_match
 from tests.verbs.gradient_functions import CASES, Case
-from tests.xla_flags import UNOPTIMIZED, with_xla_flags
+from tests.xla_flags import set_unoptimized
 
 MAX_CASES = 20
 
@@ -49,7 +48,7 @@ def _start_process() -> ProcessPoolExecutor:
 
 def _prepare() -> None:
     warnings.simplefilter("error")
-    os.environ["XLA_FLAGS"] = with_xla_flags(UNOPTIMIZED)
+    set_unoptimized()
 
 
 def compare_by_name(name: str, order: int, modes: Sequence[str]) -> None:
