@@ -197,7 +197,7 @@ def _bitcast(op: Attributes, value: Array) -> Array | None:
     kinds = value.dtype.kind + dtype.kind
     if value.dtype.itemsize != dtype.itemsize or set("bcO") & set(kinds) or "int4" in dtype.name:
         return None
-    return np.ascontiguousarray(value).view(dtype)
+    return np.ascontiguousarray(value).view(dtype).reshape(value.shape)  # it has no scalars
 
 
 def _sign(_: Attributes, value: Array) -> Array:

@@ -151,8 +151,7 @@ def _convert(op: LiftedOperation) -> Any:
 
 
 def _bitcast(op: LiftedOperation) -> Any:
-    # Of a scalar of numpy JAX makes a vector here.
-    return lax.bitcast_convert_type(jnp.asarray(op.array(0)), op.dtype)
+    return lax.bitcast_convert_type(op.array(0), op.dtype)
 
 
 def _reduce_precision(op: LiftedOperation) -> Any:
