@@ -15,11 +15,13 @@ import jax
 import numpy as np
 from jax import export
 
-from bridge.chains.orders import ChainOptions
+from bridge.chains.lifted_vjp import export_vjp_of_lifted
+from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions
 from bridge.core._jax import cut_vjp
 from bridge.core.explaining import explain_tracing
 from bridge.core.narrowing import x64_if_needed
 from bridge.exporting.lowering import explain_gradient
+from bridge.loading.derivative_primitives import cause_of
 from xla_call_module.analyses.readable import is_plain
 from xla_call_module.call import CallModule
 from xla_call_module.errors import (
@@ -121,15 +123,19 @@ class ExportedOrder:
         """Return the next order.
 
         Raises:
-            StructureError: it was serialized without one.
+            StructureError: it was serialized without one, and is not differentiable as it is.
             Exception: what `vjp_of` raises.
         """
-        if not self.exported.has_vjp():
+        try:
+            vjp = vjp_of(self.exported)
+        except NOT_DIFFERENTIABLE as error:
+            if self.exported.has_vjp():
+                raise
             raise StructureError(
-                f"{self._name} was serialized without its VJP, so it has no gradient. "
-                "To do: serialize it with Exported.serialize(vjp_order=1) or more."
-            )
-        vjp = vjp_of(self.exported)
+                f"{self._name} was serialized without its VJP, and it cannot be made of its "
+                f"operations: {cause_of(error)} To do: serialize it with "
+                "Exported.serialize(vjp_order=1) or more."
+            ) from error
         is_read = self._finds_zeros or self._names is None
         return ExportedOrder(
             vjp,
@@ -143,6 +149,8 @@ class ExportedOrder:
 def vjp_of(exported: export.Exported) -> export.Exported:
     """Return the VJP of an `Exported`, whatever JAX is set to by now.
 
+    That of one without a VJP is made of its lifted function.
+
     JAX traces the VJP of a function of this process when it is asked for, under the settings of
     that moment (jax/_src/export/_export.py, `_get_exported_vjp`). While x64 is off, what is wide in
     the function would be narrow in its VJP, and the two would not fit.
@@ -151,7 +159,8 @@ def vjp_of(exported: export.Exported) -> export.Exported:
         LoweringError: it cannot be lowered for a platform.
         ShardingError: JAX 0.8 or older was to export for GSPMD, on a mesh without devices.
         StructureError: it has symbolic sizes that its VJP needs as numbers.
-        ValueError: it has no VJP, or JAX cannot differentiate it in reverse mode.
+        UnsupportedError: it has no VJP, and an operation that cannot be lifted.
+        ValueError: JAX cannot differentiate it in reverse mode.
         NotImplementedError, TypeError, LookupError: the same.
     """
     _collect_modules(exported)
@@ -163,6 +172,8 @@ def vjp_of(exported: export.Exported) -> export.Exported:
 
 def _vjp_on_mesh(exported: export.Exported) -> export.Exported:
     """Return the VJP; an error of JAX that says little becomes one that says what to do."""
+    if not exported.has_vjp():
+        return export_vjp_of_lifted(exported)
     try:
         return exported.vjp()
     except Exception as error:

@@ -87,15 +87,15 @@ def _differentiated(
     orders = [exported]
     while len(orders) <= gradient_order and _is_differentiable(last := orders[-1]):
         number = len(orders)
-        reason = f"it was serialized with vjp_order={number - 1}"
-        if last.has_vjp():
-            try:
-                orders.append(vjp_of(last))
-                continue
-            except NOT_DIFFERENTIABLE as error:
-                reason = f"JAX cannot differentiate it in reverse mode: {error}"
-        elif number == 1:
-            break
+        try:
+            orders.append(vjp_of(last))
+            continue
+        except NOT_DIFFERENTIABLE as error:
+            reason = f"JAX cannot differentiate it in reverse mode: {error}"
+            if not last.has_vjp():
+                if number == 1:
+                    break
+                reason = f"it was serialized with vjp_order={number - 1}, and {reason}"
         missing = f"with gradients up to order {number - 1}" if number > 1 else "without a gradient"
         return orders, f"{last.fun_name} is saved {missing}, because {reason}"
     return orders, ""

@@ -29,7 +29,7 @@ from bridge.loading.derivative_primitives import (
     replace_at,
 )
 from bridge.loading.exported_on_mesh import has_dynamic_shards
-from bridge.loading.lifted_exported import lift_leaves
+from bridge.loading.lifted_exported import lift_leaves, symbolic_specs
 from bridge.loading.needed_devices import needed_devices, require_devices
 from xla_call_module.errors import (
     ArgumentError,
@@ -85,7 +85,7 @@ def gradient_source(exported: export.Exported, order: Any, *, name: str = "") ->
     flat: Flat = _differentiable(exported, name, saved)
     for _ in range(saved, order):
         flat = _gradient(flat)
-    jax.eval_shape(flat, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in _arguments(exported)))
+    jax.eval_shape(flat, *symbolic_specs(exported, _arguments(exported)))
     return "lifted"
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import export, tree_util
 from jax.sharding import Mesh
@@ -15,12 +16,14 @@ from bridge.core.tree_matching import match_trees
 from bridge.lifting.lifted_function import lift_call
 from bridge.loading.derivative_primitives import Flat, is_float0
 from bridge.loading.needed_devices import needed_devices, require_devices
+from xla_call_module.analyses.constraints import constraints_in
 from xla_call_module.call import TensorSpec
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.symbolic_shapes import constraints_of, limited_steps, parse_shape
 
-__all__ = ["lift_exported", "lift_leaves"]
+__all__ = ["float0_zeros", "lift_exported", "lift_leaves", "symbolic_specs"]
 
 
 def lift_exported(exported: export.Exported, mesh: Mesh | None = None) -> Callable[..., Any]:
@@ -69,10 +72,41 @@ def lift_leaves(exported: export.Exported, mesh: Mesh | None = None, *, name: st
     return lifted
 
 
+def float0_zeros(value: Any) -> Any:
+    """Return the cotangent of what has no tangents; JAX makes it for symbolic sizes, too."""
+    return jax.vjp(lambda _: 0.0, value)[1](0.0)[0]
+
+
+def symbolic_specs(exported: export.Exported, avals: Sequence[Any]) -> list[Any]:
+    """Return specs of the shapes of avals, whose sizes have the constraints of the module.
+
+    JAX does not serialize these, so that the sizes of an `Exported` that was read lack them.
+
+    Raises:
+        FormatError: the module is damaged.
+    """
+    asserted = (str(known) for known in constraints_in(exported.mlir_module_serialized))
+    constraints = dict.fromkeys([*constraints_of(exported.in_avals), *asserted])
+    if not constraints:
+        return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+    with limited_steps("to read the shapes of a call"):
+        scope = export.SymbolicScope(list(constraints))
+        return [
+            jax.ShapeDtypeStruct(
+                parse_shape(tuple(map(_text, aval.shape)), scope=scope), aval.dtype
+            )
+            for aval in avals
+        ]
+
+
+def _text(dim: Any) -> int | str:
+    return dim if isinstance(dim, int) else str(dim)
+
+
 def _operand(leaf: Any, aval: Any, spec: TensorSpec) -> Any:
     """Return a leaf as its operand: of typed PRNG keys their data, of float0 False."""
     if is_float0(aval):
-        return np.zeros(np.shape(leaf), bool)
+        return jnp.zeros(np.shape(leaf), bool)
     if isinstance(leaf, (bool, int, float, complex)):
         leaf = np.asarray(leaf, aval.dtype)
     dtype = getattr(leaf, "dtype", None)
@@ -87,5 +121,5 @@ def _operand(leaf: Any, aval: Any, spec: TensorSpec) -> Any:
 
 def _result(value: Any, aval: Any) -> Any:
     if is_float0(aval):
-        return np.zeros(np.shape(value), aval.dtype)
+        return float0_zeros(value)
     return to_logical(value, aval)

@@ -22,6 +22,7 @@ from bridge.core.names import Names, choose_names, input_names, output_names
 from bridge.core.narrowing import narrow_array, narrow_dtype
 from bridge.core.trees import key_names, to_identifier, unique_names
 from bridge.exporting.export_model import export_model
+from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.loaded import LoadedModel, LoadedSignature
 from bridge.loading.mlir_files import call_of_file, is_mlir, with_signature
 from bridge.onnx.boundary_casts import cast_at_boundary, with_boundary_casts
@@ -115,7 +116,7 @@ def bind_source(
     parameters = {} if known.params is None else _parameters(known)
     names = _names(known, parameters)
     for _ in range(order):
-        exported = _vjp(exported, call.name)
+        exported = _vjp(exported_from_call(call) if exported is None else exported, call.name)
         call = _call_of(exported)
         names = names.of_gradient()
     free = [index for index in range(len(call.args)) if index not in parameters]
@@ -290,10 +291,8 @@ def _of_exported(exported: export.Exported, params: Any) -> _KnownSource:
     return _KnownSource(_call_of(exported), exported, params)
 
 
-def _vjp(exported: export.Exported | None, name: str) -> export.Exported:
+def _vjp(exported: export.Exported, name: str) -> export.Exported:
     try:
-        if exported is None:
-            raise ValueError("it is a module without the jax.export.Exported that it came from")
         return vjp_of(exported)
     except NOT_DIFFERENTIABLE as error:
         if isinstance(error, InteropError):

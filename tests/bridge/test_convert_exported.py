@@ -59,7 +59,7 @@ def test_values(converted, mode):
 
 
 def test_one_that_was_serialized(exported):
-    """With a VJP it is differentiated, without one the error says how to keep it."""
+    """It is differentiated with its VJP, and without one by its operations."""
     x = tf.ones((1, 3))
     for order in (0, 1):
         again = export.deserialize(exported.serialize(vjp_order=order))
@@ -68,11 +68,20 @@ def test_one_that_was_serialized(exported):
             tape.watch(x)
             y = converted(_tree(), x, scale=3.0)["y"]
         assert y.numpy().tolist() == [[6.0] * 3]
-        if order:
-            assert tape.gradient(y, x).numpy().tolist() == [[6.0] * 3]
-        else:
-            with pytest.raises(StructureError, match=r"without its VJP.*serialize\(vjp_order=1\)"):
-                tape.gradient(y, x)
+        assert tape.gradient(y, x).numpy().tolist() == [[6.0] * 3]
+
+
+def test_one_without_a_vjp_that_is_not_differentiable():
+    loop = jax.jit(lambda x: jax.lax.while_loop(lambda x: x < 9, lambda x: x * 2, x))
+    made = export.export(loop)(jax.ShapeDtypeStruct((), "float32"))
+    converted = bridge.convert(export.deserialize(made.serialize()))
+    x = tf.constant(2.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = converted(x)
+    match = r"without its VJP, and it cannot be made.*everse.*serialize\(vjp_order=1\)"
+    with pytest.raises(StructureError, match=match):
+        tape.gradient(y, x)
 
 
 def test_python_numbers_take_the_dtype(exported):

@@ -55,7 +55,8 @@ def _in_a_tf_function():
 
 
 def _gradient():
-    exported = jax.export.export(jax.jit(jnp.sin))(np.float32(1))
+    loop = jax.jit(lambda x: jax.lax.while_loop(lambda x: x < 9, lambda x: x * 2, x))
+    exported = jax.export.export(loop)(np.float32(1))
     f = bridge.convert(jax.export.deserialize(exported.serialize()))
     x = tf.constant(1.0)
     with tf.GradientTape() as tape:
