@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import numpy as np
 from jax import experimental, export, tree_util
 from jax.extend import core
 from jax.sharding import NamedSharding
@@ -37,6 +38,7 @@ __all__ = [
     "enable_x64",
     "is_certain",
     "is_for_export",
+    "is_lowered_narrow",
     "is_staging",
     "map_orders",
     "missing_rule",
@@ -523,6 +525,17 @@ def bind_equation(equation: Any, operands: Iterable[Any]) -> Sequence[Any]:
     with equation.ctx.manager:
         results = equation.primitive.bind(*functions, *operands, **parameters)
     return results if equation.primitive.multiple_results else (results,)
+
+
+def is_lowered_narrow(dtype: np.dtype[Any]) -> bool:
+    """Return whether constants and iotas of a dtype have fewer bits in a program than in its trace.
+
+    JAX 0.7 narrows those of 64 bits when it lowers them while it has no such dtypes, and not when
+    it traces them while it has (jax/_src/interpreters/mlir.py, `ir_constant` and `iota`). The gate
+    can go when JAX 0.7 is no longer supported.
+    """
+    wide = ("int64", "uint64", "float64", "complex128")
+    return jax.__version_info__ < (0, 8) and dtype.name in wide
 
 
 def vary_together(values: Sequence[Any], like: Sequence[Any] = ()) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from bridge.core._jax import is_lowered_narrow
 from bridge.lifting.known_values import (
     Dimension,
     LiftedValue,
@@ -34,7 +35,9 @@ def _dynamic_iota(op: LiftedOperation) -> LiftedValue:
 
 
 def _count(op: LiftedOperation, shape: Sequence[Dimension]) -> Any:
-    return lax.broadcasted_iota(op.dtype, shape, op.integer("iota_dimension"))
+    dtype = np.dtype(np.int32) if is_lowered_narrow(op.dtype) else op.dtype
+    counted = lax.broadcasted_iota(dtype, shape, op.integer("iota_dimension"))
+    return lax.convert_element_type(counted, op.dtype)
 
 
 def _dimension_size(op: LiftedOperation) -> LiftedValue:
