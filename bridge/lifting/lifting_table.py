@@ -13,6 +13,7 @@ from bridge.lifting import (
     linalg_primitives,
     normalization_primitives,
     product_primitives,
+    random_primitives,
     reduction_primitives,
     shape_primitives,
     sharding_primitives,
@@ -25,8 +26,9 @@ __all__ = ["COMPOSITES", "CUSTOM_CALLS", "RULES"]
 
 _FAMILIES = (
     collective_primitives, control_primitives, elementwise_primitives, indexing_primitives,
-    linalg_primitives, normalization_primitives, product_primitives, reduction_primitives,
-    shape_primitives, sharding_primitives, sorting_primitives, window_primitives,
+    linalg_primitives, normalization_primitives, product_primitives, random_primitives,
+    reduction_primitives, shape_primitives, sharding_primitives, sorting_primitives,
+    window_primitives,
 )  # fmt: skip
 
 # The rule of each operation.
@@ -40,6 +42,7 @@ CUSTOM_CALLS: Mapping[str, LiftingRule] = {
     **linalg_primitives.CUSTOM_CALLS,
     **sorting_primitives.CUSTOM_CALLS,
     **window_primitives.CUSTOM_CALLS,
+    **random_primitives.CUSTOM_CALLS,
 }
 # The composites that JAX has as primitives; all others are computed by their decompositions.
 COMPOSITES: Mapping[str, LiftingRule] = {**custom_call_primitives.COMPOSITES}

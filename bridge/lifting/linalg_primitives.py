@@ -183,10 +183,14 @@ def _columns_of_q(scales: Any) -> int | None:
         found = library_routine(user)
         if found is not None and found.routine in _PRODUCTS:
             return int(user.results[0].type.shape[-1])
+        onwards = None
         if user.name == "stablehlo.return" and user.parent.name == "stablehlo.case":
-            columns = _columns_of_q(user.parent.results[use.operand_number])
-            if columns is not None:
-                return columns
+            onwards = user.parent.results[use.operand_number]
+        if user.name == "stablehlo.select":  # NaN where the library failed
+            onwards = user.results[0]
+        columns = None if onwards is None else _columns_of_q(onwards)
+        if columns is not None:
+            return columns
     return None
 
 
