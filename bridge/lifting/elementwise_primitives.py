@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from bridge.lifting.lifted_operation import Lift, LiftedOperation, LiftingRule
-from xla_call_module.stablehlo.attributes import comparison_direction
+from xla_call_module.stablehlo.attributes import comparison_direction, symbol_name
 
 __all__ = ["RULES", "total_order"]
 
@@ -38,7 +39,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "shift_left": lax.shift_left,
     "shift_right_arithmetic": lax.shift_right_arithmetic,
     "shift_right_logical": lax.shift_right_logical,
-    "sign": lax.sign,
     "subtract": lax.sub,
     "xor": lax.bitwise_xor,
 }
@@ -160,6 +160,26 @@ def _reduce_precision(op: LiftedOperation) -> Any:
     )
 
 
+def _sign(op: LiftedOperation) -> Any:
+    """Return the sign; in `slogdet`, whose own derivative is gone, with one of complex numbers."""
+    function = op.raw.parent
+    while function.name != "func.func":
+        function = function.parent
+    is_of_determinant = symbol_name(function).lstrip("_").startswith("slogdet")
+    return (_unit if is_of_determinant and op.dtype.kind == "c" else lax.sign)(op.array(0))
+
+
+def _move_unit(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    (value,), (tangent,) = primals, tangents
+    unit = _unit(value)
+    along = unit * jnp.real(jnp.conj(unit) * tangent)
+    return unit, (tangent - along) / jnp.abs(value)
+
+
+# A complex number divided by its absolute value, of which JAX's `sign` has no derivative.
+_unit: Any = jax.custom_jvp(lax.sign)
+_unit.defjvp(_move_unit)
+
 RULES = {
     **{f"stablehlo.{name}": LiftingRule(_plain(f)) for name, f in _FUNCTIONS.items()},
     **{f"stablehlo.{name}": LiftingRule(_of_bools(*pair)) for name, pair in _OF_BOOLS.items()},
@@ -177,4 +197,5 @@ RULES = {
     "stablehlo.round_nearest_afz": LiftingRule(_round(lax.RoundingMethod.AWAY_FROM_ZERO)),
     "stablehlo.round_nearest_even": LiftingRule(_round(lax.RoundingMethod.TO_NEAREST_EVEN)),
     "stablehlo.select": LiftingRule(_select),
+    "stablehlo.sign": LiftingRule(_sign),
 }

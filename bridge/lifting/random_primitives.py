@@ -36,7 +36,7 @@ def _bits_of_dynamic_shape(op: LiftedOperation) -> Any:
 def _generate(op: LiftedOperation, shape: Sequence[Dimension]) -> Any:
     """Return the next state and the bits, in the same words for signed integers."""
     state = op.array(0)
-    form = (np.shape(state), str(np.result_type(state)))
+    form = (np.shape(state), str(state.dtype))
     if form not in _STATES:
         op.refuse(f"its state is {form[1]}{list(form[0])}, and JAX's generators have uint64[2]")
     wanted = np.dtype(element_dtype(op.types[1].element))

@@ -194,6 +194,11 @@ def test_eigenvalues_and_tridiagonal_solves():
     assert_like_original(function, positive(4, 4))
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_determinant(size):
+    assert_like_original(jnp.linalg.slogdet, draw(size, size, dtype="complex128"))
+
+
 def test_pivoted_qr():
     function = lambda x: linalg.qr(x, full_matrices=False, pivoting=True)  # noqa: E731
     ours, matrix = lifted(function, draw(4, 3)), draw(4, 3)
