@@ -14,7 +14,7 @@ from bridge.core._jax import enable_x64
 from bridge.lifting.composed_functions import NAMES
 from bridge.lifting.known_values import LiftedValue, PlatformChoice
 from bridge.lifting.module_lifting import walk_module
-from bridge.lifting.sharding_primitives import constrain_values
+from bridge.lifting.sharding_primitives import constrain_values, with_automatic_axes
 from xla_call_module.analyses.custom_calls import refuse_callbacks
 from xla_call_module.analyses.tensorflow_functions import refuse_functions
 from xla_call_module.call import CallModule, bind_symbols
@@ -64,8 +64,11 @@ def lift_call(
                 results = walk_module(module, arguments, mesh, has_composed=has_composed)
                 return tuple(constrain_values(main, "res_attrs", results, mesh))
 
-    lifted.__name__ = lifted.__qualname__ = call.name
-    function: Callable[..., tuple[Any, ...]] = jax.jit(lifted, inline=True)
+    def call_lifted(*operands: Any) -> tuple[Any, ...]:
+        return with_automatic_axes(lifted, operands)
+
+    call_lifted.__name__ = call_lifted.__qualname__ = call.name
+    function: Callable[..., tuple[Any, ...]] = jax.jit(call_lifted, inline=True)
     return function
 
 

@@ -100,7 +100,7 @@ def mesh_at_hand(mesh: JaxMesh | None, exported: Mesh) -> JaxMesh:
         ShardingError: it lacks axes.
     """
     context = jax.sharding.get_abstract_mesh()
-    found: JaxMesh = context if context.axis_names else mesh or mesh_to_jax(exported)
+    found: JaxMesh = context if context.axis_names else _automatic(mesh or mesh_to_jax(exported))
     missing = exported.shape.keys() - set(map(str, found.axis_names))
     if missing:
         raise ShardingError(
@@ -109,6 +109,14 @@ def mesh_at_hand(mesh: JaxMesh | None, exported: Mesh) -> JaxMesh:
             "axes of these names, of any size, which may be 1."
         )
     return found
+
+
+def _automatic(mesh: JaxMesh) -> JaxMesh:
+    """Return a mesh along whose axes XLA partitions, whatever the types of arrays say."""
+    kinds = (AxisType.Auto,) * len(mesh.axis_names)
+    if isinstance(mesh, AbstractMesh):
+        return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=kinds)
+    return jax.sharding.Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
 
 
 def manual_axes_at_hand(exported: Mesh) -> dict[str, ShardAxis]:

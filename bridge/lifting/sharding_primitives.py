@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from bridge.lifting.known_values import TOKEN, Dimension, LiftedValue, as_array, is_known
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
@@ -44,7 +44,7 @@ from xla_call_module.stablehlo.attributes import value_attributes
 from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["CUSTOM_CALLS", "RULES", "constrain_values"]
+__all__ = ["CUSTOM_CALLS", "RULES", "constrain_values", "with_automatic_axes"]
 
 _SHARDY, _GSPMD = "sdy.sharding", "mhlo.sharding"
 # Dimensions of which a constraint without names says nothing.
@@ -97,6 +97,24 @@ def _entry(size: Dimension, dim: DimAxes, sizes: Mapping[str, int]) -> Any:
 def _constraint(op: LiftedOperation) -> LiftedValue:
     placement = placement_from_shardy(op.raw.attributes["sharding"], meshes_of_module(op.raw))
     return _constrain(op.operands[0], placement, op.mesh)
+
+
+def with_automatic_axes(
+    function: Callable[..., tuple[Any, ...]], operands: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Return the results of a function in which arrays have no shardings in their types.
+
+    A module says of few of its arrays how they lie, and JAX's explicit types need it of each. Where
+    the operands have such types its results are whole on each device.
+    """
+    meshes = [jax.sharding.get_abstract_mesh()]
+    meshes += [jax.typeof(operand).sharding.mesh for operand in operands]
+    explicit = [mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types]
+    if not explicit:
+        return function(*operands)
+    whole = NamedSharding(explicit[0], PartitionSpec())
+    results: tuple[Any, ...] = jax.sharding.auto_axes(function, out_sharding=whole)(*operands)
+    return results
 
 
 def constrain_values(

@@ -210,3 +210,21 @@ def test_missing_axes():
     exported, _, _ = original("twice")
     with pytest.raises(ShardingError, match=r"axes x 4 x y 2.*has \{'x': 2\}: y missing"):
         bridge.to_jax(exported, mesh=make_mesh(x=2))(X)
+
+
+def test_on_a_mesh_of_explicit_types():
+    """Of few arrays a module says how they lie, so inside the axes are XLA's."""
+    typed = Mesh(SAVED.devices, SAVED.axis_names, axis_types=(AxisType.Explicit,) * 2)
+    sharding = NamedSharding(typed, P("x", "y"))
+    summed = jax.shard_map(
+        lambda a: lax.psum(a, "x"), mesh=typed, in_specs=P("x", "y"), out_specs=P(None, "y")
+    )
+    jitted = jax.jit(lambda x: jnp.sin(x).sum(0) + summed(x).sum(0))
+    on_devices = jax.device_put(X, sharding)
+    exported = export.export(jitted)(jax.typeof(on_devices))
+    expected = np.asarray(jitted(on_devices))
+    for mesh, x in ((typed, X), (typed, on_devices), (SAVED, X), (None, on_devices)):
+        found = bridge.to_jax(exported, mesh=mesh)(x)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    plain = export.export(jax.jit(lambda x: x @ x.T))(X)
+    np.testing.assert_allclose(bridge.to_jax(plain)(on_devices), X @ X.T, rtol=1e-4, atol=1e-5)
