@@ -70,7 +70,8 @@ def preloaded_python(folder: Path) -> Iterator[str]:
     # Nothing but the standard library and what is installed is found by the server.
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-P", __file__, str(address)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as server:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
         try:
@@ -80,13 +81,18 @@ def preloaded_python(folder: Path) -> Iterator[str]:
 
 
 def _serve(address: str) -> tuple[list[str], dict[str, str]]:
-    """Fork for each client; return, in the fork's child, its arguments and environment."""
+    """Fork for each client; return, in the fork's child, its arguments and environment.
+
+    The server ends with the process that has started it, which holds the other end of its stdin.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)
         print("ready", flush=True)
         while True:
+            if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
+                os._exit(0)
             client, _ = listener.accept()
             if not os.fork():
                 break

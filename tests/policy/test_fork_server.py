@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.policy.source import ROOT
+
 PROGRAMS = {
     "a program": ["-c", "import sys; print(__name__, sys.argv, input())", "x", "y z"],
     "a status": ["-c", "import sys; print('said', file=sys.stderr); sys.exit(7)"],
@@ -44,6 +46,20 @@ def test_what_is_imported(preloaded_python):
         [preloaded_python, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"{preloaded_python != sys.executable}\n"
+
+
+def test_it_ends_with_who_has_started_it(tmp_path):
+    code = (
+        "import os, pathlib, sys\n"
+        "from tests.fork_server import preloaded_python\n"
+        "with preloaded_python(pathlib.Path(sys.argv[1])):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    # The server has its standard error, which ends where both have ended.
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
 
 
 def test_who_is_killed_takes_its_child_along(preloaded_python):
