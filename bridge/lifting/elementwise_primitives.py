@@ -33,7 +33,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "not": lax.bitwise_not,
     "or": lax.bitwise_or,
     "popcnt": lax.population_count,
-    "power": lax.pow,
     "real": lax.real,
     "remainder": lax.rem,
     "shift_left": lax.shift_left,
@@ -139,6 +138,16 @@ def _round(method: Any) -> Lift:
     return lambda op: lax.round(op.array(0), method)
 
 
+def _power(op: LiftedOperation) -> Any:
+    if op.dtype.kind not in "iu":
+        return lax.pow(*op.arrays)
+    base, exponent = op.arrays
+    power = jnp.power(base, jnp.maximum(exponent, 0))
+    sign = jnp.where(exponent % 2 == 0, 1, base)
+    inverse = jnp.where(base == 1, 1, jnp.where(base == -1, sign, 0))
+    return jnp.where(exponent < 0, inverse, power).astype(op.dtype)
+
+
 def _map(op: LiftedOperation) -> Any:
     return op.regions[0].of_elements(*op.arrays)
 
@@ -190,6 +199,7 @@ RULES = {
     "stablehlo.bitcast_convert": LiftingRule(_bitcast),
     "stablehlo.compare": LiftingRule(_compare, ("comparison_direction", "compare_type")),
     "stablehlo.convert": LiftingRule(_convert),
+    "stablehlo.power": LiftingRule(_power),
     "stablehlo.map": LiftingRule(_map, ("dimensions",)),
     "stablehlo.reduce_precision": LiftingRule(
         _reduce_precision, ("exponent_bits", "mantissa_bits")

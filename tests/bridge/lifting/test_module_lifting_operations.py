@@ -12,6 +12,7 @@ import bridge
 from bridge.lifting.lifting_table import RULES
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.mlir_files import call_of_file
+from tests.x64 import enable_x64
 from xla_call_module.errors import UnsupportedError
 
 # Operations without a rule: what the walk itself does, and what one program of JAX cannot do.
@@ -158,6 +159,8 @@ def _programs():
         ),
         arrays,
     )
+    arrays = [np.array([2, -1, -1, 7], np.int32), np.array([5, -3, -2, -1], np.int32)]
+    yield "power of integers", _program("power", arrays, ["tensor<4xi32>"]), arrays
     image, line = "tensor<2x3x2xf32>", "tensor<3xf32>"
     arrays = [_IMAGE, *[_SCALE] * 4]
     yield "batch_norm_inference", _program("batch_norm_inference", arrays, [image], _NORM), arrays
@@ -211,6 +214,18 @@ def _check_gradient(lifted, arrays):
     _, forward = jax.jvp(total, floats, [jnp.ones_like(array) for array in floats])
     backward = sum(jnp.sum(part) for part in jax.grad(total, tuple(range(len(floats))))(*floats))
     np.testing.assert_allclose(forward, backward, rtol=1e-4, atol=1e-4)
+
+
+def test_a_slice_at_a_computed_place():
+    text = """func.func @main(%x: tensor<6xf32>, %n: tensor<1xi64>) -> tensor<2xf32> {
+      %two = stablehlo.constant dense<2> : tensor<1xi64>
+      %one = stablehlo.constant dense<1> : tensor<1xi64>
+      %end = stablehlo.add %n, %two : tensor<1xi64>
+      %r = stablehlo.real_dynamic_slice %x, %n, %end, %one : (tensor<6xf32>, tensor<1xi64>,
+        tensor<1xi64>, tensor<1xi64>) -> tensor<2xf32>
+      return %r : tensor<2xf32> }"""
+    with enable_x64(True):
+        np.testing.assert_array_equal(bridge.to_jax(text)(_SORTED, np.array([3])), _SORTED[3:5])
 
 
 def test_each_operation_has_a_rule_or_is_refused_on_purpose():
