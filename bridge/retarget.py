@@ -10,6 +10,7 @@ from typing import Any, overload
 
 from jax import export
 
+from bridge.chains.lifted_export import export_for_platforms
 from bridge.chains.orders import check_order
 from bridge.core._jax import cut_vjp, replace_vjp
 from bridge.inspecting.report_facts import counted, printable
@@ -51,7 +52,11 @@ class RetargetReport(WrittenFile):
 
 @overload
 def retarget(
-    exported: export.Exported, tensorflow: str, *, gradient_order: int | None = None
+    exported: export.Exported,
+    tensorflow: str | None = None,
+    *,
+    platforms: Sequence[str] | None = None,
+    gradient_order: int | None = None,
 ) -> export.Exported: ...
 
 
@@ -98,7 +103,9 @@ def retarget(
         tensorflow: the oldest TensorFlow that must read it, such as `"2.16"`. For a SavedModel None
             leaves its modules as old as they are.
         to: the new folder of the SavedModel, or an address as for `bridge.save`.
-        platforms: for a SavedModel, the platforms to keep; None for all.
+        platforms: for a SavedModel, the platforms to keep; None for all. For an `Exported` its new
+            platforms, of which some may be new: it is exported again from its operations, where
+            these are the same on every platform. Static shapes stay static.
         disabled_checks: for a SavedModel, the disabled safety checks, instead of those of the file;
             None to keep these.
         linalg: for a SavedModel, `"portable"` replaces calls of LAPACK and similar libraries, which
@@ -120,7 +127,9 @@ def retarget(
             TensorFlow that would do. What only a VJP of an
             `Exported` contains is found when that VJP is asked for: by `vjp()`, by JAX's
             differentiation or by `serialize(vjp_order=...)`.
-        PlatformError: a SavedModel was not lowered for one of the platforms.
+        PlatformError: a SavedModel was not lowered for one of the platforms; an `Exported` computes
+            something else on each platform, and nothing for a new one.
+        UnsupportedError: an operation of an `Exported` for new platforms is of its old ones alone.
         FormatError: a SavedModel is damaged, or has no XlaCallModule node.
         StructureError: `to` exists or is missing, a check is unknown, or an option for a SavedModel
             comes with an `Exported`.
@@ -165,14 +174,19 @@ def retarget(
             f"Expected a jax.export.Exported, got {type(exported).__name__}. "
             f"{remedy_for(exported, otherwise='pass one, or the folder of a SavedModel')}"
         )
-    given = (to, platforms, disabled_checks)
-    if tensorflow is None or lift or any(option is not None for option in given):
+    given = (to, disabled_checks)
+    is_changed = tensorflow is not None or platforms is not None
+    if not is_changed or lift or any(option is not None for option in given):
         raise StructureError(
-            f"{exported.fun_name} is an Exported, for which tensorflow= is needed and, besides "
-            "gradient_order=, nothing else is taken. To do: export it again for other platforms= "
-            "and disabled_checks=, or with a newer JAX."
+            f"{exported.fun_name} is an Exported, for which tensorflow= or platforms= is needed "
+            "and, besides gradient_order=, nothing else is taken. To do: export it again for other "
+            "disabled_checks=, or with a newer JAX."
         )
     kept = exported if gradient_order is None else cut_vjp(exported, gradient_order)
+    if platforms is not None:
+        kept = export_for_platforms(kept, parse_platforms(platforms))
+    if tensorflow is None:
+        return kept
     return _retarget_exported(kept, Target(parse_release(tensorflow), is_exported=True))
 
 

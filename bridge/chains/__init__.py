@@ -4,7 +4,7 @@
 every order, in the same order:
 
 1. `vjp_of` makes the VJP of an `Exported`, which is the next order; of its operations
-   (`lifted_vjp`) where it was serialized without one.
+   (`lifted_export`) where it was serialized without one.
 2. `ChainOptions.target` says what the pipeline of `xla_call_module.passes` makes each order for.
 3. For a file, `build_chain` makes all orders and hands them to the pipeline, which parses each
    once.

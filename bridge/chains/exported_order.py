@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import export
 
-from bridge.chains.lifted_vjp import export_vjp_of_lifted
+from bridge.chains.lifted_export import export_vjp_of_lifted
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions
 from bridge.core._jax import cut_vjp
 from bridge.core.explaining import explain_tracing

@@ -13,7 +13,7 @@ from jax import export, lax
 import bridge
 from xla_call_module import from_exported
 from xla_call_module.call import read_artifact_version
-from xla_call_module.errors import StructureError, VersionError
+from xla_call_module.errors import LoweringError, StructureError, VersionError
 from xla_call_module.passes.obstacles import oldest_release
 from xla_call_module.versions import parse_release
 
@@ -121,3 +121,37 @@ def test_no_exported():
 def test_no_release(exported):
     with pytest.raises(VersionError, match=r"TensorFlow 2\.13 is older than 2\.14"):
         bridge.retarget(exported, "2.13")
+
+
+class TestPlatforms:
+    """An `Exported` is exported again, of its operations."""
+
+    def test_new_ones(self):
+        b = export.symbolic_shape("b, 3", constraints=["b >= 2"])
+        matrix, x = np.eye(3, dtype=np.float32) * 2, np.ones((4, 3), np.float32)
+
+        def function(params, x):
+            return {"y": jnp.linalg.cholesky(params["w"]) @ x.T}
+
+        made = export.export(jax.jit(function), platforms=["cpu"])(
+            {"w": matrix}, jax.ShapeDtypeStruct(b, np.float32)
+        )
+        read = export.deserialize(made.serialize(vjp_order=1))
+        found = bridge.retarget(read, platforms=["cpu", "cuda", "tpu"])
+        assert found.platforms == found.vjp().platforms == ("cpu", "cuda", "tpu")
+        assert (str(found.in_avals), found.fun_name) == (str(made.in_avals), made.fun_name)
+        assert not found.vjp().has_vjp()
+        of_x = lambda call: jax.grad(lambda x: call({"w": matrix}, x)["y"].sum())(x)  # noqa: E731
+        np.testing.assert_array_equal(
+            found.call({"w": matrix}, x)["y"], made.call({"w": matrix}, x)["y"]
+        )
+        np.testing.assert_allclose(of_x(found.call), of_x(made.call), rtol=1e-6)
+        older = bridge.retarget(made, "2.16", platforms=["tpu"])
+        assert (older.platforms, older.calling_convention_version) == (("tpu",), 9)
+
+    @pytest.mark.parametrize("platforms", [["tpu"], ["cpu", "tpu"]])
+    def test_what_is_different_on_each(self, platforms):
+        chosen = jax.jit(lambda x: lax.platform_dependent(x, cpu=jnp.sin, cuda=jnp.cos))
+        made = export.export(chosen, platforms=["cpu", "cuda"])(X)
+        with pytest.raises(LoweringError, match=r"exported for cpu, cuda, and has no form for all"):
+            bridge.retarget(made, platforms=platforms)
