@@ -366,6 +366,9 @@ def _svd(op: LiftedOperation, matrix: Any, name: str | None, *, vectors: bool) -
     is_transposed = rows < columns and shapes[0][1] == columns
     (_, left_count), (right_count, _) = reversed(shapes) if is_transposed else shapes
     full = (left_count, right_count) == (rows, columns)
+    if rows == columns:  # the sizes do not say it, and older versions differentiate thin ones only
+        options = library_options(op.raw)
+        full = options.get("mode") == ord("A") or bool(options.get("full_matrices", 0))
     left, values, right = linalg.svd(matrix, full_matrices=full, algorithm=algorithm)
     return None, values, *((right, left) if is_transposed else (left, right)), _STATUS
 

@@ -88,7 +88,10 @@ def assert_like_original(function, matrix, *, differentiable=True):
 @pytest.mark.parametrize("shape", [(3, 3), (2, 4, 3), (3, 5)])
 def test_qr(dtype, shape):
     matrix = draw(*shape, dtype=dtype)
-    assert_like_original(lambda x: linalg.qr(x, full_matrices=False), matrix)
+    # Older versions of JAX have no derivative where there are more columns than rows.
+    differentiable = shape[-2] >= shape[-1] or hasattr(linalg, "ormqr")
+    function = lambda x: linalg.qr(x, full_matrices=False)  # noqa: E731
+    assert_like_original(function, matrix, differentiable=differentiable)
 
 
 def test_qr_with_a_square_q():
@@ -232,7 +235,7 @@ def test_of_several_platforms_is_one_primitive_with_its_derivative():
         q, r = jnp.linalg.qr(x)
         values, vectors = jnp.linalg.eigh(x @ x.mT)
         solved = jnp.linalg.solve(x, r)
-        u, s, vh = jnp.linalg.svd(x)
+        u, s, vh = jnp.linalg.svd(x, full_matrices=False)
         return q, r, jnp.linalg.cholesky(x @ x.mT), values, vectors, solved, u, s, vh
 
     matrix = positive(3, 3)
