@@ -236,11 +236,9 @@ def test_each_operation_has_a_rule_or_is_refused_on_purpose():
 
 
 def test_what_has_no_rule_says_so():
-    text = """func.func @main(%t: tensor<4xf32>) -> tensor<4xf32> {
-      %a = stablehlo.constant dense<0.0> : tensor<f32>
-      %n = stablehlo.constant dense<4> : tensor<1xi64>
-      %r = "stablehlo.rng"(%a, %a, %n) {rng_distribution = #stablehlo<rng_distribution NORMAL>}
-        : (tensor<f32>, tensor<f32>, tensor<1xi64>) -> tensor<4xf32>
-      return %r : tensor<4xf32> }"""
-    with pytest.raises(UnsupportedError, match=r"stablehlo\.rng at .*JAX has no operation for it"):
+    text = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %t = stablehlo.create_token : !stablehlo.token
+      %r:2 = "stablehlo.infeed"(%t) : (!stablehlo.token) -> (tensor<4xf32>, !stablehlo.token)
+      return %r#0 : tensor<4xf32> }"""
+    with pytest.raises(UnsupportedError, match=r"stablehlo\.infeed at .*JAX has no operation for"):
         bridge.to_jax(text)(_X)
