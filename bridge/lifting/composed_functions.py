@@ -6,8 +6,8 @@ its product with 0 is NaN. The operations of one call have its place in the sour
 is that of the function.
 
 Others, such as `jax.nn.relu`, have a derivative of their own where two branches meet. They are
-functions of the module, by their names. `jax.lax.logistic` and `jax.numpy.logaddexp` are neither,
-and are known by their operations alone.
+functions of the module, by their names. `jax.lax.logistic`, `jax.numpy.logaddexp` and negative
+powers are neither, and are known by their operations alone.
 
 Where JAX lowers its function of the name to the same operations, it is called instead of them.
 Otherwise what is computed stays as it is in the module, and only the derivative is that of JAX's
@@ -68,6 +68,7 @@ _NAMED: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "xlog1py": (jax.scipy.special.xlog1py, special.xlog1py),
     "xlogy": (jax.scipy.special.xlogy, special.xlogy),
 }
+_MAX_EXPONENT = 64
 _COMMUTATIVE = ("stablehlo.add", "stablehlo.maximum")
 
 
@@ -115,15 +116,19 @@ class ComposedCall:
         name: the name of the function.
         operations: the operations, in their order; the last one computes the result.
         inputs: the values of MLIR that the function is called with.
+        exponent: that of a power.
     """
 
     name: str
     operations: tuple[Any, ...]
     inputs: tuple[Any, ...]
+    exponent: int = 1
 
     @property
     def function(self) -> Callable[..., Any] | None:
         """The function of JAX, if it is lowered to the same operations here."""
+        if self.name == "integer_pow":
+            return functools.partial(lax.integer_pow, y=self.exponent)
         if self.name in _MATCHED:
             return _MATCHED[self.name]
         dtype = element_dtype(tensor_type(str(self.inputs[0].type)).element)
@@ -146,12 +151,54 @@ def find_composed(block: Any, *, has_names: bool) -> list[ComposedCall]:
 
 def _by_structure(operation: Any) -> Iterator[ComposedCall]:
     """Yield the call of which an operation computes the result, known by what it is made of."""
+    power = _power_of(operation)
+    if power is not None:
+        value, exponent = power
+        yield ComposedCall("integer_pow", (operation,), (value,), exponent)
+        return
     matched: dict[str, Any] = {}
     for name, pattern in _PATTERNS.items():
         if operation.name == pattern[0] and _matches(operation.results[0], pattern, matched):
             yield ComposedCall(name, (operation,), tuple(matched[key] for key in sorted(matched)))
             return
         matched.clear()
+
+
+def _power_of(operation: Any) -> tuple[Any, int] | None:
+    """Return the value of which an operation is the inverse of a power, and the exponent.
+
+    The derivative of such a quotient overflows before that of the power does. The product has to be
+    made as `jax.lax.integer_pow` makes it, since another order is rounded otherwise.
+    """
+    if operation.name != "stablehlo.divide" or _number(operation.operands[0]) != 1:
+        return None
+    value, product = _product(operation.operands[1], _MAX_EXPONENT)
+    exponent = product.count("x")
+    return (value, -exponent) if exponent > 1 and product == _power(exponent) else None
+
+
+def _product(value: Any, most: int) -> tuple[Any, str]:
+    """Return the value of which another one is a product with itself, and the product as text."""
+    maker = value.owner
+    if getattr(maker, "name", "") != "stablehlo.multiply" or most < 2:
+        return value, "x"
+    (left, one), (right, other) = (_product(part, most // 2) for part in maker.operands)
+    return (left, _times(one, other)) if left == right else (value, "x")
+
+
+def _power(exponent: int) -> str:
+    """Return the product that JAX makes of a power, by squaring."""
+    result, square = "", "x"
+    while exponent:
+        if exponent & 1:
+            result = _times(result, square) if result else square
+        exponent >>= 1
+        square = _times(square, square)
+    return result
+
+
+def _times(one: str, other: str) -> str:
+    return f"({min(one, other)}{max(one, other)})"
 
 
 def _matches(value: Any, pattern: Any, matched: dict[str, Any]) -> bool:

@@ -18,9 +18,11 @@ from bridge.loading.derivative_primitives import Flat, is_float0
 from bridge.loading.needed_devices import needed_devices, require_devices
 from xla_call_module.analyses.constraints import constraints_in
 from xla_call_module.call import TensorSpec
+from xla_call_module.checks import DisabledCheck
 from xla_call_module.dtypes import WIDE
 from xla_call_module.errors import DtypeError, StructureError
 from xla_call_module.exported import from_exported
+from xla_call_module.stablehlo.modules import custom_call_targets, open_module, walk
 from xla_call_module.symbolic_shapes import constraints_of, limited_steps, parse_shape
 
 __all__ = ["float0_zeros", "lift_exported", "lift_leaves", "symbolic_specs"]
@@ -56,7 +58,11 @@ def lift_leaves(exported: export.Exported, mesh: Mesh | None = None, *, name: st
     Raises:
         InteropError: it cannot be called as a module.
     """
-    call = from_exported(exported, allow_flat_trees=True)
+    with open_module(exported.mlir_module_serialized) as module:
+        # What TensorFlow cannot call JAX may; what JAX cannot is refused where it is traced.
+        targets = custom_call_targets(walk(module))
+        checks = [DisabledCheck(f"custom_call:{target}") for target in targets]
+        call = from_exported(exported, disabled_checks=checks, carried=False, module=module)
     flat = lift_call(call, mesh)
     needed = None
     if mesh is None and exported.nr_devices > 1:

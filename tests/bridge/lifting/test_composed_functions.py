@@ -73,3 +73,26 @@ def test_a_name_alone_says_nothing():
     lifted = bridge.to_jax(export.export(jax.jit(function))(x))
     gradients = [jax.grad(lambda x, f=f: f(x).sum())(x) for f in (lifted, function)]
     np.testing.assert_allclose(*gradients)
+
+
+@pytest.mark.parametrize("exponent", [-2, -3, -5, -8])
+def test_negative_powers_of_small_floats(exponent):
+    """The derivative of their quotients would overflow."""
+
+    def function(x):
+        return lax.integer_pow(x, exponent)
+
+    x = jnp.array([0.1, 30.0, -7.0, 2.0], jnp.float16)
+    lifted = bridge.to_jax(export.export(jax.jit(function))(x))
+    np.testing.assert_array_equal(lifted(x), jax.jit(function)(x))
+    gradients = [jax.grad(lambda x, f=f: f(x).sum())(x) for f in (lifted, function)]
+    np.testing.assert_array_equal(*gradients)
+
+
+def test_products_in_another_order_stay():
+    def function(x):
+        return 1 / (((x * x) * x) * x)
+
+    x = jnp.array([0.37, 1.1, -7.3])
+    lifted = bridge.to_jax(export.export(jax.jit(function))(x))
+    assert "integer_pow" not in str(jax.make_jaxpr(lifted)(x))

@@ -279,3 +279,10 @@ def test_of_another_platform_is_lowered_to_it_again(platform):
 def called(exported):
     words = exported.mlir_module().replace("(", " ").split()
     return {word for word in words if word.startswith("@") and word[1:] in TARGETS}
+
+
+def test_eigenvectors_which_tensorflow_does_not_compute():
+    x = jnp.arange(9.0).reshape(3, 3) + jnp.eye(3)
+    lifted = bridge.to_jax(export.export(jax.jit(jnp.linalg.eig))(x))
+    for result, expected in zip(lifted(x), jax.jit(jnp.linalg.eig)(x), strict=True):
+        np.testing.assert_array_equal(result, expected)
