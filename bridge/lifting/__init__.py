@@ -19,12 +19,20 @@ The way of the data:
     what JAX traces
 
 A value is an array of JAX, or it is known (`known_values.py`): constants, sizes, which are numbers
-or the dimension expressions of `jax.export`, and the number of the platform. What is computed of
-sizes leaves no operation behind.
+or the dimension expressions of `jax.export`, and the numbers of the platform and of the device.
+What is computed of sizes leaves no operation behind. A `StructuredArray` is an array of which more
+is known than its elements, such as the Householder vectors of a QR decomposition.
 
-Regions are functions. Those of a reduction, a window, a scatter or a sort are recognized
-(`combiners.py`), since JAX has primitives with derivatives for the usual ones. Loops that count are
-`jax.lax.scan` again (`loops.py`).
+What JAX has a primitive for is that primitive again, since it is what has the derivative:
+
+- regions of reductions, windows, scatters and sorts, which are recognized by what they compute
+  (`xla_call_module.stablehlo.combiners`, `sort_keys`);
+- loops that count, as `jax.lax.scan` (`loops.py`);
+- functions that JAX lowers to many operations, such as `erfc` (`composed_functions.py`);
+- calls of LAPACK and its like (`linalg_primitives.py`), and cases of platforms that are one
+  primitive (`platform_branches.py`);
+- shardings and manual computations, as `with_sharding_constraint` and `jax.shard_map` on the mesh
+  that the function is lifted for (`sharding_primitives.py`, `collective_primitives.py`).
 
 To add an operation: a function `_name(op) -> value` (or a list of them) in the file of its family,
 and its place in `RULES` with the attributes that it reads; one that is not listed is refused. An
