@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jax import export
 
-from bridge.core._jax import is_certain
+from bridge.core._jax import is_certain, is_lowered_narrow
 from bridge.lifting.known_values import (
     DeviceNumber,
     LiftedValue,
@@ -34,6 +34,8 @@ Array = np.ndarray[Any, Any]
 
 # Elements of an operand beyond which an operation is left to XLA.
 _MAX_FOLDED = 1024
+# The same where JAX has no program for it.
+_MAX_FOLDED_WIDE = 1 << 24
 
 
 def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
@@ -55,7 +57,9 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
     is_repeated = all(repeated_element(operand) is not None for operand in operands)
     if is_repeated and raw.name not in _JOINS:
         return _fold_repeated(raw, operands)
-    if any(np.prod(operand.shape) > _MAX_FOLDED for operand in operands):
+    is_narrow = any(is_lowered_narrow(operand.dtype) for operand in operands)
+    most = _MAX_FOLDED_WIDE if is_narrow else _MAX_FOLDED
+    if any(np.prod(operand.shape) > most for operand in operands):
         return None
     type_ = tensor_type(str(raw.results[0].type))
     dtype = element_dtype(type_.element)
@@ -228,7 +232,8 @@ def _select(_: Attributes, which: Array, chosen: Array, other: Array) -> Array:
 
 def _broadcast(op: Attributes, value: Array) -> Array | None:
     shape = tensor_type(str(op.raw.results[0].type)).shape
-    if None in shape or np.prod([dim or 0 for dim in shape]) > _MAX_FOLDED:
+    is_large = np.prod([dim or 0 for dim in shape]) > _MAX_FOLDED
+    if None in shape or (is_large and (value.ndim or value.dtype == object)):
         return None
     axes = op.integers("broadcast_dimensions")
     placed = [1] * len(shape)
@@ -258,6 +263,20 @@ def _not(_: Attributes, value: Array) -> Array | None:
     if value.dtype == object:
         return ~value.astype(bool) if all(type(v) is bool for v in value.reshape(-1)) else None
     return np.asarray(~value)
+
+
+def _shift(function: Callable[..., Any]) -> Callable[..., Array | None]:
+    """Return the fold of a shift, which leaves 0 where it is by all bits or more."""
+
+    def fold_shift(_: Attributes, value: Array, amount: Array) -> Array | None:
+        if object in (value.dtype, amount.dtype):
+            return None
+        bits = 8 * value.dtype.itemsize
+        unsigned, by = value.view(f"u{value.dtype.itemsize}"), amount.view(f"u{bits // 8}")
+        shifted = function(unsigned, np.minimum(by, bits - 1).astype(unsigned.dtype))
+        return np.where(by < bits, shifted, 0).astype(unsigned.dtype).view(value.dtype)
+
+    return fold_shift
 
 
 def _logical(name: str) -> Callable[[Attributes, Array, Array], Array]:
@@ -290,6 +309,8 @@ _RULES: Mapping[str, Callable[..., Array | None]] = {
     "stablehlo.remainder": _remainder,
     "stablehlo.reshape": _reshape,
     "stablehlo.select": _select,
+    "stablehlo.shift_left": _shift(np.left_shift),
+    "stablehlo.shift_right_logical": _shift(np.right_shift),
     "stablehlo.sign": _sign,
     "stablehlo.slice": _slice,
     "stablehlo.subtract": _plain(np.subtract),

@@ -104,7 +104,7 @@ class LiftedOperation(Attributes):
         if all(scalar is not None for scalar in scalars):
             return self.arrays
         pairs = zip(scalars, self.operands, strict=True)
-        return [as_array(operand) if scalar is None else scalar for scalar, operand in pairs]
+        return [as_array(operand if scalar is None else scalar) for scalar, operand in pairs]
 
     @property
     def types(self) -> list[TensorType]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
@@ -28,6 +29,7 @@ from bridge.lifting.known_values import (
     Token,
     as_array,
     is_known,
+    repeated_element,
     resolved,
 )
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
@@ -47,6 +49,8 @@ _Values = ChainMap[Any, LiftedValue]
 
 # Operations of a function up to which its calls are written out.
 _MAX_INLINED = 16
+# Elements of a constant up to which a function is traced for its value.
+_MAX_CONSTANT = 1024
 # The function that `main` of an export calls after its checks of shapes.
 _EXPORT_MAIN = "_wrapped_jax_export_main"
 
@@ -186,7 +190,7 @@ class _Lifting:
             return _differentiable(composed, lambda *arrays: as_array(walk(*arrays)[0]), operands)
         if name == _EXPORT_MAIN or self._size(name) <= _MAX_INLINED:
             return walk(*operands)
-        operands = list(map(resolved, operands))
+        operands = [_passed(resolved(operand)) for operand in operands]
         known = tuple(_key_of(operand) for operand in operands)
         if (name, known) not in self._jits:
             self._jits[name, known] = _NamedCall(name, walk, operands)
@@ -254,8 +258,17 @@ def _types(arrays: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(map(jax.typeof, arrays))
 
 
+def _passed(operand: LiftedValue) -> LiftedValue:
+    """Return an argument of a function; a constant of many elements is one that is not known."""
+    is_large = isinstance(operand, np.ndarray) and operand.size > _MAX_CONSTANT
+    is_array = is_large and repeated_element(operand) is None
+    return jnp.asarray(as_array(operand)) if is_array else operand
+
+
 def _key_of(operand: LiftedValue) -> Any:
     """Return what tells known arguments apart; None for an array."""
+    if (repeated := repeated_element(operand)) is not None:
+        return (operand.shape, str(operand.dtype), repeated.tobytes())
     match operand:
         case np.ndarray():
             return (operand.shape, str(operand.dtype), operand.tobytes())

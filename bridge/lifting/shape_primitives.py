@@ -34,10 +34,13 @@ def _dynamic_iota(op: LiftedOperation) -> LiftedValue:
     return _count(op, op.dimensions(0))
 
 
-def _count(op: LiftedOperation, shape: Sequence[Dimension]) -> Any:
-    dtype = np.dtype(np.int32) if is_lowered_narrow(op.dtype) else op.dtype
-    counted = lax.broadcasted_iota(dtype, shape, op.integer("iota_dimension"))
-    return lax.convert_element_type(counted, op.dtype)
+def _count(op: LiftedOperation, shape: Sequence[Dimension]) -> LiftedValue:
+    axis = op.integer("iota_dimension")
+    if is_lowered_narrow(op.dtype) and all(isinstance(dim, int) for dim in shape):
+        # Computed while it is traced, as what threefry counts by 64 bits has to be.
+        numbers = np.arange(shape[axis]).astype(op.dtype)
+        return np.broadcast_to(numbers.reshape([-1] + [1] * (len(shape) - axis - 1)), shape)
+    return lax.broadcasted_iota(op.dtype, shape, axis)
 
 
 def _dimension_size(op: LiftedOperation) -> LiftedValue:
