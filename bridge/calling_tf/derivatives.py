@@ -6,11 +6,11 @@ into JAX's program like the first one. So it can be differentiated, too.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import operator
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -56,6 +56,7 @@ from bridge.calling_tf.xla_lowering import (
     lower_symbolic,
 )
 from bridge.core._jax import is_staging, vary_together
+from bridge.lifting.lifted_function import lift_call
 from xla_call_module.analyses.dependence import dependencies
 from xla_call_module.errors import InteropError, StructureError
 from xla_call_module.exported import from_exported
@@ -91,6 +92,7 @@ class CompiledFunction:
         self._traced = traced
         self._variables = tuple(variables)
         self._derived: dict[Hashable, Any] = {}
+        self._lifted: tuple[Sequence[int], Callable[..., Any]] | None = None
         self._lock = threading.RLock()
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -174,6 +176,24 @@ class CompiledFunction:
         return call_now(self._traced, self._results, inputs)
 
     def _call_compiled(self, *inputs: Any) -> list[Any]:
+        exported, values = self._with_captures(inputs)
+        return list(exported.call(*values))
+
+    def _call_lifted(self, *inputs: Any) -> list[Any]:
+        """Return the results by the operations of the module, which JAX batches and differentiates.
+
+        Raises:
+            InteropError: JAX has no operation for one of them.
+        """
+        exported, values = self._with_captures(inputs)
+        if self._lifted is None:
+            call = from_exported(exported, allow_flat_trees=True, carried=False)
+            self._lifted = call.kept, lift_call(call)
+        kept, lifted = self._lifted
+        return list(lifted(*(values[index] for index in kept)))
+
+    def _with_captures(self, inputs: Sequence[Any]) -> tuple[export.Exported, list[Any]]:
+        """Return the `Exported`, and what it is called with."""
         with self._lock:
             exported, captures = self._compiled
         count = len(self._traced.arguments)
@@ -186,7 +206,7 @@ class CompiledFunction:
                 return read_at_run_time([captured], specs, name=self._traced.name)[0]
             return captured
 
-        return list(exported.call(*inputs[:count], *map(value, captures)))
+        return exported, [*inputs[:count], *map(value, captures)]
 
     def _defer(self, runner: Embedding, inputs: Sequence[Any]) -> list[Any]:
         """Call a function that stays TensorFlow's in an export, and is compiled elsewhere."""
@@ -218,13 +238,45 @@ class CompiledFunction:
         pushed = {}
         if active and moving:
             linear = LinearMap(
-                forward=lambda fixed, given: self._tangent_of(active)(*self._join(fixed, given)),
+                forward=lambda fixed, given: self._push(active, fixed, given),
                 transpose=lambda fixed, given: self._pullback_of(active)(*self._join(fixed, given)),
                 results=tuple(jax.typeof(results[index]) for index in moving),
             )
             linear_results = apply_linear(linear, primals, [tangents[index] for index in active])
             pushed = dict(zip(moving, linear_results, strict=True))
         return results, [pushed.get(i, _zero_tangent(r)) for i, r in enumerate(results)]
+
+    def _push(self, active: tuple[int, ...], inputs: Arrays, tangents: Arrays) -> Arrays:
+        """Return the tangents of the differentiable results, for those of the active inputs.
+
+        Where TensorFlow has a gradient and no gradient of it, the gradient is transposed, operation
+        by operation: so what an author says of it holds in forward mode, too.
+        """
+        try:
+            return self._tangent_of(active)(*self._join(inputs, tangents))
+        except StructureError as error:
+            if self._runner is not None:
+                raise
+            pushed = self._transposed_gradient(active, inputs, tangents)
+            if pushed is None:
+                raise error from None
+            return pushed
+
+    def _transposed_gradient(
+        self, active: tuple[int, ...], inputs: Arrays, tangents: Arrays
+    ) -> Arrays | None:
+        """Return what the transpose of the gradient makes of tangents; None if JAX has none."""
+
+        def gradient(*cotangents: Any) -> list[Any]:
+            return self._pullback_of(active)._call_lifted(*self._join(inputs, cotangents))
+
+        try:
+            zeros = [jnp.zeros(spec.shape, spec.dtype) for spec in self._gradients.target_specs]
+            # That of what is linear is the same everywhere.
+            pushed: Arrays = jax.vjp(gradient, *zeros)[1](list(tangents))
+        except (InteropError, NotImplementedError, TypeError, ValueError):
+            return None
+        return pushed
 
     def _transpose(self, inputs: Arrays, active: tuple[int, ...], cotangents: Arrays) -> Arrays:
         """The rule of `jax.linear_transpose`: the gradient, where it is the same everywhere."""
@@ -331,7 +383,10 @@ class CompiledFunction:
     def _map(
         self, axis_size: int, in_batched: Sequence[bool], *inputs: Any
     ) -> tuple[list[Any], list[bool]]:
-        """The rule of `custom_vmap`: TensorFlow's vectorized function, or one after another."""
+        """The rule of `custom_vmap`: TensorFlow's vectorized function, or the lifted one.
+
+        Where neither knows an operation, the elements are computed one after another.
+        """
         wanted = self._batched_for_all(tuple(in_batched))
         vectorized = None if axis_size == 0 else self._vectorized(axis_size, wanted)
         if vectorized is not None:
@@ -342,6 +397,12 @@ class CompiledFunction:
                 )
             )
             return results, [True] * len(results)
+
+        if self._runner is None:
+            axes = [0 if batched else None for batched in in_batched]
+            with contextlib.suppress(InteropError):
+                lifted: list[Any] = jax.vmap(self._call_lifted, axes, axis_size=axis_size)(*inputs)
+                return lifted, [True] * len(lifted)
 
         def one(elements: list[Any]) -> list[Any]:
             rest = iter(elements)
@@ -466,7 +527,7 @@ class _Derivation:
         return vectorized._pullback_of(self.active)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _without_logging() -> Iterator[None]:
     """Return a context in which TensorFlow logs nothing in this thread.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import NamedTuple
 
 import jax
@@ -238,6 +239,18 @@ def test_nothing_is_logged_of_what_tensorflow_cannot_vectorize(caplog):
     assert {record.message for record in caplog.records} == {"heard"}
 
 
+@pytest.mark.parametrize("how", ["plain", "gradient"])
+def test_what_tensorflow_cannot_vectorize_is_one_program(how):
+    """JAX batches the operations of the module, where it did so one element after another."""
+    converted = bridge.convert(lambda x: jnp.sin(x) * jnp.cumsum(x))
+    called = bridge.call_tf(lambda x: converted(x) + tf.cast(tf.bitcast(x, tf.int32) > 0, x.dtype))
+    function = called if how == "plain" else jax.grad(lambda x: called(x).sum())
+    mapped = jax.vmap(function)
+    assert not {"scan[", "while["} & set(re.findall(r"\w+\[", str(jax.make_jaxpr(mapped)(X))))
+    expected = np.stack([function(row) for row in X])
+    np.testing.assert_allclose(mapped(X), expected, rtol=1e-6)
+
+
 def test_no_elements_are_mapped_to_none():
     found = jax.vmap(bridge.call_tf(lambda x: tf.reduce_sum(x)))(jnp.zeros((0, 3)))
     assert found.shape == (0,)
@@ -343,25 +356,43 @@ def fake_quantized(x):
     return tf.quantization.fake_quant_with_min_max_args(x, min=-0.5, max=1.5) * x
 
 
+FORWARD = {
+    "jvp": lambda f: jax.jvp(f, (X,), (X,))[1],
+    "jacfwd": lambda f: jax.jacfwd(lambda x: f(x).sum())(X) * X,
+    "vmap": lambda f: jax.jvp(jax.vmap(f), (X,), (X,))[1],
+    "jit": lambda f: jax.jit(lambda x: jax.jvp(f, (x,), (x,))[1])(X),
+}
 LOST = {
-    "jvp": lambda f: jax.jvp(f, (X,), (X,)),
-    "jacfwd": lambda f: jax.jacfwd(f)(X),
     "second order": lambda f: jax.jit(jax.jacrev(jax.grad(lambda x: f(x).sum())))(X),
-    "vmap": lambda f: jax.jvp(jax.vmap(f), (X,), (X,)),
+    "forward over reverse": lambda f: jax.jvp(jax.grad(lambda x: f(x).sum()), (X,), (X,)),
 }
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("how", LOST)
+def gradient_in_tensorflow(function):
+    with tf.GradientTape() as tape:
+        tape.watch(x := tf.constant(X))
+        result = function(x)
+    return tape.gradient(result, x).numpy()
+
+
+@pytest.mark.parametrize("how", FORWARD)
+def test_what_has_a_gradient_alone_has_that_in_forward_mode(how):
+    """An operation of TensorFlow says its gradient, of which JAX takes the transpose."""
+    expected = gradient_in_tensorflow(fake_quantized) * X
+    found = FORWARD[how](bridge.call_tf(fake_quantized))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("how", "compiled"),
+    [*((how, True) for how in LOST), *((how, False) for how in (*LOST, *FORWARD))],
+)
 def test_a_derivative_that_tensorflow_takes_for_zero_is_refused(how, compiled):
     called = bridge.call_tf(fake_quantized, compiled=compiled)
     found = jax.grad(lambda x: called(x).sum())(X)
-    with tf.GradientTape() as tape:
-        tape.watch(x := tf.constant(X))
-        result = fake_quantized(x)
-    np.testing.assert_allclose(found, tape.gradient(result, x), rtol=1e-6)
+    np.testing.assert_allclose(found, gradient_in_tensorflow(fake_quantized), rtol=1e-6)
     with pytest.raises(StructureError, match=r"has no .*FakeQuantWithMinMaxArgsGradient.*To do"):
-        LOST[how](called)
+        (LOST | FORWARD)[how](called)
 
 
 def test_a_lost_derivative_is_found_inside_of_branches_and_loops():
@@ -378,8 +409,9 @@ def test_a_lost_derivative_is_found_inside_of_branches_and_loops():
         )[1]
 
     for function in (branches, loop):
+        called = bridge.call_tf(function)
         with pytest.raises(StructureError, match="FakeQuantWithMinMaxArgsGradient"):
-            jax.jvp(bridge.call_tf(function), (X,), (X,))
+            jax.jacrev(jax.grad(lambda x, f=called: f(x).sum()))(X)
 
 
 def test_the_first_gradient_of_what_is_computed_again_is_the_only_one():
@@ -388,8 +420,9 @@ def test_the_first_gradient_of_what_is_computed_again_is_the_only_one():
     np.testing.assert_allclose(
         jax.grad(lambda x: called(x).sum())(X), np.sin(X) + X * np.cos(X), rtol=1e-4, atol=1e-6
     )
-    with pytest.raises(StructureError, match=r"tf\.recompute_grad gives.*jax\.checkpoint"):
-        jax.jvp(called, (X,), (X,))
+    np.testing.assert_allclose(
+        jax.jvp(called, (X,), (X,))[1], (np.sin(X) + X * np.cos(X)) * X, rtol=1e-4, atol=1e-6
+    )
     with pytest.raises(StructureError, match=r"no gradient of its gradient.*jax\.checkpoint"):
         jax.jacrev(jax.grad(lambda x: called(x).sum()))(X)
 
