@@ -101,7 +101,7 @@ def _some(dtype: np.dtype[Any]) -> Array:
         bounds = limits(dtype)
         numbers = [sign * size for sign in (1, -1) for size in (0, 1, 2, 3, 5, 100)]
         kept = [number for number in numbers if bounds.min <= number <= bounds.max]
-        return np.array([*kept, int(bounds.min), int(bounds.max)]).astype(dtype)
+        return np.array([dtype.type(n) for n in (*kept, bounds.min, bounds.max)], dtype)
     sizes = np.array([0, 1e-3, 0.5, 1, 1.5, 2, 3, 100, 1e4, np.nan])
     return np.concatenate([sizes, -sizes]).astype(dtype)
 

@@ -31,6 +31,7 @@ __all__ = [
     "is_identity",
     "reduce_along",
     "reducer_of",
+    "trial_of",
 ]
 
 # The operations of which ONNX has reductions.
@@ -85,8 +86,8 @@ def _alike(one: Array | None, other: Array | None) -> bool:
     return bool(np.allclose(left, right, rtol=0.05, atol=0.05, equal_nan=True))
 
 
-def _trial(region: Region, graph: Graph) -> Trial:
-    """Return the function that applies a region to numbers."""
+def trial_of(region: Region, graph: Graph) -> Trial:
+    """Return the function that applies a region to numbers, element by element."""
 
     def trial(arrays: list[Array]) -> list[Array] | None:
         kinds = region.arguments  # narrow types are carried in their storage dtypes
@@ -129,7 +130,7 @@ def _reduce(graph: Graph, op: Operation) -> Sequence[Value]:
     orderly = count == 2 and len(axes) == 1 and values[0].dtype != np.uint64
     orderly = orderly and not _may_be_empty(values[0], axes)
     if orderly and _is_counting(graph, values[1], axes[0]):
-        order = extreme_and_place_of(region.block, _trial(region, graph))
+        order = extreme_and_place_of(region.block, trial_of(region, graph))
         least = "maximum" if order == "max" else "minimum"
         if order and is_identity(least, starts[0]) and starts[1].scalar == 0:
             return _extreme_and_index(graph, order, values, axes[0])

@@ -13,11 +13,11 @@ import numpy as np
 
 from bridge.core.size_polynomials import Dim
 from bridge.onnx.arithmetic.bits import in_total_order
+from bridge.onnx.arithmetic.reductions import trial_of
 from bridge.onnx.graph import nodes
 from bridge.onnx.graph.graph_builder import Graph
-from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
-from bridge.onnx.graph.values import Value, constant_array
-from xla_call_module.dtypes import Array
+from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Rule
+from bridge.onnx.graph.values import Value
 from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.sort_keys import SortKey, sort_keys_of
 
@@ -26,7 +26,7 @@ __all__ = ["RULES", "approx_top_k", "dynamic_top_k", "top_k"]
 
 def _sort(graph: Graph, op: Operation) -> Sequence[Value]:
     values, axis = op.operands, op.integer("dimension", -1) % op.operands[0].rank
-    keys = _keys_of(graph, op.regions[0])
+    keys = sort_keys_of(op.regions[0].block, trial_of(op.regions[0], graph))
     compared = {key.operand for key in keys or ()}
     shows = len(values) > 1 or values[0].is_float  # integers that are equal are the same
     if shows and len(compared) < len(values) and not op.flag("is_stable"):
@@ -161,16 +161,6 @@ def _comparison_of(op: Operation) -> str:
     if len(comparisons) != 1 or list(comparisons[0].operands) != arguments:
         return ""
     return comparison_direction(comparisons[0])
-
-
-def _keys_of(graph: Graph, region: Region) -> list[SortKey] | None:
-    """Return the keys of a comparator; None if it is no list of them."""
-
-    def trial(arrays: list[Array]) -> Sequence[Array] | None:
-        (result,) = region.apply(graph.trial(), list(map(constant_array, arrays)))
-        return None if result.array is None else [result.array]
-
-    return sort_keys_of(region.block, trial)
 
 
 # All elements are compared with all others, so that many are a hundred million comparisons.

@@ -6,6 +6,7 @@ import dataclasses
 
 import jax
 import numpy as np
+import onnx
 import pytest
 from jax import export
 
@@ -57,11 +58,12 @@ def test_a_call(exported):
     np.testing.assert_array_equal(run(bridge.to_onnx(from_exported(exported)), [X])[0], 2 * X)
 
 
-def test_a_module_alone_has_parameters_and_no_gradient(tmp_path):
+def test_a_module_alone_has_parameters_and_a_gradient(tmp_path):
     path = _written(tmp_path / "double.mlir", TEXT.replace("?x3", "2x3").encode())
     np.testing.assert_array_equal(run(bridge.to_onnx(path, params=X), [])[0], 2 * X)
-    with pytest.raises(StructureError, match=r"double has no gradient.*a module without"):
-        bridge.save_onnx(path, tmp_path / "gradient.onnx", gradient_order=1)
+    bridge.save_onnx(path, tmp_path / "gradient.onnx", gradient_order=1)
+    (gradient,) = run(onnx.load(tmp_path / "gradient.onnx"), [X, X + 1])
+    np.testing.assert_array_equal(gradient, 2 * (X + 1))
 
 
 def test_a_call_of_a_pair_of_passes(exported):
