@@ -10,6 +10,7 @@ from jax import lax
 
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
+from xla_call_module.stablehlo.walking import CONVOLUTION_ATTRIBUTES
 
 __all__ = ["RULES"]
 
@@ -113,24 +114,13 @@ def _fft(op: LiftedOperation) -> Any:
     return lax.fft(op.array(0), kind[0] if kind else op.text("fft_type"), lengths)
 
 
-_CONVOLUTION = (
-    "batch_group_count",
-    "dimension_numbers",
-    "feature_group_count",
-    "lhs_dilation",
-    "padding",
-    "precision_config",
-    "rhs_dilation",
-    "window_reversal",
-    "window_strides",
-)
 RULES = {
-    "stablehlo.convolution": LiftingRule(_convolution, _CONVOLUTION),
+    "stablehlo.convolution": LiftingRule(_convolution, CONVOLUTION_ATTRIBUTES),
     "stablehlo.dot": LiftingRule(_dot, ("precision_config",)),
     "stablehlo.dot_general": LiftingRule(
         _dot_general, ("algorithm", "dot_dimension_numbers", "precision_config")
     ),
-    "stablehlo.dynamic_conv": LiftingRule(_dynamic_convolution, _CONVOLUTION),
+    "stablehlo.dynamic_conv": LiftingRule(_dynamic_convolution, CONVOLUTION_ATTRIBUTES),
     "stablehlo.einsum": LiftingRule(_einsum, ("einsum_config", "precision_config")),
     "stablehlo.unary_einsum": LiftingRule(_einsum, ("einsum_config",)),
     "stablehlo.fft": LiftingRule(_fft, ("fft_length", "fft_type")),

@@ -20,7 +20,7 @@ from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, Lifti
 from bridge.lifting.reduction_primitives import REDUCERS, is_identity, reducer_of
 from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.combiners import block_dtypes, combiner_of, identity_of
-from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
+from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES, WINDOW_ATTRIBUTES
 
 __all__ = ["CUSTOM_CALLS", "RULES"]
 
@@ -290,16 +290,9 @@ def scatter_flat(
     return final.reshape(shape)
 
 
-_WINDOW = (
-    "base_dilations",
-    "padding",
-    "window_dilations",
-    "window_dimensions",
-    "window_strides",
-)
 RULES = {
-    "stablehlo.reduce_window": LiftingRule(_reduce_window, _WINDOW),
-    "stablehlo.select_and_scatter": LiftingRule(_select_and_scatter, _WINDOW),
+    "stablehlo.reduce_window": LiftingRule(_reduce_window, WINDOW_ATTRIBUTES),
+    "stablehlo.select_and_scatter": LiftingRule(_select_and_scatter, WINDOW_ATTRIBUTES),
 }
 CUSTOM_CALLS = {
     "stablehlo.dynamic_reduce_window": LiftingRule(_dynamic_reduce_window, CUSTOM_CALL_ATTRIBUTES),

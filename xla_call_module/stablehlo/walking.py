@@ -17,7 +17,9 @@ from xla_call_module.stablehlo.modules import custom_call_target
 from xla_call_module.stablehlo.operation_locations import describe_location
 
 __all__ = [
+    "CONVOLUTION_ATTRIBUTES",
     "CUSTOM_CALL_ATTRIBUTES",
+    "WINDOW_ATTRIBUTES",
     "check_attributes",
     "describe_operation",
     "find_rule",
@@ -35,6 +37,25 @@ _RETURNS = ("func.return", "sdy.return", "stablehlo.return")
 _IGNORED = frozenset({
     "mhlo.frontend_attributes", "mhlo.layout_mode", "mhlo.memory_kind", "mhlo.sharding",
 })  # fmt: skip
+# What a convolution says, and a reduction of windows.
+CONVOLUTION_ATTRIBUTES = (
+    "batch_group_count",
+    "dimension_numbers",
+    "feature_group_count",
+    "lhs_dilation",
+    "padding",
+    "precision_config",
+    "rhs_dilation",
+    "window_reversal",
+    "window_strides",
+)
+WINDOW_ATTRIBUTES = (
+    "base_dilations",
+    "padding",
+    "window_dilations",
+    "window_dimensions",
+    "window_strides",
+)
 # What a custom call may say besides its operands, for rules that need nothing of it or some.
 CUSTOM_CALL_ATTRIBUTES = (
     "api_version",

@@ -17,6 +17,7 @@ from bridge.onnx.graph.stablehlo_operation import Operation, Rule
 from bridge.onnx.graph.values import Value
 from bridge.onnx.windows.windows import count_windows
 from xla_call_module.stablehlo.dimension_numbers import read_convolution_dimensions
+from xla_call_module.stablehlo.walking import CONVOLUTION_ATTRIBUTES
 
 __all__ = ["RULES"]
 
@@ -267,19 +268,7 @@ def _under(
     return nodes.slice_(graph, x, starts, limits, window.strides, axes=range(2, x.rank))
 
 
-_ATTRIBUTES = (
-    "batch_group_count",
-    "dimension_numbers",
-    "feature_group_count",
-    "lhs_dilation",
-    "padding",
-    "precision_config",
-    "rhs_dilation",
-    "window_reversal",
-    "window_strides",
-)
-
 RULES = {
-    "stablehlo.convolution": Rule(_convolution, _ATTRIBUTES),
-    "stablehlo.dynamic_conv": Rule(_dynamic_conv, _ATTRIBUTES),
+    "stablehlo.convolution": Rule(_convolution, CONVOLUTION_ATTRIBUTES),
+    "stablehlo.dynamic_conv": Rule(_dynamic_conv, CONVOLUTION_ATTRIBUTES),
 }

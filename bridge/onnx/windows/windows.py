@@ -28,6 +28,7 @@ from bridge.onnx.graph.graph_builder import Graph
 from bridge.onnx.graph.stablehlo_operation import NarrowResults, Operation, Region, Rule
 from bridge.onnx.graph.values import Value, of_array, of_sizes
 from xla_call_module.stablehlo.combiners import identity_of
+from xla_call_module.stablehlo.walking import WINDOW_ATTRIBUTES
 
 __all__ = ["RULES", "count_windows", "dynamic_reduce_window"]
 
@@ -516,18 +517,9 @@ def _select_and_scatter(graph: Graph, op: Operation) -> Value:
     return nodes.cast(graph, nodes.reshape(graph, made, value.shape), source.dtype)
 
 
-_ATTRIBUTES = (
-    "base_dilations",
-    "padding",
-    "window_dilations",
-    "window_dimensions",
-    "window_strides",
-)
-
-
 RULES = {
     "stablehlo.reduce_window": Rule(
-        _reduce_window, _ATTRIBUTES, narrow=NarrowResults.CONVERTED_SUMS
+        _reduce_window, WINDOW_ATTRIBUTES, narrow=NarrowResults.CONVERTED_SUMS
     ),
     "stablehlo.select_and_scatter": Rule(
         _select_and_scatter, ("padding", "window_dimensions", "window_strides")
