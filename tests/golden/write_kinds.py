@@ -118,6 +118,9 @@ def _pytrees() -> Any:
 
 
 def _mesh() -> Any:
+    """Return a mesh of devices; an abstract one in a process that only reads the arguments."""
+    if len(jax.devices()) < DEVICES:
+        return jax.sharding.AbstractMesh((DEVICES,), ("rows",))
     return jax.make_mesh((DEVICES,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
 
 

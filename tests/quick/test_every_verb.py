@@ -104,6 +104,14 @@ def test_load(saved, transform):
     close(transform(jax.vmap(model))(X[None])["score"][0], SCORE)
 
 
+def test_to_jax(exported, saved):
+    for source in (exported, saved):
+        lifted = bridge.to_jax(source)
+        close(jax.jit(lifted)(PARAMS, X)["score"], SCORE)
+        close(jax.grad(lambda x, f=lifted: f(PARAMS, x)["score"].sum())(X), GRADIENT)
+        close(jax.vmap(lifted, (None, 0))(PARAMS, X[None])["score"], SCORE[None])
+
+
 def test_exported_from_stage():
     stage = jax.jit(predict).trace(PARAMS, X)
     close(bridge.exported_from_stage(stage).call(PARAMS, X)["score"], SCORE)

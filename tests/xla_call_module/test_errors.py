@@ -253,7 +253,7 @@ def test_bytes_are_told_to_be_deserialized(verb, options, of_class):
         lambda x: x if x[0, 0] > 0 else -x,
         lambda x: None,
         lambda x: jnp.linalg.eig(x),
-        "no function",
+        3,
         jax.jit(lambda x, n: x * n, static_argnames="n"),
     ],
 )
