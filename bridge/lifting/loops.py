@@ -203,7 +203,10 @@ class _Scan:
         self._uses = self._count_uses()
         self._reads = dict(self._find_reads())
         self._writes = dict(self._find_writes())
-        skipped = {id(eqn) for eqn, _ in (*self._reads.values(), *self._writes.values())}
+        self._taken = {eqn.outvars[0]: eqn for eqn in self._jaxpr.eqns if self._takes_row(eqn)}
+        self._updates = {n: self._row_of(eqn.invars[1]) for n, (eqn, _) in self._writes.items()}
+        found = (*self._reads.values(), *self._writes.values())
+        skipped = {id(eqn) for eqn, _ in found} | {id(eqn) for eqn in self._taken.values()}
         self._eqns = self._needed(skipped)
         slopes = [line.slope for _, line in (*self._reads.values(), *self._writes.values())]
         self._backwards = bool(slopes) and all(slope < 0 for slope in slopes)
@@ -224,7 +227,7 @@ class _Scan:
             given = dict(zip(carried, values, strict=True))
             given[steps.index] = number
             results = self._evaluate(given, dict(zip(self._reads, rows, strict=True)))
-            written = [results(eqn.invars[1]) for eqn, _ in self._writes.values()]
+            written = [results(row) for row, _ in self._updates.values()]
             following = None if number is None else lax.add(number, stride)
             outputs = self._jaxpr.outvars
             return (following, [results(outputs[n]) for n in carried]), written
@@ -352,12 +355,31 @@ class _Scan:
             if line is not None:
                 yield number, (eqn, line)
 
+    def _takes_row(self, eqn: Any) -> bool:
+        """Return whether an equation leaves out the first dimension of what is read, of size 1."""
+        read: Any = eqn.invars[0] if eqn.primitive.name == "reshape" else None
+        if isinstance(read, core.Literal) or read not in self._reads:
+            return False
+        return bool(np.shape(eqn.outvars[0].aval) == np.shape(read.aval)[1:])
+
+    def _row_of(self, update: Atom) -> tuple[Atom, bool]:
+        """Return what is written without its first dimension, if it has got that to be written."""
+        maker = next((eqn for eqn in self._jaxpr.eqns if update in eqn.outvars), None)
+        if maker is None or maker.primitive.name not in ("broadcast_in_dim", "reshape"):
+            return update, False
+        row = maker.invars[0]
+        shape = np.shape(row.aval)
+        dimensions = maker.params.get("broadcast_dimensions", tuple(range(1, len(shape) + 1)))
+        is_row = np.shape(update.aval) == (1, *shape)
+        is_row = is_row and tuple(dimensions) == tuple(range(1, len(shape) + 1))
+        return (row, True) if is_row else (update, False)
+
     def _needed(self, skipped: set[int]) -> list[Any]:
         """Return the equations that something still needs."""
         outputs = self._jaxpr.outvars
         taken = {
             *(v for n, v in enumerate(outputs) if n not in self._writes and n != self._steps.index),
-            *(eqn.invars[1] for eqn, _ in self._writes.values()),
+            *(row for row, _ in self._updates.values() if isinstance(row, core.Var)),
         }
         kept = []
         for eqn in reversed(self._jaxpr.eqns):
@@ -379,7 +401,7 @@ class _Scan:
     def _written(self, number: int, start: Any, rows: Any) -> Any:
         """Return an array after all steps have written their rows."""
         _, line = self._writes[number]
-        rows = lax.squeeze(rows, [1])
+        rows = rows if self._updates[number][1] else lax.squeeze(rows, [1])
         if (line.slope < 0) != self._backwards:
             rows = lax.rev(rows, [0])
         least, most = line.bounds(self._steps.count)
@@ -396,7 +418,11 @@ class _Scan:
         """
         values: dict[Any, Any] = dict(self._constants)
         values.update((self._jaxpr.invars[number], value) for number, value in given.items())
-        values.update((variable, lax.expand_dims(row, [0])) for variable, row in rows.items())
+        values.update((taken, rows[eqn.invars[0]]) for taken, eqn in self._taken.items())
+        used = {atom for eqn in self._eqns for atom in eqn.invars if isinstance(atom, core.Var)}
+        used |= {atom for atom in self._jaxpr.outvars if isinstance(atom, core.Var)}
+        used |= {row for row, _ in self._updates.values() if isinstance(row, core.Var)}
+        values.update((v, lax.expand_dims(row, [0])) for v, row in rows.items() if v in used)
 
         def read(atom: Atom) -> Any:
             return atom.val if isinstance(atom, core.Literal) else values[atom]

@@ -174,3 +174,34 @@ def test_a_loop_of_many_steps_takes_no_memory_for_their_numbers():
     jaxpr = jax.make_jaxpr(lifted)(jnp.float32(0))
     assert "scan[" in str(jaxpr)
     assert str(2**30) not in str(jaxpr).replace(f"length={2**30}", "")
+
+
+def test_the_scan_is_that_of_the_original(x):
+    """Rows come and go without a dimension of size 1, which every step would add and take."""
+
+    def function(x):
+        return lax.scan(lambda c, row: (jnp.tanh(c + row), c.sum()), x[0], x)
+
+    lifted = bridge.to_jax(export.export(jax.jit(function))(x))
+    bodies = [_body_of(jax.make_jaxpr(f)(x)) for f in (lifted, jax.jit(function))]
+    names = [sorted(_names_in(body)) for body in bodies]
+    assert names[0] == names[1] == ["add", "reduce_sum", "tanh"]
+
+
+def _names_in(jaxpr):
+    """Yield the names of the primitives, those in calls of `jax.jit` included."""
+    for eqn in jaxpr.eqns:
+        if "jaxpr" in eqn.params:
+            yield from _names_in(eqn.params["jaxpr"])
+        else:
+            yield eqn.primitive.name
+
+
+def _body_of(closed):
+    """Return the body of the only scan in a jaxpr, which may be in calls of `jax.jit`."""
+    for eqn in closed.eqns:
+        if eqn.primitive.name == "scan":
+            return eqn.params["jaxpr"]
+        if "jaxpr" in eqn.params:
+            return _body_of(eqn.params["jaxpr"])
+    raise AssertionError("there is no scan")
