@@ -84,7 +84,7 @@ _PATTERNS: Mapping[str, Any] = {
     ),
     "logaddexp": _pattern(
         "select",
-        _pattern("compare", _DIFFERENCE, _DIFFERENCE),
+        _pattern("compare NE", _DIFFERENCE, _DIFFERENCE),
         _pattern("add", "x", "y"),
         _pattern(
             "add",
@@ -204,8 +204,8 @@ def _times(one: str, other: str) -> str:
 def _matches(value: Any, pattern: Any, matched: dict[str, Any]) -> bool:
     """Return whether a value is made as a pattern says, and note down what its variables are.
 
-    A pattern is the name of an operation with those of its operands, the name of a variable, or the
-    number that a constant repeats.
+    A pattern is the name of an operation, of a comparison with its direction, and the patterns of
+    its operands; the name of a variable; or the number that a constant repeats.
     """
     if isinstance(pattern, str):
         known = matched.setdefault(pattern, value)
@@ -214,7 +214,10 @@ def _matches(value: Any, pattern: Any, matched: dict[str, Any]) -> bool:
         return _number(value) == pattern
     maker = value.owner
     kind, *operands = pattern
-    if getattr(maker, "name", "") != kind or len(maker.operands) != len(operands):
+    name = getattr(maker, "name", "")
+    if name == "stablehlo.compare":
+        name += f" {comparison_direction(maker)}"
+    if name != kind or len(maker.operands) != len(operands):
         return False
     for order in (operands, operands[::-1]) if kind in _COMMUTATIVE else (operands,):
         trial = dict(matched)

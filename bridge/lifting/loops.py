@@ -195,10 +195,10 @@ class _Scan:
     """A loop with a known number of steps, of a body that has been traced."""
 
     def __init__(self, body: Any, steps: _Steps) -> None:
-        self._body = body
         self._steps = steps
         self._jaxpr = body.jaxpr
         self._constants = dict(zip(self._jaxpr.constvars, body.consts, strict=True))
+        self._makers = {made: eqn for eqn in self._jaxpr.eqns for made in eqn.outvars}
         self._lines = dict(self._find_lines())
         self._uses = self._count_uses()
         self._reads = dict(self._find_reads())
@@ -287,7 +287,7 @@ class _Scan:
 
     def _chosen(self, eqn: Any, line: Any) -> _Line | None:
         """Return which of two integers a comparison chooses in all steps, such as `i < 0`."""
-        compared = next((e for e in self._jaxpr.eqns if eqn.invars[0] in e.outvars), None)
+        compared = self._maker_of(eqn.invars[0])
         if compared is None or compared.primitive.name != "lt" or len(eqn.invars) != 3:
             return None
         left, right = (line(atom) for atom in compared.invars)
@@ -355,6 +355,10 @@ class _Scan:
             if line is not None:
                 yield number, (eqn, line)
 
+    def _maker_of(self, atom: Atom) -> Any:
+        """Return the equation that makes an atom; None for a literal and an argument."""
+        return None if isinstance(atom, core.Literal) else self._makers.get(atom)
+
     def _takes_row(self, eqn: Any) -> bool:
         """Return whether an equation leaves out the first dimension of what is read, of size 1."""
         read: Any = eqn.invars[0] if eqn.primitive.name == "reshape" else None
@@ -364,7 +368,7 @@ class _Scan:
 
     def _row_of(self, update: Atom) -> tuple[Atom, bool]:
         """Return what is written without its first dimension, if it has got that to be written."""
-        maker = next((eqn for eqn in self._jaxpr.eqns if update in eqn.outvars), None)
+        maker = self._maker_of(update)
         if maker is None or maker.primitive.name not in ("broadcast_in_dim", "reshape"):
             return update, False
         row = maker.invars[0]

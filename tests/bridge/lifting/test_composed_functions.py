@@ -96,3 +96,16 @@ def test_products_in_another_order_stay():
     x = jnp.array([0.37, 1.1, -7.3])
     lifted = bridge.to_jax(export.export(jax.jit(function))(x))
     assert "integer_pow" not in str(jax.make_jaxpr(lifted)(x))
+
+
+def test_what_looks_like_another_function_is_none():
+    """The sum of two numbers, but for NaN: the branches of `logaddexp` the other way round."""
+
+    def function(x, y):
+        delta = x - y
+        usual = jnp.maximum(x, y) + jnp.log1p(jnp.exp(-jnp.abs(delta)))
+        return lax.select(lax.eq(delta, delta), x + y, usual)
+
+    x, y = jnp.array([0.5, -1.0]), jnp.array([0.25, 2.0])
+    lifted = bridge.to_jax(export.export(jax.jit(function))(x, y))
+    np.testing.assert_array_equal(lifted(x, y), x + y)
