@@ -28,6 +28,7 @@ What JAX has a primitive for is that primitive again, since it is what has the d
 - regions of reductions, windows, scatters and sorts, which are recognized by what they compute
   (`xla_call_module.stablehlo.combiners`, `sort_keys`);
 - loops that count, as `jax.lax.scan` (`loops.py`);
+- slices that are the parts of one array, as `jax.lax.split` (`splits.py`);
 - functions that JAX lowers to many operations, such as `erfc` (`composed_functions.py`);
 - calls of LAPACK and its like (`linalg_primitives.py`), and cases of platforms that are one
   primitive (`platform_branches.py`);

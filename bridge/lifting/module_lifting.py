@@ -34,6 +34,7 @@ from bridge.lifting.known_values import (
 )
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
 from bridge.lifting.lifting_table import COMPOSITES, CUSTOM_CALLS, RULES
+from bridge.lifting.splits import slices_in, split_of
 from xla_call_module.errors import InteropError, StructureError, quote
 from xla_call_module.stablehlo.attributes import Attributes, callee_of
 from xla_call_module.stablehlo.modules import find_main, functions_of
@@ -101,7 +102,15 @@ class _Lifting:
         calls = find_composed(block, has_names=self._has_composed)
         composed = {operation: call for call in calls for operation in call.operations}
 
+        slices, parts = slices_in(block), dict[Any, LiftedValue]()
+
         def emit(raw: Any, operands: list[LiftedValue], values: _Values) -> Sequence[LiftedValue]:
+            if raw in slices:
+                if raw not in parts:
+                    parts.update(split_of(raw, operands[0], values, slices))
+                if parts[raw] is not None:
+                    check_attributes(raw, RULES[raw.name].attributes)
+                    return [parts[raw]]
             call = composed.get(raw)
             if call is None:
                 return self._emit(raw, operands, values)
