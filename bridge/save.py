@@ -19,16 +19,20 @@ from bridge.core.explaining import refusing_unsortable_keys
 from bridge.core.names import Names, input_names, names_of_signature, output_names, parameter_names
 from bridge.core.progress import progress_bar
 from bridge.core.trees import to_structure
+from bridge.core.update_positions import UpdatePositions, Updates, parse_updates
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.exporting.export_model import export_model
+from bridge.exporting.plain_parameters import with_counters
 from bridge.inspecting.written_file import WrittenFile, signatures_of
 from bridge.saving.parameters import check_parameters, check_params_tree, to_constants, to_variables
 from bridge.saving.processes import JaxProcesses, is_multi_process
 from bridge.saving.signature_defaults import with_defaults
+from bridge.saving.updated_parameters import find_updated
 from savedmodel.files.folder import bytes_of, staged_folder
 from savedmodel.manifest import write_manifest
 from savedmodel.model import (
     DEFAULT_SIGNATURE,
+    Constant,
     Function,
     Input,
     Output,
@@ -50,6 +54,8 @@ from xla_call_module.tracebacks import api_boundary
 __all__ = ["SaveOptions", "save"]
 
 _FORMAT = 2
+# The output of a signature that returns nothing but assigns: TensorFlow wants one.
+_UPDATED = "updated"
 _MAX_CONSTANTS_SHOWN = 3
 
 
@@ -71,6 +77,7 @@ class SaveOptions(TypedDict, total=False):
     num_shards: int | None
     manifest: bool
     batch_buckets: Buckets | None
+    updates: Updates | None
 
 
 @api_boundary
@@ -95,6 +102,7 @@ def save(
     manifest: bool = False,
     batch_buckets: Buckets | None = None,
     defaults: Mapping[str, Any] | None = None,
+    updates: Updates | None = None,
 ) -> WrittenFile:
     """Write a SavedModel that every TensorFlow loader reads. TensorFlow need not be installed.
 
@@ -170,6 +178,15 @@ def save(
             Serving fills them in from its release 2.16 on, a session of any release, and
             `bridge.load`; TensorFlow's own Python signatures want all inputs, and so does an older
             Serving.
+        updates: where the new parameters stand in what the function returns, so that each call
+            assigns them to the variables and returns the rest: a position in the tuple of results,
+            such as 0 for `(new_state, metrics)`, whose value is all of the parameters or a part of
+            them; or positions by the keys of parts, as `{"cache": 1}`; with several signatures a
+            mapping from signature keys to these, in which those that only read are missing. A
+            function that returns nothing else has them at 0, and its signature has one output,
+            `updated`, which is true. A call is atomic: XLA compiles it as a whole, and TensorFlow
+            locks the variables meanwhile, so that of two requests at the same time neither sees
+            half a state or loses a step. Numbers among the parameters become arrays.
 
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
@@ -215,10 +232,12 @@ def save(
         residuals=residuals,
         hoist_constants=hoist_constants,
     )
+    positions = parse_updates(updates, model)
     with refusing_unsortable_keys("params, args or what the function takes"):
+        params = with_counters(params) if positions else params
         traced = export_model(
             model, params=params, trainable=trainable, inputs=inputs, args=args,
-            platforms=platforms, disabled_checks=options.disabled_checks,
+            platforms=platforms, disabled_checks=options.disabled_checks, updates=positions,
         )  # fmt: skip
         tree_util.tree_structure(traced.params)
     params, trainable, inputs = traced.params, traced.trainable, traced.inputs
@@ -240,21 +259,17 @@ def save(
     if tree is not None:
         for exported in exporteds.values():
             check_params_tree(exported, tree)
-        first = next(iter(chains.values())).calls[0]
-        variables = to_variables(params, trainable, first.args[: tree.num_leaves])
+        leading = next(iter(chains.values())).calls[0].args[: tree.num_leaves]
+        variables = to_variables(params, trainable, leading)
     made = []
     for key, exported in exporteds.items():
         with _about(key, model):
             signature = _to_signature(
-                key,
-                chains[key],
-                exported,
-                variables,
-                constants=tuple(constants),
-                has_params=tree is not None,
+                key, chains[key], exported, variables,
+                constants=tuple(constants), params=tree, updates=positions.get(key, {}),
                 inputs=names_of_signature(key, inputs, exporteds),
                 outputs=names_of_signature(key, outputs, exporteds),
-            )
+            )  # fmt: skip
         made.append(signature)
     signatures = with_defaults(made, defaults)
     signatures = with_batch_buckets(signatures, exporteds, batch_buckets, params)
@@ -359,11 +374,13 @@ def _to_signature(
     variables: Sequence[Variable],
     *,
     constants: Sequence[str],
-    has_params: bool,
+    params: tree_util.PyTreeDef | None,
+    updates: UpdatePositions,
     inputs: Names | None,
     outputs: Names | None,
 ) -> Signature:
     call = chain.calls[0]
+    has_params = params is not None
     if not call.own_results:
         raise StructureError(
             f"{call.name} returns no array, and a signature has at least one output. To do: "
@@ -380,13 +397,17 @@ def _to_signature(
     places = {key: len(variables) + position for position, key in enumerate(constants)}
     passed |= {index: Input(name) for index, name in names.items()}
     passed |= {index: Parameter(places[key]) for index, key in call.constants.items()}
+    updated = find_updated(call, exported.out_tree, params, updates, variables)
+    returned = sorted(leaves(updated.results))
+    named = output_names(key, call, outputs, returned) if returned else [_UPDATED]
     function = Function(
         name=key,
         chain=chain.calls,
         passed=passed,
         arguments=arguments,
         parameters=parameter_names(call, arguments, first=int(has_params)),
-        results=to_structure(exported.out_tree),
+        results=updated.results,
+        assigned=updated.assigned,
         no_gradient=_no_gradient(call.name, len(chain.calls) - 1),
         constants=places,
         check=chain.shape_check and with_names(chain.shape_check, call, names),
@@ -395,9 +416,9 @@ def _to_signature(
         key=key,
         function=function,
         input_specs={name: call.args[index] for index, name in names.items()},
-        output_values={
-            name: Output(0, index) for index, name in enumerate(output_names(key, call, outputs))
-        },
+        output_values={name: Output(0, index) for name, index in zip(named, returned, strict=True)}
+        if returned
+        else {_UPDATED: Constant(np.asarray(True))},
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from savedmodel.protos.structures import NONE, Structure
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.dtypes import DType
+from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import StructureError
 from xla_call_module.shape_checks import ShapeCheck
 
@@ -306,6 +306,8 @@ class Function:
         check: the assertions about the arguments' shapes before the call, besides those of its
             module; None for a function that was read, because the chain says all of it.
         gradient: the gradient of a call that does not describe itself, if the file has one.
+        assigned: for indices into `chain[0].results` the index of the variable that the result is
+            assigned to; what is assigned is not among `results`.
     """
 
     name: str
@@ -319,6 +321,7 @@ class Function:
     batch_buckets: BatchBuckets | None = None
     check: ShapeCheck | None = field(default=None, compare=False)
     gradient: Gradient | None = None
+    assigned: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def call(self) -> CallModule:
@@ -394,18 +397,41 @@ class Signature:
     @property
     def is_one_function(self) -> bool:
         """Return whether the signature is one function of its inputs and of variables alone."""
+        returned = [*self.output_values.values()]
+        if self.function.assigned and not self.outputs:
+            returned = []  # a constant, since a signature has at least one output
         return (
             not self.other_functions
             and all(isinstance(value, Input | Parameter) for value in self.function.operands)
-            and all(isinstance(value, Output) for value in self.output_values.values())
+            and all(isinstance(value, Output) for value in returned)
         )
+
+    @property
+    def assigned_variables(self) -> tuple[int, ...]:
+        """The indices of the variables that a call assigns, ascending; empty if it only reads."""
+        return tuple(sorted({v for f in self.functions for v in f.assigned.values()}))
+
+    @property
+    def read_variables(self) -> frozenset[int]:
+        """The indices of the variables that are passed to calls, constants among them."""
+        return frozenset(value.variable for value in self.values() if isinstance(value, Parameter))
+
+    def output_spec(self, name: str) -> TensorSpec:
+        """Return the spec of an output that the first function returns, or that is a constant."""
+        if name in self.outputs:
+            return self.function.call.results[self.outputs[name]]
+        value = self.output_values[name]
+        assert isinstance(value, Constant), "others are read, and not written"
+        dtype = dtype_from_name(value.value.dtype.name, where=name)
+        return TensorSpec(value.value.shape, dtype, name)
 
     def values(self) -> Iterator[Value]:
         """Return every value, before those that are made of it; each as often as it is used."""
         functions = self.functions
         seen: set[int] = set()
+        assigned = [Output(n, index) for n, f in enumerate(functions) for index in f.assigned]
         # With each value whether what it is made of was visited; a stack, as chains are long.
-        pending = [(value, False) for value in [*self.output_values.values()][::-1]]
+        pending = [(value, False) for value in [*self.output_values.values(), *assigned][::-1]]
         while pending:
             value, visited = pending.pop()
             below: Sequence[Value] = ()
@@ -458,6 +484,11 @@ class SavedModel:
                 yield from function.chain
                 if function.gradient is not None:
                     yield function.gradient.call
+
+    @property
+    def state(self) -> frozenset[int]:
+        """The indices of the variables that some signature assigns."""
+        return frozenset(v for s in self.signatures for v in s.assigned_variables)
 
     @property
     def default(self) -> Signature:

@@ -72,6 +72,12 @@ def _with_buckets(
     signature: Signature, exported: export.Exported, sizes: tuple[int, ...], params: Any
 ) -> Signature:
     call, key = from_exported(exported), signature.key
+    if signature.assigned_variables:
+        raise StructureError(
+            f"{key} assigns its parameters, and the rows that batch_buckets adds to a batch would "
+            "count in them. To do: leave it out of batch_buckets, as in batch_buckets={'predict': "
+            "(1, 8)}."
+        )
     buckets = BatchBuckets(_batch_symbol(signature, call), sizes)
     inputs = {index: name for name, index in signature.inputs.items()}
     outputs = {index: name for name, index in signature.outputs.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from bridge.core.trees import to_identifier, unique_names
@@ -24,6 +25,8 @@ Names = Sequence[str] | Mapping[str, str]
 
 # The path of an argument, in the way of `jax.tree_util.keystr`.
 _ARGUMENT = re.compile(r"args\[\d+\]|kwargs\['[^']*'\]")
+# The first step into a result: a position, or the name of a field.
+_RESULT = re.compile(r"result(?:\[(\d+)\]|\.\w+)")
 _KEYWORD = re.compile(r"kwargs\['([^']*)'\]")
 # TensorFlow's functions are methods, so an argument of this name cannot be passed by keyword.
 _METHOD_PARAMETER = "self"
@@ -71,19 +74,27 @@ def input_names(
     return chosen
 
 
-def output_names(key: str, call: CallModule, names: Names | None) -> list[str]:
-    """Return unique names for the call's flat results.
+def output_names(
+    key: str, call: CallModule, names: Names | None, indices: Sequence[int] | None = None
+) -> list[str]:
+    """Return unique names for some of the call's flat results.
 
     Args:
         key: the key of the signature, for messages.
         call: the call of the signature.
         names: the names that `save` was given. By default it is the path below the result:
             `result['y'][0]` is `y_0`, and `result[1]` is `output_1`.
+        indices: the indices of the results, ascending; None for all that are the call's own. What
+            is left of a tuple is named as if the function returned it alone.
 
     Raises:
         StructureError: a name is invalid, unknown or there twice, or their number is wrong.
     """
-    defaults = unique_names(map(_output_name, call.own_results))
+    chosen = range(len(call.own_results)) if indices is None else indices
+    specs = [call.own_results[index] for index in chosen]
+    if len(specs) < len(call.own_results):
+        specs = _renumbered(specs)
+    defaults = unique_names(map(_output_name, specs))
     return choose_names(defaults, names, f"outputs of {key}", ignore_case=False)
 
 
@@ -120,6 +131,20 @@ def _split_path(spec: TensorSpec) -> tuple[str, str]:
     match = _ARGUMENT.match(spec.path)
     end = match.end() if match else 0
     return spec.path[:end], spec.path[end:]
+
+
+def _renumbered(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Return results with the paths that they have where the function returns them alone."""
+    steps = [match for spec in specs if (match := _RESULT.match(spec.path)) is not None]
+    if len(steps) < len(specs):
+        return list(specs)
+    numbers = {step: number for number, step in enumerate(dict.fromkeys(m[0] for m in steps))}
+    renumbered = []
+    for spec, match in zip(specs, steps, strict=True):
+        first = f"result[{numbers[match[0]]}]" if match[1] else match[0]
+        own = "result" if len(numbers) == 1 else first
+        renumbered.append(replace(spec, path=own + spec.path.removeprefix(match[0])))
+    return renumbered
 
 
 def _output_name(spec: TensorSpec) -> str:

@@ -12,6 +12,7 @@ from jax import export, stages, tree_util
 
 from bridge.core._jax import static_parameters
 from bridge.core.exported_file import read_exported
+from bridge.core.update_positions import UpdatePositions
 from bridge.exporting.argument_specs import to_specs
 from bridge.exporting.framework_modules import to_model_function
 from bridge.exporting.lowering import export_for, refuse_static
@@ -50,6 +51,7 @@ def export_model(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[DisabledCheck] = (),
     constraints: Sequence[str] = (),
+    updates: Mapping[str, UpdatePositions] | None = None,
 ) -> ExportedModel:
     """Return a function or a module, traced and lowered, with its parameters.
 
@@ -65,6 +67,7 @@ def export_model(
         platforms: the platforms to lower for; by default cpu, cuda and tpu.
         disabled_checks: the safety checks to leave out.
         constraints: the constraints between the symbols in `args`.
+        updates: by signature keys where the new parameters stand in what functions return.
 
     Raises:
         StructureError, ArgumentError, DtypeError: `model` is none of these, or what was passed
@@ -77,6 +80,7 @@ def export_model(
         return _export_each(
             model, params=params, trainable=trainable, inputs=inputs, args=args,
             platforms=platforms, disabled_checks=disabled_checks, constraints=constraints,
+            updates=updates or {},
         )  # fmt: skip
     if isinstance(model, Mapping) or _is_exported(model):
         _refuse_arguments(args=args, platforms=platforms, constraints=constraints or None)
@@ -86,7 +90,7 @@ def export_model(
         exported = exported_from_stage(model, platforms=platforms, disabled_checks=disabled_checks)
         return ExportedModel(exported, params, trainable, inputs)
     chosen = parse_platforms(DEFAULT_PLATFORMS if platforms is None else platforms)
-    function = to_model_function(model, params)
+    function = to_model_function(model, params, next(iter((updates or {}).values()), None))
     if args is None and function.inputs is None:
         raise StructureError(
             f"Expected a jax.export.Exported, got {type(model).__name__} ({function.name}) without "
@@ -114,7 +118,13 @@ def export_model(
 
 
 def _export_each(
-    models: Mapping[str, Any], *, args: Any, inputs: Any, params: Any, **options: Any
+    models: Mapping[str, Any],
+    *,
+    args: Any,
+    inputs: Any,
+    params: Any,
+    updates: Mapping[str, UpdatePositions],
+    **options: Any,
 ) -> ExportedModel:
     """Return all functions of a mapping, traced; they share their parameters."""
     by_key = isinstance(args, Mapping) and args.keys() <= models.keys() and bool(args)
@@ -123,7 +133,10 @@ def _export_each(
         if not _is_exported(model):
             own = args.get(key) if by_key else args
             with naming(f"Signature {key!r}"):
-                traced[key] = export_model(model, params=params, args=own, **options)
+                own_updates = {key: updates[key]} if key in updates else {}
+                traced[key] = export_model(
+                    model, params=params, args=own, updates=own_updates, **options
+                )
             _check_shared(key, traced[key].params, next(iter(traced.values())).params)
     named = {key: model.inputs for key, model in traced.items() if model.inputs is not None}
     first = next(iter(traced.values()))

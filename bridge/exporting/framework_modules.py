@@ -15,6 +15,7 @@ from typing import Any
 from jax import export, tree_util
 
 from bridge.core._jax import depends_on_first
+from bridge.core.update_positions import UpdatePositions
 from bridge.exporting.model_function import (
     LINEN_TRAINED,
     ModelFunction,
@@ -31,19 +32,30 @@ from xla_call_module.errors import ArgumentError, StructureError, remedy_for
 __all__ = ["from_module", "to_model_function"]
 
 
-def to_model_function(model: Any, params: Any = None) -> ModelFunction:
+def to_model_function(
+    model: Any, params: Any = None, updates: UpdatePositions | None = None
+) -> ModelFunction:
     """Return the function that an object is, with its parameters.
 
     Args:
         model: a function, or a module of Keras on JAX, Flax (linen or nnx), Haiku or Equinox.
         params: the first argument of the function: for a linen module the variables and for a
             Haiku function what `init` has returned; None for those that hold their parameters.
+        updates: where new values of the parameters stand in what a function returns; None for
+            nowhere.
 
     Raises:
         ArgumentError: it is nothing of that kind.
-        StructureError: `params` is missing, or there although the module has its own.
+        StructureError: `params` is missing, or there although the module has its own; or new values
+            of the parameters are expected from a module.
     """
     function = from_module(model, params)
+    if function is not None and updates:
+        raise StructureError(
+            f"{function.name} returns its outputs alone, so that updates= finds no new parameters. "
+            "To do: pass a function of the parameters that returns them, too, such as "
+            "functools.partial(model.apply, mutable=['batch_stats'])."
+        )
     if function is not None:
         return function
     if not callable(model) or isinstance(model, (type, export.Exported)):
@@ -54,7 +66,7 @@ def to_model_function(model: Any, params: Any = None) -> ModelFunction:
             f"Keras on JAX, got {shown}. "
             f"{remedy_for(model, otherwise='pass one of these; of a class, an instance')}"
         )
-    return from_function(model, params)
+    return from_function(model, params, updates)
 
 
 def from_module(model: Any, params: Any = None) -> ModelFunction | None:
@@ -279,5 +291,5 @@ def _new_state(name: str, what: str) -> StructureError:
         f"{name} changes {what}, as in training, when it is called, and a signature has no place "
         "for that. To do: save it as it is for inference: model.eval() in nnx, or initial_carry= "
         "for the carry of an nnx.RNN that is drawn; is_training=False in the function that Haiku "
-        "transforms; or pass a function that returns the new state, too."
+        "transforms; or pass a function that returns the new state, too, and say by updates= where."
     )

@@ -12,6 +12,7 @@ from typing import Any
 from jax import tree_util
 
 from bridge.core.trees import check_flags, key_names
+from bridge.core.update_positions import UpdatePositions
 from bridge.exporting.plain_parameters import PlainParameters, is_plain
 from xla_call_module.errors import StructureError
 
@@ -77,8 +78,16 @@ class ModelFunction:
         return tree_util.tree_unflatten(tree_util.tree_structure(self.params), both)
 
 
-def from_function(function: Callable[..., Any], params: Any) -> ModelFunction:
-    """Return a callable with the parameters as its first argument."""
+def from_function(
+    function: Callable[..., Any], params: Any, updates: UpdatePositions | None = None
+) -> ModelFunction:
+    """Return a callable with the parameters as its first argument.
+
+    Args:
+        function: the callable.
+        params: its first argument; None where it takes no parameters.
+        updates: where new values of the parameters stand in what it returns; None for nowhere.
+    """
     name = _name_of(function)
     if params is None:
         return ModelFunction(function, name)
@@ -86,9 +95,11 @@ def from_function(function: Callable[..., Any], params: Any) -> ModelFunction:
     if is_plain(params):
         return ModelFunction(function, name, params, trained)
     plain = PlainParameters.of(params)
-    call = with_signature_of(
-        lambda p, *args, **kw: function(plain.rebuild(p), *args, **kw), function, skip=1
-    )
+
+    def of_plain(params: Any, *args: Any, **kwargs: Any) -> Any:
+        return plain.plain_results(function(plain.rebuild(params), *args, **kwargs), updates or {})
+
+    call = with_signature_of(of_plain, function, skip=1)
     flags = plain.select(trained)
     return ModelFunction(call, name, plain.params, flags, arranged=plain)
 

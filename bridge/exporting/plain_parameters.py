@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +18,13 @@ import numpy as np
 from jax import tree_util
 
 from bridge.core.trees import key_names, nest_by_path
+from bridge.core.update_positions import UpdatePositions, is_bare
 from xla_call_module.errors import StructureError
 from xla_call_module.pytrees.tree_description import StaticData, describe_tree
 
-__all__ = ["PlainParameters", "is_plain"]
+__all__ = ["PlainParameters", "is_plain", "with_counters"]
+
+_NUMBERS = (bool, int, float, complex)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,49 @@ class PlainParameters:
         paths = tuple(path for path, _ in pairs)
         return cls(nest_by_path(pairs), paths, (None,) * len(pairs), (True,) * len(pairs), tree)
 
+    def plain_results(self, results: Any, positions: UpdatePositions) -> Any:
+        """Return what a function returns, with the new parameters in it as dicts of arrays.
+
+        Args:
+            results: what the function has returned for the pytree.
+            positions: where the new parameters stand in it.
+
+        Raises:
+            StructureError: a number that is no array is another one than before.
+        """
+        if not positions:
+            return results
+        if is_bare(tree_util.tree_structure(results), self._all_paths, positions):
+            return self._plain_part(results, next(iter(positions)))
+        if not isinstance(results, (tuple, list)) or max(positions.values()) >= len(results):
+            return results  # which is refused once the structure is known
+        parts = list(results)
+        for prefix, position in positions.items():
+            parts[position] = self._plain_part(parts[position], prefix)
+        return type(results)(*parts) if hasattr(results, "_fields") else type(results)(parts)
+
+    @property
+    def _all_paths(self) -> list[tuple[str, ...]]:
+        return key_names(self.tree)
+
+    def _plain_part(self, part: Any, prefix: tuple[str, ...]) -> Any:
+        leaves, structure = tree_util.tree_flatten(part)
+        before = dict(zip(self._all_paths, self.others, strict=True))
+        arrays = []
+        for path, leaf in zip(key_names(structure), leaves, strict=True):
+            place = (*prefix, *path)
+            if isinstance(leaf, (jax.Array, np.ndarray)):
+                arrays.append((path, leaf))
+            elif isinstance(leaf, _NUMBERS) and place in self.paths:
+                arrays.append((path, jax.numpy.asarray(leaf)))
+            elif isinstance(leaf, _NUMBERS) and before.get(place, leaf) != leaf:
+                raise StructureError(
+                    f"The number {before[place]} at {'/'.join(place)} of the parameters is "
+                    f"{leaf} afterwards, and only arrays become variables. To do: make it an "
+                    "array, as in jnp.asarray(0)."
+                )
+        return nest_by_path(arrays)
+
     def leaves(self, params: Any) -> list[Any]:
         """Return the arrays of such dicts in the order of the pytree."""
         return [functools.reduce(lambda part, key: part[key], path, params) for path in self.paths]
@@ -88,6 +135,22 @@ def _without_wrappers(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]
     return list(paths)
 
 
+def with_counters(params: Any) -> Any:
+    """Return the parameters with arrays for numbers, which a step may count with.
+
+    Numbers in modules of Equinox stay, which are parts of their structure.
+    """
+    equinox = sys.modules.get("equinox")
+
+    def is_module(part: Any) -> bool:
+        return equinox is not None and isinstance(part, equinox.Module)
+
+    def to_array(leaf: Any) -> Any:
+        return jax.numpy.asarray(leaf) if isinstance(leaf, _NUMBERS) else leaf
+
+    return tree_util.tree_map(to_array, params, is_leaf=is_module)
+
+
 def is_plain(params: Any) -> bool:
     """Return whether all leaves are arrays, and the classes of the pytree can be written down."""
     leaves, tree = tree_util.tree_flatten(params)
@@ -101,4 +164,4 @@ def is_plain(params: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
+    return isinstance(value, (jax.Array, np.ndarray, np.generic, *_NUMBERS))

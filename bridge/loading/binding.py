@@ -114,8 +114,8 @@ def _describes_itself(signature: Signature, model: SavedModel) -> bool:
     return (
         len(names) == len(set(names))
         and len(signature.input_specs) - len(names) <= len(unused)
-        and len(signature.outputs) == len(call.own_results)
-        and sorted(signature.outputs.values()) == list(range(len(call.own_results)))
+        and sorted([*signature.outputs.values(), *signature.function.assigned])
+        == list(range(len(call.own_results)))
         and (_is_recorded(signature, model) or _names_fit(signature))
     )
 
@@ -134,7 +134,9 @@ def _names_fit(signature: Signature) -> bool:
     given = {index: name for name, index in signature.inputs.items()}
     free = sorted(given)
     usual = dict(zip(input_names(signature.key, call, free, None), free, strict=True))
-    results = {name: i for i, name in enumerate(output_names(signature.key, call, None))}
+    left = [i for i in range(len(call.own_results)) if i not in signature.function.assigned]
+    names = output_names(signature.key, call, None, left) if left else []
+    results = dict(zip(names, left, strict=True))
     return all(usual.get(name, index) == index for name, index in signature.inputs.items()) and all(
         results.get(name, index) == index for name, index in signature.outputs.items()
     )

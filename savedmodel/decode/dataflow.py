@@ -6,7 +6,7 @@ are followed; nothing is run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -27,12 +27,17 @@ __all__ = [
     "index_functions",
     "steps_allowance",
     "trace",
+    "trace_with_assignments",
 ]
 
 _PASS_THROUGH = frozenset({
     "EnsureShape", "Identity", "PreventGradient", "ReadVariableOp", "StopGradient", SHARDING_OP,
 })  # fmt: skip
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_ASSIGN = "AssignVariableOp"
+# How the names of the other operations begin that change a variable.
+_CHANGES = ("AssignAddVariable", "AssignSubVariable", "ResourceApply", "ResourceScatter",
+            "ResourceSparseApply", "ResourceStridedSliceAssign")  # fmt: skip
 _MAX_STEPS = 500_000
 
 _T = TypeVar("_T")
@@ -122,14 +127,69 @@ def trace(
         FormatError: a name leads nowhere or is there twice, functions call each other in a circle,
             or take more steps than are allowed.
     """
+    return _trace(function, library, allowance, changing=frozenset())[0]
+
+
+def trace_with_assignments(
+    function: str, library: Mapping[str, Proto], *, allowance: Allowance
+) -> tuple[list[Origin], list[tuple[Origin, Origin]]]:
+    """Return where each output of a function comes from, and the variables that it assigns.
+
+    Each variable comes with where its new value comes from. That is an `Operation` where it is
+    changed in another way, such as by AssignAddVariableOp, or in a branch or a loop.
+
+    Raises:
+        FormatError: as of `trace`.
+    """
+    return _trace(function, library, allowance, changing=_changing_functions(library))
+
+
+def _trace(
+    function: str | Proto,
+    library: Mapping[str, Proto],
+    allowance: Allowance | None,
+    *,
+    changing: frozenset[str],
+) -> tuple[list[Origin], list[tuple[Origin, Origin]]]:
     definition = find_function(library, function) if isinstance(function, str) else function
     arguments = [Argument(index) for index in range(len(definition.signature.input_arg))]
     tracer = _Tracer(library, allowance or steps_allowance())
     try:
-        return tracer.outputs(definition, arguments)
+        outputs = tracer.outputs(definition, arguments)
+        if definition.signature.name not in changing:
+            return outputs, []
+        return outputs, [*tracer.assignments(definition, arguments, changing)]
     except RecursionError as error:
         name = definition.signature.name
         raise FormatError(f"The functions below {name} call each other without end.") from error
+
+
+def _changing_functions(library: Mapping[str, Proto]) -> frozenset[str]:
+    """Return the functions in which, or below which, a variable is changed."""
+    callers: dict[str, list[str]] = {}
+    pending = []
+    for name, function in library.items():
+        for node in function.node_def:
+            if node.op == _ASSIGN or node.op.startswith(_CHANGES):
+                pending.append(name)
+            for callee in _callees(node):
+                callers.setdefault(callee, []).append(name)
+    changing: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name not in changing:
+            changing.add(name)
+            pending += callers.get(name, [])
+    return frozenset(changing)
+
+
+def _callees(node: Proto) -> list[str]:
+    """Return the functions that a node may call: by its attributes, or by the name of its op."""
+    if node.op in (OP, "Const"):
+        return []
+    named = [value.func.name for value in node.attr.values() if value.HasField("func")]
+    listed = [f.name for value in node.attr.values() for f in value.list.func]
+    return [node.op, *named, *listed]
 
 
 def callee_of(node: Proto) -> str:
@@ -189,6 +249,7 @@ class _Tracer:
     _calls: dict[tuple[str, str, tuple[Origin, ...]], CallNode] = field(default_factory=dict)
     _constants: dict[tuple[str, str], Operation] = field(default_factory=dict)
     _nodes: dict[str, dict[str, Proto]] = field(default_factory=dict)
+    _frames: dict[tuple[str, tuple[Origin, ...]], _Frame] = field(default_factory=dict)
     _outputs: dict[tuple[str, tuple[Origin, ...]], list[Origin]] = field(default_factory=dict)
 
     def outputs(self, function: Proto, arguments: Sequence[Origin]) -> list[Origin]:
@@ -201,8 +262,29 @@ class _Tracer:
             ]
         return self._outputs[key]
 
+    def assignments(
+        self, function: Proto, arguments: Sequence[Origin], changing: frozenset[str]
+    ) -> Iterator[tuple[Origin, Origin]]:
+        frame = self._frame(function, arguments)
+        for node in function.node_def:
+            is_change = node.op.startswith(_CHANGES)
+            if not (node.op == _ASSIGN or is_change or changing.intersection(_callees(node))):
+                continue
+            passed = [self._origin(frame, reference) for reference in self._data(frame, node)]
+            if node.op == _ASSIGN:
+                yield _pick(passed, 0, node), _pick(passed, 1, node)
+            elif is_change or callee_of(node) not in self.library:
+                # Whatever it changes is among what it takes.
+                changed = Operation(node.op, node.name, tuple(passed), node)
+                yield _pick(passed, 0, node), changed
+            else:
+                yield from self.assignments(self.library[callee_of(node)], passed, changing)
+
     def _frame(self, function: Proto, arguments: Sequence[Origin]) -> _Frame:
         name = function.signature.name
+        key = (name, tuple(arguments))
+        if key in self._frames:
+            return self._frames[key]
         names = [argument.name for argument in function.signature.input_arg]
         self.allowance.spend(1 + len(names) + len(arguments))
         if len(names) != len(arguments):
@@ -212,7 +294,9 @@ class _Tracer:
             if len(self._nodes[name]) + len(set(names)) < len(function.node_def) + len(names):
                 twice = _twice([*names, *(node.name for node in function.node_def)])
                 raise FormatError(f"The function {name} has two tensors of the name {twice}.")
-        return _Frame(function, dict(zip(names, arguments, strict=True)), self._nodes[name])
+        by_name = dict(zip(names, arguments, strict=True))
+        self._frames[key] = _Frame(function, by_name, self._nodes[name])
+        return self._frames[key]
 
     def _origin(self, frame: _Frame, reference: str) -> Origin:
         """Return the origin of a tensor; what it depends on comes first, in chains of any length.

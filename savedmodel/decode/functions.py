@@ -52,6 +52,7 @@ class SignatureSource:
         gradients: the gradient functions of the file.
         chain: decodes a call and those of its gradients that describe themselves.
         input_paths: for the names of inputs the pytree paths that the metadata has for them.
+        assignments: the variables that the signature assigns, with what it assigns to them.
     """
 
     key: str
@@ -61,6 +62,7 @@ class SignatureSource:
     gradients: Gradients
     chain: Callable[[CallNode], tuple[CallModule, ...]]
     input_paths: Mapping[str, str] = field(default_factory=dict)
+    assignments: Sequence[tuple[Origin, Origin]] = ()
 
 
 def read_signature(source: SignatureSource) -> Signature:
@@ -72,7 +74,8 @@ def read_signature(source: SignatureSource) -> Signature:
         StructureError: it computes something besides calls of StableHLO modules; the message lists
             the operations.
     """
-    unknown = dict.fromkeys(_unknown(source.outputs.values()))
+    assigned = [value for _, value in source.assignments]
+    unknown = dict.fromkeys(_unknown([*source.outputs.values(), *assigned]))
     if unknown:
         shown = [*unknown][:_MAX_SHOWN] + (["..."] if len(unknown) > _MAX_SHOWN else [])
         raise StructureError(
@@ -82,6 +85,7 @@ def read_signature(source: SignatureSource) -> Signature:
         )
     reader = _Reader(source, tuple(source.inputs))
     outputs = {name: reader.value(origin) for name, origin in source.outputs.items()}
+    reader.read_assignments()
     if not reader.functions:
         raise NoModuleError(
             f"The signature {source.key} calls no StableHLO module. To do: use the file through "
@@ -191,6 +195,31 @@ class _Reader:
             f"{', '.join(_unknown([origin]))} in {self.source.key} is no part of a call. To do: "
             "call that signature in TensorFlow."
         )
+
+    def read_assignments(self) -> None:
+        """Have the functions whose results are assigned say so.
+
+        Raises:
+            StructureError: what is assigned is no result of a call as it is, or a variable is
+                assigned twice.
+        """
+        variables: set[int] = set()
+        for handle, origin in self.source.assignments:
+            place, value = self.value(handle), self.value(origin)
+            if (
+                not isinstance(place, Parameter)
+                or not isinstance(value, Output)
+                or place.variable in variables
+            ):
+                raise StructureError(
+                    f"The signature {self.source.key} assigns a variable something besides a "
+                    "result of a JAX function, or twice. To do: use the file through TensorFlow, "
+                    "from JAX by bridge.call_tf."
+                )
+            variables.add(place.variable)
+            function = self.functions[value.function]
+            assigned = {**function.assigned, value.index: place.variable}
+            self.functions[value.function] = replace(function, assigned=assigned)
 
     def _function(self, call: CallNode) -> int:
         """Return the index of the function of a call, after those whose results it takes."""

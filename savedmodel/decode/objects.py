@@ -19,7 +19,7 @@ from savedmodel.decode.dataflow import (
     Operation,
     index_functions,
     steps_allowance,
-    trace,
+    trace_with_assignments,
 )
 from savedmodel.decode.functions import SignatureSource, read_signature
 from savedmodel.decode.gradients import Described, Gradients
@@ -123,7 +123,9 @@ class SavedObjects:
             FormatError, StructureError: see `read_signature`.
         """
         captures = self._concrete(entry.function).bound_inputs
-        origins = trace(entry.function, self._functions, allowance=self._steps)
+        origins, assignments = trace_with_assignments(
+            entry.function, self._functions, allowance=self._steps
+        )
         return read_signature(
             SignatureSource(
                 key=entry.key,
@@ -133,6 +135,7 @@ class SavedObjects:
                 gradients=self._gradients,
                 chain=self._chain,
                 input_paths=input_paths,
+                assignments=assignments,
             )
         )
 

@@ -6,11 +6,14 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from savedmodel.model import Variable
 from savedmodel.protos.schema import FunctionDef, Proto
 from savedmodel.protos.structures import fill_shape
-from savedmodel.protos.tensor_values import value_field
+from savedmodel.protos.tensor_values import fill_tensor, value_field
 from xla_call_module.call import CallModule, TensorSpec
 from xla_call_module.dtypes import DType, dtype_from_name
 from xla_call_module.errors import StructureError
@@ -18,6 +21,7 @@ from xla_call_module.node import SHARDING_OP, encode_sharding_node, shown_shardi
 from xla_call_module.stablehlo.unique_names import UniqueNames
 
 __all__ = [
+    "MUST_COMPILE",
     "RESOURCE",
     "Body",
     "Capture",
@@ -28,6 +32,8 @@ __all__ = [
 ]
 
 RESOURCE = 20
+# tensorflow/compiler/jit/defs.cc, which `tf.function(jit_compile=True)` sets, too.
+MUST_COMPILE = "_XlaMustCompile"
 _BOOL = dtype_from_name("bool", where="bool")
 _FLOAT32 = dtype_from_name("float32", where="float32")
 _INT32 = dtype_from_name("int32", where="int32")
@@ -146,12 +152,26 @@ class Body:
         """Return the value of a variable, read once."""
         key = f"variable {index}"
         if key not in self._made:
-            handle = self.add_variable(index, variable)
+            handle = self.handle(index, variable)
             node = self.add_operation(
                 "ReadVariableOp", f"{handle.node}_read", [handle], {"dtype": variable.dtype.enum}
             )
             fill_shape(node.attr["_output_shapes"].list.shape.add(), variable.shape)
             self._made[key] = Tensor(node.name, "value")
+        return self._made[key]
+
+    def assign_variable(self, index: int, variable: Variable, value: Tensor) -> None:
+        """Give a variable a new value, whether the function returns anything or not."""
+        handle = self.handle(index, variable)
+        types = {"dtype": variable.dtype.enum}
+        name = f"{handle.node}_assign"
+        self.add_effect(self.add_operation("AssignVariableOp", name, [handle, value], types).name)
+
+    def handle(self, index: int, variable: Variable) -> Tensor:
+        """Return the handle of a variable, captured once."""
+        key = f"handle {index}"
+        if key not in self._made:
+            self._made[key] = self.add_variable(index, variable)
         return self._made[key]
 
     def capture(self, below: Body, tensor: Tensor, spec: TensorSpec) -> Tensor:
@@ -173,6 +193,14 @@ class Body:
         if not isinstance(value, int):
             tensor.tensor_shape.dim.add(size=len(values))
         getattr(tensor, value_field(dtype)).extend(values)
+        return Tensor(node.name, "output")
+
+    def add_array(self, name: str, value: np.ndarray[Any, Any], *, after: str) -> Tensor:
+        """Add a Const of an array, which is there once another node has run."""
+        node = self.add_node("Const", name)
+        node.input.append(f"^{after}")
+        fill_tensor(node.attr["value"].tensor, value)
+        node.attr["dtype"].type = node.attr["value"].tensor.dtype
         return Tensor(node.name, "output")
 
     def add_zeros(self, name: str, source: Tensor, spec: TensorSpec, dtype: DType) -> Tensor:
@@ -286,6 +314,10 @@ class Body:
         )
         self.library.concrete.append(concrete)
         return concrete
+
+    def compile_whole(self) -> None:
+        """Have XLA compile the function as a whole, its reads and assignments included."""
+        self._proto.attr[MUST_COMPILE].b = True
 
     def finish_shapes(self) -> None:
         """Complete the FunctionDef, whose captures follow its arguments."""

@@ -22,7 +22,8 @@ from savedmodel.encode.body import (
 from savedmodel.encode.gradients import Sources, write_call
 from savedmodel.encode.padding import Padding
 from savedmodel.encode.shape_check_nodes import write_shape_check
-from savedmodel.model import Function, Parameter, SavedModel, Signature, Variable
+from savedmodel.encode.state import write_atomic_call
+from savedmodel.model import Constant, Function, Parameter, SavedModel, Signature, Variable
 from savedmodel.protos.schema import Proto
 from savedmodel.protos.structures import (
     Leaf,
@@ -57,21 +58,18 @@ def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[Writ
         proto: the FunctionDefLibrary to write into; modules are large, so it is not copied.
     """
     library = Library(proto)
-    written = [
-        _write_signature(library, signature, model.variables) for signature in model.signatures
-    ]
+    written = [_write_signature(library, signature, model) for signature in model.signatures]
     return library, written
 
 
-def _write_signature(
-    library: Library, signature: Signature, variables: Sequence[Variable]
-) -> WrittenSignature:
-    function = signature.function
-    structured, arguments = _write_structured(library, function, variables)
+def _write_signature(library: Library, signature: Signature, model: SavedModel) -> WrittenSignature:
+    function, variables = signature.function, model.variables
+    is_atomic = not model.state.isdisjoint(signature.read_variables | {*function.assigned.values()})
+    structured, arguments = _write_structured(library, function, variables, is_atomic=is_atomic)
     used = tuple(
         capture.variable for capture in structured.captures if capture.variable is not None
     )
-    inputs, outputs = sorted(signature.inputs), sorted(signature.outputs)
+    inputs, outputs = sorted(signature.inputs), sorted(signature.output_values)
     body = Body(library, f"signature_wrapper_{signature.key}")
     by_argument = {
         signature.inputs[name]: body.add_input(name, function.call.args[signature.inputs[name]])
@@ -89,10 +87,15 @@ def _write_signature(
     set_function_call(
         call, structured.name, types, [function.call.results[index].dtype.enum for index in results]
     )
+    if function.assigned:
+        body.add_effect(call.name)
     for name in outputs:
-        index = signature.outputs[name]
-        tensor = Tensor(call.name, "output", positions[index])
-        body.add_output(name, function.call.results[index], tensor)
+        value = signature.output_values[name]
+        if isinstance(value, Constant):
+            tensor = body.add_array(name, value.value, after=call.name)
+        else:
+            tensor = Tensor(call.name, "output", positions[signature.outputs[name]])
+        body.add_output(name, signature.output_spec(name), tensor)
     wrapper = body.finish(
         input_signature=encode_structure(
             as_tuple([as_tuple([]), _by_name(inputs)]),
@@ -102,16 +105,14 @@ def _write_signature(
         ),
         output_signature=encode_structure(
             _by_name(outputs),
-            lambda i: encode_tensor_spec(
-                outputs[i], function.call.results[signature.outputs[outputs[i]]]
-            ),
+            lambda i: encode_tensor_spec(outputs[i], signature.output_spec(outputs[i])),
         ),
     )
     return WrittenSignature(signature, structured, wrapper, tuple(inputs), tuple(outputs), used)
 
 
 def _write_structured(
-    library: Library, function: Function, variables: Sequence[Variable]
+    library: Library, function: Function, variables: Sequence[Variable], *, is_atomic: bool
 ) -> tuple[ConcreteFunction, tuple[int, ...]]:
     """Write the structured function; return it, and the call's arguments in its flat order."""
     call = function.call
@@ -146,8 +147,14 @@ def _write_structured(
         return body.read_variable(function.constants[key], variables[function.constants[key]])
 
     before = write_shape_check(body, function.check, argument) if function.check else ""
-    sources = Sources(argument, constant)
-    outputs = write_call(body, function.chain, sources, function.no_gradient, before=before)
+    outputs: Mapping[int, Tensor]
+    if is_atomic:
+        padded = {index: batches.padded(index) for index in inputs}
+        outputs = write_atomic_call(body, function, variables, padded, before=before)
+    else:
+        sources = Sources(argument, constant)
+        returned = write_call(body, function.chain, sources, function.no_gradient, before=before)
+        outputs = dict(enumerate(returned))
     for position, index in enumerate(results):
         body.add_output(
             f"output_{position}", call.results[index], batches.cut(index, outputs[index])

@@ -26,7 +26,7 @@ from xla_call_module.checks import PLATFORM
 from xla_call_module.node import OP, encode_node
 from xla_call_module.platforms import platform_hint
 
-__all__ = ["Sources", "write_call"]
+__all__ = ["Sources", "needed_arguments", "write_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def write_call(
             for result, spec in zip(results, call.own_results, strict=True)
         ]
     identity = body.add_node("IdentityN", "IdentityN")
-    needed = _needed_arguments(chain)
+    needed = needed_arguments(chain)
     passed = [*results, *map(sources.argument, needed)]
     identity.input.extend(tensor.in_function for tensor in passed)
     specs = [*call.own_results, *(call.args[index] for index in needed)]
@@ -131,7 +131,7 @@ def _write_gradient(
     """
     primal, vjp = chain[0], chain[1]
     arguments, own = len(primal.own_args), len(primal.own_results)
-    passed = _needed_arguments(chain)
+    passed = needed_arguments(chain)
     upstream_specs = [*primal.own_results, *(primal.args[index] for index in passed)]
     body = Body(below.library, f"gradient_{below.base}")
     upstream = [
@@ -187,7 +187,7 @@ def _write_order(
     """
     if len(chain) == 1:
         return write_call(body, chain, sources, no_gradient)
-    call, needed = chain[0], _needed_arguments(chain)
+    call, needed = chain[0], needed_arguments(chain)
     inner = Body(body.library, f"order_{body.base}")
     inputs = {index: inner.add_input(f"arg_{index}", call.args[index]) for index in needed}
     constants = {
@@ -207,7 +207,7 @@ def _write_order(
     return [Tensor(node.name, "output", index) for index in range(len(call.results))]
 
 
-def _needed_arguments(chain: Sequence[CallModule]) -> list[int]:
+def needed_arguments(chain: Sequence[CallModule]) -> list[int]:
     """Arguments of `chain[0]` that it or one of its gradients takes, or that have a gradient.
 
     A backward pass takes residuals in the place of what the function takes, and depends on it all
@@ -217,7 +217,7 @@ def _needed_arguments(chain: Sequence[CallModule]) -> list[int]:
     needed = set(chain[0].kept) - set(chain[0].constants)
     if len(chain) > 1:
         own = range(len(chain[0].own_args))
-        needed.update(index for index in _needed_arguments(chain[1:]) if index in own)
+        needed.update(index for index in needed_arguments(chain[1:]) if index in own)
         needed.update(index for index in own if _has_gradient(chain, index))
     return sorted(needed)
 

@@ -77,10 +77,10 @@ class SessionGraph:
             partitioned,
             written.wrapper.name,
             types + [RESOURCE] * len(written.variables),
-            [call.results[signature.outputs[name]].dtype.enum for name in written.outputs],
+            [signature.output_spec(name).dtype.enum for name in written.outputs],
         )
         for position, name in enumerate(written.outputs):
-            spec = call.results[signature.outputs[name]]
+            spec = signature.output_spec(name)
             tensor = f"{partitioned.name}:{position}"
             _fill_info(definition.outputs[name], tensor, spec.dtype.enum, spec.static_shape)
         self.signatures[signature.key] = definition

@@ -46,6 +46,7 @@ TESTED = {
         "residuals hoist_constants tensorflow disabled_checks linalg num_shards manifest "
         "batch_buckets defaults",
         "tests/bridge/test_save.py": "overwrite",
+        "tests/bridge/saving/test_updated_parameters.py": "updates",
     },
     "save_onnx": {
         TABLES: "model path params gradient_order external_data platform inputs outputs",
@@ -190,7 +191,7 @@ def test_the_command_line_has_the_options_of_save():
     taken = inspect.signature(bridge.save).parameters.keys()
     request = {field.name for field in dataclasses.fields(ExportRequest)}
     assert SAVE_ARGUMENTS.keys() <= taken
-    for_python = {"hoist_constants", "num_shards", "manifest", "defaults"}
+    for_python = {"hoist_constants", "num_shards", "manifest", "defaults", "updates"}
     assert taken - request - SAVE_ARGUMENTS.keys() == {"model", "path"} | for_python
 
 

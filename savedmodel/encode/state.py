@@ -1,0 +1,100 @@
+"""Calls of modules whose variables some signature of the file assigns.
+
+Such a call is a function of its own, which XLA compiles as a whole: it reads the variables, runs
+the module, and assigns its results. TensorFlow locks the variables of a compiled function while it
+runs (`LockVariables` in tensorflow/compiler/jit/xla_launch_util.cc), so that of two requests at the
+same time none sees half of a state and none loses the step of the other; and it lets the new values
+have the memory of the old ones. What only reads such variables is compiled in the same way, since
+it would otherwise read one variable before a step and another one after it.
+
+`savedmodel.decode.dataflow` follows such functions again, with what they assign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from savedmodel.encode.body import MUST_COMPILE, RESOURCE, Body, Tensor, set_function_call
+from savedmodel.encode.gradients import Sources, needed_arguments, write_call
+from savedmodel.model import Function, Parameter, Variable
+from savedmodel.protos.structures import (
+    Leaf,
+    as_dict,
+    as_list,
+    as_tuple,
+    encode_structure,
+    encode_tensor_spec,
+)
+
+__all__ = ["write_atomic_call"]
+
+# Whatever number it has: TensorFlow replaces it by that of the function when it loads the file
+# (`fix_node_def` in tensorflow/python/saved_model/function_deserialization.py).
+_GRADIENT_OF_CALL = b"PartitionedCall-0"
+
+
+def write_atomic_call(
+    body: Body,
+    function: Function,
+    variables: Sequence[Variable],
+    arguments: Mapping[int, Tensor],
+    *,
+    before: str = "",
+) -> dict[int, Tensor]:
+    """Write a call of the function's module as a function of its own, and the call of that.
+
+    Args:
+        body: the FunctionDef that makes the call.
+        function: the function, with what it assigns.
+        variables: those of the file.
+        arguments: by indices into the call's arguments what is passed, but for the variables.
+        before: the name of a node that has to run before the call; empty for none.
+
+    Returns:
+        By indices into the call's results those that are not assigned.
+    """
+    call = function.call
+    step = Body(body.library, f"{function.name}_step")
+    taken = [index for index in needed_arguments(function.chain) if index in arguments]
+    given = {index: step.add_input(f"arg_{index}", call.args[index]) for index in taken}
+
+    def argument(index: int) -> Tensor:
+        if index in given:
+            return given[index]
+        value = function.passed[index]
+        assert isinstance(value, Parameter)
+        return step.read_variable(value.variable, variables[value.variable])
+
+    def constant(key: str) -> Tensor:
+        return step.read_variable(function.constants[key], variables[function.constants[key]])
+
+    results = write_call(step, function.chain, Sources(argument, constant), function.no_gradient)
+    for index, variable in sorted(function.assigned.items()):
+        step.assign_variable(variable, variables[variable], results[index])
+    returned = [index for index in range(len(results)) if index not in function.assigned]
+    for position, index in enumerate(returned):
+        step.add_output(f"output_{position}", call.results[index], results[index])
+    step.compile_whole()
+    concrete = step.finish(
+        input_signature=encode_structure(
+            as_tuple([as_tuple([*map(Leaf, taken)]), as_dict({})]),
+            lambda i: encode_tensor_spec(f"arg_{i}", call.args[i]),
+        ),
+        output_signature=encode_structure(
+            as_list([*map(Leaf, returned)]), lambda i: encode_tensor_spec("", call.results[i])
+        ),
+    )
+    node = body.add_node("StatefulPartitionedCall", "StatefulPartitionedCall")
+    node.input.extend(arguments[index].in_function for index in taken)
+    handles = [capture.variable for capture in concrete.captures if capture.variable is not None]
+    node.input.extend(body.handle(index, variables[index]).in_function for index in handles)
+    if before:
+        node.input.append(f"^{before}")
+    types = [*(call.args[index].dtype.enum for index in taken), *[RESOURCE] * len(handles)]
+    set_function_call(
+        node, concrete.name, types, [call.results[index].dtype.enum for index in returned]
+    )
+    node.attr[MUST_COMPILE].b = True
+    node.attr["_gradient_op_type"].s = _GRADIENT_OF_CALL
+    body.add_effect(node.name)
+    return {index: Tensor(node.name, "output", n) for n, index in enumerate(returned)}
