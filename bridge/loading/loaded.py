@@ -20,6 +20,7 @@ from bridge.core.progress import progress_bar
 from bridge.loading.arguments import Arguments, Sizes
 from bridge.loading.binding import BoundExported, bind
 from bridge.loading.calling import call_flat, gradient_source
+from bridge.loading.compilation_cache import CompilationCache
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.placing import OnMesh, place_variable
 from savedmodel.model import DEFAULT_SIGNATURE, SavedModel, Signature, Variable
@@ -51,7 +52,9 @@ class LoadedModel:
     signatures: Mapping[str, LoadedSignature]
     others: Mapping[str, str]
 
-    def __init__(self, model: SavedModel, mesh: Mesh | None = None) -> None:
+    def __init__(
+        self, model: SavedModel, mesh: Mesh | None = None, cache: CompilationCache | None = None
+    ) -> None:
         """Take over the value of a file; nothing of it is parsed further.
 
         Raises:
@@ -59,7 +62,9 @@ class LoadedModel:
         """
         _check_mesh(mesh)
         values = _Values(model.variables)
-        signatures = {s.key: LoadedSignature(s, model, values, mesh) for s in model.signatures}
+        signatures = {
+            s.key: LoadedSignature(s, model, values, mesh, cache) for s in model.signatures
+        }
         self.others = MappingProxyType(dict(model.others))
         self.signatures = _Signatures(signatures, self.others)
         self._default_key = DEFAULT_SIGNATURE
@@ -126,10 +131,12 @@ class LoadedSignature:
         model: SavedModel,
         values: _Values,
         mesh: Mesh | None = None,
+        cache: CompilationCache | None = None,
     ) -> None:
         """Take over the value of a signature."""
         self.key = signature.key
         self._mesh = mesh
+        self._cache = cache
         self._signature = signature
         self._model = model
         self._values = values
@@ -315,6 +322,12 @@ class LoadedSignature:
         return self._jit(call_flat(self.exported, name=self.key))
 
     def _jit(self, flat: Callable[..., Any]) -> Any:
+        jitted = self._jit_alone(flat)
+        if self._cache is None:
+            return jitted
+        return self._cache.around(jitted, len(self.binding.variables))
+
+    def _jit_alone(self, flat: Callable[..., Any]) -> Any:
         if self._on_mesh is None:
             return jax.jit(flat)
         on_mesh, count = self._on_mesh, len(self.binding.variables)

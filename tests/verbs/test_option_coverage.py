@@ -35,7 +35,11 @@ TESTED = {
         "tests/bridge/exporting/test_stages.py": "stage args kwargs platforms disabled_checks"
     },
     "inspect": {"tests/bridge/test_inspect.py": "path"},
-    "load": {TABLES: "path", "tests/eight_devices/loading.py": "mesh"},
+    "load": {
+        TABLES: "path",
+        "tests/eight_devices/loading.py": "mesh",
+        "tests/bridge/loading/test_compilation_cache.py": "compiled",
+    },
     "retarget": {
         TABLES: "exported tensorflow to platforms",
         "tests/bridge/test_retarget_file.py": "disabled_checks linalg lift overwrite",
