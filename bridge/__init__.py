@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bridge.retarget import retarget
     from bridge.save import save
     from bridge.to_jax import to_jax
+    from bridge.update import update
     from bridge.verify import verify
     from xla_call_module.errors import (
         ArgumentError,
@@ -59,6 +60,7 @@ __all__ = [
     "save_onnx",
     "to_jax",
     "to_onnx",
+    "update",
     "verify",
 ]
 
@@ -84,6 +86,7 @@ _HOMES = {
     "save_onnx": "bridge.onnx.conversion",
     "to_jax": "bridge.to_jax",
     "to_onnx": "bridge.onnx.conversion",
+    "update": "bridge.update",
     "verify": "bridge.verify",
 }
 _DISTRIBUTION = "jax-tf-bridge"

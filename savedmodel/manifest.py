@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from savedmodel.files.assets import SERVING_FILES
@@ -31,6 +32,7 @@ __all__ = [
     "compare_manifest",
     "hash_file",
     "read_manifest",
+    "renew_manifest",
     "write_manifest",
     "written_extents",
 ]
@@ -97,6 +99,37 @@ def write_manifest(
     target.unlink(missing_ok=True)
     write_text(target, f"{text}\n")
     return manifest
+
+
+def renew_manifest(
+    folder: Path,
+    old: Manifest,
+    *,
+    request: Mapping[str, Any] = MappingProxyType({}),
+    carried: Mapping[str, str] = MappingProxyType({}),
+) -> Manifest:
+    """Hash all files of a SavedModel that was made of another one, and write down what they are.
+
+    Args:
+        folder: the SavedModel.
+        old: the manifest of the other one, from which all but the files is taken.
+        request: what was asked for besides.
+        carried: the paths of files that are those of the other one, with their paths there.
+
+    Raises:
+        FormatError: a file was not what the manifest of the other one says of it.
+        OSError: a file cannot be read or written.
+    """
+    new = write_manifest(
+        folder, versions=old.versions, source=old.source, request={**old.request, **request}
+    )
+    for path, former in carried.items():
+        if former in old.files and old.files[former] != new.files.get(path):
+            raise FormatError(
+                f"{former} of the SavedModel that this is made of is not what its manifest says. "
+                f"To do: copy that again, write it again, or remove its {MANIFEST_FILE}."
+            )
+    return new
 
 
 def read_manifest(folder: str | os.PathLike[str] | ModelFolder) -> Manifest | None:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from savedmodel.decode.functions import NoModuleError
 from savedmodel.decode.graph import read_graph
-from savedmodel.decode.objects import SavedObjects, SignatureEntry
+from savedmodel.decode.objects import SavedObjects, SignatureEntry, checkpoint_keys
 from savedmodel.files import checksum
 from savedmodel.files.folder import PROTO_FILE
 from savedmodel.files.model_folder import ModelFolder, newest_version, read_one_version
@@ -23,6 +23,7 @@ from savedmodel.protos.schema import Proto
 from savedmodel.protos.schema import SavedModel as SavedModelProto
 from savedmodel.protos.tensor_values import decode_tensor
 from savedmodel.protos.wire_format import check_wire
+from savedmodel.variables.tensor_bundle import BundleIndex
 from savedmodel.write import MAX_PROTO_BYTES
 from xla_call_module.errors import (
     DtypeError,
@@ -33,7 +34,7 @@ from xla_call_module.errors import (
 )
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["read", "read_proto", "served_graphs", "tensorflow_of"]
+__all__ = ["checkpoint_names", "read", "read_proto", "served_graphs", "tensorflow_of"]
 
 _CHUNKED_FILE = "saved_model.cpb"
 _MAX_METADATA_BYTES = 2**22
@@ -192,6 +193,23 @@ def _without_proto(folder: ModelFolder) -> str:
 def served_graphs(proto: Proto) -> list[Proto]:
     """Return the meta graphs of a file that servers and loaders take: those of the tag `serve`."""
     return [graph for graph in proto.meta_graphs if SERVE_TAG in graph.meta_info_def.tags]
+
+
+def checkpoint_names(folder: ModelFolder, index: BundleIndex) -> dict[str, str]:
+    """Return the names that variables of any writer have, by their keys in the checkpoint.
+
+    Raises:
+        FormatError: saved_model.pb or the checkpoint is damaged.
+        OSError: a file cannot be read.
+    """
+    with refusing_damage(str(folder.path / PROTO_FILE)):
+        for meta_graph in served_graphs(read_proto(folder))[:1]:
+            if not meta_graph.HasField("object_graph_def"):
+                break
+            graph = meta_graph.object_graph_def
+            nodes = ((key, graph.nodes[n]) for n, key in checkpoint_keys(index, graph).items())
+            return {key: node.variable.name for key, node in nodes if node.HasField("variable")}
+    return {}
 
 
 def tensorflow_of(meta_graph: Proto) -> str:

@@ -1,23 +1,26 @@
-"""File -> file: `rewrite_nodes` changes the calls in it, and `copy_files` copies it as it is.
+"""File -> file: with other calls, with other values of its variables, or copied as it is.
 
-Everything besides XlaCallModule nodes is kept as it is: what the file's functions compute around
-the calls, its variables, its assets, and the fields of its messages that are not known here. So it
-is for files of any writer. Only the numbers of gradients that the file lacks give way to a name
-that says so.
+`rewrite_nodes` changes the calls. Everything besides XlaCallModule nodes is kept as it is: what the
+file's functions compute around the calls, its variables, its assets, and the fields of its messages
+that are not known here. So it is for files of any writer. Only the numbers of gradients that the
+file lacks give way to a name that says so. `rewrite_variables` changes the checkpoint, and nothing
+else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
-from savedmodel.files.assets import asset_files
-from savedmodel.files.folder import PROTO_FILE, new_place
+from savedmodel.files.assets import PUBLICATION_FILE, asset_files
+from savedmodel.files.folder import PROTO_FILE, VARIABLES, new_place
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.remote import is_remote
 from savedmodel.gradient_orders import (
@@ -26,16 +29,26 @@ from savedmodel.gradient_orders import (
     drop_gradients,
     order_of_functions,
 )
-from savedmodel.manifest import MANIFEST_FILE, check_sizes, written_extents
+from savedmodel.manifest import (
+    MANIFEST_FILE,
+    check_sizes,
+    read_manifest,
+    renew_manifest,
+    written_extents,
+)
 from savedmodel.model import METADATA_COLLECTION
 from savedmodel.protos.schema import Proto
 from savedmodel.read import read_proto
-from savedmodel.write import serialize_proto, write_proto
+from savedmodel.variables.bundle_changes import lay_out_changes
+from savedmodel.variables.bundle_layout import BundleTensor
+from savedmodel.variables.data_files import shard_name
+from savedmodel.variables.tensor_bundle import BundleIndex
+from savedmodel.write import Group, serialize_proto, telling, write_folder, write_proto
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError, StructureError, refusing_damage
 from xla_call_module.node import OP, decode_node, description_allowance, update_node
 
-__all__ = ["copy_files", "rewrite_nodes"]
+__all__ = ["copy_files", "rewrite_nodes", "rewrite_variables"]
 
 _PIECE_BYTES = 8 << 20
 # They describe the bytes of the old saved_model.pb. TensorFlow computes the fingerprint when it
@@ -43,8 +56,9 @@ _PIECE_BYTES = 8 << 20
 # (tensorflow/python/saved_model/fingerprinting.py); the text is another form of the old message.
 # The manifest has the hash of it.
 _OUTDATED = frozenset({"fingerprint.pb", "saved_model.pbtxt", MANIFEST_FILE})
-
-
+# Of what has other values: the first has a hash of the checkpoint's table, the second is made anew,
+# and the third is of a copy.
+_OUTDATED_BY_VALUES = frozenset({"fingerprint.pb", MANIFEST_FILE, PUBLICATION_FILE})
 # What `tf.custom_gradient` calls one; other names are those that a program has registered.
 _NUMBERED = re.compile(rb"CustomGradient-\d+")
 
@@ -212,17 +226,86 @@ def _change_metadata(proto: Proto, metadata: Callable[[], Mapping[str, Any]]) ->
         meta_graph.meta_info_def.tensorflow_version = str(new.get("tensorflow", ""))
 
 
+def rewrite_variables(
+    source: ModelFolder,
+    target: str | os.PathLike[str] | None,
+    index: BundleIndex,
+    tensors: Sequence[BundleTensor],
+    *,
+    overwrite: bool = False,
+    linked: bool = True,
+    request: Mapping[str, Any] = MappingProxyType({}),
+    progress: Callable[[int, int], None] | None = None,
+    group: Group | None = None,
+) -> int:
+    """Write a SavedModel again with other values of variables; return its number of bytes.
+
+    All other files are those of the source, saved_model.pb among them, and data files in which
+    nothing changes. A manifest is written anew. A fingerprint.pb, which has a hash of the
+    checkpoint, is left out.
+
+    Args:
+        source: the folder of a SavedModel of any writer.
+        target: the new folder, or an address as for `write`; None to take the place of `source`,
+            unless another folder has taken it meanwhile.
+        index: the checkpoint of the source.
+        tensors: the new values, under keys that the checkpoint has.
+        overwrite: whether a SavedModel at `target` is replaced.
+        linked: whether other files are linked where the file system can, as `copy_files`.
+        request: what was asked for, for the manifest.
+        progress: as `write`.
+        group: the processes that write together, as for `write_together`.
+
+    Raises:
+        FormatError: a file is damaged, or is not what the manifest says of it.
+        DtypeError: a tensor that would be copied is of a dtype that JAX has not.
+        StructureError: `target` exists, or is inside of `source`.
+        InteropError: another process has failed.
+        OSError: a file cannot be read or written; an older folder is untouched.
+    """
+    with contextlib.nullcontext() if group is None else telling(group):
+        if target is not None:
+            _check_places(source.path, target)
+        layout = lay_out_changes(index, tensors)
+        manifest = read_manifest(source)
+
+    def rest(folder: Path) -> None:
+        old = [name for name, _ in source.walk() if name.startswith(f"{VARIABLES}.")]
+        carried = copy_files(source, folder, without=(*_OUTDATED_BY_VALUES, *old), linked=linked)
+        for number, shard_id in enumerate(layout.kept, len(layout.files)):
+            name = shard_name(VARIABLES, number, layout.num_files)
+            carried[name] = index.files.name(shard_id)
+            with source.open(carried[name]) as file:
+                if not (linked and _link(file, folder / name)):
+                    _copy(file, folder / name)
+        if manifest is not None:
+            renew_manifest(folder, manifest, request=request, carried=carried)
+
+    return write_folder(
+        source.path if target is None else target,
+        layout,
+        rest,
+        overwrite=overwrite,
+        replaces=source if target is None else None,
+        progress=progress,
+        group=group,
+    )
+
+
 def copy_files(
     source: ModelFolder, target: Path, *, without: Collection[str] = (), linked: bool = True
-) -> None:
+) -> dict[str, str]:
     """Copy the content of a SavedModel's folder into another folder.
 
     Args:
         source: the folder of a SavedModel.
-        target: a folder that is there, and is empty.
+        target: a folder that is there, and has none of the files.
         without: paths below the source that are left out.
         linked: whether a file gets one more name where the file system can, and is copied only
             where it cannot. What is linked must not be changed in place afterwards.
+
+    Returns:
+        The path of each file in the new folder, with its path in the source.
 
     Raises:
         FormatError: something there is neither file nor folder, is a link to outside, or is far
@@ -230,13 +313,16 @@ def copy_files(
         OSError: a file cannot be read or written.
     """
     check_sizes(source)
+    copied: dict[str, str] = {}
     for name, is_folder in list(_entries(source, without)):
         if is_folder:
-            (target / name).mkdir()
+            (target / name).mkdir(exist_ok=True)
             continue
         with source.open(name, links=False) as file:
             if not (linked and _link(file, target / name)):
                 _copy(file, target / name)
+        copied[name] = name
+    return copied
 
 
 def _entries(folder: ModelFolder, without: Collection[str]) -> Iterator[tuple[str, bool]]:

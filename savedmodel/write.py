@@ -8,12 +8,14 @@ processes hear of one another is not decided here.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from google.protobuf.message import EncodeError
@@ -23,12 +25,14 @@ from savedmodel.encode.graph import INIT_OP, write_graph
 from savedmodel.encode.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objects
 from savedmodel.files import checksum
 from savedmodel.files.folder import PROTO_FILE, VARIABLES, bytes_of, new_folder, new_place
+from savedmodel.files.model_folder import ModelFolder
 from savedmodel.files.remote import is_remote
 from savedmodel.model import (
     INTERNAL_SIGNATURE,
     METADATA_COLLECTION,
     SERVE_TAG,
     SavedModel,
+    Variable,
     VariablePart,
 )
 from savedmodel.protos.schema import Proto
@@ -45,7 +49,16 @@ from savedmodel.variables.tensor_bundle import BundleEntry, index_path, read_ind
 from xla_call_module.errors import FormatError, StructureError
 from xla_call_module.tracebacks import api_boundary
 
-__all__ = ["Group", "serialize_proto", "write", "write_proto", "write_together"]
+__all__ = [
+    "Group",
+    "serialize_proto",
+    "telling",
+    "to_tensor",
+    "write",
+    "write_folder",
+    "write_proto",
+    "write_together",
+]
 
 # protobuf's limit for one message, https://protobuf.dev/programming-guides/proto-limits/.
 MAX_PROTO_BYTES = 2**31 - 1
@@ -91,18 +104,71 @@ def write(
         >>> saved = bridge.save(exported, "my_model")
         >>> size = savedmodel.write(savedmodel.read("my_model"), "a_copy")
     """
-    proto, objects = _encode(model)
-    data = serialize_proto(proto)
-    del proto
-    layout = _layout_of(model, objects, num_shards)
+    layout, data = _prepare(model, num_shards)
     for variable in model.variables:
         if variable.chunks is None and not variable.shards:
             raise StructureError(
                 f"The variable {variable.name} has no value to write. To do: give it chunks."
             )
-    with new_place(path, overwrite=overwrite) as folder:
-        _fill(folder, data, layout, progress)
-        return bytes_of(folder)
+    options: Any = {"overwrite": overwrite, "progress": progress}
+    return write_folder(path, layout, lambda folder: write_proto(folder, data), **options)
+
+
+def write_folder(
+    path: str | os.PathLike[str],
+    layout: Layout,
+    rest: Callable[[Path], None],
+    *,
+    overwrite: bool = False,
+    replaces: ModelFolder | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    group: Group | None = None,
+    agreed: Mapping[str, str] = MappingProxyType({}),
+) -> int:
+    """Write the variables and the rest of a SavedModel; it appears whole or not at all.
+
+    Args:
+        path: as `write`.
+        layout: the data files.
+        rest: writes everything else to the folder, once the variables are there; of several
+            processes in process 0 alone.
+        overwrite: as `write`.
+        replaces: the folder at `path`, which is replaced whatever is in it, if it is still there.
+        progress: as `write`.
+        group: the processes that write together; None for this one alone.
+        agreed: what must be the same in all processes, besides path and variables.
+
+    Returns:
+        The number of bytes of all its files.
+
+    Raises:
+        StructureError, FormatError, InteropError, OSError: as `write` and `write_together`.
+    """
+    place: Any = {"overwrite": overwrite, "replaces": replaces}
+    if group is None:
+        with new_place(path, **place) as folder:
+            _fill(folder, layout, rest, progress)
+            return bytes_of(folder)
+    with telling(group):
+        _refuse_address(path)
+        size = 0
+        together = _Together(
+            group, layout, {**_agreed(path, layout, overwrite=overwrite), **agreed}
+        )
+        if group.rank == 0:
+            with new_folder(Path(path), **place) as folder:
+                together.lead(folder, rest, progress)
+                size = bytes_of(folder)
+        else:
+            together.follow()
+    return group.succeed(size)
+
+
+def _prepare(model: SavedModel, num_shards: int | None) -> tuple[Layout, bytes]:
+    """Return the data files of a model, and the bytes of its saved_model.pb."""
+    proto, objects = _encode(model)
+    data = serialize_proto(proto)
+    return _layout_of(model, objects, num_shards), data
 
 
 def serialize_proto(proto: Proto) -> bytes:
@@ -128,14 +194,17 @@ def _too_large(size: str) -> StructureError:
 
 
 def _fill(
-    folder: Path, data: bytes, layout: Layout, progress: Callable[[int, int], None] | None
+    folder: Path,
+    layout: Layout,
+    rest: Callable[[Path], None],
+    progress: Callable[[int, int], None] | None,
 ) -> None:
     prefix = folder / VARIABLES
     prefix.parent.mkdir()
     written = None if progress is None else _counting(progress, layout.size_of(0))
     entries = write_data_files(prefix, layout, written=written)
-    write_index(prefix, {**entries, **layout.sliced}, len(layout.files))
-    write_proto(folder, data)
+    write_index(prefix, {**entries, **layout.known}, layout.num_files)
+    rest(folder)
 
 
 def _counting(progress: Callable[[int, int], None], total: int) -> Callable[[int], None]:
@@ -204,18 +273,20 @@ def _layout_of(model: SavedModel, objects: ObjectGraph, num_shards: int | None) 
     """Return the data files that the variables of a model go to."""
     graph = objects.trackable.SerializeToString(deterministic=True)
     tensors: list[_Tensor] = [BundleStrings(OBJECT_GRAPH_KEY, (), (graph,))]
-    for variable, key in zip(model.variables, objects.keys, strict=True):
-        tensors.append(
-            BundleTensor(
-                key,
-                variable.dtype.enum,
-                variable.shape,
-                variable.chunks,
-                slices=tuple(_slice_of(part, variable.shape) for part in variable.shards),
-                holder=variable.holder,
-            )
-        )
+    tensors += map(to_tensor, model.variables, objects.keys)
     return lay_out(tensors, num_shards)
+
+
+def to_tensor(variable: Variable, key: str) -> BundleTensor:
+    """Return what is written of a variable, under a key of the checkpoint."""
+    return BundleTensor(
+        key,
+        variable.dtype.enum,
+        variable.shape,
+        variable.chunks,
+        slices=tuple(_slice_of(part, variable.shape) for part in variable.shards),
+        holder=variable.holder,
+    )
 
 
 def _slice_of(part: VariablePart, shape: Sequence[int]) -> BundleSlice:
@@ -291,28 +362,41 @@ def write_together(
         InteropError: another process has failed.
         OSError: a file cannot be written; an older folder is untouched.
     """
-    try:
-        if is_remote(path):
-            raise StructureError(
-                f"{os.fspath(path)} is an address, and several processes write to a file system "
-                "that they share. To do: save to a folder there, and copy it."
+    with telling(group):
+        _refuse_address(path)
+        layout, data = _prepare(model, num_shards)
+    return write_folder(
+        path,
+        layout,
+        lambda folder: write_proto(folder, data),
+        overwrite=overwrite,
+        progress=progress,
+        group=group,
+        agreed={
+            "signatures": ", ".join(
+                f"{s.key}({', '.join(s.inputs)}) -> {', '.join(s.outputs)}"
+                for s in model.signatures
             )
-        proto, objects = _encode(model)
-        data = serialize_proto(proto)
-        del proto
-        layout = _layout_of(model, objects, num_shards)
-        size = 0
-        together = _Together(group, layout, _agreed(model, path, layout, overwrite=overwrite))
-        if group.rank == 0:
-            with new_folder(Path(path), overwrite=overwrite) as folder:
-                together.lead(folder, data, progress)
-                size = bytes_of(folder)
-        else:
-            together.follow()
+        },
+    )
+
+
+@contextlib.contextmanager
+def telling(group: Group) -> Iterator[None]:
+    """A block whose error the other processes hear of."""
+    try:
+        yield
     except BaseException as error:
         group.fail(error)
         raise
-    return group.succeed(size)
+
+
+def _refuse_address(path: str | os.PathLike[str]) -> None:
+    if is_remote(path):
+        raise StructureError(
+            f"{os.fspath(path)} is an address, and several processes write to a file system "
+            "that they share. To do: save to a folder there, and copy it."
+        )
 
 
 class _Together:
@@ -325,7 +409,12 @@ class _Together:
         self._layout = layout
         self._agreed = agreed
 
-    def lead(self, folder: Path, data: bytes, progress: Callable[[int, int], None] | None) -> None:
+    def lead(
+        self,
+        folder: Path,
+        rest: Callable[[Path], None],
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
         """Process 0: what it holds, then the rest of the file."""
         prefix = folder / VARIABLES
         prefix.parent.mkdir()
@@ -337,8 +426,8 @@ class _Together:
         self._group.finish()
         for rank in self._others():
             entries.update(_take_entries(_part_prefix(prefix, rank), self._layout, rank))
-        write_index(prefix, {**entries, **self._layout.sliced}, len(self._layout.files))
-        write_proto(folder, data)
+        write_index(prefix, {**entries, **self._layout.known}, self._layout.num_files)
+        rest(folder)
 
     def follow(self) -> None:
         """Another process: what it holds, and a table of it."""
@@ -352,7 +441,7 @@ class _Together:
         entries = self._write(prefix, lambda _: None)
         if self._group.rank in self._others():
             rank = self._group.rank
-            write_index(_part_prefix(prefix, rank), entries, len(self._layout.files))
+            write_index(_part_prefix(prefix, rank), entries, self._layout.num_files)
         self._group.finish()
 
     def _write(self, prefix: Path, progress: Callable[[int], None]) -> dict[str, BundleEntry]:
@@ -387,9 +476,7 @@ def _take_entries(prefix: Path, layout: Layout, rank: int) -> Mapping[str, Bundl
     return entries
 
 
-def _agreed(
-    model: SavedModel, path: str | os.PathLike[str], layout: Layout, *, overwrite: bool
-) -> dict[str, str]:
+def _agreed(path: str | os.PathLike[str], layout: Layout, *, overwrite: bool) -> dict[str, str]:
     """Return what must be the same in all processes, by the words of a user."""
     digest = hashlib.sha256()
     for file in layout.files:
@@ -397,14 +484,11 @@ def _agreed(
         for tensor in file.tensors:
             kind = tensor.values if isinstance(tensor, BundleStrings) else tensor.dtype
             digest.update(f"{tensor.key!r} {tensor.shape} {kind!r}\n".encode())
-    for key, entry in layout.sliced.items():
+    for key, entry in layout.known.items():
         digest.update(f"{key!r} {entry.shape} {entry.slices}\n".encode())
     return {
         "path": os.path.abspath(path),
         "overwrite": str(overwrite),
-        "signatures": ", ".join(
-            f"{s.key}({', '.join(s.inputs)}) -> {', '.join(s.outputs)}" for s in model.signatures
-        ),
-        "number of data files": str(len(layout.files)),
+        "number of data files": str(layout.num_files),
         "names, shapes, dtypes and shardings of the parameters": digest.hexdigest()[:16],
     }

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from xla_call_module.linalg.linalg_option import LINALG
 
 __all__ = [
+    "PARAMS_KEY",
+    "PARAMS_SEPARATOR",
     "SAVE_ARGUMENTS",
     "add_arguments",
     "add_fields",
@@ -115,6 +117,15 @@ SAVE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "help": "batch sizes that requests are padded to, such as 1,8,32,128",
     },
 }
+# Of a file of parameters, for `export` and `update`.
+PARAMS_KEY: Mapping[str, Any] = {
+    "metavar": "A/B",
+    "help": "the part of the file that is the parameters",
+}
+PARAMS_SEPARATOR: Mapping[str, Any] = {
+    "metavar": "SIGN",
+    "help": "the sign at which the keys of the file are split",
+}
 _SHARED: Mapping[str, Mapping[str, Any]] = {
     "base_path": {
         "flag": "base_path",
@@ -132,6 +143,8 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     },
     "json": {"action": "store_true", "default": False, "help": "print JSON"},
     "keep": {"metavar": "COUNT", "type": int, "default": None, "help": "how many versions stay"},
+    "params_key": {**PARAMS_KEY, "default": None},
+    "params_separator": {**PARAMS_SEPARATOR, "default": None},
     "path": {"flag": "path", "type": expand_home, "help": "the folder with saved_model.pb"},
     "platforms": {
         "metavar": "NAMES",

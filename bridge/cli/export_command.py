@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from bridge.cli.command_arguments import (
+    PARAMS_KEY,
+    PARAMS_SEPARATOR,
     SAVE_ARGUMENTS,
     add_arguments,
     add_fields,
@@ -93,12 +95,8 @@ class ExportRequest:
         help="between symbolic dimensions",
     )
     params: str | None = argument(None, metavar="PATH", type=expand_home, help="see above")
-    params_key: str | None = argument(
-        None, metavar="A/B", help="the part of the file that is the parameters"
-    )
-    params_separator: str | None = argument(
-        None, metavar="SIGN", help="the sign at which the keys of the file are split"
-    )
+    params_key: str | None = argument(None, **PARAMS_KEY)
+    params_separator: str | None = argument(None, **PARAMS_SEPARATOR)
     trainable: Sequence[str] = argument(
         ("*",),
         type=_to_patterns,

@@ -17,12 +17,12 @@ from jax import tree_util
 
 from bridge.cli.command_arguments import SAVE_ARGUMENTS
 from bridge.cli.targets import CodeError, Target, find_target
+from bridge.cli.update_command import read_params_option
 from bridge.core._jax import enable_x64
 from bridge.core.trees import key_names
 from bridge.exporting.argument_text import parse_arguments, to_text
 from bridge.exporting.environment import describe_environment, relative_locations
 from bridge.exporting.export_model import ExportedModel, export_model
-from bridge.exporting.parameter_files import read_parameters, select
 from bridge.inspect import inspect
 from bridge.inspecting.report import FileReport
 from bridge.save import save
@@ -75,7 +75,7 @@ def run_export(
         progress(f"importing {request.target}")
         target = find_target(request.target, folder)
         progress("reading the parameters")
-        params = _read_params(request, folder)
+        params = read_params_option(request, folder)
         progress(f"exporting {request.target}")
         traced = _trace(target, params, request)
         out = request.out if "://" in request.out else folder / request.out
@@ -92,19 +92,6 @@ def run_export(
             )
             report = dataclasses.replace(inspect(staged), path=request.out)
     return ExportResult(report, manifest, tuple(dict.fromkeys(str(w.message) for w in caught)))
-
-
-def _read_params(request: ExportRequest, folder: Path) -> Any:
-    if request.params is None:
-        for name in ("params_key", "params_separator"):
-            if getattr(request, name) is not None:
-                raise StructureError(
-                    f"--{name.replace('_', '-')} is for --params, which is missing. To do: "
-                    "pass --params, or leave it out."
-                )
-        return None
-    params = read_parameters(folder / request.params, separator=request.params_separator)
-    return params if request.params_key is None else select(params, request.params_key)
 
 
 def _trace(target: Target, params: Any, request: ExportRequest) -> ExportedModel:

@@ -31,6 +31,7 @@ from bridge.cli.command_arguments import (
 )
 from bridge.cli.export_command import add_export, run_export_command
 from bridge.cli.inspect_command import add_inspect, run_inspect
+from bridge.cli.update_command import add_update, run_update
 from bridge.verify import verify
 from savedmodel.files.model_folder import read_one_version
 from savedmodel.manifest import compare_manifest, read_manifest
@@ -153,13 +154,33 @@ def _parser() -> argparse.ArgumentParser:
         prog="jax-tf-bridge", description="SavedModels of JAX functions, without TensorFlow."
     )
     parser.add_argument("--version", action=_Version)
-    commands = parser.add_subparsers(metavar="command", required=True)
+    commands = parser.add_subparsers(metavar="command", required=True, parser_class=_CommandParser)
     for command in _COMMANDS:
         sentence = f"{command.summary[0].upper()}{command.summary[1:]}."
         added = commands.add_parser(command.name, help=command.summary, description=sentence)
         command.add_arguments(added)
         added.set_defaults(command=command, parser=added)
     return parser
+
+
+class _CommandParser(argparse.ArgumentParser):
+    """The parser of a command, in which options may stand between its arguments.
+
+    Of arguments of which one may be missing, Python's own takes those before the first option for
+    all (https://github.com/python/cpython/issues/59317).
+    """
+
+    _is_intermixed = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return what was parsed, and the rest."""
+        if self._is_intermixed:  # the other one calls this one
+            return super().parse_known_args(args, namespace)
+        self._is_intermixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixed = False
 
 
 class _Version(argparse.Action):
@@ -287,9 +308,20 @@ def _run_passes(options: argparse.Namespace) -> int:
 
 def _add_publish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="MODEL", type=expand_home, help="the folder of a SavedModel of any writer"
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        type=expand_home,
+        help="the folder of a SavedModel of any writer; with --weights by default BASE's newest "
+        "version",
     )
     add_arguments(parser, "base_path", "keep", "json")
+    parser.add_argument(
+        "--weights",
+        metavar="PATH",
+        type=expand_home,
+        help="a file of parameters as for update, whose values the new version has",
+    )
     parser.add_argument(
         "--version", type=int, help="the version's number; by default the next after the highest"
     )
@@ -315,9 +347,12 @@ def _add_rollback(parser: argparse.ArgumentParser) -> None:
 def _run_publish(options: argparse.Namespace) -> int:
     from bridge.serving.publishing import publish
 
+    if options.model is None and options.weights is None:
+        options.parser.error("MODEL or --weights is required")
     published = publish(
         options.model,
         options.base_path,
+        weights=options.weights,
         version=options.version,
         warmup=options.warmup,
         batching=options.batching,
@@ -479,5 +514,6 @@ _COMMANDS = (
     _Command("retarget", "make a SavedModel for an older TensorFlow", _add_retarget, _run_retarget),
     _Command("rollback", "serve an older version again", _add_rollback, _run_rollback),
     _Command("run", "call a function of a file, and show its results", _add_run, _run_run),
+    _Command("update", "put new weights into a SavedModel", add_update, run_update),
     _Command("verify", "compare TensorFlow with JAX", _add_verify, _run_verify),
 )

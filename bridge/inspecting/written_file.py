@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bridge.inspecting.report_facts import aval, counted, printable, readers, size
 from bridge.loading.signature_calls import calls_of, inputs_of, outputs_of
 from savedmodel.files.folder import bytes_of
+from savedmodel.files.model_folder import ModelFolder
 from savedmodel.model import DEFAULT_SIGNATURE, INTERNAL_SIGNATURE, SavedModel, Signature
 from savedmodel.protos.schema import Proto
 from xla_call_module.call import TensorSpec
@@ -209,7 +210,7 @@ def _signature(signature: Signature, model: SavedModel) -> WrittenSignature:
     )
 
 
-def facts_of(folder: Path) -> dict[str, Any]:
+def facts_of(folder: Path | ModelFolder) -> dict[str, Any]:
     """Return the fields of the `WrittenFile` of a folder of any writer, but for its path.
 
     Signatures that are more than calls of modules are described as far as the file says.
@@ -237,7 +238,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
     ordered = sorted(known, key=lambda key: (key != default, key))
     return {
         "signatures": tuple(known[key] for key in ordered),
-        "bytes": bytes_of(folder),
+        "bytes": bytes_of(folder.path if isinstance(folder, ModelFolder) else folder),
         "parameter_bytes": parameter_bytes,
         "tensorflow": str(metadata.get("tensorflow", "")),
     }

@@ -9,17 +9,16 @@ last and goes first, and Serving tries to load a version again while it is not t
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
-from savedmodel.files.folder import PROTO_FILE, hidden_folder, move_new, write_text
+from savedmodel.files.folder import PROTO_FILE, hidden_folder, locked, move_new, write_text
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.files.remote import address, is_remote, upload
 from savedmodel.rewrite import copy_files
@@ -138,13 +137,8 @@ class _LocalBasePath:
     def numbering(self) -> Iterator[None]:
         # Without it, one that has looked for the next number and waits would take it again after
         # others have published it and removed it.
-        opened = os.open(self._path, os.O_RDONLY)
-        try:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(opened, fcntl.LOCK_EX)
+        with locked(self._path):
             yield
-        finally:
-            os.close(opened)
 
     def place(self, folder: Path, version: int) -> str:
         target = self._path / str(version)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from jax import export
 
@@ -33,6 +35,7 @@ from bridge.serving.configuration import (
 )
 from bridge.serving.signatures import read_signatures
 from bridge.serving.warmup import write_warmup
+from bridge.update import changes_text, write_updated
 from savedmodel.files.assets import OWN_BATCHING_FILE, PUBLICATION_FILE, WARMUP_FILE
 from savedmodel.files.folder import write_text
 from savedmodel.files.model_folder import ModelFolder, read_one_version
@@ -42,11 +45,11 @@ from savedmodel.manifest import (
     MANIFEST_FILE,
     compare_manifest,
     read_manifest,
-    write_manifest,
+    renew_manifest,
 )
 from savedmodel.read import read_proto
 from savedmodel.rewrite import copy_files
-from xla_call_module.errors import FormatError, ShardingError, StructureError
+from xla_call_module.errors import FormatError, ShardingError, StructureError, shown_as_base
 from xla_call_module.tracebacks import api_boundary
 
 __all__ = ["Published", "publish", "rollback"]
@@ -56,6 +59,11 @@ class PublishOptions(SaveOptions, total=False):
     """The options of `bridge.save` that `publish` takes."""
 
     defaults: Mapping[str, Any] | None
+
+
+# Each means that another publisher has finished.
+_ATTEMPTS = 20
+_Made: TypeAlias = "tuple[dict[str, Any], Batching | None]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -69,6 +77,9 @@ class Published(WrittenFile):
         removed: the older versions that were removed.
         configs: the files that a server is started with; None where none were written.
         copy_of: the version that it is a copy of; None for a new one.
+        updated: the names of the variables that have new values in it, where weights were put into
+            a file.
+        kept: the names of the other ones.
     """
 
     version: int
@@ -76,6 +87,8 @@ class Published(WrittenFile):
     removed: tuple[int, ...] = ()
     configs: ConfigFiles | None = None
     copy_of: int | None = None
+    updated: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return a line for each fact, what starts a server, and each signature."""
@@ -84,6 +97,7 @@ class Published(WrittenFile):
             f"version {self.version}: {printable(self.path)}",
             f"a copy of version {self.copy_of}" if self.copy_of is not None else "",
             f"{self.warmup} warmup records" if self.warmup else "",
+            changes_text(self.updated, self.kept) if self.updated else "",
             f"removed: {', '.join(map(str, self.removed))}" if self.removed else "",
             " ".join(command),
             ", ".join(self._facts()),
@@ -92,11 +106,17 @@ class Published(WrittenFile):
         return "\n".join(line for line in lines if line)
 
 
+@shown_as_base
+class _SupersededError(StructureError):
+    """Another version has come, which is newer than the one that a version was made of."""
+
+
 @api_boundary
 def publish(
-    model: export.Exported | Mapping[str, export.Exported] | str | os.PathLike[str],
+    model: export.Exported | Mapping[str, export.Exported] | str | os.PathLike[str] | None,
     base_path: str | os.PathLike[str],
     *,
+    weights: Any = None,
     version: int | None = None,
     warmup: Any = None,
     batching: Batching | Mapping[str, Any] | Sequence[int] | bool | None = None,
@@ -115,8 +135,14 @@ def publish(
 
     Args:
         model: what `bridge.save` takes, or the folder of a SavedModel of any writer, which is
-            copied as it is, if it is what its manifest says.
+            copied as it is, if it is what its manifest says. With `weights` None stands for the
+            newest version.
         base_path: the folder above the versions.
+        weights: new values for variables of the model, which is a SavedModel then; as
+            `bridge.update` takes them for `params`. Its program stays byte for byte, its warmup
+            records and its configuration come along, and on a disk what does not change is linked.
+            If another publisher is quicker, its version is the newest, to which they are applied
+            again.
         version: its number; by default the next after the highest that is there. Serving serves the
             highest one, so a lower one is for servers that are told which.
         warmup: batch sizes, as `(1, 8, 32)`, or example inputs, as `bridge.serving.add_warmup`
@@ -148,6 +174,13 @@ def publish(
         >>> published = bridge.serving.publish(exported, "models/sine", keep=1)
         >>> published.version, published.removed
         (2, (1,))
+        >>> predict = lambda params, x: params["w"] * x
+        >>> first = bridge.serving.publish(
+        ...     predict, "models/scale", params={"w": 1.0}, args="f32[b]", warmup=(1, 8)
+        ... )
+        >>> second = bridge.serving.publish(None, "models/scale", weights={"w": 2.0})
+        >>> second.version, second.warmup
+        (2, 2)
     """
     if unknown := sorted(options.keys() - PublishOptions.__optional_keys__):
         raise TypeError(f"publish() got an unexpected keyword argument {unknown[0]!r}")
@@ -156,23 +189,89 @@ def publish(
     if version is not None and version in base.taken():
         raise _taken(base, version)
     own_name = name if name is not None else base.path.rpartition("/")[2]
+    make = partial(
+        _make, model, base, base_path, weights, warmup, batching, options,
+        version=version, name=own_name, seed=seed,
+    )  # fmt: skip
+    facts, wanted = _until_placed(make)
+    configs = None if wanted is None else _configure(base, own_name, wanted)
+    removed = () if keep is None else _remove_old(base, keep, facts["version"])
+    return Published(removed=removed, configs=configs, **facts)
+
+
+def _until_placed(make: Callable[[], _Made]) -> _Made:
+    """Make a version, again as long as others are quicker whose version it would have to follow."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(_SupersededError):
+            return make()
+    return make()
+
+
+def _make(
+    model: Any,
+    base: BasePath,
+    base_path: str | os.PathLike[str],
+    weights: Any,
+    warmup: Any,
+    batching: Any,
+    options: PublishOptions,
+    *,
+    version: int | None,
+    name: str,
+    seed: int,
+) -> _Made:
+    """Make a version and let it appear; return its facts, and the batching that was asked for."""
     with base.new_version() as folder:
-        _fill(model, folder, base_path, options)
+        changes: dict[str, Any] = {}
+        newest = None
+        if weights is None:
+            _fill(model, folder, base_path, options)
+        else:
+            _refuse_options(options, "weights= are put into a SavedModel")
+            _refuse_multi_process(weights, "bridge.update")
+            changes, newest = _fill_with_weights(model, folder, base, weights)
         sizes = parse_sizes(warmup)
         if sizes is None and batching is not None:
             sizes = _bucket_sizes(folder)
         wanted = parse_batching(batching, sizes=sizes or ())
         if warmup is not None or wanted is not None:
-            _prepare(folder, warmup, wanted, name=own_name, seed=seed)
+            _prepare(folder, warmup, wanted, name=name, seed=seed)
             _renew_manifest(folder)
-        records = _count_records(folder)
-        facts = facts_of(folder)
-        path, number = _place(base, folder, version)
-    configs = None if wanted is None else _configure(base, own_name, wanted)
-    removed = () if keep is None else _remove_old(base, keep, number)
-    return Published(
-        path=path, version=number, warmup=records, removed=removed, configs=configs, **facts
-    )
+        facts = {"warmup": _count_records(folder), **facts_of(folder), **changes}
+        path, number = _place(base, folder, version, newest=newest)
+    return {"path": path, "version": number, **facts}, wanted
+
+
+def _fill_with_weights(
+    model: Any, folder: Path, base: BasePath, weights: Any
+) -> tuple[dict[str, Any], int | None]:
+    """Write a SavedModel with new values to a folder that does not exist yet.
+
+    Return the names of the variables, and the version that it was made of; None for a model of the
+    user.
+    """
+    if model is not None:
+        if not isinstance(model, str | os.PathLike):
+            raise StructureError(
+                f"weights= are put into a SavedModel, and model is a {type(model).__name__}. To "
+                "do: pass the folder of one, or None for the newest version; or the weights as "
+                "params=."
+            )
+        _refuse_inside(model, base.path)
+        written = write_updated(model, folder, weights, linked=False)
+        return {"updated": written.updated, "kept": written.kept}, None
+    versions = base.versions()
+    if not versions:
+        raise StructureError(
+            f"{base.path} has no version whose program new weights are for. To do: publish a model "
+            "first, or pass the folder of one."
+        )
+    newest = max(versions)
+    source = folder.with_name("source")
+    base.copy(versions[newest], source)
+    where = f"version {newest} of {base.path}"
+    written = write_updated(source, folder, weights, where=where)
+    return {"updated": written.updated, "kept": written.kept}, newest
 
 
 @api_boundary
@@ -281,27 +380,40 @@ def _fill(
 ) -> None:
     """Write or copy the SavedModel to a folder that does not exist yet."""
     if not isinstance(model, str | os.PathLike):
-        if is_multi_process(options.get("params")):
-            raise ShardingError(
-                "The parameters are spread over several processes, and each would choose a version "
-                "number. To do: call bridge.save in all of them, and publish the folder in one."
-            )
+        _refuse_multi_process(options.get("params"), "bridge.save")
         save(model, folder, **options)
         return
-    if options:
-        raise StructureError(
-            f"{os.fspath(model)} is a SavedModel already, so {sorted(options)[0]}= has no effect. "
-            "To do: leave it out, or pass the exported function."
-        )
+    _refuse_options(options, f"{os.fspath(model)} is a SavedModel already")
     if is_remote(model):
         raise StructureError(f"{model} is an address. To do: copy the SavedModel to a folder.")
+    _refuse_inside(model, base_path)
+    source = Path(os.path.abspath(model))
+    read_one_version(source, lambda opened: _copy_model(opened, folder))
+
+
+def _refuse_multi_process(params: Any, verb: str) -> None:
+    if is_multi_process(params):
+        raise ShardingError(
+            "The parameters are spread over several processes, and each would choose a version "
+            f"number. To do: call {verb} in all of them, and publish the folder in one."
+        )
+
+
+def _refuse_options(options: PublishOptions, why: str) -> None:
+    if options:
+        raise StructureError(
+            f"{why}, so {sorted(options)[0]}= has no effect. To do: leave it out, or pass the "
+            "exported function."
+        )
+
+
+def _refuse_inside(model: str | os.PathLike[str], base_path: str | os.PathLike[str]) -> None:
     source = Path(os.path.abspath(model))
     if source in Path(os.path.abspath(base_path)).parents:
         raise StructureError(
             f"{os.fspath(base_path)} is inside of {source}, which is to be copied. To do: take "
             "another base_path."
         )
-    read_one_version(source, lambda opened: _copy_model(opened, folder))
 
 
 def _copy_model(source: ModelFolder, folder: Path) -> None:
@@ -337,12 +449,7 @@ def _prepare(folder: Path, warmup: Any, batching: Batching | None, *, name: str,
 
 def _renew_manifest(folder: Path) -> None:
     if (manifest := read_manifest(folder)) is not None:
-        write_manifest(
-            folder,
-            versions=manifest.versions,
-            source=manifest.source,
-            request=manifest.request,
-        )
+        renew_manifest(folder, manifest)
 
 
 def _count_records(folder: Path) -> int:
@@ -350,10 +457,21 @@ def _count_records(folder: Path) -> int:
     return sum(1 for _ in record_sizes(file)) if file.exists() else 0
 
 
-def _place(base: BasePath, folder: Path, version: int | None) -> tuple[str, int]:
-    """Move the folder to its number, or to the next free one; return its path and number."""
+def _place(
+    base: BasePath, folder: Path, version: int | None, *, newest: int | None = None
+) -> tuple[str, int]:
+    """Move the folder to its number, or to the next free one; return its path and number.
+
+    Raises:
+        _SupersededError: it was made of the newest version, which is another one now.
+    """
     while True:
         with base.numbering():
+            if newest is not None and max(base.versions(), default=0) != newest:
+                raise _SupersededError(
+                    f"{base.path} had the newest version {newest} when new weights were put into "
+                    f"it, and has others now. To do: try again once other publishers pause."
+                )
             number = version if version is not None else max([0, *base.taken()]) + 1
             if number > MAX_VERSION:
                 raise StructureError(

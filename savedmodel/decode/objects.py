@@ -44,9 +44,16 @@ from xla_call_module.dtypes import DType, dtype_from_tensorflow
 from xla_call_module.errors import FormatError
 from xla_call_module.node import decode_node, description_allowance
 
-__all__ = ["SavedObjects", "SignatureEntry", "open_checkpoint", "stored_variable"]
+__all__ = [
+    "VALUE",
+    "SavedObjects",
+    "SignatureEntry",
+    "checkpoint_keys",
+    "open_checkpoint",
+    "stored_variable",
+]
 
-_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _MAX_DEPTH = 200
 
 
@@ -94,7 +101,7 @@ class SavedObjects:
         nodes = [i for i, node in enumerate(self._graph.nodes) if node.HasField("variable")]
         self._indices = {node: index for index, node in enumerate(self._ordered(nodes))}
         index = open_checkpoint(folder, VARIABLES) if nodes else None
-        keys = {} if index is None else _checkpoint_keys(index, self._graph)
+        keys = {} if index is None else checkpoint_keys(index, self._graph)
         constants = frozenset(self._listed("constants"))
         self.variables = tuple(
             _to_variable(
@@ -311,7 +318,7 @@ def stored_variable(index: BundleIndex, key: str, name: str) -> Variable:
         name,
         dtype,
         entry.shape,
-        key=key.removesuffix(_VALUE),
+        key=key.removesuffix(VALUE),
         chunks=functools.partial(stream_tensor, index, key),
         source=SharedTensor(index, key),
         parts=TensorParts(index, key),
@@ -335,7 +342,7 @@ def _check_entry(
         )
 
 
-def _checkpoint_keys(index: BundleIndex, graph: Proto) -> dict[int, str]:
+def checkpoint_keys(index: BundleIndex, graph: Proto) -> dict[int, str]:
     """Return each variable's checkpoint key; both object graphs are walked by the same names."""
     trackable = _read_trackable(index)
     # Each object of the one graph is one of the other, so each is visited once.

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from savedmodel.files.assets import OWN_BATCHING_FILE
+from savedmodel.files.model_folder import ModelFolder
 from savedmodel.files.remote import is_remote, upload
 from xla_call_module.errors import FormatError, StructureError
 
@@ -32,6 +33,7 @@ __all__ = [
     "bytes_of",
     "fit_name",
     "hidden_folder",
+    "locked",
     "move_new",
     "new_folder",
     "new_place",
@@ -61,29 +63,60 @@ _RENAME_EXCHANGE = 2
 
 
 @contextmanager
-def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
+def new_folder(
+    target: Path, *, overwrite: bool, replaces: ModelFolder | None = None
+) -> Iterator[Path]:
     """A new folder to write into, which becomes `target` when the block ends without an error.
+
+    Args:
+        target: where it appears.
+        overwrite: whether a SavedModel that is there is replaced.
+        replaces: the folder at `target` that the new one was made of, with all that is in it. It is
+            replaced, and no other one that has taken its place meanwhile.
 
     Raises:
         StructureError: something is at `target`, and `overwrite` is off.
-        FormatError: what is at `target` is not a SavedModel alone.
+        FormatError: what is at `target` is not a SavedModel alone, or not the one to be replaced.
     """
     target = Path(os.path.abspath(target))
-    _check_target(target, overwrite=overwrite)
+    if replaces is None:
+        _check_target(target, overwrite=overwrite)
     with hidden_folder(target.parent, target.name) as folder:
         yield folder
         _sync_folders(folder)
-        _put(folder, target, overwrite=overwrite)
+        if replaces is None:
+            _put(folder, target, overwrite=overwrite)
+        else:
+            _replace(folder, target, replaces)
         _sync_folder(target.parent)
 
 
 @contextmanager
-def new_place(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+def locked(folder: Path) -> Iterator[None]:
+    """A block in which nobody else on this machine is that asks for it for the same folder.
+
+    Raises:
+        OSError: there is no such folder.
+    """
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+@contextmanager
+def new_place(
+    path: str | os.PathLike[str], *, overwrite: bool, replaces: ModelFolder | None = None
+) -> Iterator[Path]:
     """An empty folder on a disk, whose content is at `path` when the block ends without an error.
 
     Args:
         path: the folder to make, or an address as for `savedmodel.write`.
         overwrite: whether a SavedModel that is there is replaced.
+        replaces: as `new_folder`.
 
     Raises:
         StructureError: something is at `path`, and `overwrite` is off.
@@ -95,7 +128,7 @@ def new_place(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path
             yield Path(temporary)
             upload(Path(temporary), path, last=PROTO_FILE, overwrite=overwrite)
         return
-    with new_folder(Path(path), overwrite=overwrite) as folder:
+    with new_folder(Path(path), overwrite=overwrite, replaces=replaces) as folder:
         yield folder
 
 
@@ -230,6 +263,16 @@ def _put(folder: Path, target: Path, *, overwrite: bool) -> None:
     # Another writer may have put something else there since the first look.
     _check_target(target, overwrite=overwrite)
     _rename(folder, target, _RENAME_EXCHANGE)
+
+
+def _replace(folder: Path, target: Path, old: ModelFolder) -> None:
+    """Let `folder` take the place of `old` at `target`, and of no other folder, in one step."""
+    old.check_current()
+    _rename(folder, target, _RENAME_EXCHANGE)
+    if not old.is_at(folder):
+        # Between the look and the step another writer was quicker.
+        _rename(folder, target, _RENAME_EXCHANGE)
+        old.check_current()
 
 
 def _rename(source: Path, target: Path, flags: int) -> None:

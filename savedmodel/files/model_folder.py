@@ -85,8 +85,12 @@ class ModelFolder:
 
     def is_current(self) -> bool:
         """Return whether the folder is still the one that the path leads to."""
+        return self.is_at(self._place)
+
+    def is_at(self, path: str | os.PathLike[str]) -> bool:
+        """Return whether the folder is the one that a path leads to."""
         try:
-            status = os.stat(self._place)
+            status = os.stat(path)
         except OSError:
             return False
         return os.path.samestat(status, os.fstat(self._descriptor))

@@ -115,12 +115,21 @@ class Layout:
     """All data files.
 
     Attributes:
-        files: the data files, in the order of their numbers.
-        sliced: the entries of the tensors that are stored in slices.
+        files: the data files to be written, in the order of their numbers.
+        known: the entries that need no writing: of tensors that are stored in slices, and of those
+            in data files that stay.
+        kept: for each data file of another bundle that stays as it is, its number there; they come
+            after `files`.
     """
 
     files: tuple[DataFile, ...]
-    sliced: Mapping[str, BundleEntry]
+    known: Mapping[str, BundleEntry]
+    kept: tuple[int, ...] = ()
+
+    @property
+    def num_files(self) -> int:
+        """The number of data files, those that stay included."""
+        return len(self.files) + len(self.kept)
 
     def size_of(self, holder: int) -> int:
         """Return the number of bytes that a process writes."""

@@ -91,7 +91,7 @@ def write_bundle(
     """
     layout = lay_out(tensors, num_shards)
     entries = write_data_files(prefix, layout, written=written)
-    write_index(prefix, {**entries, **layout.sliced}, len(layout.files))
+    write_index(prefix, {**entries, **layout.known}, layout.num_files)
 
 
 def write_data_files(
@@ -107,7 +107,7 @@ def write_data_files(
         StructureError: a tensor's bytes do not fit its shape.
         OSError: a file is there already, or cannot be written.
     """
-    writer = _Writer(Path(prefix), len(layout.files), written)
+    writer = _Writer(Path(prefix), layout.num_files, written)
     files = [file for file in layout.files if file.holder == holder]
     if len(files) == 1:
         return writer.write(files[0])

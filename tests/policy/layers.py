@@ -41,7 +41,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "batching.rowwise calling_tf exporting loading onnx.graph",
         "chains inspecting",
         "call_tf converting load onnx.arithmetic onnx.loops retarget saving verifying",
-        "batching convert diff layers meshes onnx.arrays to_jax verify",
+        "batching convert diff layers meshes onnx.arrays to_jax update verify",
         "jax2tf keras onnx.windows save tf_keras",
         "checking_gradients onnx serving",
         "inspect",

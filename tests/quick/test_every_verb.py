@@ -163,6 +163,13 @@ def test_retarget(exported, saved, tmp_path):
     close(tf.saved_model.load(tmp_path / "old")(tf.constant(X))["score"], SCORE)
 
 
+def test_update(saved, tmp_path):
+    bridge.update(saved, {"b": PARAMS["b"] + 1}, to=tmp_path / "new")
+    score = np.tanh(X @ PARAMS["w"] + PARAMS["b"] + 1)
+    close(bridge.load(tmp_path / "new")(X)["score"], score)
+    close(tf.saved_model.load(tmp_path / "new")(tf.constant(X))["score"], score)
+
+
 def test_onnx(exported, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     run = lambda model: onnxruntime.InferenceSession(model).run(None, {"x": X})[0]  # noqa: E731

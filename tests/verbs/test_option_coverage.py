@@ -66,6 +66,7 @@ TESTED = {
         "tests/bridge/onnx/test_onnx_model.py": "platform",
         "tests/bridge/onnx/test_sources_functions.py": "args",
     },
+    "update": {"tests/bridge/test_update.py": "path params to overwrite"},
     "verify": {
         "tests/bridge/test_verify.py": "path record against python seed tolerance",
         "tests/bridge/verifying/test_trial_request.py": "probes inputs quick",
@@ -107,7 +108,7 @@ TESTED = {
     },
     "serving.publish": {
         "tests/bridge/serving/test_publishing.py": "model base_path version warmup batching keep "
-        "name options",
+        "name options weights",
         "tests/bridge/serving/test_warmup.py": "seed",
     },
     "serving.rollback": {"tests/bridge/serving/test_publishing.py": "base_path to keep"},

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib import metadata
 
+import numpy as np
 import pytest
 
 import bridge
@@ -95,3 +96,65 @@ def test_options_have_the_names_of_the_command(saved, tmp_path, capsys):
     assert "overwrite=True" not in error
     assert main(["retarget", str(saved), str(tmp_path / "new"), "--platforms", "abacus"]) == 2
     assert "platforms=" not in capsys.readouterr().err
+
+
+class TestWeights:
+    """`update` and `publish --weights`."""
+
+    @pytest.fixture
+    def weights(self, tmp_path):
+        np.savez(tmp_path / "new.npz", **{"model/w": batch_model.PARAMS["w"] + 1})
+        np.savez(tmp_path / "flat.npz", w=batch_model.PARAMS["w"] + 2)
+        return tmp_path
+
+    def test_update(self, saved, weights, capsys):
+        out, params = str(weights / "out"), str(weights / "flat.npz")
+        assert main(["update", str(saved), "--params", params, "--to", out]) == 0
+        assert "new values for 1 of 1 variable" in capsys.readouterr().out.splitlines()
+        command = ["update", out, "--params", str(weights / "new.npz"), "--params-key", "model"]
+        assert main([*command, "--params-separator", "/", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["path"], found["updated"], found["kept"]) == (out, ["w"], [])
+        new = bridge.load(out).params["w"]
+        np.testing.assert_array_equal(new, batch_model.PARAMS["w"] + 1)
+        assert main(["update", str(saved), "--params", params, "--to", out]) == 2
+        assert "exists. To do: pass --overwrite to replace it" in capsys.readouterr().err
+        assert main(["update", str(saved), "--params", params, "--to", out, "--overwrite"]) == 0
+
+    def test_publish(self, saved, weights, capsys):
+        base, params = str(weights / "base"), str(weights / "flat.npz")
+        # Options may stand between the arguments.
+        assert main(["publish", str(saved), "--warmup", "1", base]) == 0
+        for command in (["--weights", params, base], [base, "--weights", params]):
+            assert main(["publish", *command]) == 0
+        assert main(["publish", str(saved), "--weights", params, base, "--json"]) == 0
+        *_, last = capsys.readouterr().out.split("\n{")
+        assert json.loads("{" + last)["version"] == 4
+        with pytest.raises(SystemExit, match="2"):
+            main(["publish", base])
+        assert "MODEL or --weights is required" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ([], "the following arguments are required: --params"),
+            (["--params", "x.npz", "--nothing"], "unrecognized arguments: --nothing"),
+        ],
+    )
+    def test_wrong_options(self, saved, capsys, arguments, said):
+        with pytest.raises(SystemExit, match="2"):
+            main(["update", str(saved), *arguments])
+        assert said in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("file", "said"),
+        [
+            ("nowhere.npz", "No such file"),
+            ("new.npz", "no variable: 'model/w'"),
+            ("words.txt", "is a .txt file; expected .npz"),
+        ],
+    )
+    def test_wrong_weights(self, saved, weights, capsys, file, said):
+        (weights / "words.txt").write_text("a")
+        assert main(["update", str(saved), "--params", str(weights / file)]) == 2
+        assert said in capsys.readouterr().err

@@ -505,3 +505,71 @@ def test_an_address_without_etils(saved, monkeypatch):
     monkeypatch.setitem(sys.modules, "etils", None)
     with pytest.raises(MissingDependencyError, match=re.escape(installing("remote"))):
         publish(saved, "gs://bucket/model")
+
+
+class TestWeights:
+    """New values in the newest version, or in a file."""
+
+    def test_the_next_version(self, saved, tmp_path):
+        publish(saved, tmp_path, warmup=(1, 8), batching=True)
+        first = {name: (tmp_path / "1" / name) for name in _contents(tmp_path / "1")}
+        published = publish(None, tmp_path, weights={"w": PARAMS["w"] + 1}, keep=2)
+        assert (published.version, published.warmup) == (2, 2)
+        assert (published.updated, published.kept) == (("w",), ())
+        assert "new values for 1 of 1 variable" in str(published).splitlines()
+        np.testing.assert_array_equal(bridge.load(tmp_path / "2").params["w"], PARAMS["w"] + 1)
+        np.testing.assert_array_equal(bridge.load(tmp_path / "1").params["w"], PARAMS["w"])
+        changed = {f"variables/variables.{end}" for end in ("index", "data-00000-of-00001")}
+        for name, file in first.items():
+            same = os.path.samefile(file, tmp_path / "2" / name)
+            assert same == (name not in changed)
+        # What follows is of the newest, and a rollback is nothing that it inherits.
+        rollback(tmp_path)
+        assert publish(None, tmp_path, weights={"w": PARAMS["w"]}).copy_of is None
+        assert rollback(tmp_path).copy_of == 1
+
+    def test_a_file_with_new_values(self, saved, tmp_path):
+        np.savez(tmp_path / "new.npz", w=PARAMS["w"] * 2)
+        published = publish(saved, tmp_path / "base", weights=tmp_path / "new.npz", warmup=(1,))
+        assert published.warmup == 1
+        np.testing.assert_array_equal(bridge.load(published).params["w"], PARAMS["w"] * 2)
+        # It is somebody else's, who may change it in place.
+        proto = "saved_model.pb"
+        assert not os.path.samefile(saved / proto, tmp_path / "base" / "1" / proto)
+
+    def test_what_is_refused(self, saved, exported, tmp_path):
+        with pytest.raises(StructureError, match="has no version whose program new weights are"):
+            publish(None, tmp_path, weights=PARAMS)
+        publish(saved, tmp_path)
+        with pytest.raises(StructureError, match=r"version 1 of .* no variable: 'v'"):
+            publish(None, tmp_path, weights={"v": 1.0})
+        with pytest.raises(StructureError, match=r"model is a Exported.* the weights as params="):
+            publish(exported, tmp_path, weights=PARAMS)
+        with pytest.raises(StructureError, match=r"weights= are put .* params= has no effect"):
+            publish(None, tmp_path, weights=PARAMS, params=PARAMS)
+        with pytest.raises(StructureError, match=r"Expected a jax\.export\.Exported|args="):
+            publish(None, tmp_path)
+        assert _visible(tmp_path) == [1]
+
+    def test_of_publishers_at_once_no_value_is_lost(self, tmp_path):
+        params = {f"v{number}": np.float32(0) for number in range(6)}
+        publish(lambda p, x: p["v0"] + x, tmp_path, params=params, args="f32[]")
+
+        def put(number):
+            return publish(None, tmp_path, weights={f"v{number}": np.float32(number + 1)}).version
+
+        with ThreadPoolExecutor(6) as pool:
+            assert sorted(pool.map(put, range(6))) == [2, 3, 4, 5, 6, 7]
+        found = bridge.load(tmp_path / "7").params
+        assert {k: float(v) for k, v in found.items()} == {f"v{n}": n + 1.0 for n in range(6)}
+
+    def test_in_an_object_store(self, store, saved, tmp_path):  # noqa: F811 - a fixture
+        publish(saved, "s3://bucket/model")
+        assert publish(None, "s3://bucket/model", weights={"w": PARAMS["w"] + 3}).version == 2
+        for name, file in store.store.items():
+            number, _, rest = name.removeprefix("/bucket/model/").partition("/")
+            place = tmp_path / number / rest
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(file.getvalue())
+        np.testing.assert_array_equal(bridge.load(tmp_path / "2").params["w"], PARAMS["w"] + 3)
+        np.testing.assert_array_equal(bridge.load(tmp_path / "1").params["w"], PARAMS["w"])

@@ -1,0 +1,99 @@
+"""The command `jax-tf-bridge update`, and the options by which commands read parameters."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+from bridge.cli.command_arguments import add_arguments, expand_home
+from xla_call_module.errors import StructureError
+
+__all__ = ["DESCRIPTION", "add_update", "read_params_option", "run_update"]
+
+DESCRIPTION = """\
+Write a SavedModel again with new values of its variables. saved_model.pb is the old one byte for
+byte, nothing is exported or compiled, and variables that the file of parameters lacks keep their
+values. The folder appears whole or not at all.
+
+parameters (--params) are for the variables at the same paths, or of the same names or checkpoint
+keys:
+  params.npz, params.safetensors   keys such as layers/0/w or layers.0.w
+  a checkpoint folder of orbax     as it is
+"""
+
+
+class ParamsOptions(Protocol):
+    """The options of a command that reads parameters; see `export --help`."""
+
+    @property
+    def params(self) -> str | None:
+        """The path of the file."""
+
+    @property
+    def params_key(self) -> str | None:
+        """The part of it that is the parameters."""
+
+    @property
+    def params_separator(self) -> str | None:
+        """The sign at which its keys are split."""
+
+
+def read_params_option(options: ParamsOptions, folder: Path) -> Any:
+    """Return the pytree of parameters that the options of a command name; None without any.
+
+    Args:
+        options: what the user has given.
+        folder: the folder where a relative path begins.
+
+    Raises:
+        StructureError: the file has no such part, or an option is there without a file.
+        InteropError, OSError: the file cannot be read.
+    """
+    if options.params is None:
+        for name in ("params_key", "params_separator"):
+            if getattr(options, name) is not None:
+                raise StructureError(
+                    f"--{name.replace('_', '-')} is for --params, which is missing. To do: "
+                    "pass --params, or leave it out."
+                )
+        return None
+    from bridge.exporting.parameter_files import read_parameters, select
+
+    params = read_parameters(folder / options.params, separator=options.params_separator)
+    return params if options.params_key is None else select(params, options.params_key)
+
+
+def add_update(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = DESCRIPTION
+    add_arguments(parser, "path")
+    parser.add_argument(
+        "--params", metavar="PATH", type=expand_home, required=True, help="see above"
+    )
+    add_arguments(parser, "params_key", "params_separator")
+    parser.add_argument(
+        "--to",
+        metavar="DIR",
+        type=expand_home,
+        help="the new folder; by default the new SavedModel takes the place of the old one",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a SavedModel at DIR")
+    add_arguments(parser, "json")
+
+
+def run_update(options: argparse.Namespace) -> int:
+    """Run the command, and return the exit status."""
+    from bridge.update import update
+
+    is_plain = options.params_key is None and options.params_separator is None
+    params = options.params if is_plain else read_params_option(options, Path.cwd())
+    updated = update(options.path, params, to=options.to, overwrite=options.overwrite)
+    if options.json:
+        print(json.dumps(dataclasses.asdict(updated), indent=2, allow_nan=False))
+    else:
+        print(updated)
+    return 0
