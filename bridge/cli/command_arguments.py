@@ -29,6 +29,7 @@ __all__ = [
     "to_parts",
     "to_sizes",
     "to_tolerance_numbers",
+    "to_updates",
 ]
 
 _Request = TypeVar("_Request")
@@ -90,6 +91,34 @@ def to_names(text: str) -> list[str] | dict[str, str]:
     return {old.strip(): new.strip() for old, new in pairs} if pairs else parts
 
 
+def to_updates(text: str) -> int | dict[str, Any]:
+    """Return positions such as `0`, `train=0`, `cache=1,opt/mu=2` or `decode:cache=1`.
+
+    >>> to_updates("prefill:cache=1,decode:cache=1,train=0")
+    {'prefill': {'cache': 1}, 'decode': {'cache': 1}, 'train': 0}
+
+    Raises:
+        ArgumentTypeError: it is nothing of that kind, or gives a key two positions.
+    """
+    wrong = argparse.ArgumentTypeError(
+        f"{text!r} is no position such as 0, and no list such as train=0 or decode:cache=1"
+    )
+    try:
+        if "=" not in text:
+            return int(text)
+        positions: dict[str, Any] = {}
+        for part in to_parts(text):
+            place, _, position = part.rpartition("=")
+            *signature, key = (name.strip() for name in place.split(":"))
+            within = positions.setdefault(signature[0], {}) if signature else positions
+            if not key or len(signature) > 1 or not isinstance(within, dict) or key in within:
+                raise wrong
+            within[key] = int(position)
+    except ValueError as error:
+        raise wrong from error
+    return positions
+
+
 SAVE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "gradient_order": {
         "type": int,
@@ -115,6 +144,12 @@ SAVE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "type": to_sizes,
         "metavar": "SIZES",
         "help": "batch sizes that requests are padded to, such as 1,8,32,128",
+    },
+    "updates": {
+        "type": to_updates,
+        "metavar": "POSITIONS",
+        "help": "where in the results the new parameters stand, which a call then assigns: 0; "
+        "cache=1 for a part of them; train=0 or decode:cache=1 for one of several signatures",
     },
 }
 # Of a file of parameters, for `export` and `update`.

@@ -20,9 +20,11 @@ from bridge.cli.targets import CodeError, Target, find_target
 from bridge.cli.update_command import read_params_option
 from bridge.core._jax import enable_x64
 from bridge.core.trees import key_names
+from bridge.core.update_positions import Updates, parse_updates
 from bridge.exporting.argument_text import parse_arguments, to_text
 from bridge.exporting.environment import describe_environment, relative_locations
 from bridge.exporting.export_model import ExportedModel, export_model
+from bridge.exporting.plain_parameters import with_counters
 from bridge.inspect import inspect
 from bridge.inspecting.report import FileReport
 from bridge.save import save
@@ -97,6 +99,8 @@ def run_export(
 def _trace(target: Target, params: Any, request: ExportRequest) -> ExportedModel:
     # A model of Keras knows its arguments, and says so where none are given.
     is_exported = not request.args
+    positions = parse_updates(_updates(target.value, request), target.value)
+    params = with_counters(params) if positions else params
     with _explaining(target.name):
         traced = export_model(
             target.value,
@@ -106,8 +110,17 @@ def _trace(target: Target, params: Any, request: ExportRequest) -> ExportedModel
             platforms=request.platforms,
             disabled_checks=parse_checks(request.options.get("disabled_checks", ())),
             constraints=request.constraints,
+            updates=positions,
         )
     return dataclasses.replace(traced, trainable=_trainable(traced, request.trainable))
+
+
+def _updates(model: Any, request: ExportRequest) -> Updates | None:
+    """Return where the new parameters stand, of a single function not by its signature key."""
+    updates: Updates | None = request.options.get("updates")
+    if isinstance(updates, Mapping) and not isinstance(model, Mapping):
+        return updates[request.signature] if [*updates] == [request.signature] else updates
+    return updates
 
 
 @contextlib.contextmanager
@@ -157,14 +170,19 @@ def _save(traced: ExportedModel, staged: Path, request: ExportRequest) -> None:
             f"{request.target} has the signatures {sorted(model)}, so that --signature "
             f"{request.signature} names none. To do: leave it out."
         )
+    options = dict(request.options)
+    if not isinstance(model, Mapping):
+        updates = _updates(model, request)
+        model = {request.signature: model}
+        options["updates"] = None if updates is None else {request.signature: updates}
     save(
-        model if isinstance(model, Mapping) else {request.signature: model},
+        model,
         staged,
         params=traced.params,
         trainable=traced.trainable,
         inputs=traced.inputs,
         outputs=request.outputs,
-        **request.options,
+        **options,
     )
 
 
@@ -187,7 +205,12 @@ def _describe(request: ExportRequest, target: Target, folder: Path) -> dict[str,
         described["source_sha256"] = _sha256(target.file)
     if request.params is not None and (folder / request.params).is_file():
         described["params_sha256"] = _sha256(folder / request.params)
-    return {name: value for name, value in described.items() if value not in (None, [], (), False)}
+    absent = (None, False)
+    return {
+        name: value
+        for name, value in described.items()
+        if not any(value is none for none in absent) and value not in ([], ())
+    }
 
 
 def _save_options(request: ExportRequest) -> dict[str, Any]:

@@ -34,6 +34,7 @@ __all__ = [
     "GraphReport",
     "GraphSignature",
     "GraphVariable",
+    "operations_behind_signatures",
     "report_of_graph",
     "variables_of_graph",
 ]
@@ -141,13 +142,8 @@ def report_of_graph(
     main = Counter(str(node.op) for node in meta_graph.graph_def.node)
     below = {name: called_functions(nodes, bodies) for name, nodes in bodies.items()}
     signatures = []
-    for key, definition in sorted(meta_graph.signature_def.items()):
-        if key in known or key.startswith(INTERNAL_SIGNATURE):
-            continue
-        plain = plain_signature(key, definition)
-        nodes = _behind(meta_graph.graph_def.node, definition)
-        reached = _reached(called_functions(nodes, bodies), below)
-        total = sum((counts[name] for name in reached), Counter(str(node.op) for node in nodes))
+    for key, total in operations_behind_signatures(meta_graph, known=known).items():
+        plain = plain_signature(key, meta_graph.signature_def[key])
         signatures.append(
             GraphSignature(key, plain.inputs, plain.outputs, _computing(total, bodies))
         )
@@ -159,6 +155,29 @@ def report_of_graph(
         functions=dict(sorted(((n, len(b)) for n, b in bodies.items()), key=lambda i: -i[1])),
         calls=tuple(sorted(calls, key=lambda call: call.gradient_order)),
     )
+
+
+def operations_behind_signatures(
+    meta_graph: Proto, *, known: Collection[str] = ()
+) -> dict[str, Counter[str]]:
+    """Return the number of each operation behind a signature, in each function once.
+
+    Args:
+        meta_graph: the MetaGraphDef.
+        known: the keys of signatures that are left out.
+    """
+    library = meta_graph.graph_def.library
+    bodies = {function.signature.name: function.node_def for function in library.function}
+    below = {name: called_functions(nodes, bodies) for name, nodes in bodies.items()}
+    found: dict[str, Counter[str]] = {}
+    for key, definition in sorted(meta_graph.signature_def.items()):
+        if key in known or key.startswith(INTERNAL_SIGNATURE):
+            continue
+        nodes = _behind(meta_graph.graph_def.node, definition)
+        reached = _reached(called_functions(nodes, bodies), below)
+        several = [nodes, *(bodies[name] for name in reached)]
+        found[key] = Counter(str(node.op) for nodes in several for node in nodes)
+    return found
 
 
 def _served(folder: ModelFolder) -> Proto:

@@ -200,9 +200,17 @@ def check_batching(signatures: Sequence[ServedSignature], batching: Batching) ->
 
     Raises:
         StructureError: an input or output has no batch dimension, or a size that the server may
-            run does not fit a signature; the message names its constraint.
+            run does not fit a signature; the message names its constraint; or a signature assigns
+            variables, which would take a step with the rows of several requests.
     """
     for signature in signatures:
+        if signature.assigns:
+            raise StructureError(
+                f"{signature.key} assigns variables and cannot be batched: TensorFlow Serving "
+                "batches the requests of every signature, so that one step would be made of "
+                "several clients' requests and of rows that fill the batch up. To do: publish "
+                "without batching, or the signatures that only read as a model of their own."
+            )
         _check_inputs(signature)
         for size in _possible_sizes(batching):
             values = signature.sizes_at(size)

@@ -146,7 +146,8 @@ def publish(
         version: its number; by default the next after the highest that is there. Serving serves the
             highest one, so a lower one is for servers that are told which.
         warmup: batch sizes, as `(1, 8, 32)`, or example inputs, as `bridge.serving.add_warmup`
-            takes them; None for no warmup.
+            takes them; None for no warmup. A signature that assigns variables gets no requests
+            unless a mapping names its key.
         batching: allowed batch sizes, a `Batching` or its fields as a mapping, or True for the
             sizes of `warmup` or `batch_buckets`, which fields without any sizes stand for, too.
             They are checked against the signatures, and written to `batching_parameters.txt` beside

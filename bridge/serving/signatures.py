@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bridge.inspecting.graph_report import operations_behind_signatures
 from bridge.loading.signature_calls import calls_of, inputs_of, outputs_of
 from bridge.serving.example_features import ExampleFeature, features_of
 from savedmodel.files.model_folder import ModelFolder, read_one_version
@@ -23,6 +25,12 @@ from xla_call_module.errors import FormatError, InteropError, StructureError
 __all__ = ["STRING", "ServedSignature", "ServedTensor", "not_made_up", "read_signatures"]
 
 STRING = 7  # DT_STRING in tensorflow/core/framework/types.proto, which JAX has nothing like
+# The operations of tensorflow/core/ops/{resource_variable,state,training}_ops.cc that write to a
+# variable; what begins with Scatter and with TensorScatter is another operation.
+_ASSIGNING = re.compile(
+    r"Assign|(Resource)?(Sparse)?Apply|ResourceScatter|ResourceStridedSliceAssign|CountUpTo"
+    r"|Scatter(Add|Sub|Mul|Div|Min|Max|Update|NdAdd|NdSub|NdMin|NdMax|NdUpdate)$"
+)
 _DTYPES = {dtype.enum: dtype for dtype in DTYPES}
 
 Shape = tuple[Dim | None, ...]
@@ -86,6 +94,7 @@ class ServedSignature:
         outputs: the outputs, sorted by name.
         constraints: the constraints on the sizes of dimensions.
         buckets: the sizes that the signature pads batches to, ascending.
+        assigns: whether a request changes variables.
     """
 
     key: str
@@ -93,6 +102,7 @@ class ServedSignature:
     outputs: tuple[ServedTensor, ...]
     constraints: tuple[SizeConstraint, ...] = ()
     buckets: tuple[int, ...] = ()
+    assigns: bool = False
 
     @property
     def has_free_batch(self) -> bool:
@@ -251,6 +261,7 @@ def _read_signatures(folder: ModelFolder) -> tuple[ServedSignature, ...]:
         for name, info in definition.inputs.items()
         if info.dtype == STRING
     }
+    operations = operations_behind_signatures(graphs[0])
     del proto, graphs
     model: SavedModel | None = None
     # A signature that computes more than calls of modules is served, too; its sizes are unknown.
@@ -258,7 +269,12 @@ def _read_signatures(folder: ModelFolder) -> tuple[ServedSignature, ...]:
         model = read(folder)
     if model is None:
         folder.check_current()
-    served = (_signature(key, definition, model) for key, definition in definitions.items())
+    served = (
+        dataclasses.replace(
+            _signature(key, definition, model), assigns=any(map(_ASSIGNING.match, operations[key]))
+        )
+        for key, definition in definitions.items()
+    )
     return tuple(_with_features(signature, features) for signature in served)
 
 

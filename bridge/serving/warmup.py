@@ -62,21 +62,25 @@ def add_warmup(path: str | os.PathLike[str], warmup: Any, *, name: str = "", see
     An older file of them is replaced in one step. `publish` does the same before a version can be
     seen, so that no server ever loads it without them.
 
+    A request runs its signature as every request does, and one that assigns variables (`updates` of
+    `bridge.save`) would train the model before anybody asks for it. So these get requests only
+    where `warmup` names their keys.
+
     Args:
         path: the folder of a SavedModel of any writer.
         warmup: batch sizes, as `(1, 8, 32)`, or True for the sizes that `batch_buckets` of
             `bridge.save`, or `batching` of `publish`, has; or example inputs: a dict of named
             inputs, the function's own arguments without the parameters, or a list of either; or a
-            mapping from signature keys to these. Made-up inputs are the same in each run: random
-            floating-point numbers, and zeros where numbers are whole, also as the features of
-            serialized `tf.Example`s. Other strings cannot be made up.
+            mapping from signature keys to these, for those signatures alone. Made-up inputs are the
+            same in each run: random floating-point numbers, and zeros where numbers are whole, also
+            as the features of serialized `tf.Example`s. Other strings cannot be made up.
         name: the name of the model in the requests. Serving does not look at it here.
         seed: the seed of the random numbers.
 
     Raises:
         StructureError: a batch size does not fit a signature or its constraints; an example does
             not fit; inputs cannot be made up; there would be more than 1,000 records, which Serving
-            refuses.
+            refuses; or all signatures assign variables, and `warmup` names none of them.
         DtypeError: an example has another dtype than the signature.
         FormatError, OSError: as `bridge.inspect`.
 
@@ -205,15 +209,22 @@ def _by_signature(
     signatures: Sequence[ServedSignature], warmup: Any, allowed: Sequence[int]
 ) -> dict[str, tuple[int, ...] | list[_Inputs]]:
     """Return for each key the batch sizes, as a tuple, or the examples, as a list."""
-    keys = {signature.key: signature for signature in signatures}
-    if warmup is True:
-        return {**_known_sizes(signatures, allowed)}
-    if isinstance(warmup, Mapping) and warmup and warmup.keys() <= keys.keys():
+    named = {signature.key: signature for signature in signatures}
+    if isinstance(warmup, Mapping) and warmup and warmup.keys() <= named.keys():
         by_key = {}
         for key, asked in warmup.items():
             sizes = parse_sizes(asked)
-            by_key[key] = sizes if sizes is not None else _examples(keys[key], asked)
+            by_key[key] = sizes if sizes is not None else _examples(named[key], asked)
         return by_key
+    keys = {key: signature for key, signature in named.items() if not signature.assigns}
+    if not keys:
+        raise StructureError(
+            f"Every signature assigns variables ({', '.join(named)}), and a warmup request would "
+            "do so, too. To do: leave out warmup, or name those that may, as in "
+            f"warmup={{{next(iter(named))!r}: …}}."
+        )
+    if warmup is True:
+        return {**_known_sizes([*keys.values()], allowed)}
     if (sizes := parse_sizes(warmup)) is not None:
         return dict.fromkeys(keys, sizes)
     taken: dict[str, tuple[int, ...] | list[_Inputs]] = {}

@@ -196,7 +196,7 @@ def test_the_command_line_has_the_options_of_save():
     taken = inspect.signature(bridge.save).parameters.keys()
     request = {field.name for field in dataclasses.fields(ExportRequest)}
     assert SAVE_ARGUMENTS.keys() <= taken
-    for_python = {"hoist_constants", "num_shards", "manifest", "defaults", "updates"}
+    for_python = {"hoist_constants", "num_shards", "manifest", "defaults"}
     assert taken - request - SAVE_ARGUMENTS.keys() == {"model", "path"} | for_python
 
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 from jax import export
 
 import bridge
+import savedmodel
 from bridge.cli.export_command import _shown_progress
 from bridge.cli.main import main
 from bridge.verifying.verification import VerifyReport
@@ -39,6 +40,18 @@ def predict(params, image):
 
 def double(x, *, scale):
     return x * 2 * scale
+
+
+def train(params, x):
+    new = jax.tree.map(lambda leaf: leaf - x.mean(), params["dense"])
+    return {"loss": x.sum()}, {"dense": new}
+
+
+def move(params, x):
+    return params["dense"]["b"] + 1, x
+
+
+both = {"train": train, "move": move, "read": lambda params, x: params["dense"]["b"] * x}
 
 
 def wrong(x):
@@ -451,3 +464,40 @@ def test_the_revision_where_there_is_no_git(command, tmp_path):
     _, printed, _ = command("exported_network:predict", *ARGS, "--revision", "v1.2")
     assert "from revision v1.2, perhaps with changes\n" in printed
     assert read_manifest(tmp_path / "model").source == {"revision": "v1.2", "changed": None}
+
+
+ALL = ["dense/b", "dense/w"]
+
+
+@pytest.mark.parametrize(
+    ("target", "updates", "request_", "assigned"),
+    [
+        ("train", "1", 1, {"serving_default": ALL}),
+        ("train", "serving_default=1", {"serving_default": 1}, {"serving_default": ALL}),
+        ("move", "dense/b=0", {"dense/b": 0}, {"serving_default": ["dense/b"]}),
+        (
+            "both",
+            "train=1, move:dense/b=0",
+            {"train": 1, "move": {"dense/b": 0}},
+            {"train": ALL, "move": ["dense/b"], "read": []},
+        ),
+    ],
+)
+def test_signatures_that_assign(command, tmp_path, target, updates, request_, assigned):
+    status, _, _ = command(
+        f"exported_network:{target}", "--args", "f32[3]", "--params", "params.npz",
+        "--updates", updates,
+    )  # fmt: skip
+    assert status == 0
+    file = savedmodel.read(tmp_path / "model")
+    names = [variable.name for variable in file.variables]
+    found = {s.key: sorted(names[v] for v in s.assigned_variables) for s in file.signatures}
+    assert found == assigned
+    assert read_manifest(tmp_path / "model").request["updates"] == request_
+
+
+def test_a_position_that_is_none(capsys):
+    for text in ("first", "train=", "a:b:c=1", "train=0,train=1", "train=0,train:w=1", "=0"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["export", "a:b", "--out", "c", "--updates", text])
+        assert "is no position such as 0" in capsys.readouterr().err

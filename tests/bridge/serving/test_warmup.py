@@ -318,3 +318,55 @@ def test_what_is_no_model(tmp_path):
 )  # fmt: skip
 def test_what_is_a_batch_size(value, sizes):
     assert parse_sizes(value) == sizes
+
+
+def _train(params, x):
+    return {"w": params["w"] + x.mean()}, {"rows": x.sum(1)}
+
+
+@pytest.fixture(scope="module")
+def trainable(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trainable") / "model"
+    model = {"predict": lambda params, x: x @ params["w"], "train": _train}
+    bridge.save(model, folder, params=PARAMS, args="f32[b,3]", updates={"train": 0})
+    return folder
+
+
+@pytest.mark.parametrize("warmup", [(1, 8), [{"x": np.ones((2, 3), np.float32)}] * 2])
+def test_a_warmup_request_trains_only_where_asked(trainable, warmup):
+    assert add_warmup(trainable, warmup) == 2
+    assert {request.model_spec.signature_name for request in _requests(trainable)} == {"predict"}
+    assert add_warmup(trainable, {"train": warmup, "predict": warmup}) == 4
+    steps = [request.model_spec.signature_name for request, _ in _replay(trainable)]
+    assert sorted(steps) == ["predict", "predict", "train", "train"]
+
+
+def test_what_another_writer_assigns_is_not_warmed_up(trainable, tmp_path):
+    """TensorFlow's own layers around a step, and a counter of TensorFlow alone."""
+    loaded = tf.saved_model.load(trainable)
+    spec = tf.TensorSpec([None, 3], tf.float32)
+    loaded.counter = tf.Variable(0)
+
+    def count(x):
+        loaded.counter.assign_add(1)
+        return {"y": x}
+
+    signatures = {
+        "count": tf.function(count).get_concrete_function(spec),
+        "halve": tf.function(lambda x: {"y": x / 2}).get_concrete_function(spec),
+        "step": tf.function(lambda x: loaded.train(x * 2)).get_concrete_function(spec),
+    }
+    tf.saved_model.save(loaded, tmp_path / "m", signatures=signatures)
+    assert add_warmup(tmp_path / "m", (1,)) == 1
+    assert _requests(tmp_path / "m")[0].model_spec.signature_name == "halve"
+
+
+def test_a_model_that_only_trains_is_warmed_up_by_name(tmp_path):
+    options = {"params": PARAMS, "args": "f32[b,3]", "updates": 0}
+    published = publish(_train, tmp_path / "base", warmup={"serving_default": (1,)}, **options)
+    assert published.warmup == 1
+    with pytest.raises(StructureError, match=r"assigns variables \(serving_default\).*warmup="):
+        publish(_train, tmp_path / "base", warmup=(1, 8), **options)
+    with pytest.raises(StructureError, match="assigns variables and cannot be batched"):
+        publish(_train, tmp_path / "base", batching=(1, 8), **options)
+    assert [path.name for path in (tmp_path / "base").iterdir()] == ["1"]
