@@ -10,7 +10,15 @@ import numpy as np
 
 from xla_call_module.errors import DtypeError
 
-__all__ = ["DTYPES", "WIDE", "Array", "DType", "dtype_from_name", "dtype_from_tensorflow"]
+__all__ = [
+    "DTYPES",
+    "NARROW_DTYPES",
+    "WIDE",
+    "Array",
+    "DType",
+    "dtype_from_name",
+    "dtype_from_tensorflow",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -22,7 +30,8 @@ class DType:
     Attributes:
         name: the name that JAX, numpy (with ml_dtypes) and TensorFlow share, such as `bfloat16`.
         enum: its number in TensorFlow's `DataType` enum
-            (tensorflow/core/framework/types.proto), which is what files hold.
+            (tensorflow/core/framework/types.proto), which is what files hold; 0, which is
+            DT_INVALID, for those of JAX alone.
         mlir: the element type as StableHLO writes it, such as `bf16`.
         differentiable: whether TensorFlow propagates gradients through it
             (tensorflow/python/eager/backprop_util.py, `IsTrainable`).
@@ -69,10 +78,26 @@ DTYPES = (
     DType("float8_e5m2", 24, "f8E5M2"),
 )
 
+# What JAX has, and the op does not carry.
+NARROW_DTYPES = (
+    DType("int2", 0, "i2"),
+    DType("int4", 0, "i4"),
+    DType("uint2", 0, "ui2"),
+    DType("uint4", 0, "ui4"),
+    DType("float4_e2m1fn", 0, "f4E2M1FN"),
+    DType("float8_e3m4", 0, "f8E3M4"),
+    DType("float8_e4m3", 0, "f8E4M3"),
+    DType("float8_e4m3b11fnuz", 0, "f8E4M3B11FNUZ"),
+    DType("float8_e4m3fnuz", 0, "f8E4M3FNUZ"),
+    DType("float8_e5m2fnuz", 0, "f8E5M2FNUZ"),
+    DType("float8_e8m0fnu", 0, "f8E8M0FNU"),
+)
+
 # What JAX has only while jax_enable_x64 is on.
 WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
 
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
+_NARROW_BY_NAME = {dtype.name: dtype for dtype in NARROW_DTYPES}
 _BY_ENUM = {dtype.enum: dtype for dtype in DTYPES}
 
 # XLA packs two 4-bit integers in a byte and TensorFlow's op kernels one, so results differ from
@@ -97,17 +122,20 @@ _REFUSED = {
 }
 
 
-def dtype_from_name(name: str, *, where: str) -> DType:
+def dtype_from_name(name: str, *, where: str, narrow: bool = False) -> DType:
     """Return the table's entry for a JAX or numpy dtype name.
 
     Args:
         name: for example `str(x.dtype)`.
         where: the pytree path or node that has it, for the message.
+        narrow: whether it stays in JAX, so that those of `NARROW_DTYPES` are allowed.
 
     Raises:
         DtypeError: TensorFlow cannot carry it; the message names a dtype that goes through.
     """
     if (dtype := _BY_NAME.get(name)) is not None:
+        return dtype
+    if narrow and (dtype := _NARROW_BY_NAME.get(name)) is not None:
         return dtype
     wider = _REFUSED.get(name)
     cure = f"convert it to {wider} before it crosses" if wider else "use one of these"

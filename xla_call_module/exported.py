@@ -92,6 +92,7 @@ def from_exported(
     carried: bool = True,
     names: Sequence[str] | None = None,
     module: Any = None,
+    narrow: bool = False,
 ) -> CallModule:
     """Return the call that an `Exported` describes.
 
@@ -109,6 +110,7 @@ def from_exported(
             have something to refuse; which results are zeros is not looked for.
         module: its parsed module where there is one already, which is then always read, and is the
             module of the call afterwards.
+        narrow: whether the call stays in JAX, so that it may have dtypes of `NARROW_DTYPES`.
 
     Raises:
         StructureError: arity, shapes or kept arguments contradict the module; the function has
@@ -138,7 +140,7 @@ def from_exported(
     is_read = names is None or exported.nr_devices > 1 or not is_plain(artifact)
     opened = open_module(artifact) if is_read and module is None else contextlib.nullcontext(module)
     with opened as parsed:
-        call = _to_call(exported, parsed, checks, names or ())
+        call = _to_call(exported, parsed, checks, names or (), narrow=narrow)
     if not carried:
         return call
     carried_text = strip_exported(exported, allow_flat_trees=allow_flat_trees)
@@ -146,7 +148,12 @@ def from_exported(
 
 
 def _to_call(
-    exported: export.Exported, module: Any, checks: tuple[DisabledCheck, ...], names: Sequence[str]
+    exported: export.Exported,
+    module: Any,
+    checks: tuple[DisabledCheck, ...],
+    names: Sequence[str],
+    *,
+    narrow: bool,
 ) -> CallModule:
     """Return the call, with what the parsed module says; None for a module that is not read."""
     where = exported.fun_name
@@ -157,8 +164,9 @@ def _to_call(
     main = None if module is None else _read_module(exported, module, platforms, checks)
     kept = tuple(exported.module_kept_var_idx)
     known = dict(zip(kept, main.names, strict=False) if main else enumerate(names))
-    args = _specs(exported.in_avals, in_paths, {index: known.get(index, "") for index in kept})
-    results = _specs(exported.out_avals, out_paths, {})
+    known = {index: known.get(index, "") for index in kept}
+    args = _specs(exported.in_avals, in_paths, known, narrow=narrow)
+    results = _specs(exported.out_avals, out_paths, {}, narrow=narrow)
     if main is not None:
         results = tuple(
             dataclasses.replace(spec, is_zero=is_zero)
@@ -449,16 +457,16 @@ def result_paths(out_tree: tree_util.PyTreeDef) -> tuple[str, ...]:
 
 
 def _specs(
-    avals: Sequence[Any], paths: Sequence[str], names: dict[int, str]
+    avals: Sequence[Any], paths: Sequence[str], names: dict[int, str], *, narrow: bool = False
 ) -> tuple[TensorSpec, ...]:
     specs = []
     for index, (aval, path) in enumerate(zip(avals, paths, strict=True)):
-        shape, dtype, element = _physical(aval, path)
+        shape, dtype, element = _physical(aval, path, narrow=narrow)
         specs.append(TensorSpec(shape, dtype, path, names.get(index, ""), element))
     return tuple(specs)
 
 
-def _physical(aval: Any, path: str) -> tuple[Shape, DType, str]:
+def _physical(aval: Any, path: str, *, narrow: bool = False) -> tuple[Shape, DType, str]:
     """Return shape and dtype in the module, and JAX's logical dtype where it is another."""
     element = ""
     dtype = aval.dtype
@@ -469,7 +477,7 @@ def _physical(aval: Any, path: str) -> tuple[Shape, DType, str]:
     elif dtype == jax.dtypes.float0:
         element, dtype = "float0", "bool"
     shape = tuple(str(dim) if export.is_symbolic_dim(dim) else int(dim) for dim in aval.shape)
-    return shape, dtype_from_name(str(dtype), where=path), element
+    return shape, dtype_from_name(str(dtype), where=path, narrow=narrow), element
 
 
 def _platforms(exported: export.Exported) -> tuple[str, ...]:

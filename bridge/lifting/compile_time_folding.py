@@ -69,7 +69,7 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
         return None
     with np.errstate(all="ignore"):
         result = rule(Attributes(raw), *operands)
-    return None if result is None else np.asarray(result).astype(dtype, copy=False)
+    return None if result is None else _wrapped(result, dtype)
 
 
 def _fold_repeated(raw: Any, operands: Sequence[Array]) -> Array | None:
@@ -85,7 +85,18 @@ def _fold_repeated(raw: Any, operands: Sequence[Array]) -> Array | None:
             result = _RULES[raw.name](Attributes(raw), *scalars)
     if result is None:
         return None
-    return np.broadcast_to(result.astype(dtype), [dim or 0 for dim in type_.shape])
+    return np.broadcast_to(_wrapped(result, dtype), [dim or 0 for dim in type_.shape])
+
+
+def _wrapped(result: Array, dtype: np.dtype[Any]) -> Array:
+    """Return a result in a dtype; integers of Python wrap around, such as the least one by -1."""
+    array = np.asarray(result)
+    if array.dtype == object and dtype.kind in "iu":
+        bits = 8 * dtype.itemsize
+        unsigned: Array = np.asarray(array & ((1 << bits) - 1), f"u{dtype.itemsize}")
+        return unsigned.view(dtype)
+    with np.errstate(all="ignore"):
+        return array.astype(dtype, copy=False)
 
 
 def _fold_for_platforms(raw: Any, operands: Sequence[LiftedValue]) -> PlatformChoice | None:
@@ -199,7 +210,8 @@ def _total_order(value: Array) -> Array:
 def _bitcast(op: Attributes, value: Array) -> Array | None:
     dtype = element_dtype(tensor_type(str(op.raw.results[0].type)).element)
     kinds = value.dtype.kind + dtype.kind
-    if value.dtype.itemsize != dtype.itemsize or set("bcO") & set(kinds) or "int4" in dtype.name:
+    is_packed = any(bits in f"{value.dtype} {dtype}" for bits in ("int2", "int4", "float4"))
+    if value.dtype.itemsize != dtype.itemsize or set("bcO") & set(kinds) or is_packed:
         return None
     return np.ascontiguousarray(value).view(dtype).reshape(value.shape)  # it has no scalars
 
@@ -265,6 +277,19 @@ def _not(_: Attributes, value: Array) -> Array | None:
     return np.asarray(~value)
 
 
+def _count_bits(test: Callable[[Array], Array]) -> Callable[..., Array | None]:
+    """Return the fold of how many of an integer's shifts by 0, 1, 2, … pass a test."""
+
+    def fold_count(_: Attributes, value: Array) -> Array | None:
+        if value.dtype == object:
+            return None
+        unsigned = value.view(f"u{value.dtype.itemsize}")
+        shifted = [unsigned >> unsigned.dtype.type(n) for n in range(8 * value.dtype.itemsize)]
+        return np.asarray(sum(test(bits).astype(np.int64) for bits in shifted))
+
+    return fold_count
+
+
 def _shift(function: Callable[..., Any]) -> Callable[..., Array | None]:
     """Return the fold of a shift, which leaves 0 where it is by all bits or more."""
 
@@ -297,6 +322,7 @@ _RULES: Mapping[str, Callable[..., Array | None]] = {
     "stablehlo.compare": _compare,
     "stablehlo.concatenate": _concatenate,
     "stablehlo.convert": _plain(lambda value: None if value.dtype.kind == "c" else value),
+    "stablehlo.count_leading_zeros": _count_bits(lambda bits: np.asarray(bits == 0)),
     "stablehlo.divide": _divide,
     "stablehlo.imag": _plain(np.imag),
     "stablehlo.maximum": _extreme("max"),
@@ -305,6 +331,7 @@ _RULES: Mapping[str, Callable[..., Array | None]] = {
     "stablehlo.negate": _plain(np.negative),
     "stablehlo.not": _not,
     "stablehlo.or": _logical("or"),
+    "stablehlo.popcnt": _count_bits(lambda bits: np.asarray(bits & 1)),
     "stablehlo.real": _plain(np.real),
     "stablehlo.remainder": _remainder,
     "stablehlo.reshape": _reshape,

@@ -14,26 +14,21 @@ from jax import lax
 from bridge.lifting.lifted_operation import Lift, LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.attributes import comparison_direction, symbol_name
 
-__all__ = ["RULES", "total_order"]
+__all__ = ["RULES", "narrow_bits", "total_order"]
 
 # The functions of `jax.lax` that JAX lowers to one operation of StableHLO each.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "abs": lax.abs,
     "and": lax.bitwise_and,
     "atan2": lax.atan2,
     "ceil": lax.ceil,
     "clamp": lax.clamp,
     "complex": lax.complex,
-    "count_leading_zeros": lax.clz,
     "divide": lax.div,
     "floor": lax.floor,
-    "imag": lax.imag,
     "is_finite": lax.is_finite,
     "negate": lax.neg,
     "not": lax.bitwise_not,
     "or": lax.bitwise_or,
-    "popcnt": lax.population_count,
-    "real": lax.real,
     "remainder": lax.rem,
     "shift_left": lax.shift_left,
     "shift_right_arithmetic": lax.shift_right_arithmetic,
@@ -50,7 +45,6 @@ _OF_BOOLS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 # Those that say how accurate their result has to be.
 _ACCURATE: Mapping[str, Callable[..., Any]] = {
-    "cbrt": lax.cbrt,
     "cosine": lax.cos,
     "exponential": lax.exp,
     "exponential_minus_one": lax.expm1,
@@ -69,8 +63,45 @@ _COMPARISONS: Mapping[str, Callable[..., Any]] = {
 _TOLERANCE = re.compile(r"(atol|rtol) = ([-+.\w]+)|(ulps) = (\d+)|mode<(\w+)>")
 
 
+# Functions of integers, of which those of fewer than 8 bits are bytes in between, and by how much
+# the result is greater for each bit that these have more.
+_OF_BITS: Mapping[str, tuple[Callable[..., Any], int]] = {
+    "count_leading_zeros": (lax.clz, 1),
+    "popcnt": (lax.population_count, 0),
+}
+
+
 def _plain(function: Callable[..., Any]) -> Lift:
     return lambda op: function(*op.scalars_and_arrays)
+
+
+def _of_bits(function: Callable[..., Any], excess: int) -> Lift:
+    """Return the rule of a function of the bits of an integer, which XLA has for whole bytes."""
+    plain = _plain(function)
+
+    def lift(op: LiftedOperation) -> Any:
+        if not (bits := narrow_bits(op.dtype)):
+            return plain(op)
+        byte = lax.convert_element_type(op.array(0), np.uint8)
+        counted = function(lax.bitwise_and(byte, jnp.full_like(byte, (1 << bits) - 1)))
+        extra = jnp.full_like(counted, excess * (8 - bits))
+        return lax.convert_element_type(lax.sub(counted, extra), op.dtype)
+
+    return lift
+
+
+def narrow_bits(dtype: np.dtype[Any]) -> int:
+    """Return how many bits an integer has of which JAX has few operations; 0 if it has all."""
+    is_narrow = "int" in dtype.name and dtype.kind == "V"
+    return int(dtype.name.lstrip("uint")) if is_narrow else 0
+
+
+def _abs(op: LiftedOperation) -> Any:
+    if not narrow_bits(op.dtype):
+        return _plain(lax.abs)(op)
+    return lax.convert_element_type(
+        lax.abs(lax.convert_element_type(op.array(0), np.int8)), op.dtype
+    )
 
 
 def _accurate(function: Callable[..., Any]) -> Lift:
@@ -131,7 +162,39 @@ def _select(op: LiftedOperation) -> Any:
     which, chosen, other = op.arrays
     if np.shape(which) == () and np.shape(chosen) != ():
         which = lax.broadcast_in_dim(which, np.shape(chosen), ())
+    if op.dtype.kind == "c" and (extreme := _complex_extreme(op.raw)) is not None:
+        return extreme(chosen, other)
     return lax.select(which, chosen, other)
+
+
+def _complex_extreme(select: Any) -> Callable[..., Any] | None:
+    """Return `lax.max` or `lax.min` if an operation chooses by the order that JAX writes for it.
+
+    It is that of the real parts, and of the imaginary parts where those are equal.
+    """
+    which, *values = select.operands
+    if _maker(which) != "stablehlo.select":
+        return None
+    equal, by_imag, by_real = (
+        _direction_of_parts(operand, part, values)
+        for operand, part in zip(which.owner.operands, ("real", "imag", "real"), strict=True)
+    )
+    extremes = {"GT": lax.max, "LT": lax.min}
+    return extremes.get(by_real) if equal == "EQ" and by_imag == by_real else None
+
+
+def _direction_of_parts(compared: Any, part: str, values: Sequence[Any]) -> str:
+    """Return how parts of two complex numbers are compared; empty if they are not."""
+    if _maker(compared) != "stablehlo.compare":
+        return ""
+    for operand, value in zip(compared.owner.operands, values, strict=True):
+        if _maker(operand) != f"stablehlo.{part}" or operand.owner.operands[0] != value:
+            return ""
+    return comparison_direction(compared.owner)
+
+
+def _maker(value: Any) -> str:
+    return str(getattr(value.owner, "name", ""))
 
 
 def _round(method: Any) -> Lift:
@@ -139,13 +202,16 @@ def _round(method: Any) -> Lift:
 
 
 def _power(op: LiftedOperation) -> Any:
-    if op.dtype.kind not in "iu":
+    if not jnp.issubdtype(op.dtype, jnp.integer):
         return lax.pow(*op.arrays)
     base, exponent = op.arrays
+    if narrow_bits(op.dtype):
+        byte = np.uint8 if op.dtype.name.startswith("u") else np.int8
+        base, exponent = (lax.convert_element_type(array, byte) for array in (base, exponent))
     power = jnp.power(base, jnp.maximum(exponent, 0))
     sign = jnp.where(exponent % 2 == 0, 1, base)
     inverse = jnp.where(base == 1, 1, jnp.where(base == -1, sign, 0))
-    return jnp.where(exponent < 0, inverse, power).astype(op.dtype)
+    return lax.convert_element_type(jnp.where(exponent < 0, inverse, power), op.dtype)
 
 
 def _map(op: LiftedOperation) -> Any:
@@ -160,7 +226,39 @@ def _convert(op: LiftedOperation) -> Any:
 
 
 def _bitcast(op: LiftedOperation) -> Any:
-    return lax.bitcast_convert_type(op.array(0), op.dtype)
+    """Return the bits of an array as elements of another type; complex ones of complex ones."""
+    value, dtype = op.array(0), op.dtype
+    given = jnp.result_type(value)
+    if given == dtype:
+        return value
+    if "b" in given.kind + dtype.kind:
+        op.refuse("XLA has no bits of booleans")
+    if given.kind != "c":
+        return lax.bitcast_convert_type(value, dtype)
+    # StableHLO has the bits of complex numbers as complex numbers only.
+    parts = jnp.stack([value.real, value.imag], axis=-1)
+    made = lax.bitcast_convert_type(parts, np.dtype(f"f{dtype.itemsize // 2}"))
+    return lax.complex(made[..., 0], made[..., 1])
+
+
+def _part(function: Callable[..., Any]) -> Lift:
+    """Return the rule of a part of a complex number, which a real number has as well."""
+
+    def lift(op: LiftedOperation) -> Any:
+        (value,) = op.arrays
+        if jnp.issubdtype(jnp.result_type(value), jnp.complexfloating):
+            return function(value)
+        return value if function is lax.real else jnp.zeros_like(value)
+
+    return lift
+
+
+def _cbrt(op: LiftedOperation) -> Any:
+    """Return the cubic root; of a complex number that of the third of its angle, as XLA does."""
+    if op.dtype.kind != "c":
+        return _accurate(lax.cbrt)(op)
+    (value,) = op.arrays
+    return lax.pow(value, jnp.full_like(value, 1 / 3))
 
 
 def _reduce_precision(op: LiftedOperation) -> Any:
@@ -196,7 +294,12 @@ RULES = {
         f"stablehlo.{name}": LiftingRule(_accurate(function), ("result_accuracy",))
         for name, function in _ACCURATE.items()
     },
+    **{f"stablehlo.{name}": LiftingRule(_of_bits(*pair)) for name, pair in _OF_BITS.items()},
+    "stablehlo.abs": LiftingRule(_abs),
     "stablehlo.bitcast_convert": LiftingRule(_bitcast),
+    "stablehlo.cbrt": LiftingRule(_cbrt, ("result_accuracy",)),
+    "stablehlo.imag": LiftingRule(_part(lax.imag)),
+    "stablehlo.real": LiftingRule(_part(lax.real)),
     "stablehlo.compare": LiftingRule(_compare, ("comparison_direction", "compare_type")),
     "stablehlo.convert": LiftingRule(_convert),
     "stablehlo.power": LiftingRule(_power),

@@ -70,6 +70,17 @@ _SCATTERS: Mapping[str, Callable[..., Any]] = {
     "subtract": lax.scatter_sub,
 }
 
+# The same of booleans.
+_SCATTERS_OF_BOOLS: Mapping[str, Callable[..., Any]] = {
+    "add": lax.scatter_max,
+    "and": lax.scatter_min,
+    "maximum": lax.scatter_max,
+    "minimum": lax.scatter_min,
+    "multiply": lax.scatter_min,
+    "or": lax.scatter_max,
+    "replace": lax.scatter,
+}
+
 
 def _scatter(op: LiftedOperation) -> Any:
     block = op.regions[0].block
@@ -83,8 +94,9 @@ def _scatter(op: LiftedOperation) -> Any:
     places = SlicePlaces.of_scatter(op)
     vectors = _vectors(places, indices)
     name = combiner_of(block) if count == 1 else ""
-    if name in _SCATTERS:
-        return _SCATTERS[name](
+    primitives = _SCATTERS_OF_BOOLS if dtypes[0].kind == "b" else _SCATTERS
+    if name in primitives:
+        return primitives[name](
             values[0],
             vectors,
             updates[0],

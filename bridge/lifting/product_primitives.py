@@ -53,11 +53,13 @@ def _dot_general(op: LiftedOperation) -> Any:
     dimension_numbers: Any = tuple(
         tuple(tuple(axes) for axes in pair) for pair in (contracting, batching)
     )
+    # Algorithms are for floats; of integers each is exact.
+    is_algorithmic = op.has("algorithm") and jnp.issubdtype(op.dtype, jnp.inexact)
     return lax.dot_general(
         op.array(0),
         op.array(1),
         dimension_numbers,
-        precision=_algorithm(op) if op.has("algorithm") else _precision(op),
+        precision=_algorithm(op) if is_algorithmic else _precision(op),
         preferred_element_type=op.dtype,
     )
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bridge.lifting.elementwise_primitives import narrow_bits
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.combiners import (
     block_dtypes,
@@ -108,10 +109,26 @@ def _fold(
 
 def _reduce_simply(name: str, value: Any, start: Any, axes: Sequence[int]) -> Any:
     reducer, identity = REDUCERS[name], identity_of(name, jnp.result_type(value))
+    dtype = jnp.result_type(value)
+    is_begun = not (isinstance(start, np.ndarray) and is_identity(start, identity))
+    if (wider := _wider_of(name, dtype, is_begun=is_begun)) is not None:
+        value, start = (lax.convert_element_type(array, wider) for array in (value, start))
     reduced = _REDUCTIONS[name](value, tuple(axes))
-    if isinstance(start, np.ndarray) and is_identity(start, identity):
-        return reduced
-    return reducer(reduced, jnp.broadcast_to(start, np.shape(reduced)))
+    if is_begun:
+        reduced = reducer(reduced, jnp.broadcast_to(start, np.shape(reduced)))
+    return lax.convert_element_type(reduced, dtype) if wider is not None else reduced
+
+
+def _wider_of(name: str, dtype: np.dtype[Any], *, is_begun: bool) -> Any:
+    """Return the dtype in which a reduction is computed, if it is another; None if not.
+
+    XLA adds what a sum begins with before it rounds, and JAX has no logical reductions of integers
+    of fewer than 8 bits.
+    """
+    if narrow_bits(dtype) and name in ("and", "or", "xor"):
+        return np.uint8 if dtype.name.startswith("u") else np.int8
+    is_rounded = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+    return np.float32 if is_begun and is_rounded and name in ("add", "multiply") else None
 
 
 def is_identity(start: np.ndarray[Any, Any], identity: np.ndarray[Any, Any]) -> bool:

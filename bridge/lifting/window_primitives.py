@@ -229,7 +229,7 @@ def _select_and_scatter(op: LiftedOperation) -> Any:
         ones, ones,
     )  # fmt: skip
     known = _SELECTED.get(_direction_of(select))
-    if known is None or combiner_of(scatter.block) != "add" or op.dtype.kind not in "fV":
+    if known is None or combiner_of(scatter.block) != "add" or not _is_float(op.dtype):
         return _scatter_to_selected(op, windows)
     identity = identity_of("maximum" if known is lax.max else "minimum", jnp.result_type(value))
 
@@ -240,6 +240,10 @@ def _select_and_scatter(op: LiftedOperation) -> Any:
     if isinstance(start, np.ndarray) and not start.any():
         return scattered
     return lax.add(scattered, jnp.broadcast_to(start, np.shape(scattered)))
+
+
+def _is_float(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating))
 
 
 def _direction_of(select: LiftedRegion) -> str:

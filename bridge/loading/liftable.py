@@ -53,7 +53,7 @@ def lift_source(model: Any, mesh: Mesh | None) -> Callable[..., Any]:
 def _parse(content: bytes, path: Path, place: str) -> export.Exported | CallModule:
     """Return the function in a file: a serialized `Exported`, or a module of StableHLO."""
     if is_mlir(content):
-        return call_of_file(path, content)
+        return call_of_file(path, content, narrow=True)
     return parse_exported(content, place)
 
 

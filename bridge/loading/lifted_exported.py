@@ -62,7 +62,9 @@ def lift_leaves(exported: export.Exported, mesh: Mesh | None = None, *, name: st
         # What TensorFlow cannot call JAX may; what JAX cannot is refused where it is traced.
         targets = custom_call_targets(walk(module))
         checks = [DisabledCheck(f"custom_call:{target}") for target in targets]
-        call = from_exported(exported, disabled_checks=checks, carried=False, module=module)
+        call = from_exported(
+            exported, disabled_checks=checks, carried=False, module=module, narrow=True
+        )
     flat = lift_call(call, mesh)
     needed = None
     if mesh is None and exported.nr_devices > 1:

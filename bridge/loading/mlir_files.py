@@ -18,7 +18,7 @@ from xla_call_module._jax import (
 )
 from xla_call_module.analyses.infer_signature import infer_argument_signature, infer_signature
 from xla_call_module.call import CallModule, TensorSpec
-from xla_call_module.dtypes import DTYPES, DType
+from xla_call_module.dtypes import DTYPES, NARROW_DTYPES, DType
 from xla_call_module.errors import DtypeError, FormatError, StructureError
 from xla_call_module.stablehlo.call_graph import check_calls, named_by
 from xla_call_module.stablehlo.chlo import define_chlo
@@ -53,6 +53,7 @@ def call_of_file(
     *,
     prepare: Callable[[Any], None] | None = None,
     prepared: Collection[str] = (),
+    narrow: bool = False,
 ) -> CallModule:
     """Return the function `main` of a module, or its only entry point, as a call for the CPU.
 
@@ -61,6 +62,7 @@ def call_of_file(
         content: what is in the file.
         prepare: changes the parsed module in place, such as the dtypes that its `main` takes.
         prepared: the element types that `prepare` lets go through, for messages.
+        narrow: whether the call stays in JAX, so that it may have dtypes of `NARROW_DTYPES`.
 
     Raises:
         FormatError: the module is damaged, or newer than the installed jaxlib.
@@ -76,7 +78,7 @@ def call_of_file(
             prepare(module)
         module, main = _with_sizes(path, module)
         artifact = _serialize(path, module)
-    spec = partial(_spec, prepared=prepared)
+    spec = partial(_spec, prepared=prepared, narrow=narrow)
     args = tuple(spec(t, f"args[{n}]", described=False) for n, t in enumerate(main.args))
     results = tuple(
         spec(type_, f"result[{n}]", described=not args) for n, type_ in enumerate(main.results)
@@ -233,18 +235,19 @@ def _cure(error: Exception, content: bytes) -> str:
 
 
 def _spec(
-    type_: TensorType, path: str, *, described: bool, prepared: Collection[str]
+    type_: TensorType, path: str, *, described: bool, prepared: Collection[str], narrow: bool
 ) -> TensorSpec:
     """Return the spec of an argument or result, without a shape if that can be inferred."""
     shape = tuple(dim or 0 for dim in type_.shape) if described else None
-    return TensorSpec(shape, _dtype_of(type_, path, prepared), path)
+    return TensorSpec(shape, _dtype_of(type_, path, prepared, narrow=narrow), path)
 
 
-def _dtype_of(type_: TensorType, path: str, prepared: Collection[str]) -> DType:
-    for dtype in DTYPES:
+def _dtype_of(type_: TensorType, path: str, prepared: Collection[str], *, narrow: bool) -> DType:
+    allowed = (*DTYPES, *NARROW_DTYPES) if narrow else DTYPES
+    for dtype in allowed:
         if dtype.mlir == type_.element:
             return dtype
-    known = ", ".join([*(dtype.mlir for dtype in DTYPES), *prepared])
+    known = ", ".join([*(dtype.mlir for dtype in allowed), *prepared])
     raise DtypeError(
         f"{path} is {type_}; elements that go through are {known}. To do: convert it to one of "
         "these."
