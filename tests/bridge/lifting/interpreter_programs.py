@@ -126,7 +126,7 @@ def judge_program(program: InterpreterProgram) -> tuple[str, str]:
         verdict, reason = _judge(program, text, values) if values else ("right", "")
         if verdict == "refused" and _OF_SIZES.search(reason):
             return "right", ""
-        return verdict, f"arguments: {reason}"
+        return verdict, f"arguments: {reason}" if reason else ""
 
 
 def _judge(program: InterpreterProgram, text: str, arrays: Sequence[Any]) -> tuple[str, str]:
