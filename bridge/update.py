@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,18 +116,13 @@ def update(
                 f"{os.fspath(to)} is the file that is updated. To do: leave out to=, pass "
                 "overwrite=True, or take another path."
             )
-        with _turn(path):
+        # Processes that write together wait for one another, and would for their turns.
+        waits = os.path.isdir(path) and not is_multi_process(params)
+        with locked(Path(path)) if waits else contextlib.nullcontext():
             written = write_updated(path, None, params)
     else:
         written = write_updated(path, to, params, overwrite=overwrite)
     return written
-
-
-@contextlib.contextmanager
-def _turn(path: str | os.PathLike[str]) -> Iterator[None]:
-    """A block in which no other update of this machine changes the same folder in place."""
-    with locked(Path(path)) if os.path.isdir(path) else contextlib.nullcontext():
-        yield
 
 
 def write_updated(
@@ -174,7 +169,7 @@ def write_updated(
                 linked=linked,
                 request=_request(folder, params if is_file else None, updated),
                 progress=progress,
-                group=JaxProcesses() if is_shared else None,
+                group=JaxProcesses("bridge.update") if is_shared else None,
             )
         kept = sorted(v.name for v in variables if v.name not in tensors and not v.constant)
         path = os.fspath(source if target is None else target)

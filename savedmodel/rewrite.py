@@ -20,7 +20,8 @@ from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from savedmodel.files.assets import PUBLICATION_FILE, asset_files
-from savedmodel.files.folder import PROTO_FILE, VARIABLES, new_place
+from savedmodel.files.fingerprint import FINGERPRINT_FILE, renew_fingerprint
+from savedmodel.files.folder import PROTO_FILE, VARIABLES, new_place, write_bytes
 from savedmodel.files.model_folder import ModelFolder, read_one_version
 from savedmodel.files.remote import is_remote
 from savedmodel.gradient_orders import (
@@ -42,7 +43,7 @@ from savedmodel.read import read_proto
 from savedmodel.variables.bundle_changes import lay_out_changes
 from savedmodel.variables.bundle_layout import BundleTensor
 from savedmodel.variables.data_files import shard_name
-from savedmodel.variables.tensor_bundle import BundleIndex
+from savedmodel.variables.tensor_bundle import BundleIndex, index_path
 from savedmodel.write import Group, serialize_proto, telling, write_folder, write_proto
 from xla_call_module.call import CallModule
 from xla_call_module.errors import FormatError, InteropError, StructureError, refusing_damage
@@ -55,10 +56,10 @@ _PIECE_BYTES = 8 << 20
 # saves, compares it with nothing, and loads a file without one
 # (tensorflow/python/saved_model/fingerprinting.py); the text is another form of the old message.
 # The manifest has the hash of it.
-_OUTDATED = frozenset({"fingerprint.pb", "saved_model.pbtxt", MANIFEST_FILE})
-# Of what has other values: the first has a hash of the checkpoint's table, the second is made anew,
-# and the third is of a copy.
-_OUTDATED_BY_VALUES = frozenset({"fingerprint.pb", MANIFEST_FILE, PUBLICATION_FILE})
+_OUTDATED = frozenset({FINGERPRINT_FILE, "saved_model.pbtxt", MANIFEST_FILE})
+# Of what has other values: the first two are made anew, and the third is of a copy.
+_OUTDATED_BY_VALUES = frozenset({FINGERPRINT_FILE, MANIFEST_FILE, PUBLICATION_FILE})
+_MAX_FINGERPRINT_BYTES = 1 << 16
 # What `tf.custom_gradient` calls one; other names are those that a program has registered.
 _NUMBERED = re.compile(rb"CustomGradient-\d+")
 
@@ -241,8 +242,8 @@ def rewrite_variables(
     """Write a SavedModel again with other values of variables; return its number of bytes.
 
     All other files are those of the source, saved_model.pb among them, and data files in which
-    nothing changes. A manifest is written anew. A fingerprint.pb, which has a hash of the
-    checkpoint, is left out.
+    nothing changes. A manifest is written anew, and so is a fingerprint.pb, which has a hash of the
+    checkpoint.
 
     Args:
         source: the folder of a SavedModel of any writer.
@@ -278,6 +279,10 @@ def rewrite_variables(
             with source.open(carried[name]) as file:
                 if not (linked and _link(file, folder / name)):
                     _copy(file, folder / name)
+        if source.find(FINGERPRINT_FILE, links=True) is not None:
+            data = source.read(FINGERPRINT_FILE, limit=_MAX_FINGERPRINT_BYTES)
+            table = index_path(folder / VARIABLES).read_bytes()
+            write_bytes(folder / FINGERPRINT_FILE, renew_fingerprint(data, table))
         if manifest is not None:
             renew_manifest(folder, manifest, request=request, carried=carried)
 

@@ -49,14 +49,15 @@ class JaxProcesses:
     each is, and how it ended.
     """
 
-    __slots__ = ("_client", "_reported", "_save", "_total", "rank", "size")
+    __slots__ = ("_client", "_reported", "_save", "_total", "_verb", "rank", "size")
 
-    def __init__(self) -> None:
-        """Connect to the other processes.
+    def __init__(self, verb: str = "bridge.save") -> None:
+        """Connect to the other processes, which call the same verb.
 
         Raises:
             StructureError: they are connected by something else than JAX's own runtime.
         """
+        self._verb = verb
         self.rank = jax.process_index()
         self.size = jax.process_count()
         self._client: Any = coordination_client()
@@ -114,7 +115,7 @@ class JaxProcesses:
         except jax.errors.JaxRuntimeError as error:
             raise InteropError(
                 f"Process {self.rank} has waited {_TIMEOUT_SECONDS:.0f} seconds for process 0 to "
-                "call bridge.save. To do: call it in all processes, since the parameters are "
+                f"call {self._verb}. To do: call it in all processes, since the parameters are "
                 "sharded over them."
             ) from error
 
@@ -225,7 +226,7 @@ class JaxProcesses:
         missing = [rank for rank in range(self.size) if rank and str(rank) not in done]
         names = ", ".join(map(str, missing[:_MAX_NAMES_SHOWN]))
         more = ", …" if len(missing) > _MAX_NAMES_SHOWN else ""
-        verb = "called bridge.save" if what == "agreed" else "made progress"
+        verb = f"called {self._verb}" if what == "agreed" else "made progress"
         return f"process {names}{more} has not {verb}"
 
     def _check_failure(self) -> None:
@@ -262,6 +263,6 @@ def _check_agreement(rank: int, theirs: Mapping[str, str], ours: Mapping[str, st
         if theirs.get(what) != value:
             raise StructureError(
                 f"Process {rank} was called with another {what} than process 0: "
-                f"{theirs.get(what)}, and not {value}. To do: call bridge.save with the same "
-                "arguments in all processes."
+                f"{theirs.get(what)}, and not {value}. To do: call it with the same arguments in "
+                "all processes."
             )

@@ -38,6 +38,7 @@ __all__ = [
     "new_folder",
     "new_place",
     "staged_folder",
+    "write_bytes",
     "write_text",
 ]
 
@@ -218,8 +219,13 @@ def bytes_of(folder: Path) -> int:
 
 def write_text(file: Path, text: str) -> None:
     """Write a small new file that survives a power cut, once its folder does."""
-    with file.open("x", encoding="utf-8") as opened:
-        opened.write(text)
+    write_bytes(file, text.encode())
+
+
+def write_bytes(file: Path, data: bytes) -> None:
+    """Write a small new file, as `write_text`."""
+    with file.open("xb") as opened:
+        opened.write(data)
         opened.flush()
         os.fsync(opened.fileno())
 

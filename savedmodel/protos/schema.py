@@ -46,6 +46,7 @@ else:
 __all__ = [
     "BundleEntryProto",
     "BundleHeaderProto",
+    "FingerprintDef",
     "FunctionDef",
     "FunctionDefLibrary",
     "FunctionSpec",
@@ -301,6 +302,9 @@ message TensorSliceProto
 message TensorSliceProto.Extent
   start = 1 int64
   oneof has_length_hack: length = 2 int64
+message FingerprintDef
+  checkpoint_hash = 5 uint64; uuid = 7 string
+
 message BundleHeaderProto
   num_shards = 1 int32; endianness = 2 BundleHeaderProto.Endianness; version = 3 VersionDef
 enum BundleHeaderProto.Endianness
@@ -436,6 +440,7 @@ def _message(name: str) -> type[Proto]:
 
 BundleEntryProto = _message("BundleEntryProto")
 BundleHeaderProto = _message("BundleHeaderProto")
+FingerprintDef = _message("FingerprintDef")
 FunctionDef = _message("FunctionDef")
 FunctionDefLibrary = _message("FunctionDefLibrary")
 FunctionSpec = _message("FunctionSpec")

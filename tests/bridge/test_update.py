@@ -21,6 +21,7 @@ import tensorflow as tf
 import bridge
 import bridge.serving
 import savedmodel
+from savedmodel.files.fingerprint import fingerprint_of_bytes
 from savedmodel.manifest import compare_manifest, read_manifest
 from savedmodel.read import read_proto
 from savedmodel.variables import bundle_changes
@@ -165,12 +166,10 @@ class TestFolder:
 
     def test_everything_comes_along(self, model):
         before = (model / PROTO).read_bytes()
-        (model / "fingerprint.pb").write_bytes(b"of the old values")
         bridge.update(model, {"step": 1})
         assert (model / PROTO).read_bytes() == before
         assert (model / "assets.extra" / "words.txt").read_text() == "a b"
         assert (model / "assets.extra" / "tf_serving_warmup_requests").is_file()
-        assert not (model / "fingerprint.pb").exists()
 
     def test_the_manifest_is_that_of_the_new_files(self, original, tmp_path):
         bridge.save(predict, tmp_path / "m", params=state(0), args="f32[b,3]", manifest=True)
@@ -237,6 +236,12 @@ class TestTensorFlow:
         assert (tmp_path / "again" / "fingerprint.pb").is_file()
         new = state(3, step=1)
         updated = bridge.update(tmp_path / "again", new, to=tmp_path / "new")
+        read = tf.saved_model.experimental.read_fingerprint
+        old, found = (read(str(tmp_path / name)) for name in ("again", "new"))
+        index = (tmp_path / "new" / INDEX).read_bytes()
+        assert found.checkpoint_hash == fingerprint_of_bytes(index) != old.checkpoint_hash
+        assert found.saved_model_checksum == old.saved_model_checksum
+        assert found.singleprint().rpartition("/")[0] == old.singleprint().rpartition("/")[0]
         assert updated.kept == ()
         check(tmp_path / "new", new)
         loaded = tf.saved_model.load(tmp_path / "new")

@@ -96,6 +96,16 @@ def test_tensorflow_loads_it_whole(two):
     )
 
 
+def test_new_values_of_all_processes(tmp_path):
+    _succeed("update", 2, tmp_path / "m")
+    _check_values(bridge.load(tmp_path / "m").params)
+    loaded = tf.saved_model.load(tmp_path / "m")
+    _check_values({name: variable.numpy() for name, variable in loaded.params.items()})
+    zeros, new = (tmp_path / name / "saved_model.pb" for name in ("m_zeros", "m"))
+    assert os.path.samefile(zeros, new)
+    assert {path.name for path in tmp_path.iterdir()} == {"m", "m_zeros"}
+
+
 def test_a_session_loads_it_whole(two):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         graph = tf.compat.v1.saved_model.load(session, ["serve"], str(two))

@@ -18,6 +18,7 @@ import time
 import google_crc32c
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -107,6 +108,21 @@ def save_again(out):
     """Twice in one program, the second time over the first and in several files each."""
     save(out)
     save(out, overwrite=True, num_shards=3)
+
+
+def update(out):
+    """All of them put new values into a file that has others: into a new one, then in place."""
+    zeros = {name: np.zeros_like(value) for name, value in values().items()}
+    if jax.process_index() == 0:
+        bridge.save(export(), f"{out}_zeros", params=zeros, num_shards=3)
+    multihost_utils.sync_global_devices("saved")
+    # The last one is a part, of which each process has some.
+    first = bridge.update(f"{out}_zeros", params(), to=out)
+    second = bridge.update(out, {"rows": params()["rows"]})
+    size = sum(file.stat().st_size for file in pathlib.Path(out).rglob("*.*"))
+    assert (second.updated, second.bytes) == (("rows",), size)
+    assert not first.kept
+    assert len(second.kept) == len(values()) - 1
 
 
 def save_neighbours_as_one(out):
@@ -249,6 +265,7 @@ SCENARIOS = {
     for scenario in (
         save,
         save_again,
+        update,
         save_neighbours_as_one,
         save_and_load,
         with_other_arguments,

@@ -14,6 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.core.protobuf import (
+    fingerprint_pb2,
     saved_model_pb2,
     tensor_bundle_pb2,
     trackable_object_graph_pb2,
@@ -24,6 +25,7 @@ from savedmodel.protos import schema
 OURS = schema.SavedModel.DESCRIPTOR.file
 ENTRY_POINTS = (
     saved_model_pb2.SavedModel,
+    fingerprint_pb2.FingerprintDef,
     tensor_bundle_pb2.BundleHeaderProto,
     tensor_bundle_pb2.BundleEntryProto,
     trackable_object_graph_pb2.TrackableObjectGraph,
