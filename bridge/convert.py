@@ -11,6 +11,7 @@ from jax import export
 from bridge.chains.orders import ChainOptions
 from bridge.converting.signature import Defaults, adopt_metadata, read_defaults, signature_of
 from bridge.core.backend import require_tensorflow
+from bridge.core.updates import Updates, parse_updates
 from bridge.exporting.specifications import parse_constraints, specify
 from xla_call_module.errors import ArgumentError, StructureError, remedy_for
 from xla_call_module.exported import Check
@@ -37,6 +38,8 @@ def convert(
     residuals: bool = False,
     hoist_constants: int | None = HOISTED_FROM,
     linalg: str = "portable",
+    variables: Any = None,
+    updates: Updates | None = None,
 ) -> Callable[..., Any]:
     """Return a TensorFlow callable that computes what `fun` computes.
 
@@ -71,6 +74,10 @@ def convert(
             at each eager call; None for never.
         linalg: `portable` replaces calls of LAPACK, cuSOLVER and the like by operations that run
             everywhere, in gradients too; `lapack` leaves them for a TensorFlow that has them.
+        variables: a pytree of `tf.Variable`s that is the first argument of `fun`; what is returned
+            takes the others.
+        updates: where the new values of the variables stand in what `fun` returns, as for
+            `bridge.save`: each call assigns them, and returns the rest.
 
     Returns:
         A callable. Typed PRNG keys cross as their key data (uint32); 64-bit tensors as the 32-bit
@@ -94,6 +101,11 @@ def convert(
     )
     from bridge.converting.gradient import GradientOptions
 
+    if updates is not None and variables is None:
+        raise ArgumentError(
+            "updates= is for a function of variables, and there are none. To do: pass variables=, "
+            "a pytree of tf.Variables that is its first argument."
+        )
     passes = ChainOptions.parse(
         disabled_checks=disabled_checks,
         linalg=linalg,
@@ -129,7 +141,23 @@ def convert(
     signature = signature_of(fun)
     call = _to_function(ConvertedFunction(source), read_defaults(signature))
     adopt_metadata(call, fun, signature)
-    return call
+    return call if variables is None else _on_variables(call, variables, updates)
+
+
+def _on_variables(call: Any, variables: Any, updates: Any) -> Callable[..., Any]:
+    """Return a function with variables in the place of its first argument."""
+    from bridge.converting.variable_state import VariableState
+
+    positions = next(iter(parse_updates(updates, call).values()), {})
+    name = str(getattr(call, "__name__", "The function"))
+    state = VariableState(call, name, variables, positions)
+
+    @api_boundary
+    def on_variables(*args: Any, **kwargs: Any) -> Any:
+        return state(args, kwargs)
+
+    on_variables.__name__, on_variables.__doc__ = name, call.__doc__
+    return on_variables
 
 
 def _to_function(converted: ConvertedFunction, defaults: Defaults | None) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, TypedDict
 
@@ -19,7 +19,13 @@ from bridge.core.explaining import refusing_unsortable_keys
 from bridge.core.names import Names, input_names, names_of_signature, output_names, parameter_names
 from bridge.core.progress import progress_bar
 from bridge.core.trees import to_structure
-from bridge.core.update_positions import UpdatePositions, Updates, parse_updates
+from bridge.core.updates import (
+    UpdatePositions,
+    Updates,
+    find_assigned,
+    parse_updates,
+    without_updates,
+)
 from bridge.exporting.environment import describe_environment, source_file
 from bridge.exporting.export_model import export_model
 from bridge.exporting.plain_parameters import with_counters
@@ -27,7 +33,6 @@ from bridge.inspecting.written_file import WrittenFile, signatures_of
 from bridge.saving.parameters import check_parameters, check_params_tree, to_constants, to_variables
 from bridge.saving.processes import JaxProcesses, is_multi_process
 from bridge.saving.signature_defaults import with_defaults
-from bridge.saving.updated_parameters import find_updated
 from savedmodel.files.folder import bytes_of, staged_folder
 from savedmodel.manifest import write_manifest
 from savedmodel.model import (
@@ -397,8 +402,11 @@ def _to_signature(
     places = {key: len(variables) + position for position, key in enumerate(constants)}
     passed |= {index: Input(name) for index, name in names.items()}
     passed |= {index: Parameter(places[key]) for index, key in call.constants.items()}
-    updated = find_updated(call, exported.out_tree, params, updates, variables)
-    returned = sorted(leaves(updated.results))
+    assigned = find_assigned(
+        call.name, call.own_results, exported.out_tree, params, updates, variables
+    )
+    results = _results_without(exported.out_tree, assigned)
+    returned = sorted(leaves(results))
     named = output_names(key, call, outputs, returned) if returned else [_UPDATED]
     function = Function(
         name=key,
@@ -406,8 +414,8 @@ def _to_signature(
         passed=passed,
         arguments=arguments,
         parameters=parameter_names(call, arguments, first=int(has_params)),
-        results=updated.results,
-        assigned=updated.assigned,
+        results=results,
+        assigned=assigned,
         no_gradient=_no_gradient(call.name, len(chain.calls) - 1),
         constants=places,
         check=chain.shape_check and with_names(chain.shape_check, call, names),
@@ -420,6 +428,15 @@ def _to_signature(
         if returned
         else {_UPDATED: Constant(np.asarray(True))},
     )
+
+
+def _results_without(tree: tree_util.PyTreeDef, assigned: Collection[int]) -> Structure:
+    """Return the structure of the results that are not assigned; the leaves are their indices."""
+    if not assigned:
+        return to_structure(tree)
+    rest = without_updates(tree, range(tree.num_leaves), assigned)
+    indices, structure = tree_util.tree_flatten(rest)
+    return to_structure(structure, indices)
 
 
 def _no_gradient(name: str, order: int) -> str:

@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 
-def to_structure(tree: tree_util.PyTreeDef) -> Structure:
-    """Return the structure of a pytree; its leaves are numbered in JAX's order.
+def to_structure(tree: tree_util.PyTreeDef, numbers: Iterable[int] | None = None) -> Structure:
+    """Return the structure of a pytree; its leaves have numbers, by default those of JAX's order.
 
     TensorFlow knows dicts with string keys, lists, tuples, named tuples and None. Other mappings
     become dicts of their keys' text, and classes dicts of their fields' names.
     """
-    return _convert(outline(tree), itertools.count())
+    return _convert(outline(tree), itertools.count() if numbers is None else iter(numbers))
 
 
 def _convert(node: TreeNode, numbers: Iterator[int]) -> Structure:

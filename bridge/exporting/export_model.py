@@ -12,7 +12,7 @@ from jax import export, stages, tree_util
 
 from bridge.core._jax import static_parameters
 from bridge.core.exported_file import read_exported
-from bridge.core.update_positions import UpdatePositions
+from bridge.core.updates import UpdatePositions
 from bridge.exporting.argument_specs import to_specs
 from bridge.exporting.framework_modules import to_model_function
 from bridge.exporting.lowering import export_for, refuse_static

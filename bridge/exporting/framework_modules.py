@@ -15,7 +15,7 @@ from typing import Any
 from jax import export, tree_util
 
 from bridge.core._jax import depends_on_first
-from bridge.core.update_positions import UpdatePositions
+from bridge.core.updates import UpdatePositions
 from bridge.exporting.model_function import (
     LINEN_TRAINED,
     ModelFunction,

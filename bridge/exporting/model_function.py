@@ -12,7 +12,7 @@ from typing import Any
 from jax import tree_util
 
 from bridge.core.trees import check_flags, key_names
-from bridge.core.update_positions import UpdatePositions
+from bridge.core.updates import UpdatePositions
 from bridge.exporting.plain_parameters import PlainParameters, is_plain
 from xla_call_module.errors import StructureError
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax import tree_util
 
 from bridge.core.trees import key_names, nest_by_path
-from bridge.core.update_positions import UpdatePositions, is_bare
+from bridge.core.updates import UpdatePositions, is_bare
 from xla_call_module.errors import StructureError
 from xla_call_module.pytrees.tree_description import StaticData, describe_tree
 

@@ -37,6 +37,8 @@ class BoundExported:
             value nothing depends on, and that is not in the file.
         inputs: for each input name of the signature the index into the flat arguments.
         outputs: for each output name the index into the flat results.
+        assigned: for the index of each flat result that is assigned to a variable the index of
+            that.
         taken: the flat arguments that the function or one of its gradients takes.
     """
 
@@ -45,6 +47,7 @@ class BoundExported:
     variables: tuple[int | None, ...]
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
+    assigned: Mapping[int, int]
     taken: Container[int]
 
 
@@ -79,9 +82,15 @@ def _bind_chain(
     params = _params_tree(exported, signature, model)
     if params is None and function.bound:
         return None
-    variables = () if params is None else _variables_of(params, signature, model)
-    taken = frozenset(index for call in function.chain for index in call.kept)
-    return BoundExported(exported, params, variables, signature.inputs, signature.outputs, taken)
+    return BoundExported(
+        exported=exported,
+        params=params,
+        variables=() if params is None else _variables_of(params, signature, model),
+        inputs=signature.inputs,
+        outputs=signature.outputs,
+        assigned=function.assigned,
+        taken=frozenset(index for call in function.chain for index in call.kept),
+    )
 
 
 def _variables_of(
@@ -156,7 +165,13 @@ def _bind_values(
     axes = None if mesh is None else mesh.abstract_mesh
     exported = export_signature(signature, names, model, disabled_checks, axes)
     first = len(names)
-    outputs = tree_util.tree_leaves(to_results({name: name for name in signature.output_values}))
+    results = tree_util.tree_leaves(
+        to_results(
+            {name: name for name in signature.output_values},
+            {names[variable]: variable for variable in signature.assigned_variables},
+        )
+    )
+    places = {result: index for index, result in enumerate(results)}
     return BoundExported(
         # What JAX has just exported has structures of a registry that `jit` has to itself.
         exported=dataclasses.replace(
@@ -167,7 +182,8 @@ def _bind_values(
         params=tree_util.tree_structure(dict.fromkeys(texts, 0)) if names else None,
         variables=tuple(names),
         inputs={name: index for index, name in enumerate(input_order(signature), first)},
-        outputs={name: index for index, name in enumerate(outputs)},
+        outputs={name: places[name] for name in signature.output_values},
+        assigned={places[variable]: variable for variable in signature.assigned_variables},
         taken=range(len(exported.in_avals)),
     )
 
@@ -178,7 +194,7 @@ def _of_default_registry(tree: tree_util.PyTreeDef) -> tree_util.PyTreeDef:
 
 
 def _parameters(signature: Signature, model: SavedModel) -> list[int]:
-    """Return the indices of the variables that are passed to calls and are no constants."""
+    """Return the indices of the variables that are passed to calls or assigned, but constants."""
     hoisted = {
         id(operand)
         for function in signature.functions
@@ -190,7 +206,8 @@ def _parameters(signature: Signature, model: SavedModel) -> list[int]:
         for value in signature.values()
         if isinstance(value, Parameter) and id(value) not in hoisted
     )
-    return [v for v in dict.fromkeys(passed) if not model.variables[v].constant]
+    used = dict.fromkeys((*passed, *signature.assigned_variables))
+    return [v for v in used if not model.variables[v].constant]
 
 
 def _params_tree(

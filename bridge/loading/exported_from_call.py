@@ -34,6 +34,7 @@ from savedmodel.model import (
     Function,
     Gradient,
     Input,
+    Output,
     Parameter,
     Reshape,
     SavedModel,
@@ -123,6 +124,8 @@ def export_signature(
 ) -> export.Exported:
     """Return a signature as an `Exported` of a dict of parameters, if any, and of its inputs.
 
+    It returns what `to_results` makes of the signature's values.
+
     Args:
         signature: one of `model`.
         names: the name of each variable that is a parameter, by its index, sorted by the names.
@@ -138,6 +141,8 @@ def export_signature(
     def constant(variable: int) -> np.ndarray[Any, Any]:
         return variables[variable].shared()
 
+    assigned = {names[v]: value for v, value in _assigned_values(signature).items()}
+    results = to_results(signature.output_values, assigned)
     functions = _with_own_symbols(_to_functions(signature, model, disabled_checks))
     specs = _input_specs(signature, functions)
 
@@ -150,7 +155,7 @@ def export_signature(
         )
         for called, run in zip(signature.functions, functions, strict=True):
             evaluation.call(called, run)
-        return to_results({n: evaluation.value(v) for n, v in signature.output_values.items()})
+        return jax.tree.map(evaluation.value, results)
 
     exporteds = [*{id(function.exported): function.exported for function in functions}.values()]
     first = exporteds[0]
@@ -183,23 +188,30 @@ def export_signature(
             *map(Parameter, names),
             *map(Input, specs),
         ]
-        made = with_shardings_of_calls(made, arguments, _flat_results(signature), signature, mesh)
+        flat = jax.tree.leaves(results)
+        made = with_shardings_of_calls(made, arguments, flat, signature, mesh)
     return cut_vjp(made, min(function.order for function in functions))
 
 
-def to_results(outputs: Mapping[str, Any]) -> Any:
-    """Return the results of a signature: one value, a tuple, or a dict by chosen names."""
+def to_results(outputs: Mapping[str, Any], assigned: Mapping[str, Any]) -> Any:
+    """Return the results of a signature: one value, a tuple, or a dict by chosen names.
+
+    Of a signature that assigns variables they come after the new values, a dict by the names that
+    the parameters have.
+    """
+    results: Any = dict(outputs)
     if list(outputs) == [f"output_{index}" for index in range(len(outputs))]:
-        return next(iter(outputs.values())) if len(outputs) == 1 else tuple(outputs.values())
-    return dict(outputs)
+        results = next(iter(outputs.values())) if len(outputs) == 1 else tuple(outputs.values())
+    return (dict(assigned), results) if assigned else results
 
 
-def _flat_results(signature: Signature) -> list[Value]:
-    """Return the outputs in the order of the flat results."""
-    leaves: list[Value] = jax.tree.leaves(
-        to_results(signature.output_values), is_leaf=lambda leaf: isinstance(leaf, Value)
-    )
-    return leaves
+def _assigned_values(signature: Signature) -> dict[int, Value]:
+    """Return the new value of each variable that a signature assigns, by its index."""
+    return {
+        variable: Output(number, index)
+        for number, function in enumerate(signature.functions)
+        for index, variable in function.assigned.items()
+    }
 
 
 def _export(

@@ -23,6 +23,7 @@ from bridge.loading.calling import call_flat, gradient_source
 from bridge.loading.compilation_cache import CompilationCache
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.placing import OnMesh, place_variable
+from bridge.loading.stateful import StatefulModel
 from savedmodel.model import DEFAULT_SIGNATURE, SavedModel, Signature, Variable
 from xla_call_module.checks import DisabledCheck, unite
 from xla_call_module.dimensions import aval_text
@@ -91,6 +92,27 @@ class LoadedModel:
         """Call the default signature."""
         return self.default(*args, **kwargs)
 
+    @api_boundary
+    def stateful(self) -> StatefulModel:
+        """Return the model with parameters of its own, which signatures that assign advance.
+
+        Such a signature returns `(new_params, outputs)` here, and assigns in TensorFlow, as
+        `bridge.save(updates=)` has said. There it returns the outputs, and keeps the parameters.
+
+        Example:
+            >>> import bridge, jax.numpy as jnp
+            >>> def count(state, x):
+            ...     return {"n": state["n"] + 1}, state["n"] * x
+            >>> params = {"n": jnp.float32(1)}
+            >>> saved = bridge.save(count, "my_model", params=params, args="f32[2]", updates=0)
+            >>> live = bridge.load("my_model").stateful()
+            >>> live(jnp.ones(2)), live(jnp.ones(2))
+            (Array([1., 1.], dtype=float32), Array([2., 2.], dtype=float32))
+            >>> live.params
+            {'n': Array(3., dtype=float32)}
+        """
+        return StatefulModel(self)
+
     def __repr__(self) -> str:
         """The signatures with their inputs."""
         return f"LoadedModel({', '.join(map(repr, self.signatures.values()))})"
@@ -117,7 +139,8 @@ class LoadedSignature:
     another, and there are the gradients that were saved, in reverse mode.
 
     The parameters are constants in all of these; to differentiate with respect to them call
-    `exported.call(params, ...)`.
+    `exported.call(params, ...)`. What assigns them in TensorFlow returns their new values, too, as
+    the function that was exported; `LoadedModel.stateful` keeps them.
 
     Attributes:
         key: the key of the signature.
@@ -244,6 +267,22 @@ class LoadedSignature:
             ShardingError: it was exported for several devices and loaded without a mesh; the mesh
                 does not divide a dimension that is split along it.
         """
+        results, tree = self.call_on({}, args, kwargs)
+        return tree_util.tree_unflatten(tree, results)
+
+    def call_on(
+        self, state: Mapping[int, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], tree_util.PyTreeDef]:
+        """Return the flat results, and their structure, with other values for some variables.
+
+        Args:
+            state: values by the indices of variables; the others have those in the file.
+            args: positional arguments, as of a call.
+            kwargs: keyword arguments, as of a call.
+
+        Raises:
+            InteropError: as of a call.
+        """
         if _is_outside_transformations():
             require_own_runtime(f"what {self.key} returns")
         if not args and self._signature.defaults and kwargs.keys() <= self._signature.inputs.keys():
@@ -256,7 +295,7 @@ class LoadedSignature:
         if self._mesh is not None and _is_any_deleted(self._device_parameters):
             del self._device_parameters
         try:
-            results = run(*self._device_parameters, *leaves)
+            results = run(*self._with_state(self._device_parameters, state), *leaves)
         except (ValueError, TypeError) as error:
             if isinstance(error, InteropError):
                 raise
@@ -264,7 +303,28 @@ class LoadedSignature:
                 f"JAX cannot call {self.key} in this way: {quote(error)}. To do: call it with "
                 "arrays of the shapes that it was exported for."
             ) from error
-        return tree_util.tree_unflatten(match.results(self.exported.out_tree), results)
+        return results, match.results(self.exported.out_tree)
+
+    def params_from(self, state: Mapping[int, Any]) -> Any:
+        """Return the pytree of the parameters, with other values for some variables."""
+        if self.binding.params is None:
+            return None
+        leaves = self._with_state(tree_util.tree_leaves(self.params), state)
+        return tree_util.tree_unflatten(self.binding.params, leaves)
+
+    def _with_state(self, leaves: Sequence[Any], state: Mapping[int, Any]) -> list[Any]:
+        """Return the leaves of the parameters, with other values for some variables."""
+        values = []
+        for position, (leaf, variable) in enumerate(
+            zip(leaves, self.binding.variables, strict=True)
+        ):
+            if variable is None or variable not in state:
+                values.append(leaf)
+            elif self._on_mesh is None:
+                values.append(state[variable])
+            else:
+                values.append(jax.device_put(state[variable], self._on_mesh.of_parameter(position)))
+        return values
 
     @api_boundary
     def gradient_source(self, order: int = 1) -> str:

@@ -29,7 +29,8 @@ TESTED = {
     },
     "convert": {
         TABLES: "fun polymorphic_shapes polymorphic_constraints platforms disabled_checks "
-        "with_gradient gradient_order residuals hoist_constants linalg"
+        "with_gradient gradient_order residuals hoist_constants linalg",
+        "tests/bridge/converting/test_variable_state.py": "variables updates",
     },
     "exported_from_stage": {
         "tests/bridge/exporting/test_stages.py": "stage args kwargs platforms disabled_checks"
@@ -50,7 +51,7 @@ TESTED = {
         "residuals hoist_constants tensorflow disabled_checks linalg num_shards manifest "
         "batch_buckets defaults",
         "tests/bridge/test_save.py": "overwrite",
-        "tests/bridge/saving/test_updated_parameters.py": "updates",
+        "tests/bridge/core/test_updates.py": "updates",
     },
     "save_onnx": {
         TABLES: "model path params gradient_order external_data platform inputs outputs",

@@ -1,0 +1,99 @@
+"""Functions whose first argument is a pytree of TensorFlow's variables, which calls may assign."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from jax import tree_util
+
+from bridge.core.containers import without_containers
+from bridge.core.explaining import flatten
+from bridge.core.trees import key_names
+from bridge.core.updates import UpdatePositions, find_assigned, without_updates
+from savedmodel.model import Variable
+from xla_call_module.call import TensorSpec
+from xla_call_module.dtypes import dtype_from_name
+from xla_call_module.errors import ArgumentError
+from xla_call_module.runtime.op import static_shape
+
+__all__ = ["VariableState"]
+
+
+class VariableState:
+    """A function of variables and its other arguments, which assigns the new values it returns.
+
+    Calls that run eagerly come one after another. In a graph TensorFlow orders reads and
+    assignments as those of any function; compiled with `jit_compile=True` a call is atomic.
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        name: str,
+        variables: Any,
+        positions: UpdatePositions,
+    ) -> None:
+        """Take over the variables.
+
+        Args:
+            call: the converted function.
+            name: its name in messages.
+            variables: the pytree that is its first argument, whose leaves are variables.
+            positions: where their new values stand in what it returns; empty where it only reads.
+
+        Raises:
+            ArgumentError: a leaf is no variable.
+        """
+        self._call, self._name, self._positions = call, name, positions
+        self._leaves, self._tree = flatten(without_containers(variables), where="variables")
+        self._lock = threading.Lock()
+        names = ["/".join(path) or "variables" for path in key_names(self._tree)]
+        for path, leaf in zip(names, self._leaves, strict=True):
+            if not isinstance(leaf, tf.Variable):
+                raise ArgumentError(
+                    f"variables has a {type(leaf).__name__} at {path}; expected tf.Variable. To "
+                    "do: make it one, or pass it as an argument of the call."
+                )
+        self._specs = [
+            Variable(path, dtype_from_name(leaf.dtype.name, where=path), tuple(leaf.shape))
+            for path, leaf in zip(names, self._leaves, strict=True)
+        ]
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call the function, assign the new values, and return the rest of its results.
+
+        Raises:
+            StructureError, DtypeError: a new value does not fit its variable, or there is none.
+            InteropError: as of the function.
+        """
+        if not self._positions or not tf.executing_eagerly():
+            return self._run(args, kwargs)
+        with self._lock:
+            return self._run(args, kwargs)
+
+    def _run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        values = [variable.read_value() for variable in self._leaves]
+        results = self._call(tree_util.tree_unflatten(self._tree, values), *args, **kwargs)
+        if not self._positions:
+            return results
+        leaves, tree = tree_util.tree_flatten(results)
+        specs = [
+            TensorSpec(
+                tuple("_" if size is None else size for size in static_shape(leaf) or ()),
+                dtype_from_name(leaf.dtype.name, where="a result"),
+                "",
+            )
+            for leaf in leaves
+        ]
+        assigned = find_assigned(self._name, specs, tree, self._tree, self._positions, self._specs)
+        new = [(self._leaves[place], leaves[index]) for index, place in assigned.items()]
+        with tf.control_dependencies([leaf for leaf in leaves if tf.is_tensor(leaf)]):
+            done = [variable.assign(value, read_value=False) for variable, value in new]
+        if tf.executing_eagerly():
+            return without_updates(tree, leaves, assigned)
+        with tf.control_dependencies(done):
+            returned = [*map(tf.identity, leaves)]
+        return without_updates(tree, returned, assigned)
