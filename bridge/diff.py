@@ -163,6 +163,8 @@ def _facts_of_signature(signature: SignatureReport) -> Iterator[tuple[_Key, str]
     for role, tensors in (("in", signature.inputs), ("out", signature.outputs)):
         for position, tensor in enumerate(tensors):
             yield ("specs", f"{role} {tensor.name}"), _spec(tensor, position)
+    if signature.assigned:
+        yield ("signatures", "assigns"), ", ".join(signature.assigned)
     if signature.batch_buckets:
         yield ("signatures", "batch buckets"), ", ".join(map(str, signature.batch_buckets))
     yield ("checks", "platforms"), ", ".join(signature.platforms)

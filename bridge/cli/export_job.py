@@ -20,7 +20,7 @@ from bridge.cli.targets import CodeError, Target, find_target
 from bridge.cli.update_command import read_params_option
 from bridge.core._jax import enable_x64
 from bridge.core.trees import key_names
-from bridge.core.update_positions import Updates, parse_updates
+from bridge.core.updates import Updates, parse_updates
 from bridge.exporting.argument_text import parse_arguments, to_text
 from bridge.exporting.environment import describe_environment, relative_locations
 from bridge.exporting.export_model import ExportedModel, export_model

@@ -21,7 +21,13 @@ from bridge.inspecting.graph_report import (
 from bridge.inspecting.operation_counts import OperationCount, count_by_platform, most_frequent
 from bridge.inspecting.sharding import ShardingReport, read_shardings
 from bridge.inspecting.written_file import TensorReport
-from bridge.loading.signature_calls import calls_of, inputs_of, names_of, outputs_of
+from bridge.loading.signature_calls import (
+    assigned_of,
+    calls_of,
+    inputs_of,
+    names_of,
+    outputs_of,
+)
 from savedmodel.files.assets import WARMUP_FILE
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.files.records import record_sizes
@@ -162,6 +168,7 @@ class SignatureReport:
         operations: the number of each operation in the function and its gradients.
         orders: the function's module, then those of its gradients.
         batch_buckets: the sizes that batches are padded to; empty where they are not.
+        assigned: the names of the variables that a call assigns; empty where it only reads.
     """
 
     key: str
@@ -182,6 +189,7 @@ class SignatureReport:
     operations: Mapping[str, int]
     orders: tuple[OrderReport, ...]
     batch_buckets: tuple[int, ...]
+    assigned: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +380,7 @@ def _report_signature(
         report_of_order=report_of_order,
         parameters=_bound(signature, variables),
         batch_buckets=() if buckets is None else buckets.sizes,
+        assigned=assigned_of(signature, variables),
     )
 
 
@@ -384,6 +393,7 @@ def report_function(
     report_of_order: Callable[[CallModule], OrderReport],
     parameters: Sequence[str] = (),
     batch_buckets: Sequence[int] = (),
+    assigned: Sequence[str] = (),
 ) -> SignatureReport:
     """Return the report of a function with its gradients, in a SavedModel or not.
 
@@ -395,6 +405,7 @@ def report_function(
         report_of_order: returns the report of a call.
         parameters: the names of the variables that it is bound to.
         batch_buckets: the sizes that batches are padded to.
+        assigned: the names of the variables that a call assigns.
     """
     call = chains[0][0]
     orders = tuple(
@@ -422,6 +433,7 @@ def report_function(
         operations=most_frequent(sum((Counter(o.operations) for o in orders), Counter[str]())),
         orders=orders,
         batch_buckets=tuple(batch_buckets),
+        assigned=tuple(assigned),
     )
 
 

@@ -113,6 +113,8 @@ def signature_facts(signature: SignatureReport) -> dict[str, str]:
         "gradients": f"order {signature.gradient_order}" if signature.gradient_order else "none",
         "devices": devices,
     }
+    if signature.assigned:
+        facts["assigns"] = ", ".join(signature.assigned)
     if signature.batch_buckets:
         facts["batch buckets"] = ", ".join(map(str, signature.batch_buckets))
     return facts

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.inspecting.report_facts import aval, counted, printable, readers, size
-from bridge.loading.signature_calls import calls_of, inputs_of, outputs_of
+from bridge.loading.signature_calls import assigned_of, calls_of, inputs_of, outputs_of
 from savedmodel.files.folder import bytes_of
 from savedmodel.files.model_folder import ModelFolder
 from savedmodel.model import DEFAULT_SIGNATURE, INTERNAL_SIGNATURE, SavedModel, Signature
@@ -80,6 +80,7 @@ class WrittenSignature:
         outputs: the outputs, in the order of its results.
         platforms: the platforms that it was lowered for; empty where the file does not say.
         gradient_order: the highest order of its gradients in the file.
+        assigned: the names of the variables that a call assigns; empty where it only reads.
     """
 
     key: str
@@ -87,6 +88,7 @@ class WrittenSignature:
     outputs: tuple[TensorReport, ...]
     platforms: tuple[str, ...] = ()
     gradient_order: int = 0
+    assigned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -178,7 +180,10 @@ def signature_text(signature: WrittenSignature | SignatureReport) -> str:
     """Return a signature in one line, as `name(x: float32[b]) -> y: float32[b], for cpu`."""
     inputs, outputs = _tensors(signature.inputs, ", "), _tensors(signature.outputs, ", ")
     platforms = f", for {', '.join(signature.platforms)}" if signature.platforms else ""
-    return f"{signature.key}({inputs}) -> {outputs}{platforms}"
+    assigns = ""
+    if signature.assigned:
+        assigns = f", assigns {counted(len(signature.assigned), 'variable')}"
+    return f"{signature.key}({inputs}) -> {outputs}{platforms}{assigns}"
 
 
 def _tensors(tensors: tuple[TensorReport, ...], separator: str) -> str:
@@ -207,6 +212,7 @@ def _signature(signature: Signature, model: SavedModel) -> WrittenSignature:
         outputs=tuple(TensorReport.of(name, spec) for name, spec in outputs),
         platforms=call.platforms,
         gradient_order=min(map(len, calls)) - 1,
+        assigned=assigned_of(signature, model.variables),
     )
 
 

@@ -30,6 +30,7 @@ from xla_call_module.dtypes import dtype_from_name
 from xla_call_module.errors import StructureError
 
 __all__ = [
+    "assigned_of",
     "call_of_order",
     "calls_of",
     "inputs_of",
@@ -108,6 +109,12 @@ def names_of(variables: Sequence[Variable]) -> tuple[str, ...]:
             name = f"{path}#{number}"
         names[name] = None
     return tuple(names)
+
+
+def assigned_of(signature: Signature, variables: Sequence[Variable]) -> tuple[str, ...]:
+    """Return the names of the variables that a call of a signature assigns."""
+    names = names_of(variables)
+    return tuple(names[index] for index in signature.assigned_variables)
 
 
 def inputs_of(signature: Signature, call: CallModule) -> list[tuple[str, TensorSpec, bool]]:
