@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import bridge
+import savedmodel
 from xla_call_module.errors import DtypeError, StructureError
 
 PARAMS = {"w": jnp.arange(3.0), "count": 0}
@@ -188,3 +189,25 @@ def test_signatures_and_padded_batches_are_checked(tmp_path):
         bridge.save({"train": train}, tmp_path / "m", updates=0, batch_buckets=(1, 8), **options)
     with pytest.raises(StructureError, match="no parameters that updates= could assign"):
         bridge.save(lambda x: (x, x), tmp_path / "m", args="f32[b]", updates=0)
+
+
+def test_copies_of_the_file_assign_as_it_does(written, tmp_path):
+    copies = tmp_path / "read", tmp_path / "retargeted"
+    savedmodel.write(savedmodel.read(written), copies[0])
+    made = bridge.retarget(written, to=copies[1], tensorflow="2.14", gradient_order=0)
+    assert "train(x: float32[b]) -> loss: float32[], for cpu, cuda, tpu, assigns 2 vari" in str(
+        made
+    )
+    for copy in copies:
+        loaded = tf.saved_model.load(copy)
+        loaded.signatures["train"](x=tf.constant(X))
+        loaded.train(x=tf.constant(X))
+        assert _values(loaded)["count"] == 2
+        assigned = {s.key: s.assigned for s in bridge.inspect(copy).signatures}
+        assert assigned == {"train": ("count", "w"), "predict": (), "reset": ("count", "w")}
+
+
+def test_onnx_has_the_new_values_as_outputs(written, tmp_path):
+    model = bridge.load(written).signatures["reset"].exported
+    made = bridge.save_onnx(model, tmp_path / "m.onnx", params=PARAMS)
+    assert [output.name for output in made.signatures[0].outputs] == ["count", "w"]
