@@ -34,6 +34,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.converting.eager",
         "bridge.converting.tensors",
         "bridge.converting.gradient",
+        "bridge.converting.variable_state",
         "bridge.checking_gradients.gradient_check",
         "bridge.jax2tf",
         "bridge.keras",
