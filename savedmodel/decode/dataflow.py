@@ -266,6 +266,7 @@ class _Tracer:
         self, function: Proto, arguments: Sequence[Origin], changing: frozenset[str]
     ) -> Iterator[tuple[Origin, Origin]]:
         frame = self._frame(function, arguments)
+        self.allowance.spend(1 + len(function.node_def))
         for node in function.node_def:
             is_change = node.op.startswith(_CHANGES)
             if not (node.op == _ASSIGN or is_change or changing.intersection(_callees(node))):

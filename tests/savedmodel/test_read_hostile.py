@@ -346,6 +346,28 @@ class TestGraphs:
         _edit(folder, change)
         _refused(folder, "more than 500,000 steps to follow its functions|has none of that name")
 
+    def test_functions_that_assign_without_number(self, folder):
+        def change(graph):
+            library = graph.graph_def.library
+            for level in range(40):
+                function = library.function.add()
+                function.signature.name = f"assigns{level}"
+                function.signature.input_arg.add(name="handle", type=20)
+                for number in range(2):
+                    node = function.node_def.add(name=f"call{number}", input=["handle"])
+                    node.op = "StatefulPartitionedCall" if level else "AssignVariableOp"
+                    if level:
+                        node.attr["f"].func.name = f"assigns{level - 1}"
+                    else:
+                        node.input.append("handle")
+            wrapper = _wrapper(graph)
+            node = wrapper.node_def.add(name="again", op="StatefulPartitionedCall")
+            node.input.append(wrapper.signature.input_arg[0].name)
+            node.attr["f"].func.name = "assigns39"
+
+        _edit(folder, change)
+        _refused(folder, "more than 500,000 steps to follow its functions")
+
     def test_names_that_are_there_twice(self, folder):
         _edit(folder, lambda graph: graph.graph_def.library.function.append(_wrapper(graph)))
         _refused(folder, "two functions of the name __inference")
