@@ -38,6 +38,7 @@ def verify(
     probes: Sequence[str] | None = None,
     inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     quick: bool = False,
+    steps: int | None = None,
 ) -> VerifyReport:
     """Compare what TensorFlow and JAX compute of a SavedModel, gradients of every order included.
 
@@ -47,7 +48,9 @@ def verify(
     Gradients are those of random cotangents; a gradient that is None in TensorFlow, because nothing
     depends on an argument, counts as zeros. For huge inputs only the finiteness of results is
     compared; for huge and infinite inputs gradients are compared as long as everything before them
-    is finite. A function that was exported for several devices runs on one in both. If the folder
+    is finite. A signature that assigns variables is called several times in a row, and what it
+    has assigned is compared after each call; everything else is called with the values in the file.
+    A function that was exported for several devices runs on one in both. If the folder
     is replaced meanwhile, everything is done again, at most three times.
 
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
@@ -67,6 +70,8 @@ def verify(
         inputs: arrays to try, by the names of inputs, or by `SIGNATURE/INPUT`; or the .npz file
             that has them. Only the signatures of which all inputs are there are called with them.
         quick: whether random inputs of one size are enough; with `probes` all have that size.
+        steps: how many calls of a signature that assigns variables follow one another, with random
+            or given inputs; by default 3.
 
     Warns:
         UserWarning: a signature computes something besides calls of JAX functions, and is not
@@ -97,12 +102,14 @@ def verify(
 
     if record is not None and against is not None:
         raise StructureError("record= and against= exclude each other. To do: pass one of them.")
-    if against is not None and (probes is not None or inputs is not None or quick):
+    asked = quick or any(option is not None for option in (probes, inputs, steps))
+    if against is not None and asked:
         raise StructureError(
             f"{os.fspath(against)} has the inputs that are compared. To do: leave out probes, "
-            "inputs and quick, or pass them where it is recorded."
+            "inputs, quick and steps, or pass them where it is recorded."
         )
-    request, allowed = request_trials(probes, inputs, quick=quick), to_tolerance(tolerance)
+    request = request_trials(probes, inputs, quick=quick, steps=steps)
+    allowed = to_tolerance(tolerance)
 
     def run_both(folder: ModelFolder) -> tuple[Sequence[Trial], TensorFlowRun]:
         with progress_bar("Verifying", unit="trials") as progress:

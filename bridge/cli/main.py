@@ -478,6 +478,12 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         help="arrays by the names of inputs, or by SIGNATURE/INPUT, to try instead of probes",
     )
     parser.add_argument("--quick", action="store_true", help="random inputs of one size alone")
+    parser.add_argument(
+        "--steps",
+        metavar="COUNT",
+        type=int,
+        help="how many calls in a row of a signature that assigns variables; by default 3",
+    )
 
 
 def _run_verify(options: argparse.Namespace) -> int:
@@ -493,6 +499,7 @@ def _run_verify(options: argparse.Namespace) -> int:
         probes=options.probes,
         inputs=options.inputs,
         quick=options.quick,
+        steps=options.steps,
     )
     if options.json:
         _print_json(report.to_json())

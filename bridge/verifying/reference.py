@@ -44,7 +44,8 @@ def make_trials(
     """Return trials of every signature, with every gradient order of the file.
 
     Random inputs have several sizes, inputs at the edges of their dtypes one. Gradients are taken
-    with respect to all differentiable inputs, and once to the variables.
+    with respect to all differentiable inputs, and once to the variables. A signature that assigns
+    variables has a trial for each of some steps, with random or given inputs.
 
     Args:
         model: the loaded file.
@@ -61,7 +62,7 @@ def make_trials(
     with enable_x64():
         references = [_SignatureReference(s, wanted) for s in model.signatures.values()]
         wanted.check_inputs({reference.key: reference.inputs for reference in references})
-        count = sum(len(reference.kinds) for reference in references)
+        count = sum(reference.count for reference in references)
         trials: list[Trial] = []
         while references:  # the programs that JAX has compiled for one are freed when it is done
             for trial in references.pop(0).trials(seed):
@@ -91,6 +92,16 @@ class _SignatureReference:
             for index, name in enumerate(signature.variable_names)
             if name and index in binding.taken
         }
+        # The parameters that a call assigns, by the names under which their values are compared.
+        self._assigns = bool(binding.assigned)
+        names, leaves = signature.variable_names, {v: i for i, v in enumerate(binding.variables)}
+        results = {result: leaves[v] for result, v in sorted(binding.assigned.items())}
+        self._updated = {f"variable/{names[i]}": i for i in results.values() if names[i]}
+        self._compared = self._outputs | {
+            f"variable/{names[i]}": result for result, i in results.items() if names[i]
+        }
+        # TensorFlow's value of a variable that has no name of its own is not seen.
+        self._steps = request.steps if all(names[i] for i in results.values()) else 1
         self._deviations = _deviations_of(self._call)
         self._run = jax.jit(self._evaluate, static_argnums=(0, 1))
         self._given = request.inputs_of(self.key, self.inputs)
@@ -99,12 +110,25 @@ class _SignatureReference:
         # Constraints may leave fewer sizes than asked for.
         self.kinds = {i: kind for i, kind in enumerate(kinds) if kind not in kinds[:i]}
 
+    @property
+    def count(self) -> int:
+        """The number of trials."""
+        return sum(self._steps_of(kind) for kind, _ in self.kinds.values())
+
+    def _steps_of(self, kind: str) -> int:
+        # Nothing but infinities and NaN is left of a state after the first step with some.
+        return self._steps if self._assigns and kind in (GIVEN, RANDOM) else 1
+
     def trials(self, seed: int) -> Iterator[Trial]:
-        """Yield one trial of every kind."""
+        """Yield one trial of every kind, or one for each step of those that take steps."""
         for number, (kind, sizes) in self.kinds.items():
             random = np.random.default_rng([seed, number, zlib.crc32(self.key.encode())])
-            with_variables = number == self._with_variables
-            yield self._trial(kind, sizes, random, with_variables=with_variables)
+            with_variables, params = number == self._with_variables, self._params
+            for step in range(1, self._steps_of(kind) + 1):
+                trial, params = self._trial(
+                    kind, sizes, random, params, step, with_variables=with_variables
+                )
+                yield trial
 
     def _kinds(self, request: TrialRequest) -> list[tuple[str, dict[str, int]]]:
         """Return the kinds of inputs that are tried, each with the sizes that it has."""
@@ -159,24 +183,31 @@ class _SignatureReference:
         kind: str,
         sizes: Mapping[str, int],
         random: np.random.Generator,
+        params: Sequence[Any],
+        step: int,
         *,
         with_variables: bool,
-    ) -> Trial:
+    ) -> tuple[Trial, Sequence[Any]]:
+        """Return the trial of a step, and the parameters after it."""
         inputs = {
             name: self._input(name, self._specs[index], kind, sizes, random)
             for name, index in self.inputs.items()
         }
         # No result depends on an argument that the signature does not name.
         leaves = [draw(spec, "zeros", sizes, random) for spec in self._specs]
-        leaves[: len(self._params)] = self._params
+        leaves[: len(params)] = params
         for name, index in self.inputs.items():
             leaves[index] = inputs[name]
         chosen = self._differentiated(self.inputs)
         variables = self._differentiated(self._variables) if with_variables else {}
+        if step > 1:  # the gradients are those of the first one, at another point
+            chosen, variables = {}, {}
         sources = {f"input/{name}": index for name, index in chosen.items()}
         sources |= {f"variable/{name}": index for name, index in variables.items()}
         cotangents, expected = self._chain(leaves, sources, random)
-        return Trial(
+        new = {leaf: expected[0][key] for key, leaf in self._updated.items()}
+        deviations = {name: self._deviations[i] for name, i in self._compared.items()}
+        trial = Trial(
             signature=self.key,
             kind=kind,
             sizes=sizes,
@@ -186,8 +217,10 @@ class _SignatureReference:
             outputs=tuple(self._outputs),
             cotangents=cotangents,
             expected=expected,
-            deviations={name: self._deviations[i] for name, i in self._outputs.items()},
+            deviations=deviations,
+            step=step if self._assigns else 0,
         )
+        return trial, [new.get(leaf, value) for leaf, value in enumerate(params)]
 
     def _input(
         self,
@@ -214,11 +247,13 @@ class _SignatureReference:
         while True:
             order = len(cotangents)
             drawn = [list(by_name.values()) for by_name in cotangents]
-            computed = self._compute(order, tuple(sources.values()), tuple(leaves), drawn)
-            names = sources if order else self._outputs
+            positions = tuple(sources.values()) if order else ()
+            computed = self._compute(order, positions, tuple(leaves), drawn)
+            names = sources if order else self._compared
             results = dict(zip(names, map(np.asarray, computed), strict=True))
             expected.append(results)
-            inexact = {name: value for name, value in results.items() if _is_inexact(value)}
+            pulled = results if order else {name: results[name] for name in self._outputs}
+            inexact = {name: value for name, value in pulled.items() if _is_inexact(value)}
             if order == self._orders or not sources or not inexact:
                 return tuple(cotangents), tuple(expected)
             cotangents.append(
@@ -246,11 +281,13 @@ class _SignatureReference:
         leaves: Sequence[Any],
         cotangents: Sequence[Sequence[Any]],
     ) -> list[Any]:
-        """Return the outputs, or the gradients of a higher order, in TensorFlow's convention."""
+        """Return what is compared of an order: of higher ones gradients, as TensorFlow has them."""
+        compared = self._outputs if order else self._compared
 
         def value(order: int, *sources: Any) -> list[Any]:
             if order == 0:
-                return self._outputs_for(leaves, positions, sources)
+                results = self._results_for(leaves, positions, sources)
+                return [to_physical(results[index]) for index in compared.values()]
             below = functools.partial(_inexact, functools.partial(value, order - 1))
             _, pull_back = jax.vjp(below, *sources)
             # TensorFlow's gradient of a complex number is the conjugate of JAX's.
@@ -258,15 +295,15 @@ class _SignatureReference:
 
         return value(order, *(leaves[position] for position in positions))
 
-    def _outputs_for(
+    def _results_for(
         self, leaves: Sequence[Any], positions: Sequence[int], sources: Sequence[Any]
-    ) -> list[Any]:
+    ) -> Sequence[Any]:
         given = list(leaves)
         for position, source in zip(positions, sources, strict=True):
             given[position] = source
         logical = [to_logical(leaf, aval) for leaf, aval in zip(given, self._avals, strict=True)]
-        results = self._function(*logical)
-        return [to_physical(results[index]) for index in self._outputs.values()]
+        results: Sequence[Any] = self._function(*logical)
+        return results
 
 
 def _deviations_of(call: CallModule) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 # An import of a module that is None fails; so this comes before every other import.
@@ -53,17 +53,50 @@ def to_tensor(arrays: Arrays, number: int, key: str) -> Any:
     return tf.constant(arrays[f"{number}/{key}"])
 
 
-def run_trial(loaded: Any, trial: Mapping[str, Any], given: Callable[[str], Any]) -> Arrays:
+class AssignedVariables:
+    """The variables of the signatures that assign some, with their values in the file."""
+
+    def __init__(self, loaded: Any, trials: Iterable[Mapping[str, Any]]) -> None:
+        """Remember the values; a tensor shares its memory with a variable that nobody assigns."""
+        keys = {trial["signature"] for trial in trials if trial.get("step")}
+        variables = {id(v): v for key in sorted(keys) for v in loaded.signatures[key].variables}
+        self._variables = [*variables.values()]
+        self._initial = self.values()
+
+    def values(self) -> list[Any]:
+        """Return what the variables hold."""
+        return [tf.identity(variable.read_value()) for variable in self._variables]
+
+    def assign(self, values: Sequence[Any] | None = None) -> None:
+        """Let them hold these values again; by default those in the file."""
+        for variable, value in zip(self._variables, values or self._initial, strict=True):
+            variable.assign(value)
+
+
+def run_trial(
+    loaded: Any,
+    trial: Mapping[str, Any],
+    given: Callable[[str], Any],
+    state: AssignedVariables,
+) -> Arrays:
     """Return the results of one trial, by order and name."""
     signature = loaded.signatures[trial["signature"]]
+    if trial.get("step", 0) < 2:
+        state.assign()
+    before = state.values()
     inputs = {name: given(f"input/{name}") for name in trial["inputs"]}
     variables = {name: v for v in signature.variables for name in names_of(v)}
     sources = {f"input/{name}": inputs[name] for name in trial["differentiated"]}
     sources |= {f"variable/{name}": variables[name] for name in trial["variables"]}
     # As it is served, without gradients; then all orders at once.
     orders = [call_signature(signature, inputs, trial)]
+    assigned = [name for name in trial["expected"][0] if name not in trial["outputs"]]
+    orders[0] |= {name: variables[name.partition("/")[2]].read_value() for name in assigned}
     if trial["orders"]:
+        after = state.values()
+        state.assign(before)
         orders += differentiate(trial["orders"], signature, inputs, sources, trial, given)[1:]
+        state.assign(after)
     results: Arrays = {}
     for order, by_name in enumerate(orders):
         for name, value in by_name.items():
@@ -137,12 +170,13 @@ def main(model: str, trials: str, results: str) -> None:
         except Exception as error:  # noqa: BLE001 - what it is, is for the caller to say
             emit(load_error=f"{type(error).__name__}: {error}")
             return
+        state = AssignedVariables(loaded, header["trials"])
         computed: Arrays = {}
         for number, trial in enumerate(header["trials"]):
             emit(begun=number)
             given = functools.partial(to_tensor, arrays, number)
             try:
-                result = run_trial(loaded, trial, given)
+                result = run_trial(loaded, trial, given, state)
             except Exception as error:  # noqa: BLE001 - as above
                 emit(trial=number, error=f"{type(error).__name__}: {error}")
                 continue

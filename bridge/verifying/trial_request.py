@@ -19,6 +19,7 @@ from xla_call_module.errors import StructureError
 __all__ = ["TrialRequest", "request_trials", "to_tolerance"]
 
 _KINDS = (RANDOM, *EDGES)
+_STEPS = 3
 _QUICK_SIZE = SIZES[len(SIZES) // 2]
 
 
@@ -31,11 +32,13 @@ class TrialRequest:
         sizes: the sizes of dimension variables for random inputs; others have the one in the
             middle.
         inputs: arrays by the name of an input, or by `SIGNATURE/INPUT`; None for none.
+        steps: how many calls of a signature that assigns variables follow one another.
     """
 
     kinds: tuple[str, ...] = _KINDS
     sizes: tuple[int, ...] = SIZES
     inputs: Mapping[str, Array] | None = None
+    steps: int = _STEPS
 
     def inputs_of(self, key: str, names: Collection[str]) -> dict[str, Array] | None:
         """Return the arrays for the inputs of a signature; None unless all of them are there."""
@@ -78,11 +81,12 @@ def request_trials(
     inputs: str | os.PathLike[str] | Mapping[str, Any] | None,
     *,
     quick: bool,
+    steps: int | None = None,
 ) -> TrialRequest:
     """Return the request that the options of `verify` make.
 
     Raises:
-        StructureError: there is no such kind of probe, or no array.
+        StructureError: there is no such kind of probe, no array, or no step.
         FormatError: the file of inputs is damaged.
         OSError: it cannot be read.
     """
@@ -97,12 +101,15 @@ def request_trials(
         )
     if probes is not None and not kinds:
         raise StructureError(f"probes is empty. To do: name some of {', '.join(_KINDS)}.")
+    count: Any = _STEPS if steps is None else steps  # users may pass anything
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise StructureError(f"steps is {steps!r}; expected a whole number of at least 1.")
     arrays = None
     if isinstance(inputs, Mapping):
         arrays = {str(name): np.asarray(value) for name, value in inputs.items()}
     elif inputs is not None:
         arrays = read_arrays(inputs)
-    return TrialRequest(kinds, (_QUICK_SIZE,) if quick else SIZES, arrays)
+    return TrialRequest(kinds, (_QUICK_SIZE,) if quick else SIZES, arrays, count)
 
 
 def to_tolerance(tolerance: Tolerance | float | Sequence[float] | None) -> Tolerance:

@@ -32,8 +32,9 @@ _MAX_COMPRESSED = 1 << 29
 class Trial:
     """One call of a signature, with its gradients.
 
-    Order 0 is the call. Order k is the gradient of order k-1, pulled back from `cotangents[k-1]`,
-    in TensorFlow's convention, where that of a complex number is the conjugate of JAX's.
+    Order 0 is the call, with the values that it assigns to variables as `variable/NAME`. Order k is
+    the gradient of order k-1, pulled back from `cotangents[k-1]`, in TensorFlow's convention, where
+    that of a complex number is the conjugate of JAX's.
 
     Attributes:
         signature: the key of the signature.
@@ -48,6 +49,9 @@ class Trial:
         expected: the results of JAX for each order, by the same names.
         deviations: for each output the names of those of `xla_call_module.versions.DEVIATIONS`
             that may change it.
+        step: the number of the call among those that follow one another, from 1 on, where the
+            signature assigns variables; the first one has their values in the file. 0 where it
+            only reads.
     """
 
     signature: str
@@ -60,11 +64,13 @@ class Trial:
     cotangents: tuple[Mapping[str, Array], ...]
     expected: tuple[Mapping[str, Array], ...]
     deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    step: int = 0
 
     @property
     def title(self) -> str:
-        """The kind and the sizes, such as `zeros, b=3`."""
-        return ", ".join([self.kind, *(f"{name}={size}" for name, size in self.sizes.items())])
+        """The kind, the sizes and the step, such as `random, b=3, step 2`."""
+        sizes = [f"{name}={size}" for name, size in self.sizes.items()]
+        return ", ".join([self.kind, *sizes, *([f"step {self.step}"] if self.step else [])])
 
 
 def write_trials(path: str | os.PathLike[str], trials: Sequence[Trial]) -> None:
@@ -156,6 +162,7 @@ def _describe(trial: Trial) -> dict[str, Any]:
         "cotangents": [list(by_name) for by_name in trial.cotangents],
         "expected": [list(by_name) for by_name in trial.expected],
         "deviations": {name: list(several) for name, several in trial.deviations.items()},
+        "step": trial.step,
     }
 
 
@@ -182,6 +189,7 @@ def _to_trial(fields: Mapping[str, Any], number: int, arrays: Mapping[str, Array
             str(name): tuple(map(str, several))
             for name, several in fields.get("deviations", {}).items()
         },
+        step=int(fields.get("step", 0)),
     )
 
 

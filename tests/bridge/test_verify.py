@@ -23,6 +23,7 @@ from bridge.load import load
 from bridge.verifying import tensorflow_process
 from bridge.verifying.comparison import Tolerance
 from bridge.verifying.reference import make_trials
+from bridge.verifying.trial_request import TrialRequest
 from bridge.verifying.trials import read_trials, write_trials
 from savedmodel.rewrite import rewrite_nodes
 from tests.bridge.absence import run_without_tensorflow
@@ -394,3 +395,70 @@ def test_inputs(name, kind):
         assert np.abs(wide).min() > 90
     elif kind == "random":
         assert len(np.unique(wide)) > 1
+
+
+def _step(params, x):
+    new = {"w": params["w"] * 0.5 + x.mean(0), "n": params["n"] + 1}
+    return new, {"loss": jnp.sin(params["w"]).sum() * x.sum(1), "n": params["n"]}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A signature that assigns variables, one that reads them, and one without input or output."""
+    path = tmp_path_factory.mktemp("trained") / "model"
+    model = {
+        "train": _step,
+        "read": lambda params, x: x @ params["w"] * params["n"],
+        "reset": lambda params: {"n": jnp.int32(0)},
+    }
+    args, updates = {"train": "f32[b,3]", "read": "f32[b,3]", "reset": ()}, {"train": 0, "reset": 0}
+    params = {"w": np.linspace(-1, 1, 3, dtype=np.float32), "n": np.int32(3)}
+    bridge.save(model, path, params=params, args=args, updates=updates, gradient_order=2)
+    return path
+
+
+def test_steps_are_compared_with_the_state_after_each(trained, tmp_path):
+    found = bridge.verify(trained, steps=4, record=tmp_path / "record.npz")
+    assert _wrong(found) == {}
+    rows = {(row.signature, row.inputs): [] for row in found.rows}
+    for row in found.rows:
+        rows[row.signature, row.inputs].append(row.order)
+    steps = {("train", f"random, b={b}, step {n}") for b in (1, 3, 17) for n in range(1, 5)}
+    steps |= {("reset", f"random, step {n}") for n in range(1, 5)}
+    steps |= {("train", f"{kind}, b=3, step 1") for kind in EDGES}
+    assert {place for place in rows if "step" in place[1]} == steps
+    assert rows["train", "random, b=3, step 1"] == [0, 1, 2]
+    assert rows["train", "random, b=3, step 2"] == [0]
+    trials = {(t.signature, t.title): t for t in read_trials(tmp_path / "record.npz")}
+    # Each kind begins with the values of the file, which the signatures that read have, too.
+    for step in range(1, 5):
+        trial = trials["train", f"random, b=17, step {step}"]
+        assert (trial.expected[0]["n"], trial.expected[0]["variable/n"]) == (2 + step, 3 + step)
+    read = trials["read", "random, b=1"]
+    w = np.linspace(-1, 1, 3, dtype=np.float32)
+    np.testing.assert_allclose(read.expected[0]["output_0"], read.inputs["x"] @ w * 3, rtol=1e-5)
+    assert trials["reset", "random, step 2"].expected == ({"variable/n": 0},)
+
+
+@pytest.mark.parametrize("changed", ["variable/w", "variable/n", "loss"])
+def test_a_wrong_step_is_found(trained, tmp_path, changed):
+    request = TrialRequest(("random",), (3,), steps=2)
+    made = make_trials(load(trained), seed=0, request=request)
+    trials = [trial for trial in made if trial.signature == "train"]
+    second = trials[1].expected[0]
+    wrong = dataclasses.replace(
+        trials[1], expected=({**second, changed: second[changed] + second[changed].dtype.type(1)},)
+    )
+    write_trials(tmp_path / "record.npz", [trials[0], wrong])
+    problems = _wrong(bridge.verify(trained, against=tmp_path / "record.npz"))
+    assert [*problems] == [("random, b=3, step 2", 0)]
+    assert problems["random, b=3, step 2", 0].startswith(changed)
+
+
+def test_given_inputs_take_steps(trained):
+    found = bridge.verify(trained, inputs={"train/x": np.ones((2, 3), np.float32)}, steps=2)
+    assert found.passed
+    assert {row.inputs for row in found.rows} == {"given, b=2, step 1", "given, b=2, step 2"}
+    for wrong in (0, True, 1.5):
+        with pytest.raises(StructureError, match=r"steps is .*; expected a whole number"):
+            bridge.verify(trained, steps=wrong)

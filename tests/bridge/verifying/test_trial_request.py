@@ -112,7 +112,7 @@ def test_what_is_no_request(folder, tmp_path, capsys):
     with pytest.raises(FormatError, match=r"is no \.npz file"):
         bridge.verify(folder, inputs=tmp_path / "x.npz")
     assert main(["verify", str(folder), "--against", "a", "--quick"]) == 2
-    assert "leave out probes, inputs and quick" in capsys.readouterr().err
+    assert "leave out probes, inputs, quick and steps" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["verify", str(folder), "--tolerance", "small"])
     assert "'small' is neither rtol nor rtol,atol" in capsys.readouterr().err
