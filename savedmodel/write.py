@@ -252,7 +252,8 @@ def _encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
     meta_graph = proto.meta_graphs.add()
     library, signatures = write_functions(model, meta_graph.graph_def.library)
     objects = write_objects(model, signatures, library.concrete)
-    graph = write_graph(model.variables, objects.keys, signatures)
+    trackable = objects.trackable.SerializeToString(deterministic=True) if model.state else None
+    graph = write_graph(model.variables, objects.keys, signatures, trackable)
     meta_graph.meta_info_def.tags.append(SERVE_TAG)
     meta_graph.meta_info_def.tensorflow_version = str(model.metadata.get("tensorflow", ""))
     meta_graph.graph_def.MergeFrom(graph.proto)

@@ -123,7 +123,8 @@ class _SignatureReference:
         """Yield one trial of every kind, or one for each step of those that take steps."""
         for number, (kind, sizes) in self.kinds.items():
             random = np.random.default_rng([seed, number, zlib.crc32(self.key.encode())])
-            with_variables, params = number == self._with_variables, self._params
+            with_variables = number == self._with_variables
+            params: Sequence[Any] = self._params
             for step in range(1, self._steps_of(kind) + 1):
                 trial, params = self._trial(
                     kind, sizes, random, params, step, with_variables=with_variables

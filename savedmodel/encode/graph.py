@@ -14,6 +14,7 @@ import numpy as np
 
 from savedmodel.encode.body import RESOURCE, set_function_call
 from savedmodel.encode.functions import WrittenSignature
+from savedmodel.encode.objects import OBJECT_GRAPH_KEY
 from savedmodel.model import Variable
 from savedmodel.protos.schema import GraphDef, Proto, SaverDef, SignatureDef
 from savedmodel.protos.structures import fill_shape
@@ -35,7 +36,9 @@ _PRODUCER, _MIN_CONSUMER = 1482, 12
 class SessionGraph:
     """The GraphDef in the making, with what points into it."""
 
-    def __init__(self, variables: Sequence[Variable], keys: Sequence[str]) -> None:
+    def __init__(
+        self, variables: Sequence[Variable], keys: Sequence[str], objects: bytes | None
+    ) -> None:
         """Write the variables, how they are restored and how they are saved."""
         self.proto = GraphDef()
         self.proto.versions.producer, self.proto.versions.min_consumer = _PRODUCER, _MIN_CONSUMER
@@ -48,7 +51,7 @@ class SessionGraph:
         self._handles = [self._add_handle(variable) for variable in variables]
         self.saver = SaverDef(
             filename_tensor_name=f"{_FILENAME}:0",
-            save_tensor_name=f"{self._add_save(keys)}:0",
+            save_tensor_name=f"{self._add_save(keys, objects)}:0",
             restore_op_name=self._add_restore(keys),
             version=SaverDef.V2,
         )
@@ -109,17 +112,21 @@ class SessionGraph:
                 assigned.append(f"^{assign.name}")
         return self._node("NoOp", "restore/all", assigned).name  # type: ignore[no-any-return]
 
-    def _add_save(self, keys: Sequence[str]) -> str:
+    def _add_save(self, keys: Sequence[str], objects: bytes | None) -> str:
         """Add a tensor of the checkpoint's prefix, which saves the variables; return its node."""
         controls = []
         if keys:
-            inputs = [_FILENAME, *self._names_and_slices("save", keys)]
+            extra = [] if objects is None else [OBJECT_GRAPH_KEY]
+            inputs = [_FILENAME, *self._names_and_slices("save", [*keys, *extra])]
             for handle, variable in zip(self._handles, self._variables, strict=True):
                 read = self._node("ReadVariableOp", "save/Read", [handle])
                 read.attr["dtype"].type = variable.dtype.enum
                 inputs.append(read.name)
+            if objects is not None:
+                inputs.append(self._add_strings("save/objects", [objects], ()))
             save = self._node("SaveV2", "save/SaveV2", inputs, device=_CPU)
             save.attr["dtypes"].list.type.extend(v.dtype.enum for v in self._variables)
+            save.attr["dtypes"].list.type.extend([_STRING] * len(extra))
             controls.append(f"^{save.name}")
         done = self._node("Identity", "save/prefix", [_FILENAME, *controls])
         done.attr["T"].type = _STRING
@@ -127,16 +134,21 @@ class SessionGraph:
 
     def _names_and_slices(self, scope: str, keys: Sequence[str]) -> list[str]:
         """Constants that name the tensors, and ask for the whole of each."""
-        constants = []
-        for name, values in (("names", keys), ("slices", [""] * len(keys))):
-            node = self._node("Const", f"{scope}/{name}", device=_CPU)
-            node.attr["dtype"].type = _STRING
-            tensor = node.attr["value"].tensor
-            tensor.dtype = _STRING
-            tensor.tensor_shape.dim.add(size=len(keys))
-            tensor.string_val.extend(value.encode() for value in values)
-            constants.append(node.name)
-        return constants
+        return [
+            self._add_strings(f"{scope}/{name}", [v.encode() for v in values], (len(keys),))
+            for name, values in (("names", keys), ("slices", [""] * len(keys)))
+        ]
+
+    def _add_strings(self, name: str, values: Sequence[bytes], shape: Sequence[int]) -> str:
+        """Add a constant of strings; return the name of its node."""
+        node = self._node("Const", name, device=_CPU)
+        node.attr["dtype"].type = _STRING
+        tensor = node.attr["value"].tensor
+        tensor.dtype = _STRING
+        for size in shape:
+            tensor.tensor_shape.dim.add(size=size)
+        tensor.string_val.extend(values)
+        return node.name  # type: ignore[no-any-return]
 
     def _placeholder(
         self,
@@ -165,10 +177,21 @@ class SessionGraph:
 
 
 def write_graph(
-    variables: Sequence[Variable], keys: Sequence[str], signatures: Iterable[WrittenSignature]
+    variables: Sequence[Variable],
+    keys: Sequence[str],
+    signatures: Iterable[WrittenSignature],
+    objects: bytes | None = None,
 ) -> SessionGraph:
-    """Return the session graph of a file, but for its function library."""
-    graph = SessionGraph(variables, keys)
+    """Return the session graph of a file, but for its function library.
+
+    Args:
+        variables: those of the file.
+        keys: for each its key in the checkpoint.
+        signatures: the signatures.
+        objects: the object graph that a session saves with the variables, so that TensorFlow 2
+            reads the checkpoint, too; None where no signature assigns any.
+    """
+    graph = SessionGraph(variables, keys, objects)
     for written in signatures:
         graph.add_signature(written)
     return graph

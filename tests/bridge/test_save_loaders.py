@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import pickle
+import shutil
 import struct
 import subprocess
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import flagsaver
 from tensorflow.python.tools import saved_model_cli
 
+import bridge
 from tests.bridge.absence import run_without_tensorflow
 from tests.bridge.c_programs import (
     build,
@@ -247,9 +250,26 @@ def c_program(tmp_path_factory):
     return build("load_and_run", tmp_path_factory.mktemp("c_api"))
 
 
-def _encode_run(folder, key, feeds):
+def _encode_run(folder, key, feeds, *, again=False):
+    """A run of a file; again in the session of the run before."""
     definition = read_meta_graph(folder).signature_def[key]
-    return encode_text(str(folder)) + encode_request(definition, feeds)
+    return encode_text("" if again else str(folder)) + encode_request(definition, feeds)
+
+
+def _run_in_c(program, folder, runs, names):
+    """What a C program says of each run: an error, or its results by these names."""
+    (folder / "requests").write_bytes(encode_count(len(runs)) + b"".join(runs))
+    command = [program, folder / "requests", folder / "answers"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = []
+    with open(folder / "answers", "rb") as file:
+        for outputs in names:
+            error = file.read(struct.unpack("<I", file.read(4))[0]).decode()
+            tensors = [] if error else [decode_tensor(file) for _ in outputs]
+            answers.append((error, dict(zip(outputs, tensors, strict=False))))
+        assert file.read() == b""
+    return answers
 
 
 @pytest.fixture(scope="module")
@@ -260,19 +280,8 @@ def c_answers(c_program, models, tmp_path_factory):
         _encode_run(models / name, key, named_inputs(BY_NAME[name], models / name, key))
         for name, key in KEYS
     ]
-    (folder / "requests").write_bytes(encode_count(len(runs)) + b"".join(runs))
-    command = [c_program, folder / "requests", folder / "answers"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answers = {}
-    with open(folder / "answers", "rb") as file:
-        for name, key in KEYS:
-            error = file.read(struct.unpack("<I", file.read(4))[0]).decode()
-            names = sorted(read_paths(models / name, key)[1])
-            tensors = [] if error else [decode_tensor(file) for _ in names]
-            answers[name, key] = error, dict(zip(names, tensors, strict=False))
-        assert file.read() == b""
-    return answers
+    names = [sorted(read_paths(models / name, key)[1]) for name, key in KEYS]
+    return dict(zip(KEYS, _run_in_c(c_program, folder, runs, names), strict=True))
 
 
 class TestCApi:
@@ -452,7 +461,155 @@ class TestTfLite:
             _all_agree(case, got, named_results(case, folder, key))
 
 
-def _run_tflite(model, key, feeds):
+def _interpreter(model):
     with pytest.warns(UserWarning, match="tf.lite.Interpreter is deprecated"):
-        interpreter = tf.lite.Interpreter(model_content=model)
-    return interpreter.get_signature_runner(key)(**feeds)
+        return tf.lite.Interpreter(model_content=model)
+
+
+def _run_tflite(model, key, feeds):
+    return _interpreter(model).get_signature_runner(key)(**feeds)
+
+
+STATE = {"w": np.arange(3, dtype=np.float32), "count": np.int32(0)}
+BATCH = np.array([[1, 2, 3], [2, 0, 1]], np.float32)
+
+
+def _train(state, x):
+    """A step down the gradient; the loss is that before it."""
+    loss, gradient = jax.value_and_grad(lambda w: jnp.tanh(x @ w).mean())(state["w"])
+    return {"w": state["w"] - 0.5 * gradient, "count": state["count"] + 1}, {"loss": loss}
+
+
+def _predict(state, x):
+    return {"y": x @ state["w"], "steps": state["count"]}
+
+
+def _reset(state):
+    return {"w": jnp.full(3, 0.25), "count": jnp.zeros((), jnp.int32)}
+
+
+def _in_jax(keys):
+    """The outputs of signatures that are called one after another."""
+    state, found = STATE, []
+    for key in keys:
+        if key == "predict":
+            found.append(_predict(state, BATCH))
+        elif key == "reset":
+            state = _reset(state)
+            found.append({"updated": np.True_})
+        else:
+            state, outputs = jax.jit(_train)(state, BATCH)
+            found.append(outputs)
+    return found
+
+
+def _equal(found, keys):
+    for got, want in zip(found, _in_jax(keys), strict=True):
+        assert got.keys() == want.keys()
+        for name, value in want.items():
+            np.testing.assert_allclose(got[name], value, rtol=1e-5, err_msg=f"{ROUNDING} {name}")
+
+
+STEPS = ["predict", "train", "train", "predict", "reset", "train", "predict"]
+
+
+@pytest.fixture(scope="module")
+def trainable(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("state") / "model"
+    model = {"train": _train, "predict": _predict, "reset": _reset}
+    args = {"train": "f32[b,3]", "predict": "f32[b,3]", "reset": ()}
+    bridge.save(model, folder, params=STATE, args=args, updates={"train": 0, "reset": 0})
+    return folder
+
+
+def _feeds(key):
+    return {} if key == "reset" else {"x": BATCH}
+
+
+class TestState:
+    """Signatures that assign variables, one after another in each of these programs."""
+
+    def test_a_session_saves_what_every_loader_reads(self, trainable, tmp_path):
+        """By the operations of the file, as a program in C has them."""
+        place = tmp_path / "trained"
+        (place / "variables").mkdir(parents=True)
+        shutil.copy(trainable / "saved_model.pb", place)
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            graph = tf.compat.v1.saved_model.load(session, ["serve"], str(trainable))
+            saver = graph.saver_def
+
+            def run(key):
+                definition = graph.signature_def[key]
+                fetches = {name: info.name for name, info in definition.outputs.items()}
+                feeds = {definition.inputs[n].name: v for n, v in _feeds(key).items()}
+                return session.run(fetches, feeds)
+
+            _equal([run(key) for key in STEPS[:4]], STEPS[:4])
+            prefix = {saver.filename_tensor_name: str(place / "variables" / "variables")}
+            session.run(saver.save_tensor_name, prefix)
+            run("train")
+            session.run(saver.restore_op_name, prefix)
+            found = run("predict")
+        want = _in_jax(STEPS[:4])[-1]
+        assert (found["steps"], want["steps"]) == (2, 2)
+        np.testing.assert_allclose(found["y"], want["y"], rtol=1e-5)
+        loaded = tf.saved_model.load(place)
+        np.testing.assert_allclose(loaded.predict(BATCH)["y"], want["y"], rtol=1e-5)
+        fresh = tf.saved_model.load(trainable)
+        tf.train.Checkpoint(fresh).read(str(place / "variables" / "variables")).assert_consumed()
+        assert fresh.params["count"].numpy() == 2
+        model = bridge.load(place)
+        np.testing.assert_allclose(model.signatures["predict"](BATCH)["y"], want["y"], rtol=1e-5)
+
+    def test_a_checkpoint_of_the_loaded_model(self, trainable, tmp_path):
+        loaded = tf.saved_model.load(trainable)
+        assert [v.name for v in loaded.variables] == ["count:0", "w:0"]
+        assert [v.name for v in loaded.trainable_variables] == ["w:0"]
+        loaded.train(BATCH)
+        kept = tf.train.Checkpoint(model=loaded).save(tmp_path / "kept")
+        loaded.train(BATCH)
+        other = tf.saved_model.load(trainable)
+        tf.train.Checkpoint(model=other).restore(kept).assert_consumed()
+        assert (loaded.params["count"].numpy(), other.params["count"].numpy()) == (2, 1)
+        other.train(BATCH)
+        np.testing.assert_array_equal(other.params["w"], loaded.params["w"])
+
+    def test_a_program_in_c(self, trainable, c_program, tmp_path):
+        runs = [
+            _encode_run(trainable, key, _feeds(key), again=number > 0)
+            for number, key in enumerate(STEPS)
+        ]
+        definitions = read_meta_graph(trainable).signature_def
+        names = [sorted(definitions[key].outputs) for key in STEPS]
+        answers = _run_in_c(c_program, tmp_path, runs, names)
+        assert [error for error, _ in answers] == [""] * len(STEPS)
+        _equal([results for _, results in answers], STEPS)
+
+    def test_the_command_line_begins_anew_each_time(self, trainable, tmp_path):
+        np.save(tmp_path / "x.npy", BATCH)
+        command = ["run", "--dir", trainable, "--tag_set", "serve", "--signature_def", "train"]
+        command += ["--inputs", f"x={tmp_path / 'x.npy'}"]
+        for number in range(2):
+            _command_line(*command, "--outdir", tmp_path / str(number))
+            _equal([{"loss": np.load(tmp_path / str(number) / "loss.npy")}], ["train"])
+
+    def test_a_layer_of_keras(self, trainable, tmp_path):
+        layer = keras.layers.TFSMLayer(trainable, call_endpoint="train")
+        inputs = keras.Input((3,))
+        model = keras.Model(inputs, layer(inputs))
+        found = [layer(BATCH), {"loss": model.predict(BATCH, verbose=0)["loss"]}, model(BATCH)]
+        _equal(found, ["train"] * 3)
+        model.save_weights(tmp_path / "w.weights.h5")
+        layer(BATCH)
+        model.load_weights(tmp_path / "w.weights.h5")
+        _equal([*found, layer(BATCH)], ["train"] * 4)
+
+    @pytest.mark.parametrize("keys", [("predict", "reset", "train"), ("train",)])
+    def test_tflite(self, trainable, keys):
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            str(trainable), signature_keys=list(keys)
+        )
+        interpreter = _interpreter(converter.convert())
+        runners = {key: interpreter.get_signature_runner(key) for key in keys}
+        steps = [key for key in STEPS if key in keys]
+        _equal([runners[key](**_feeds(key)) for key in steps], steps)

@@ -2,12 +2,28 @@
  *
  *   load_and_run REQUESTS ANSWERS
  *
- * REQUESTS is a uint32 count and for each run: the folder; a uint32 count of feeds, each the name of
+ * REQUESTS is a uint32 count and for each run: the folder, or an empty string for the session of the
+ * run before, whose variables have what that has assigned; a uint32 count of feeds, each the name of
  * a graph tensor and a tensor; a uint32 count of names to fetch. ANSWERS has for each run a string,
  * empty or an error's message, and after an empty one the fetched tensors. Both are as tensors.h
  * says.
  */
 #include "tensors.h"
+
+static TF_Graph* graph;
+static TF_Session* session;
+
+static void load(const char* folder, TF_Status* status) {
+  TF_Status* ignored = TF_NewStatus();
+  if (session != NULL) TF_DeleteSession(session, ignored);
+  TF_DeleteStatus(ignored);
+  TF_DeleteGraph(graph);
+  graph = TF_NewGraph();
+  TF_SessionOptions* options = TF_NewSessionOptions();
+  const char* tags[] = {"serve"};
+  session = TF_LoadSessionFromSavedModel(options, NULL, folder, tags, 1, graph, NULL, status);
+  TF_DeleteSessionOptions(options);
+}
 
 static void run(FILE* requests, FILE* answers) {
   char* folder = read_string(requests);
@@ -23,11 +39,7 @@ static void run(FILE* requests, FILE* answers) {
   for (uint32_t i = 0; i < fetches; ++i) fetch_names[i] = read_string(requests);
 
   TF_Status* status = TF_NewStatus();
-  TF_Graph* graph = TF_NewGraph();
-  TF_SessionOptions* options = TF_NewSessionOptions();
-  const char* tags[] = {"serve"};
-  TF_Session* session =
-      TF_LoadSessionFromSavedModel(options, NULL, folder, tags, 1, graph, NULL, status);
+  if (*folder) load(folder, status);
   TF_Output* inputs = allocate(feeds, sizeof *inputs);
   TF_Output* outputs = allocate(fetches, sizeof *outputs);
   TF_Tensor** results = allocate(fetches, sizeof *results);
@@ -51,9 +63,6 @@ static void run(FILE* requests, FILE* answers) {
     TF_DeleteTensor(values[i]);
     free(feed_names[i]);
   }
-  if (session != NULL) TF_DeleteSession(session, status);
-  TF_DeleteSessionOptions(options);
-  TF_DeleteGraph(graph);
   TF_DeleteStatus(status);
   free(results), free(outputs), free(inputs), free(fetch_names), free(values), free(feed_names);
   free(folder);
