@@ -7,7 +7,8 @@ is that of the function.
 
 Others, such as `jax.nn.relu`, have a derivative of their own where two branches meet. They are
 functions of the module, by their names. `jax.lax.logistic`, `jax.numpy.logaddexp` and negative
-powers are neither, and are known by their operations alone.
+powers are neither, and are known by their operations alone; `jax.scipy.special.log_ndtr` and its
+like by the last of them.
 
 Where JAX lowers its function of the name to the same operations, it is called instead of them.
 Otherwise what is computed stays as it is in the module, and only the derivative is that of JAX's
@@ -32,12 +33,37 @@ from scipy import special
 
 from bridge.core.narrowing import x64_if_needed
 from xla_call_module.dtypes import Array
-from xla_call_module.stablehlo.attributes import callee_of, comparison_direction
-from xla_call_module.stablehlo.elements import element_dtype, read_elements, read_splat
-from xla_call_module.stablehlo.modules import find_main, open_module, splat, tensor_type
+from xla_call_module.stablehlo.attributes import comparison_direction
+from xla_call_module.stablehlo.call_graph import COMPOSITE, named_by
+from xla_call_module.stablehlo.elements import (
+    element_dtype,
+    read_elements,
+    read_splat,
+    repeated_number,
+)
+from xla_call_module.stablehlo.modules import (
+    find_main,
+    functions_of,
+    open_module,
+    splat,
+    tensor_type,
+)
 from xla_call_module.stablehlo.operation_locations import describe_primitive
 
 __all__ = ["NAMES", "ComposedCall", "composed_function", "find_composed", "with_derivative"]
+
+
+@jax.custom_jvp
+def _xlogx(value: Any) -> Any:
+    """Return `x * log(x)`, which has an infinite derivative at 0, as that of `entr` of JAX."""
+    return jax.scipy.special.xlogy(value, value)
+
+
+@_xlogx.defjvp
+def _push_xlogx(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    (value,), (tangent,) = primals, tangents
+    return _xlogx(value), tangent * (lax.log(value) + 1)
+
 
 # Each function of JAX, and what scipy has for it.
 _FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -46,6 +72,7 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "asin": (lax.asin, np.arcsin),
     "asinh": (lax.asinh, np.arcsinh),
     "atanh": (lax.atanh, np.arctanh),
+    "bessel_i0e": (lax.bessel_i0e, special.i0e),
     "bessel_i1e": (lax.bessel_i1e, special.i1e),
     "cosh": (lax.cosh, np.cosh),
     "digamma": (lax.digamma, special.digamma),
@@ -53,22 +80,40 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "erf_inv": (lax.erf_inv, special.erfinv),
     "erfc": (lax.erfc, special.erfc),
     "lgamma": (lax.lgamma, special.gammaln),
+    "log_ndtr": (jax.scipy.special.log_ndtr, special.log_ndtr),
+    "logaddexp2": (jnp.logaddexp2, np.logaddexp2),
     "polygamma": (lax.polygamma, special.polygamma),
     "sinh": (lax.sinh, np.sinh),
-    "zeta": (lax.zeta, special.zeta),
+    "xlog1py": (jax.scipy.special.xlog1py, special.xlog1py),
+    "xlogx": (_xlogx, lambda value: special.xlogy(value, value)),
+    "xlogy": (jax.scipy.special.xlogy, special.xlogy),
+    "zeta": (jax.scipy.special.zeta, special.zeta),
 }
+# Newer versions of JAX have more.
+if _erfcx := getattr(jax.scipy.special, "erfcx", None):
+    _FUNCTIONS = {**_FUNCTIONS, "erfcx": (_erfcx, special.erfcx)}
 _ARITIES = {"polygamma": 2, "zeta": 2}  # of those that take more than one array
 # Functions under `jax.jit` of JAX's libraries that have a derivative of their own.
 _NAMED: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "expi": (jax.scipy.special.expi, special.expi),
+    "expn": (jax.scipy.special.expn, special.expn),
+    "hyp1f1": (jax.scipy.special.hyp1f1, special.hyp1f1),
+    "hyp2f1": (jax.scipy.special.hyp2f1, special.hyp2f1),
     "hypot": (jnp.hypot, np.hypot),
+    "i0": (jnp.i0, special.i0),
     "lgamma_impl": (lax.lgamma, special.gammaln),
     "logit": (jax.scipy.special.logit, special.logit),
     "relu": (jax.nn.relu, lambda value: np.maximum(value, 0)),
+    "relu6": (jax.nn.relu6, lambda value: np.clip(value, 0, 6)),
     "sinc": (jnp.sinc, np.sinc),
     "xlog1py": (jax.scipy.special.xlog1py, special.xlog1py),
     "xlogy": (jax.scipy.special.xlogy, special.xlogy),
 }
+if _log1mexp := getattr(jax.nn, "log1mexp", None):
+    _NAMED = {**_NAMED, "log1mexp": (_log1mexp, lambda value: np.log(-np.expm1(-value)))}
 _MAX_EXPONENT = 64
+# Operations of a function that is known by its last ones.
+_MAX_OPERATIONS = 400
 _COMMUTATIVE = ("stablehlo.add", "stablehlo.maximum")
 
 
@@ -77,11 +122,14 @@ def _pattern(name: str, *operands: Any) -> tuple[Any, ...]:
 
 
 _DIFFERENCE = _pattern("subtract", "x", "y")
+_ABOVE = _pattern("compare GT", "x", None)
+_SCALED = _pattern("log_plus_one", _pattern("exponential", _pattern("multiply", None, None)))
 # What is known by its operations, by the names of these functions of JAX.
 _PATTERNS: Mapping[str, Any] = {
     "logistic": _pattern(
         "divide", 1.0, _pattern("add", 1.0, _pattern("exponential", _pattern("negate", "x")))
     ),
+    "logit": _pattern("log", _pattern("divide", "x", _pattern("subtract", 1.0, "x"))),
     "logaddexp": _pattern(
         "select",
         _pattern("compare NE", _DIFFERENCE, _DIFFERENCE),
@@ -99,7 +147,36 @@ _PATTERNS: Mapping[str, Any] = {
 _MATCHED: Mapping[str, Callable[..., Any]] = {
     "logaddexp": jnp.logaddexp,
     "logistic": lax.logistic,
+    "logit": jax.scipy.special.logit,
 }
+# The last operations of functions that are tried on numbers besides; None is anything.
+_ENDINGS: Mapping[str, Any] = {
+    "bessel_i0e": _pattern(
+        "select",
+        _pattern("compare LE", _pattern("abs", "x"), 8.0),
+        None,
+        _pattern("divide", None, _pattern("sqrt", _pattern("abs", "x"))),
+    ),
+    "erfcx": _pattern(
+        "select", _ABOVE, _pattern("divide", None, _pattern("multiply", "x", None)), None
+    ),
+    "log_ndtr": (
+        "func.call",
+        _ABOVE,
+        _pattern("negate", None),
+        ("func.call", _ABOVE, _pattern("log", None), None),
+    ),
+    "logaddexp2": _pattern(
+        "select",
+        _pattern("compare NE", _DIFFERENCE, _DIFFERENCE),
+        _pattern("add", "x", "y"),
+        _pattern("add", _pattern("maximum", "x", "y"), _pattern("multiply", None, _SCALED)),
+    ),
+    "xlog1py": ("func.call", None, _pattern("multiply", "x", _pattern("log_plus_one", "y")), 0.0),
+    "xlogx": ("func.call", None, _pattern("multiply", "x", _pattern("log", "x")), 0.0),
+    "xlogy": ("func.call", None, _pattern("multiply", "x", _pattern("log", "y")), 0.0),
+}
+_SYMBOL = re.compile(r"(?<=@)[\w.]+")
 _NUMBERED = re.compile(r"_\d+$")
 # The names, as the bytes of a module have them.
 NAMES = tuple(name.encode() for name in _FUNCTIONS)
@@ -137,16 +214,64 @@ class ComposedCall:
         return _FUNCTIONS[self.name][0]
 
 
-def find_composed(block: Any, *, has_names: bool) -> list[ComposedCall]:
-    """Return the calls of such functions in a block.
+def find_composed(
+    block: Any, functions: Mapping[str, Any], *, has_names: bool
+) -> dict[Any, ComposedCall]:
+    """Return the calls of such functions in a block, by their operations.
+
+    The last operation computes the result. What a call shares with others is not among them.
 
     Args:
         block: the block.
+        functions: the functions of the module.
         has_names: whether the module has their names anywhere.
     """
     operations = [view.operation for view in block]
-    calls = [call for operation in operations for call in _by_structure(operation)]
-    return calls + (_by_places(operations) if has_names else [])
+    by_places = _by_places(operations) if has_names else []
+    calls = {operation: call for call in by_places for operation in call.operations}
+    order = {operation: number for number, operation in enumerate(operations)}
+    for operation in operations:
+        for call in _by_structure(operation):
+            calls.setdefault(operation, call)
+        for call in _by_endings(operation, order, functions):
+            calls.setdefault(operation, call)
+    return calls
+
+
+def _by_endings(
+    operation: Any, order: Mapping[Any, int], functions: Mapping[str, Any]
+) -> Iterator[ComposedCall]:
+    """Yield the call that an operation ends, known by its last operations and tried on numbers."""
+    for name, pattern in _ENDINGS.items():
+        matched: dict[str, Any] = {}
+        if name not in _FUNCTIONS or operation.name != pattern[0]:
+            continue
+        if not _matches(operation.results[0], pattern, matched):
+            continue
+        inputs = tuple(matched[key] for key in sorted(matched))
+        made = _made_of(operation, inputs, order)
+        call = ComposedCall(name, made, inputs)
+        types = {value.type for value in (*inputs, *operation.results)}
+        if made and len(types) == 1 and _is_the_function(call, functions):
+            yield call
+            return
+
+
+def _made_of(operation: Any, inputs: Sequence[Any], order: Mapping[Any, int]) -> tuple[Any, ...]:
+    """Return the operations between inputs and a result, in order; none if it has other inputs."""
+    found = {operation}
+    pending = [operation]
+    while pending:
+        for operand in pending.pop().operands:
+            maker = getattr(operand.owner, "operation", operand.owner)
+            if operand in inputs or getattr(maker, "name", "") == "stablehlo.constant":
+                continue
+            if maker not in order or len(maker.regions) or len(found) > _MAX_OPERATIONS:
+                return ()
+            if maker not in found:
+                found.add(maker)
+                pending.append(maker)
+    return tuple(sorted(found, key=order.__getitem__))
 
 
 def _by_structure(operation: Any) -> Iterator[ComposedCall]:
@@ -170,7 +295,7 @@ def _power_of(operation: Any) -> tuple[Any, int] | None:
     The derivative of such a quotient overflows before that of the power does. The product has to be
     made as `jax.lax.integer_pow` makes it, since another order is rounded otherwise.
     """
-    if operation.name != "stablehlo.divide" or _number(operation.operands[0]) != 1:
+    if operation.name != "stablehlo.divide" or repeated_number(operation.operands[0]) != 1:
         return None
     value, product = _product(operation.operands[1], _MAX_EXPONENT)
     exponent = product.count("x")
@@ -205,13 +330,15 @@ def _matches(value: Any, pattern: Any, matched: dict[str, Any]) -> bool:
     """Return whether a value is made as a pattern says, and note down what its variables are.
 
     A pattern is the name of an operation, of a comparison with its direction, and the patterns of
-    its operands; the name of a variable; or the number that a constant repeats.
+    its operands; the name of a variable; the number that a constant repeats; or None for anything.
     """
+    if pattern is None:
+        return True
     if isinstance(pattern, str):
         known = matched.setdefault(pattern, value)
-        return bool(known == value) or _number(known) == _number(value) is not None
+        return bool(known == value) or repeated_number(known) == repeated_number(value) is not None
     if isinstance(pattern, float):
-        return _number(value) == pattern
+        return repeated_number(value) == pattern
     maker = value.owner
     kind, *operands = pattern
     name = getattr(maker, "name", "")
@@ -225,16 +352,6 @@ def _matches(value: Any, pattern: Any, matched: dict[str, Any]) -> bool:
             matched.update(trial)
             return True
     return False
-
-
-def _number(value: Any) -> float | None:
-    """Return the number that a constant repeats, broadcast or not; None of another value."""
-    maker = value.owner
-    name = getattr(maker, "name", "")
-    if name == "stablehlo.broadcast_in_dim":
-        return _number(maker.operands[0])
-    number = read_splat(maker) if name == "stablehlo.constant" else None
-    return None if number is None or number.dtype.kind == "c" else float(number)
 
 
 def _by_places(operations: Sequence[Any]) -> list[ComposedCall]:
@@ -262,19 +379,59 @@ def composed_function(name: str, functions: Mapping[str, Any]) -> str:
         functions: all of them.
     """
     known = _NUMBERED.sub("", name)
-    if known not in _NAMED:
+    if known not in _NAMED or len(functions[name].type.results) != 1:
         return ""
+    if _is_own(known, name, functions):
+        return known
     block = functions[name].regions[0].blocks[0]
     types = {str(argument.type) for argument in block.arguments}
     types |= {str(result) for result in functions[name].type.results}
     arity = len(block.arguments)
-    if len(types) != 1 or arity not in (1, 2) or len(functions[name].type.results) != 1:
+    if len(types) != 1 or arity not in (1, 2):
         return ""
     arrays = _samples(arity, element_dtype(tensor_type(types.pop()).element))
     with np.errstate(all="ignore"):
         computed = _compute(block, arrays, functions)
     agrees = computed is not None and _agrees(_NAMED[known][1], arrays, computed[0])
     return known if agrees else ""
+
+
+def _is_own(known: str, name: str, functions: Mapping[str, Any]) -> bool:
+    """Return whether a function of a module is what this JAX makes of its function of the name."""
+    types = [
+        tensor_type(str(value.type)) for value in functions[name].regions[0].blocks[0].arguments
+    ]
+    if any(None in type_.shape for type_ in types):
+        return False
+    avals = tuple((type_.shape, element_dtype(type_.element)) for type_ in types)
+    return _text_of(name, functions) == _own_text(known, avals)
+
+
+@functools.lru_cache(maxsize=128)
+def _own_text(name: str, avals: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]) -> str:
+    """Return the text of the function to which this JAX lowers a function; empty if to none."""
+    specs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in avals]
+    with x64_if_needed([dtype for _, dtype in avals]):
+        try:
+            exported = export.export(jax.jit(lambda *given: _NAMED[name][0](*given)))(*specs)
+        except (TypeError, ValueError):  # not for these dtypes
+            return ""
+    with open_module(exported.mlir_module_serialized) as module:
+        functions = functions_of(module)
+        return _text_of(name, functions) if name in functions else ""
+
+
+def _text_of(name: str, functions: Mapping[str, Any]) -> str:
+    """Return the text of a function and of those that it calls, without numbers in their names."""
+    texts: dict[str, str] = {}
+    pending = [name]
+    while pending:
+        if (called := pending.pop()) not in texts:
+            texts[called] = str(functions[called])
+            pending += [callee for callee in _SYMBOL.findall(texts[called]) if callee in functions]
+    return "\n".join(
+        _SYMBOL.sub(lambda found: _NUMBERED.sub("", found[0]), t) for t in texts.values()
+    )
 
 
 def with_derivative(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -355,16 +512,16 @@ def _call_of(name: str, operations: tuple[Any, ...]) -> ComposedCall | None:
     call = ComposedCall(name, operations, tuple(inputs))
     if any(value.type != last.results[0].type for value in inputs):
         return None
-    return call if len(inputs) == _ARITIES.get(name, 1) and _is_the_function(call) else None
+    return call if len(inputs) == _ARITIES.get(name, 1) and _is_the_function(call, {}) else None
 
 
-def _is_the_function(call: ComposedCall) -> bool:
+def _is_the_function(call: ComposedCall, functions: Mapping[str, Any]) -> bool:
     """Return whether operations compute what the function of their name does, tried on numbers."""
     dtype = element_dtype(tensor_type(str(call.inputs[0].type)).element)
     arrays = _samples(len(call.inputs), dtype)
     with np.errstate(all="ignore"):
         values = dict(zip(call.inputs, arrays, strict=True))
-        known = all(_step(operation, values, {}) for operation in call.operations)
+        known = all(_step(operation, values, functions) for operation in call.operations)
     computed = values[call.operations[-1].results[0]] if known else None
     return _agrees(_FUNCTIONS[call.name][1], arrays, computed)
 
@@ -409,8 +566,8 @@ def _step(operation: Any, values: dict[Any, Array], functions: Mapping[str, Any]
     if len(known) != len(operands):
         return False
     results = None
-    if operation.name == "func.call":
-        inner = functions.get(callee_of(operation))
+    if operation.name in ("func.call", COMPOSITE):
+        inner = functions.get(next(named_by(operation)))
         block = None if inner is None else inner.regions[0].blocks[0]
         results = None if block is None else _compute(block, known, functions)
     elif (rule := _NUMPY.get(operation.name)) is not None:
@@ -460,6 +617,19 @@ def _look_up(operation: Any, table: Array, places: Array) -> Array | None:
     return np.asarray(table[np.clip(places, 0, table.size - 1)])
 
 
+def _slice(operation: Any, value: Array) -> Array | None:
+    """Return a part of a table; None of any other array."""
+    if value.ndim != 1:
+        return None
+    names = ("start_indices", "limit_indices", "strides")
+    return value[slice(*(operation.attributes[name][0] for name in names))]
+
+
+def _reshape(operation: Any, value: Array) -> Array:
+    del operation  # arrays of samples have no shape of their own
+    return value.reshape(()) if value.size == 1 else value
+
+
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda _, *operands: function(*operands)
 
@@ -506,5 +676,7 @@ _NUMPY: Mapping[str, Callable[..., Any]] = {
     "stablehlo.bitcast_convert": _bitcast,
     "stablehlo.compare": _compare,
     "stablehlo.gather": _look_up,
+    "stablehlo.reshape": _reshape,
+    "stablehlo.slice": _slice,
     **{f"stablehlo.{name}": _plain(function) for name, function in _ELEMENTWISE.items()},
 }

@@ -13,6 +13,8 @@ from jax import lax
 
 from bridge.lifting.lifted_operation import Lift, LiftedOperation, LiftingRule
 from xla_call_module.stablehlo.attributes import comparison_direction, symbol_name
+from xla_call_module.stablehlo.elements import BROADCASTS, element_dtype, repeated_number
+from xla_call_module.stablehlo.modules import tensor_type
 
 __all__ = ["RULES", "narrow_bits", "total_order"]
 
@@ -164,6 +166,8 @@ def _select(op: LiftedOperation) -> Any:
         which = lax.broadcast_in_dim(which, np.shape(chosen), ())
     if op.dtype.kind == "c" and (extreme := _complex_extreme(op.raw)) is not None:
         return extreme(chosen, other)
+    if op.raw.operands[1] == op.raw.operands[2] and _is_of_a_branch(op.raw.operands[0]):
+        other = lax.stop_gradient(other)
     return lax.select(which, chosen, other)
 
 
@@ -195,6 +199,33 @@ def _direction_of_parts(compared: Any, part: str, values: Sequence[Any]) -> str:
 
 def _maker(value: Any) -> str:
     return str(getattr(value.owner, "name", ""))
+
+
+def _is_of_a_branch(which: Any) -> bool:
+    """Return whether elements are those for which one branch of a batched `switch` is taken.
+
+    Each branch computes of all elements, and has derivatives for its own only: JAX selects between
+    an array and the same with no derivative, which are one value in StableHLO. The index of the
+    branch is compared with the numbers of all of them.
+    """
+    while _maker(which) in BROADCASTS:
+        which = which.owner.operands[0]
+    maker = which.owner
+    if not _is_equality(maker) or not _is_integer(maker.operands[0]):
+        return False
+    index, number = maker.operands
+    makers = (use.owner.operation for use in index.uses)
+    others = {repeated_number(one.operands[1]) for one in makers if _is_equality(one)}
+    return repeated_number(number) is not None and len(others - {None}) > 1
+
+
+def _is_integer(value: Any) -> bool:
+    return element_dtype(tensor_type(str(value.type)).element).kind in "iu"
+
+
+def _is_equality(maker: Any) -> bool:
+    is_comparison = getattr(maker, "name", "") == "stablehlo.compare"
+    return is_comparison and comparison_direction(maker) == "EQ"
 
 
 def _round(method: Any) -> Lift:

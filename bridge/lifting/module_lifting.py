@@ -99,8 +99,7 @@ class _Lifting:
     def _walk_block(
         self, outside: _Values, block: Any, arguments: Sequence[LiftedValue]
     ) -> list[LiftedValue]:
-        calls = find_composed(block, has_names=self._has_composed)
-        composed = {operation: call for call in calls for operation in call.operations}
+        composed = find_composed(block, self._functions, has_names=self._has_composed)
 
         slices, parts = slices_in(block), dict[Any, LiftedValue]()
 

@@ -18,10 +18,12 @@ from xla_call_module.dtypes import DTYPES
 from xla_call_module.errors import DtypeError
 from xla_call_module.stablehlo.modules import print_constant, splat, tensor_type
 
-__all__ = ["element_dtype", "read_elements", "read_splat"]
+__all__ = ["BROADCASTS", "element_dtype", "read_elements", "read_splat", "repeated_number"]
 
 Array = np.ndarray[Any, Any]
 
+# The operations that repeat elements.
+BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 _DTYPES = {dtype.mlir: dtype.numpy for dtype in DTYPES}
 _NARROW_FLOAT = re.compile(r"f(\d)(E\w+)")
 _NARROW_INTEGER = re.compile(r"(u?)i(\d)")
@@ -78,6 +80,20 @@ def read_splat(constant: Any) -> Array | None:
     if not text:
         return None
     return _parse_element(text, element_dtype(tensor_type(str(constant.results[0].type)).element))
+
+
+def repeated_number(value: Any) -> float | None:
+    """Return the number that a constant repeats, broadcast or not; None of another value.
+
+    Args:
+        value: the value, as MLIR has it.
+    """
+    maker = value.owner
+    name = getattr(maker, "name", "")
+    if name in BROADCASTS:
+        return repeated_number(maker.operands[0])
+    number = read_splat(maker) if name == "stablehlo.constant" else None
+    return None if number is None or number.dtype.kind == "c" else float(number)
 
 
 def _parse_elements(text: str, dtype: np.dtype[Any]) -> Array:

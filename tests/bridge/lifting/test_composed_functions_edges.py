@@ -1,0 +1,104 @@
+"""Derivatives at the edges of functions of JAX: lifted they are 0, infinite or NaN alike."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export, lax, nn
+from jax.scipy import special
+
+import bridge
+
+_POINTS = (
+    0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, 1e-30, -1e-30, 1e30, -1e30, 0.5, -0.5, 2.0, -3.0, np.nan,
+    3.0, 6.0, -6.0, 8.0, -8.0, 100.0, -100.0,
+)  # fmt: skip
+_GRID = [
+    part.reshape(-1)
+    for part in np.meshgrid(
+        *[[0.0, 1.0, -1.0, np.inf, -np.inf, 1e-30, 1e30, 0.5, -2.0, np.nan]] * 2
+    )
+]
+
+
+def _branches(x):
+    """Each element takes a branch of its own, and has a derivative of that alone."""
+    return jax.vmap(lambda x: lax.cond(x > 0, lambda x: jnp.log(x) * 2, lambda x: x, x))(x)
+
+
+def _switches(x):
+    branches = (jnp.sqrt, jnp.log, jnp.reciprocal)
+    return jax.vmap(lambda x: lax.switch(x.astype(jnp.int32), branches, x))(x)
+
+
+def _chooses_nothing(x):
+    y = x * 2
+    return lax.select(x == 1.0, y, y) + lax.select(x == 0.0, y, y)
+
+
+_UNARY = {
+    **{
+        f"{library.__name__}.{name}": function
+        for library, names in (
+            (special, "entr erfcx exp1 expi gammaln i0 i0e i1 i1e log_ndtr logit ndtri spence"),
+            (nn, "celu elu gelu hard_sigmoid hard_silu log1mexp log_sigmoid log_softmax mish relu"),
+            (nn, "relu6 selu sigmoid silu softmax softplus squareplus"),
+            (jnp, "arccosh arcsin cbrt i0 sinc sqrt tanh"),
+        )
+        for name in names.split()
+        if (function := getattr(library, name, None)) is not None
+    },
+    "branches": _branches,
+    "chooses nothing": _chooses_nothing,
+    "switches": _switches,
+}
+_BINARY = {
+    **{f"special.{n}": getattr(special, n) for n in ("kl_div", "rel_entr", "xlog1py", "xlogy")},
+    **{f"jnp.{n}": getattr(jnp, n) for n in ("arctan2", "hypot", "logaddexp", "logaddexp2")},
+}
+_CASES = [(name, 1) for name in _UNARY] + [(name, 2) for name in _BINARY]
+
+
+def _derivatives(function, count):
+    """Both modes, by each argument."""
+
+    def compute(*arguments):
+        made = []
+        for place in range(count):
+
+            def of_one(value, place=place):
+                given = list(arguments)
+                given[place] = value
+                return function(*given)
+
+            value = arguments[place]
+            made.append(jax.jvp(of_one, (value,), (jnp.ones_like(value),))[1])
+            made.append(jax.grad(lambda value, of_one=of_one: of_one(value).sum())(value))
+        return made
+
+    return jax.jit(compute)
+
+
+@pytest.mark.parametrize(("name", "count"), _CASES)
+def test_derivatives_at_edges(name, count):
+    function = (_UNARY if count == 1 else _BINARY)[name]
+    points = [_POINTS] if count == 1 else _GRID
+    arguments = [jnp.asarray(part, jnp.float32) for part in points]
+    lifted = bridge.to_jax(export.export(jax.jit(lambda *given: function(*given)))(*arguments))
+    found, expected = (_derivatives(f, count)(*arguments) for f in (lifted, function))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [(special.i0e, ""), (special.logit, ""), (special.logit, "b"), (special.entr, "")],
+)
+def test_scalars_and_symbolic_sizes(function, shape):
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape(shape), np.float32)
+    lifted = bridge.to_jax(export.export(jax.jit(lambda x: function(x)))(spec))
+    for value in (0.0, 1.0, np.inf):
+        x = jnp.full((3,) if shape else (), value, np.float32)
+        np.testing.assert_allclose(lifted(x), function(x), rtol=1e-6)
+        found, expected = (jax.grad(lambda x, f=f: f(x).sum())(x) for f in (lifted, function))
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
