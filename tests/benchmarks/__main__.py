@@ -45,6 +45,7 @@ BENCHMARKS = {
     "import_time": files.import_time,
     "save_step": files.save_step,
     "save_in_shards": files.save_in_shards,
+    "new_weights": files.new_weights,
     "eager": calls.eager,
     "eager_network": calls.eager_network,
     "conversions": calls.conversions,

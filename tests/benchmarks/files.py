@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.measure import Ratio, compare, compare_usage, run_process, seconds
+from tests.benchmarks.measure import Ratio, Usage, compare, compare_usage, run_process, seconds
 
 _MODEL = """
 import sys
@@ -48,6 +48,37 @@ options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
 tf.saved_model.save(module, sys.argv[1], signatures={"serving_default": module.f}, options=options)
 """
 )
+
+# One array stands for the weights of all layers, as what is written is what counts.
+_NEW_WEIGHTS = """
+import os, shutil, sys, time
+import jax, jax.numpy as jnp, numpy as np
+import bridge
+folder, size, way = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+depth, width = 48, 1024
+rows = size // (4 * depth * width)
+value = np.random.default_rng(0).integers(0, 1 << 20, (rows, width), np.int32).view(np.float32)
+layers = [{"up": value, "bias": np.zeros(width, np.float32)} for _ in range(depth)]
+def predict(layers, x):
+    for layer in layers:
+        h = jax.nn.gelu(x @ layer["up"] + layer["bias"])
+        h = (h - h.mean(-1, keepdims=True)) / (h.std(-1, keepdims=True) + 1e-6)
+        x = x + h.sum(-1, keepdims=True)
+    return x
+new = os.path.join(folder, "new")
+shutil.rmtree(new, ignore_errors=True)
+os.sync()
+started = time.perf_counter()
+if way == "all":
+    bridge.update(os.path.join(folder, "first"), layers, to=new)
+elif way == "part":
+    bridge.update(os.path.join(folder, "first"), [None] * (depth - 1) + [layers[-1]], to=new)
+else:
+    path = os.path.join(folder, "first") if way == "first" else new
+    bridge.save(predict, path, params=layers, args=f"f32[b,{rows}]", num_shards=8)
+with open(os.path.join(folder, "seconds"), "w") as file:
+    file.write(str(time.perf_counter() - started))
+"""
 
 
 def whole_process() -> Iterator[Ratio]:
@@ -136,6 +167,41 @@ def save_in_shards(size: int = 4 << 30, folder: str | None = None) -> Iterator[R
             unit="s",
             rounds=3,
         )
+
+
+def new_weights(size: int = 1 << 30, folder: str | None = None) -> Iterator[Ratio]:
+    """New weights for a network of 48 layers, against exporting and saving it again.
+
+    Args:
+        size: bytes of the parameters.
+        folder: where to write; by default where temporary files are.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        run_process(_NEW_WEIGHTS, name, str(size), "first")
+        times: dict[str, list[float]] = {way: [] for way in ("all", "part", "again")}
+        usages: dict[str, list[Usage]] = {way: [] for way in times}
+        for _ in range(4):
+            for way in times:
+                usages[way].append(run_process(_NEW_WEIGHTS, name, str(size), way))
+                times[way].append(float((Path(name) / "seconds").read_text()))
+    scale = f"{size / 1e9:.3g} GB"
+    for way, what in (("all", "all"), ("part", "a 48th")):
+        ours, peer = (statistics.median(times[side][1:]) for side in (way, "again"))
+        pairs = zip(times[way][1:], times["again"][1:], strict=True)
+        yield Ratio(
+            f"update {what} of {scale} / export and save again",
+            tuple(mine / theirs for mine, theirs in pairs),
+            1.0,
+            f"{ours:.3g} s",
+            f"{peer:.3g} s",
+        )
+    yield from compare_usage(
+        f"update all of {scale} / export and save again: {{}}",
+        usages["all"][1:],
+        usages["again"][1:],
+        cpu=None,
+        memory=1.1,
+    )
 
 
 def import_time() -> Iterator[Ratio]:

@@ -82,6 +82,18 @@ def test_fine_tuning(run, tmp_path):
     )
 
 
+def test_publish_weights(run, tmp_path):
+    lines = run("publish_weights").splitlines()
+    came_along = re.compile(r"; 2 warmup requests, program (\d+)$")
+    assert len({came_along.search(line)[1] for line in lines[:5]}) == 1
+    shares = [tuple(map(float, re.findall(r"([\d.]+)%", line))) for line in lines[:5]]
+    assert all(abs(jax_share - served) < 0.5 for jax_share, served in shares)
+    assert shares[-1][0] > 90 > 50 > shares[0][0]
+    assert lines[5:] == ["left: 3, 4, 5"]
+    first, last = (bridge.load(tmp_path / "digits" / name).params for name in "35")
+    assert not np.array_equal(first["output"]["bias"], last["output"]["bias"])
+
+
 def test_sharded_serving(run, tmp_path):
     if not KEEPS_NAMES_OF_AXES:
         with pytest.raises(AssertionError, match=r"8 device.*without names for the axes of a mesh"):
