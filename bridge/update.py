@@ -75,11 +75,11 @@ def update(
         path: the folder of a SavedModel of any writer.
         params: the new values: a pytree as `bridge.save` takes it for `params`, or a module of
             nnx, Keras or Equinox, which holds them; or the path of a .npz or .safetensors file or
-            of a checkpoint folder of orbax. Each leaf is for the variable at its pytree path; in a
-            file of another writer for that of its name, of its path in the object graph, such as
-            `params/w`, or of its key in the checkpoint. Shapes and dtypes are those of the
-            variables. Variables for which there is no leaf keep their values; the result names
-            them.
+            of a checkpoint folder of orbax, which is read into memory. Each leaf is for the
+            variable at its pytree path; in a file of another writer for that of its name, of its
+            path in the object graph, such as `params/w`, or of its key in the checkpoint. Shapes
+            and dtypes are those of the variables. Variables for which there is no leaf keep their
+            values; the result names them.
         to: the new folder, or an address as for `bridge.save`; by default the new one takes the
             place of the old one, in one step. If another writer has replaced that meanwhile, the
             values are put into the new one.

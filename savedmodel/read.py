@@ -195,8 +195,11 @@ def served_graphs(proto: Proto) -> list[Proto]:
     return [graph for graph in proto.meta_graphs if SERVE_TAG in graph.meta_info_def.tags]
 
 
-def checkpoint_names(folder: ModelFolder, index: BundleIndex) -> dict[str, str]:
-    """Return the names that variables of any writer have, by their keys in the checkpoint.
+def checkpoint_names(folder: ModelFolder, index: BundleIndex) -> dict[str, tuple[str, bool]]:
+    """Return the variables of any writer by their keys in the checkpoint.
+
+    Returns:
+        For each key the name of the variable, and whether a function of the file takes it.
 
     Raises:
         FormatError: saved_model.pb or the checkpoint is damaged.
@@ -207,8 +210,13 @@ def checkpoint_names(folder: ModelFolder, index: BundleIndex) -> dict[str, str]:
             if not meta_graph.HasField("object_graph_def"):
                 break
             graph = meta_graph.object_graph_def
-            nodes = ((key, graph.nodes[n]) for n, key in checkpoint_keys(index, graph).items())
-            return {key: node.variable.name for key, node in nodes if node.HasField("variable")}
+            functions = graph.concrete_functions.values()
+            captured = {node for function in functions for node in function.bound_inputs}
+            return {
+                key: (graph.nodes[node].variable.name, node in captured)
+                for node, key in checkpoint_keys(index, graph).items()
+                if graph.nodes[node].HasField("variable")
+            }
     return {}
 
 

@@ -22,6 +22,7 @@ from bridge.core.keys import is_key
 from bridge.core.trees import key_names
 from bridge.exporting.framework_modules import from_module
 from bridge.exporting.plain_parameters import PlainParameters, is_plain
+from bridge.inspecting.report_facts import counted
 from bridge.saving.parameters import to_variables
 from savedmodel.decode.objects import VALUE
 from savedmodel.encode.objects import OBJECT_GRAPH_KEY
@@ -80,18 +81,23 @@ def stored_variables(folder: ModelFolder, index: BundleIndex) -> tuple[StoredVar
     """
     names = checkpoint_names(folder, index)
     times = Counter(names.values())
+    named = Counter(name for name, _ in names.values())
     found = []
     for key, entry in index.entries.items():
         if key.startswith("\0") or key == OBJECT_GRAPH_KEY:  # a slice of another entry
             continue
         path = key.removesuffix(VALUE)
-        name = names.get(key, path)
+        name, is_captured = names.get(key, (path, True))
         with contextlib.suppress(DtypeError):
             dtype = dtype_from_tensorflow(entry.dtype, where=key)
-            own = name if times[name] < 2 else path
-            aliases = (key, path, name, f"{name}:0")  # as `tf.Variable.name` has it
+            # Keras keeps a copy of each variable that no function takes, under the same name.
+            is_only = named[name] < 2 or (is_captured and times[name, True] < 2)
+            is_meant = is_captured or not times[name, True]
+            aliases = (name, f"{name}:0") if is_meant else ()
             spec = TensorSpec(entry.shape, dtype, key)
-            found.append(StoredVariable(own, key, spec, aliases=aliases))
+            found.append(
+                StoredVariable(name if is_only else path, key, spec, aliases=(key, path, *aliases))
+            )
     # Of other writers' files there may be no calls to read, and no params.
     with contextlib.suppress(InteropError):
         return _with_params(found, read(folder))
@@ -235,7 +241,7 @@ class _Finder:
 def _no_variables(
     unknown: Sequence[str], variables: Sequence[StoredVariable], where: str
 ) -> StructureError:
-    known = [variable.name for variable in variables]
+    known = [variable.name for variable in variables if not variable.constant]
     if not known:
         return StructureError(
             f"{where} has no variables: its arrays are constants in the graph. To do: save the "
@@ -243,11 +249,11 @@ def _no_variables(
         )
     leaves = "a leaf" if len(unknown) == 1 else f"{len(unknown)} leaves"
     close = get_close_matches(unknown[0], known, n=_MAX_SHOWN, cutoff=0.3)
-    cure = f"such as {', '.join(close)}" if close else f"which are {_listed(known)}"
+    cure = f"such as {_listed(close)}" if close else f"which are {_listed(known)}"
     return StructureError(
         f"params has {leaves} for which {where} has no variable: {_listed(unknown)}. To do: pass "
-        f"leaves at the paths of its {len(known)} variables, {cure}; or, where more than the "
-        "values has changed, save the model again."
+        f"leaves at the paths of its {counted(len(known), 'variable')}, {cure}; or, where more "
+        "than the values has changed, save the model again."
     )
 
 

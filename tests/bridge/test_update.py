@@ -316,6 +316,54 @@ class TestForeign:
         assert loaded.f(tf.constant(2.0)).numpy().tolist() == [65.0, 65.0]
         assert loaded.words.numpy().tolist() == [b"a", b"b"]
 
+    def test_keras_has_copies_of_the_variables_that_functions_take(self, tmp_path):
+        keras = pytest.importorskip("keras")
+        if keras.backend.backend() != "tensorflow":
+            pytest.skip("it is the export of TensorFlow's backend")
+        model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(2, name="dense")])
+        model.export(tmp_path / "m", verbose=False)
+        name = model.layers[0].kernel.path
+        kernel = np.arange(6, dtype=np.float32).reshape(3, 2)
+        assert bridge.update(tmp_path / "m", {name: kernel}).updated == (name,)
+        loaded = tf.saved_model.load(tmp_path / "m")
+        np.testing.assert_allclose(loaded.serve(X), X @ kernel, rtol=1e-6)
+
+    def test_preprocessing_of_tensorflow_around_it(self, model, tmp_path):
+        numbers = lambda text: tf.strings.to_number(tf.strings.split([text]).values)  # noqa: E731
+        bridge.serving.compose(
+            model,
+            tmp_path / "composed",
+            preprocess=lambda text: {"x": numbers(text)[None]},
+            request={"text": tf.TensorSpec([], tf.string)},
+        )
+        new = state(6, step=1)
+        assert bridge.update(tmp_path / "composed", new).kept == ()
+        call = tf.saved_model.load(tmp_path / "composed").signatures["serving_default"]
+        expected = predict(new, np.float32([[1, 2, 3]]))
+        np.testing.assert_allclose(call(text=tf.constant("1 2 3"))["output_0"], expected, rtol=1e-5)
+
+
+class TestState:
+    """A file whose signatures assign its variables."""
+
+    def test_what_a_step_assigns_is_updated_like_the_rest(self, tmp_path):
+        def step(state, x):
+            return {"w": state["w"] - x, "count": state["count"] + 1}, state["w"].sum()
+
+        before = {"w": jnp.ones(3), "count": jnp.int32(0)}
+        signatures = {"train": step, "predict": lambda state, x: state["w"] * x}
+        bridge.save(signatures, tmp_path / "m", params=before, args="f32[3]", updates={"train": 0})
+        model = tf.saved_model.load(tmp_path / "m")
+        for _ in range(2):
+            model.signatures["train"](x=tf.ones(3))
+        tf.saved_model.save(model, tmp_path / "trained", signatures=dict(model.signatures))
+        updated = bridge.update(tmp_path / "trained", {"w": jnp.full(3, 5.0)})
+        assert (updated.updated, updated.kept) == (("w",), ("count",))
+        model = tf.saved_model.load(tmp_path / "trained")
+        assert float(model.signatures["train"](x=tf.ones(3))["output_0"]) == 15
+        assert model.params["count"].numpy() == 3
+        assert model.params["w"].numpy().tolist() == [4.0] * 3
+
 
 class TestModules:
     """Modules that hold their parameters."""
@@ -378,7 +426,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("new", "error", "match"),
         [
-            ({"layers": [{"v": 1.0}]}, StructureError, r"'layers/0/v'\. .* layers/0/w"),
+            ({"layers": [{"v": 1.0}]}, StructureError, r"'layers/0/v'\. .* 'layers/0/w'"),
             ({"x": 1, "y": 2, "step": 0}, StructureError, "2 leaves .* no variable: 'x', 'y'"),
             ({"layers": [{}, {}, {"b": X}]}, StructureError, "no variable: 'layers/2/b'"),
             (3.0, StructureError, "no variable: 'params'"),
