@@ -122,8 +122,8 @@ def _reduce_simply(name: str, value: Any, start: Any, axes: Sequence[int]) -> An
 def _wider_of(name: str, dtype: np.dtype[Any], *, is_begun: bool) -> Any:
     """Return the dtype in which a reduction is computed, if it is another; None if not.
 
-    XLA adds what a sum begins with before it rounds, and JAX has no logical reductions of integers
-    of fewer than 8 bits.
+    What a sum begins with is added before it is rounded, as XLA does, which has no sum without; and
+    JAX has no logical reductions of integers of fewer than 8 bits.
     """
     if narrow_bits(dtype) and name in ("and", "or", "xor"):
         return np.uint8 if dtype.name.startswith("u") else np.int8
