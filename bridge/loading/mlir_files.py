@@ -66,7 +66,8 @@ def call_of_file(
 
     Raises:
         FormatError: the module is damaged, or newer than the installed jaxlib.
-        StructureError: it has several entry points, and none is `main`.
+        StructureError: it has several entry points, and none is `main`; or it chooses by a
+            platform index.
         DtypeError: an argument or result has elements that JAX does not have.
     """
     survive_forks()
@@ -77,6 +78,11 @@ def call_of_file(
         if prepare is not None:
             prepare(module)
         module, main = _with_sizes(path, module)
+        if main.has_platform_index:
+            raise StructureError(
+                f"{path} was exported for several platforms, and does not say for which. To do: "
+                "pass the jax.export.Exported that it is of, or its serialized bytes."
+            )
         artifact = _serialize(path, module)
     spec = partial(_spec, prepared=prepared, narrow=narrow)
     args = tuple(spec(t, f"args[{n}]", described=False) for n, t in enumerate(main.args))

@@ -108,3 +108,28 @@ def test_slices_of_symbolic_sizes_in_a_loop():
     found = jax.jit(jax.grad(lambda x: again(x)[1].sum()))(x)
     expected = jax.jit(jax.grad(lambda x: function(x)[1].sum()))(x)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "file"])
+@pytest.mark.parametrize("shape", ["2, 3", "b, 3"])
+def test_portable_artifacts(kind, shape, tmp_path):
+    def function(x):
+        return jnp.sin(x) @ x.T
+
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape(shape), jnp.float32)
+    artifact = bytes(export.export(jax.jit(function))(spec).mlir_module_serialized)
+    (tmp_path / "model.mlirbc").write_bytes(artifact)
+    again = bridge.to_jax(artifact if kind == "bytes" else tmp_path / "model.mlirbc")
+    x = jnp.linspace(-1, 1, 6).reshape(2, 3)
+    np.testing.assert_array_equal(again(x), jax.jit(function)(x))
+    pairs = jnp.stack([x, 2 * x])
+    np.testing.assert_allclose(jax.vmap(again)(pairs), jax.vmap(function)(pairs), rtol=1e-6)
+    results = (jax.grad(lambda x, f=f: f(x).sum())(x) for f in (again, function))
+    np.testing.assert_allclose(*results, rtol=1e-6)
+
+
+def test_a_portable_artifact_of_several_platforms_is_refused():
+    spec = jax.ShapeDtypeStruct((3,), jnp.float32)
+    exported = export.export(jax.jit(jnp.sin), platforms=("cpu", "tpu"))(spec)
+    with pytest.raises(StructureError, match="for several platforms, and does not say for which"):
+        bridge.to_jax(bytes(exported.mlir_module_serialized))

@@ -160,6 +160,25 @@ def test_a_recurrent_layer_of_keras_has_gradients_by_its_variables():
             np.testing.assert_allclose(gradients[name], expected, rtol=1e-4, atol=1e-6)
 
 
+def test_a_transposed_gradient_takes_every_size():
+    kernel = np.float32([[1, 2], [3, -4], [0.5, -1]])
+
+    def transposed(function):
+        def of(x):
+            pull = jax.vjp(function, x)[1]
+            cotangent = jax.ShapeDtypeStruct((x.shape[0], 2), x.dtype)
+            return jax.linear_transpose(lambda given: pull(given)[0], cotangent)(x)[0]
+
+        return of
+
+    called = bridge.call_tf(lambda x: tf.tanh(tf.matmul(x, kernel)) * tf.reduce_sum(x))
+    found = exported(transposed(called), "b, 3")
+    expected = transposed(lambda x: jnp.tanh(x @ kernel) * x.sum())
+    for count in (2, 5):
+        x = np.linspace(-0.5, 1, 3 * count, dtype=np.float32).reshape(count, 3)
+        np.testing.assert_allclose(found.call(x), expected(x), rtol=1e-5, atol=1e-5)
+
+
 def test_constants_of_64_bits_are_kept():
     variable = tf.Variable([2**40 + 3, 5], dtype=tf.int64)
 

@@ -90,6 +90,22 @@ def test_an_ensemble_maps_over_the_variables(module):
     np.testing.assert_allclose(found, jax.vmap(in_jax, in_axes=(0, None))(several, X), rtol=1e-6)
 
 
+def test_what_tensorflow_cannot_vectorize_is_mapped_over_the_variables(module):
+    def quantized(x):
+        y = tf.quantization.fake_quant_with_min_max_args(module(x), min=-6, max=60)
+        return y + tf.cast(tf.bitcast(y, tf.int32) > 0, tf.float32)
+
+    called = bridge.call_tf(quantized, variables="argument")
+    variables = called.variables(X)
+    several = jax.tree.map(lambda v: jnp.stack([v, 2 * v]), variables)
+    xs = jnp.stack([X, X + 1])
+    rows = [(jax.tree.map(lambda v, n=n: v[n], several), xs[n]) for n in (0, 1)]
+    for function in (called, jax.grad(lambda v, x: (called(v, x) ** 2).sum())):
+        found = jax.jit(jax.vmap(function))(several, xs)
+        expected = jax.tree.map(lambda *parts: jnp.stack(parts), *(function(*row) for row in rows))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
 def test_one_gradient_of_the_variables_for_each_element(module):
     called = bridge.call_tf(module, variables="argument")
     xs = jnp.stack([X, X + 1])
