@@ -75,6 +75,8 @@ class Feature(enum.Enum):
     MHLO_TOPK = "mhlo.topk"
     MHLO_OTHER = "another custom call of MHLO"
     SHARDY = "a sharding that only Shardy has"
+    # 2.15 and older count the platform index among the arguments that there have to be besides it.
+    PLATFORM_INDEX_ALONE = "a function for several platforms that takes nothing"
 
 
 BEFORE_BATCHING_DIMENSIONS: StablehloVersion = (1, 0, 0)
@@ -122,7 +124,9 @@ class Release:
 _LACKS_2_19 = _HYPERBOLIC | {Feature.SHARDY}
 _LACKS_2_18 = _LACKS_2_19 | {Feature.DOT_ALGORITHM}
 _LACKS_2_17 = _LACKS_2_18 | {Feature.COMPOSITE, Feature.BATCHING_DIMENSIONS}
-_LACKS_2_15 = _LACKS_2_17 | {Feature.MHLO_ERF, Feature.MHLO_TOPK}
+_LACKS_2_15 = _LACKS_2_17 | {
+    Feature.MHLO_ERF, Feature.MHLO_TOPK, Feature.PLATFORM_INDEX_ALONE,
+}  # fmt: skip
 # Versions are asked of each release's wheel: tensorflow.compiler.tf2xla.python.xla
 # .call_module_maximum_supported_version() and tensorflow.compiler.mlir.stablehlo.stablehlo
 # .get_current_version(). What it lacks is found by running it.

@@ -21,7 +21,13 @@ from xla_call_module.passes.gspmd import is_only_shardy
 from xla_call_module.passes.module_pass import ParsedCall
 from xla_call_module.stablehlo.call_graph import COMPOSITE
 from xla_call_module.stablehlo.mhlo import feature_of_call
-from xla_call_module.stablehlo.modules import custom_call_target, first_line, serialize_module, walk
+from xla_call_module.stablehlo.modules import (
+    custom_call_target,
+    first_line,
+    serialize_module,
+    takes_platform_index_alone,
+    walk,
+)
 from xla_call_module.stablehlo.operation_locations import describe_location
 from xla_call_module.versions import (
     BEFORE_BATCHING_DIMENSIONS,
@@ -83,6 +89,8 @@ def _need(operation: Any) -> Need | None:
     elif what == "stablehlo.dot_general" and "algorithm" in operation.attributes:
         feature = Feature.DOT_ALGORITHM
         what = f"{what} with an explicit algorithm"
+    elif takes_platform_index_alone(operation):
+        feature, what = Feature.PLATFORM_INDEX_ALONE, Feature.PLATFORM_INDEX_ALONE.value
     elif is_only_shardy(operation):
         feature, what = Feature.SHARDY, f"{what} with a sharding that only Shardy has"
     elif feature is not None:

@@ -58,6 +58,7 @@ __all__ = [
     "result_number",
     "serialize_module",
     "splat",
+    "takes_platform_index_alone",
     "tensor_type",
     "uses_shardy",
     "walk",
@@ -264,6 +265,14 @@ def has_platform_index(main: Any) -> bool:
             name: str = ir.StringAttr(attributes["jax.global_constant"]).value
             return name == "_platform_index"
     return False
+
+
+def takes_platform_index_alone(operation: Any) -> bool:
+    """Return whether an operation is a function that takes the platform index and nothing else."""
+    is_function = operation.name == "func.func" and "arg_attrs" in operation.attributes
+    if not is_function or not has_platform_index(operation):
+        return False
+    return len(operation.regions[0].blocks[0].arguments) == 1
 
 
 def find_main(module: Any) -> Any:

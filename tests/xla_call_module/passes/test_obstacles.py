@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from jax import export
 
 from xla_call_module import from_exported, retarget
+from xla_call_module.errors import VersionError
 from xla_call_module.passes.obstacles import find_obstacles, oldest_release
 from xla_call_module.runtime.op import Op
 from xla_call_module.stablehlo.modules import open_module
@@ -42,6 +44,18 @@ def test_the_others_are_those_that_run_it(function, tensorflow):
     oldest = oldest_release(call)
     older = RELEASES if oldest is None else RELEASES[: RELEASES.index(oldest)]
     assert [obstacle.release for obstacle in _obstacles(call)] == list(older)
+
+
+def test_what_takes_nothing_and_is_for_several_platforms_needs_a_newer_one():
+    def exported(*platforms):
+        return export.export(jax.jit(lambda: jnp.ones(3)), platforms=platforms)()
+
+    call = from_exported(exported("cpu", "tpu"))
+    assert oldest_release(retarget(call, "2.16")) == parse_release("2.16")
+    with pytest.raises(VersionError, match=r"function for several platforms that takes nothing"):
+        retarget(call, "2.15")
+    single = retarget(from_exported(exported("cpu")), "2.14")
+    assert oldest_release(single) == parse_release("2.14")
 
 
 def test_only_the_version_is_in_the_way():
