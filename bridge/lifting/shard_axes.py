@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, AxisType
 from bridge.lifting.lifted_operation import LiftedOperation
 from xla_call_module.errors import ShardingError
 from xla_call_module.shardings.mesh_placement import Mesh
-from xla_call_module.shardings.sharding_jax import mesh_to_jax
+from xla_call_module.shardings.sharding_jax import mesh_from_jax, mesh_to_jax
 from xla_call_module.shardings.shardy import mesh_from_shardy
 from xla_call_module.stablehlo.attributes import symbol_name
 from xla_call_module.stablehlo.serialized_shardings import shardy_meshes
@@ -32,6 +32,7 @@ __all__ = [
     "ShardAxis",
     "manual_axes_at_hand",
     "mesh_at_hand",
+    "mesh_of_context",
     "meshes_of_module",
     "scope_of",
     "shard_axes",
@@ -99,8 +100,7 @@ def mesh_at_hand(mesh: JaxMesh | None, exported: Mesh) -> JaxMesh:
     Raises:
         ShardingError: it lacks axes.
     """
-    context = jax.sharding.get_abstract_mesh()
-    found: JaxMesh = context if context.axis_names else _automatic(mesh or mesh_to_jax(exported))
+    found = mesh_of_context() or _automatic(mesh or mesh_to_jax(exported))
     missing = exported.shape.keys() - set(map(str, found.axis_names))
     if missing:
         raise ShardingError(
@@ -109,6 +109,12 @@ def mesh_at_hand(mesh: JaxMesh | None, exported: Mesh) -> JaxMesh:
             "axes of these names, of any size, which may be 1."
         )
     return found
+
+
+def mesh_of_context() -> AbstractMesh | None:
+    """Return the mesh that JAX traces on; None for none."""
+    context = jax.sharding.get_abstract_mesh()
+    return context if context.axis_names else None
 
 
 def _automatic(mesh: JaxMesh) -> JaxMesh:
@@ -187,6 +193,8 @@ def scope_of(op: LiftedOperation) -> tuple[Mesh, Mapping[str, ShardAxis]]:
         The mesh, and its axes along which each shard computes alone.
     """
     meshes = dict.fromkeys(meshes_of_module(op.raw).values())
+    if not meshes and (context := mesh_of_context()) is not None:
+        meshes = {mesh_from_jax(context): None}  # GSPMD names no axes: those of the caller
     found = [(mesh, axes) for mesh in meshes if (axes := manual_axes_at_hand(mesh))]
     if len(found) == 1:
         return found[0]

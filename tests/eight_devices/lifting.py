@@ -228,3 +228,65 @@ def test_on_a_mesh_of_explicit_types():
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     plain = export.export(jax.jit(lambda x: x @ x.T))(X)
     np.testing.assert_allclose(bridge.to_jax(plain)(on_devices), X @ X.T, rtol=1e-4, atol=1e-5)
+
+
+def _two(a, b):
+    return lax.psum(a @ b, "y"), lax.axis_index(("x", "y")) + lax.all_gather(a, "y", axis=1)
+
+
+_SHARDY_FLAG = "jax_use_shardy_partitioner"
+# Functions of two arrays in the form of GSPMD.
+_UNNAMED = {
+    "both": manual(_two, (P("x", "y"), P("y")), (P("x"), P(("x", "y")))),
+    "other order": manual(
+        lambda a, b: lax.psum(jnp.sin(a), "x") * b[0, 0], (P(("y", "x")), P()), P(None, ("x", "y"))
+    ),
+    "partly": lambda a, b: manual(
+        lambda a: lax.psum(a * 2, "x") + a, P("x"), P("x"), axis_names={"x"}
+    )(a @ b),
+}
+
+
+@pytest.fixture
+def without_shardy():
+    if not hasattr(jax.config, _SHARDY_FLAG):
+        yield
+        return
+    before = getattr(jax.config, _SHARDY_FLAG)
+    jax.config.update(_SHARDY_FLAG, False)
+    yield
+    jax.config.update(_SHARDY_FLAG, before)
+
+
+@pytest.mark.parametrize("form", _UNNAMED)
+def test_manual_calls_of_gspmd(form, without_shardy):
+    """`SPMDFullToShardShape` and its like name no axes: those are of the mesh that is given."""
+    function, arguments = jax.jit(_UNNAMED[form]), (X, np.cos(X.T))
+    exported = export.export(function)(*arguments)
+    expected = function(*arguments)
+    gradient = jax.jit(jax.grad(lambda a: total(lambda a: function(a, arguments[1]))(a)))(X)
+    if "SPMDFullToShardShape" not in exported.mlir_module():
+        assert jax.__version_info__ > (0, 10, 2)  # newer ones have Shardy alone
+        return
+    jax.config.update(_SHARDY_FLAG, True)
+    for mesh in (SAVED, make_mesh(u=4, v=2)):
+        lifted = bridge.to_jax(exported, mesh=mesh)
+        assert "shard_map" in str(jax.make_jaxpr(lifted)(*arguments))
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+            lifted(*arguments), expected,
+        )  # fmt: skip
+        found = jax.jit(jax.grad(lambda a, f=lifted: total(lambda a: f(a, arguments[1]))(a)))(X)
+        np.testing.assert_allclose(found, gradient, rtol=1e-3, atol=1e-5 * np.abs(gradient).max())
+        mapped = jax.vmap(lifted)(*(np.stack([one, one]) for one in arguments))
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a[1], b, rtol=1e-4, atol=1e-5), mapped, expected
+        )
+    for mesh, message in (
+        (None, "no mesh was given.*pass the mesh"),
+        (MESHES["fewer"], r"a mesh \{'x': 2, 'y': 2\} was given"),
+        (make_mesh(z=8), "none by the axes of the mesh z 8"),
+        (make_mesh(x=2, y=4), "none by the axes of the mesh|lie along no axes"),
+    ):
+        with pytest.raises((ShardingError, bridge.UnsupportedError), match=message):
+            bridge.to_jax(exported, mesh=mesh)(*arguments)

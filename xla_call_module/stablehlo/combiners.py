@@ -14,7 +14,7 @@ import numpy as np
 
 from xla_call_module.dtypes import Array
 from xla_call_module.stablehlo.elements import element_dtype
-from xla_call_module.stablehlo.modules import tensor_type
+from xla_call_module.stablehlo.modules import custom_call_target, tensor_type
 
 __all__ = [
     "Trial",
@@ -53,7 +53,7 @@ def combiner_of(block: Any) -> str:
 
     It is `replace` where it returns the second one, and empty for anything else.
     """
-    operations = [view.operation for view in block if view.operation.name != _CONSTRAINT]
+    operations = [view.operation for view in block if not _is_constraint(view.operation)]
     arguments = list(block.arguments)
     returned = list(map(_unconstrained, operations[-1].operands))
     if len(arguments) != 2 or len(returned) != 1:
@@ -70,9 +70,14 @@ def combiner_of(block: Any) -> str:
 
 def _unconstrained(value: Any) -> Any:
     """Return a value as it is without a sharding, which says nothing of a scalar."""
-    if getattr(value.owner, "name", "") == _CONSTRAINT:
-        return value.owner.operands[0]
-    return value
+    maker = getattr(value.owner, "operation", None)
+    return value if maker is None or not _is_constraint(maker) else maker.operands[0]
+
+
+def _is_constraint(raw: Any) -> bool:
+    """Return whether an operation says how an array lies, in Shardy's form or in GSPMD's."""
+    is_call = raw.name == "stablehlo.custom_call"
+    return raw.name == _CONSTRAINT or (is_call and custom_call_target(raw) == "Sharding")
 
 
 def identity_of(combiner: str, dtype: Any) -> Array:
