@@ -4,6 +4,7 @@ TensorFlow is not imported. Below FOLDER there will be
 
     models/digits/1, 2, …   the versions, each with its warmup requests; one more with each run
     requests.npz            images that the clients send, and what JAX says of them
+    compiled/               what the server compiles, for versions with the same program
 
     python examples/serving/publish.py FOLDER
 """
@@ -42,6 +43,8 @@ def main() -> None:
         keep=3,
     )
     print(f"version {published.version} in {published.path}")
+    compiled = (folder / "compiled").absolute()
+    print(f"export TF_XLA_FLAGS=--tf_xla_persistent_cache_directory={compiled}")
     print("tensorflow_model_server --port=8500 --rest_api_port=8501", *published.configs.options)
 
     sent = images[-SENT:]

@@ -1,15 +1,19 @@
 #!/bin/sh
 # Serve what publish.py has published, with TensorFlow Serving's own container:
-# gRPC on port 8500, REST and Prometheus metrics on port 8501.
+# gRPC on port 8500, REST and Prometheus metrics on port 8501. What it compiles is kept in
+# FOLDER/compiled: a version with other weights and the same program compiles nothing.
 #
 #     examples/serving/serve.sh FOLDER
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$(cd "$1" && pwd)
+mkdir -p "$folder/compiled"
 exec docker run --rm \
   --publish 8500:8500 --publish 8501:8501 \
   --volume "$folder/models:/models:ro" \
   --volume "$here/configs:/configs:ro" \
+  --volume "$folder/compiled:/compiled" \
+  --env TF_XLA_FLAGS=--tf_xla_persistent_cache_directory=/compiled \
   "${SERVING_IMAGE:-tensorflow/serving:2.19.1}" \
   --model_config_file=/configs/models.config \
   --monitoring_config_file=/configs/monitoring.config \

@@ -60,3 +60,14 @@ def transformer_data(width: int = 512, batch: int = 8, time: int = 128) -> tuple
         for name, shape in shapes.items()
     }
     return params, draw.standard_normal((batch, time, width)).astype(np.float32)
+
+
+def transformer(layers: Any, x: Any) -> Any:
+    for params in layers:
+        x = transformer_block(params, x)
+    return x
+
+
+def transformer_layers(depth: int = 12, batch: int = 2) -> tuple[Any, np.ndarray]:
+    params, x = transformer_data(batch=batch)
+    return [{k: v * (1 + i / 64) for k, v in params.items()} for i in range(depth)], x

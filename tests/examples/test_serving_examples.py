@@ -14,6 +14,7 @@ import pytest
 from google.protobuf import text_format
 
 import bridge
+from bridge.cli.main import main
 from bridge.serving.messages import BatchingParameters, MonitoringConfig
 from tests.policy.source import ROOT
 
@@ -121,9 +122,12 @@ def server(request, published, tmp_path_factory):
     # The others are its name, and ports that may be taken.
     options = [word for word in words if re.match(r"--\w+_file=|--enable", word)]
     base, log = folder / "models" / "digits", tmp_path_factory.mktemp("log") / "log"
-    with running(command, base, log, options, name=base.name) as server:
-        server.wait_for(1)
-        yield server
+    flags = re.search(r"^export TF_XLA_FLAGS=(\S+)$", printed, re.MULTILINE)[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TF_XLA_FLAGS", flags)
+        with running(command, base, log, options, name=base.name) as server:
+            server.wait_for(1)
+            yield server
 
 
 @pytest.mark.parametrize("client", ["grpc_client.py", "rest_client.py"])
@@ -137,6 +141,32 @@ def test_a_client(published, server, client):
     assert float(re.search(r"from JAX: (\S+)", printed)[1]) < 1e-5
 
 
-def test_a_second_run_is_the_next_version(published):
+def _compiled(folder):
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "compiled").iterdir()}
+
+
+def test_a_second_run_is_the_next_version(published, server):
+    """Its program is that of the first one, so the server compiles nothing for it."""
     folder, _ = published
+    before = _compiled(folder)
+    assert len(before) >= 3, "one for each batch size"
     assert f"version 2 in {folder}/models/digits/2" in _run("publish.py", folder)
+    server.wait_for(2)
+    assert _compiled(folder) == before
+
+
+def test_other_weights_compile_nothing(published, server, tmp_path):
+    folder, _ = published
+    before = _compiled(folder)
+    base = folder / "models" / "digits"
+    params = bridge.load(base / "1").params
+    np.savez(tmp_path / "new.npz", **{name: value[..., ::-1] for name, value in params.items()})
+    arguments = ["publish", "--weights", tmp_path / "new.npz", base]
+    assert main([str(argument) for argument in arguments]) == 0
+    server.wait_for(3)
+    with np.load(folder / "requests.npz") as requests:
+        found = server.grpc.predict({"image": requests["image"][:8]}).outputs
+        expected = bridge.load(base / "3")(requests["image"][:8])
+        assert not np.allclose(expected["probability"], requests["probability"][:8])
+    np.testing.assert_allclose(found["probability"], expected["probability"], rtol=1e-4, atol=1e-6)
+    assert _compiled(folder) == before
