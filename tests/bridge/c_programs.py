@@ -21,7 +21,7 @@ __all__ = ["build", "decode_tensor", "encode_count", "encode_request", "encode_t
 _SOURCES = Path(__file__).parent / "c_api"
 
 
-def build(name: str, folder: Path) -> Path:
+def build(name: str, folder: Path, *, sources: Path = _SOURCES) -> Path:
     """A program, compiled as the headers of the installed wheel have it."""
     compiler = shutil.which("cc")
     if compiler is None:
@@ -30,7 +30,7 @@ def build(name: str, folder: Path) -> Path:
     program = folder / name
     command = [
         *(compiler, "-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread", "-isystem"),
-        *(tf.sysconfig.get_include(), _SOURCES / f"{name}.c", "-o", program, f"-L{library}"),
+        *(tf.sysconfig.get_include(), sources / f"{name}.c", "-o", program, f"-L{library}"),
         *("-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2", f"-Wl,-rpath,{library}"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
