@@ -126,6 +126,25 @@ def test_tensorflow_saves_it_again(two, tmp_path):
     _check_values(bridge.load(tmp_path / "again").params)
 
 
+def test_what_several_hold_is_assigned(tmp_path):
+    _succeed("save_step", 2, tmp_path / "m")
+    loaded = tf.saved_model.load(tmp_path / "m")
+    state = worker.values()
+    for _ in range(2):
+        result = loaded.signatures["serving_default"](x=X)["output_0"]
+        new, want = worker.step(state, X)
+        np.testing.assert_allclose(result, want, 1e-4)
+        state |= {name: np.asarray(value) for name, value in new.items()}
+    for name, value in state.items():
+        np.testing.assert_allclose(
+            np.float32(loaded.params[name].numpy()), np.float32(value), 1e-5, 1e-5, err_msg=name
+        )
+    tf.saved_model.save(loaded, tmp_path / "again", signatures=loaded.signatures)
+    new, _ = bridge.load(tmp_path / "again").default(X)
+    assert {name: value.shape for name, value in new.items()} == {"number": (), "rows": (16, 6)}
+    np.testing.assert_allclose(new["number"], 8 * worker.values()["number"])
+
+
 def test_each_process_writes_what_it_holds_and_replicas_once(two):
     index = read_index(two / PREFIX)
     assert index.num_shards == 2

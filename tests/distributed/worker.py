@@ -104,6 +104,19 @@ def save(out, **options):
     assert written.bytes == sum(file.stat().st_size for file in pathlib.Path(out).rglob("*.*"))
 
 
+def step(params, x):
+    """Two of the parameters, moved, and something of each."""
+    return {"rows": params["rows"] + x.sum(), "number": params["number"] * 2}, predict(params, x)
+
+
+def save_step(out):
+    """A function that assigns some of the parameters, which are spread over all processes."""
+    specs, x = export().in_avals[:-1], export().in_avals[-1]
+    specs = jax.tree.unflatten(jax.tree.structure(values()), specs)
+    exported = jax.export.export(jax.jit(step), platforms=["cpu"])(specs, x)
+    bridge.save(exported, out, params=params(), updates=0)
+
+
 def save_again(out):
     """Twice in one program, the second time over the first and in several files each."""
     save(out)
@@ -264,6 +277,7 @@ SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
         save,
+        save_step,
         save_again,
         update,
         save_neighbours_as_one,

@@ -62,3 +62,39 @@ def test_parts_are_read_of_both(saved, values):
     for variable in savedmodel.read(saved).variables:
         found = variable.part(part)
         assert found.tobytes() == values[variable.dtype.name][part].tobytes()
+
+
+def _step(state, x):
+    return {"w": state["w"] - 0.5 * x[:, None], "count": state["count"] + 1}, {
+        "sum": state["w"].sum()
+    }
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_sharded_state_is_advanced(mesh, tmp_path, devices):
+    """By a function for one device, and by one for all of them, which TensorFlow runs on one."""
+    split, whole = (
+        NamedSharding(mesh, P) for P in (PartitionSpec("data", "model"), PartitionSpec())
+    )
+    value = np.arange(ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS)
+    state = {"w": jax.device_put(value, split), "count": jax.device_put(np.int32(0), whole)}
+    shardings = {"w": split, "count": whole}
+    options = {"in_shardings": (shardings, whole), "out_shardings": (shardings, {"sum": whole})}
+    specs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
+    x = np.linspace(0, 1, ROWS, dtype=np.float32)
+    jitted = jax.jit(_step, **(options if devices > 1 else {}))
+    exported = jax.export.export(jitted)(specs, jax.ShapeDtypeStruct(x.shape, x.dtype))
+    assert exported.nr_devices == devices
+    bridge.save(exported, tmp_path / "m", params=state, updates=0)
+    loaded = tf.saved_model.load(tmp_path / "m")
+    for number in range(3):
+        want, outputs = _step({"w": value, "count": number}, x)
+        np.testing.assert_allclose(loaded.signatures["serving_default"](x=x)["sum"], outputs["sum"])
+        value = want["w"]
+        np.testing.assert_allclose(loaded.params["w"], value)
+        assert loaded.params["count"].numpy() == number + 1
+    tf.saved_model.save(loaded, tmp_path / "again", signatures=dict(loaded.signatures))
+    model = bridge.load(tmp_path / "again", mesh=mesh if devices > 1 else None)
+    new, _ = model.default(x)
+    np.testing.assert_allclose(new["w"], _step({"w": value, "count": 3}, x)[0]["w"])
+    assert devices == 1 or len(new["w"].addressable_shards) == 8

@@ -641,3 +641,29 @@ def test_a_manifest_and_what_a_function_closes_over(tmp_path):
     assert compare_manifest(folder) == ()
     got = run_session(folder, "serving_default", {"x": np.float32([1, 2])})["output_0"]
     np.testing.assert_allclose(got, 2 * np.sin(np.float32([1, 2])), rtol=1e-6)
+
+
+def test_a_signature_that_assigns(tmp_path):
+    """The composed one assigns too, the others as before, and JAX loads the bare one."""
+
+    def step(state, x):
+        return {"w": state["w"] + x.mean(0)}, {"total": x.sum()}
+
+    model = {"train": step, "predict": lambda state, x: x @ state["w"]}
+    options = {
+        "params": {"w": np.zeros(3, np.float32)},
+        "args": "f32[b,3]",
+        "updates": {"train": 0},
+    }
+    compose(
+        model, tmp_path / "m", preprocess=lambda x: x / 2, signature="train",
+        request={"x": tf.TensorSpec([None, 3], tf.float32)}, **options,
+    )  # fmt: skip
+    loaded = tf.saved_model.load(tmp_path / "m")
+    x = tf.ones((2, 3))
+    assert loaded.signatures["train"](x=x)["total"].numpy() == 3
+    assert loaded.signatures["predict"](x=x)["output_0"].numpy().tolist() == [1.5, 1.5]
+    assert loaded.signatures["bare"](x=x)["total"].numpy() == 6
+    assert loaded.signatures["predict"](x=x)["output_0"].numpy().tolist() == [4.5, 4.5]
+    new, outputs = bridge.load(tmp_path / "m").signatures["bare"](x.numpy())
+    assert (outputs["total"], new["w"].tolist()) == (6, [1, 1, 1])

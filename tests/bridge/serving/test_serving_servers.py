@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -182,3 +185,28 @@ def test_a_new_version_takes_over_and_goes_back(command, tmp_path):
             answer = client.predict({"x": served.inputs(2)})
             _agrees(answer, "serving_default", 2)
         assert server.grpc.predict({"x": served.inputs(2)}).version == back
+
+
+def test_requests_at_the_same_time_lose_no_step(command, tmp_path):
+    """The warmup records, which go to the signature that reads, take none."""
+
+    def step(state, x):
+        new = {name: value + 1 for name, value in state.items()}
+        return new, {"count": new["count"], "total": x.sum()}
+
+    def look(state, x):
+        return {"count": state["count"] + 0 * x.sum(), "least": state["w"].min()}
+
+    model, state = {"train": step, "look": look}, {"w": jnp.zeros(1000), "count": jnp.zeros(())}
+    options = {"params": state, "args": "f32[b,3]", "updates": {"train": 0}, "warmup": (1, 2)}
+    assert bridge.serving.publish(model, tmp_path / MODEL, **options).warmup == 2
+    x = {"x": np.ones((2, 3), np.float32)}
+    with running(command, tmp_path / MODEL, tmp_path / "log") as server:
+        server.wait_for(1)
+        clients = [server.grpc, server.rest]
+        assert clients[0].predict(x, "look").outputs["count"] == 0
+        with ThreadPoolExecutor(8) as threads:
+            answers = list(threads.map(lambda n: clients[n % 2].predict(x, "train"), range(64)))
+        found = clients[0].predict(x, "look").outputs
+    assert sorted(int(answer.outputs["count"]) for answer in answers) == [*range(1, 65)]
+    assert (found["count"], found["least"]) == (64, 64)
