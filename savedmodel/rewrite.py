@@ -276,7 +276,7 @@ def rewrite_variables(
         for number, shard_id in enumerate(layout.kept, len(layout.files)):
             name = shard_name(VARIABLES, number, layout.num_files)
             carried[name] = index.files.name(shard_id)
-            with source.open(carried[name]) as file:
+            with source.open(carried[name], links=False) as file:
                 if not (linked and _link(file, folder / name)):
                     _copy(file, folder / name)
         if source.find(FINGERPRINT_FILE, links=True) is not None:

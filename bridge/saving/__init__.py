@@ -9,6 +9,9 @@
 4. `savedmodel.write` writes the value. Where the parameters are spread over the processes of
    `jax.distributed`, `processes` lets each of them write what it holds.
 
+`new_values` finds the variables of a file that is there for which the leaves of a pytree are, for
+`bridge.update`; `savedmodel.rewrite` puts them into it.
+
 To store something new in a file, give the value of `savedmodel.model` a field, write and read it in
 `savedmodel`, and fill it here.
 """

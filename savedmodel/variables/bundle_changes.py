@@ -37,6 +37,7 @@ def lay_out_changes(index: BundleIndex, tensors: Sequence[BundleTensor]) -> Layo
         tensors: the new ones.
 
     Raises:
+        FormatError: strings that are to be copied are damaged.
         DtypeError: a tensor that is to be copied is of a dtype that JAX has not.
         StructureError: as `lay_out`.
     """
@@ -62,9 +63,9 @@ def lay_out_changes(index: BundleIndex, tensors: Sequence[BundleTensor]) -> Layo
 
 
 def _entries_of(index: BundleIndex, keys: Collection[str]) -> set[str]:
-    """Return the keys of tensors, and those of the slices that they are stored in."""
+    """Return the keys of tensors, and those of the slices that they are stored in, if there."""
     slices = (slice_key(key, part) for key in keys for part in index.entries[key].slices)
-    return {*keys, *slices}
+    return {*keys, *slices} & index.entries.keys()
 
 
 def _copies(
