@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from xla_call_module.stablehlo.attributes import comparison_direction, symbol_na
 from xla_call_module.stablehlo.elements import BROADCASTS, element_dtype, repeated_number
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["RULES", "narrow_bits", "total_order"]
+__all__ = ["RULES", "in_bytes", "narrow_bits", "total_order"]
 
 # The functions of `jax.lax` that JAX lowers to one operation of StableHLO each.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -96,6 +97,27 @@ def narrow_bits(dtype: np.dtype[Any]) -> int:
     """Return how many bits an integer has of which JAX has few operations; 0 if it has all."""
     is_narrow = "int" in dtype.name and dtype.kind == "V"
     return int(dtype.name.lstrip("uint")) if is_narrow else 0
+
+
+def in_bytes(lift: Lift) -> Lift:
+    """Return a rule that has integers of 2 bits as bytes.
+
+    XLA on the CPU ends the process where it concatenates these, and does not sort them rightly.
+    """
+
+    def lift_in_bytes(op: LiftedOperation) -> Any:
+        dtypes = [jnp.result_type(array) for array in op.arrays]
+        if not any(narrow_bits(dtype) == 2 for dtype in dtypes):
+            return lift(op)
+        wider = [
+            lax.convert_element_type(array, np.int8) if narrow_bits(dtype) == 2 else array
+            for array, dtype in zip(op.arrays, dtypes, strict=True)
+        ]
+        results: Any = lift(dataclasses.replace(op, operands=tuple(wider)))
+        results = results if isinstance(results, (list, tuple)) else [results]
+        return [lax.convert_element_type(one, op.dtype_of(n)) for n, one in enumerate(results)]
+
+    return lift_in_bytes
 
 
 def _abs(op: LiftedOperation) -> Any:

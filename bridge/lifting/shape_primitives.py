@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from bridge.core._jax import is_lowered_narrow
+from bridge.lifting.elementwise_primitives import in_bytes
 from bridge.lifting.known_values import (
     Dimension,
     LiftedValue,
@@ -155,7 +156,7 @@ def _dynamic_update_slice(op: LiftedOperation) -> Any:
 RULES = {
     "stablehlo.broadcast": LiftingRule(_broadcast, ("broadcast_sizes",)),
     "stablehlo.broadcast_in_dim": LiftingRule(_broadcast_in_dim, ("broadcast_dimensions",)),
-    "stablehlo.concatenate": LiftingRule(_concatenate, ("dimension",)),
+    "stablehlo.concatenate": LiftingRule(in_bytes(_concatenate), ("dimension",)),
     "stablehlo.constant": LiftingRule(_constant, ("value",)),
     "stablehlo.dynamic_broadcast_in_dim": LiftingRule(
         _dynamic_broadcast_in_dim,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.lifting.elementwise_primitives import total_order
+from bridge.lifting.elementwise_primitives import in_bytes, total_order
 from bridge.lifting.known_values import Dimension
 from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 from bridge.lifting.reduction_primitives import counts_along
@@ -186,7 +186,7 @@ def _direction_of(op: LiftedOperation) -> str:
     return comparison_direction(found[0])
 
 
-RULES = {"stablehlo.sort": LiftingRule(_sort, ("dimension", "is_stable"))}
+RULES = {"stablehlo.sort": LiftingRule(in_bytes(_sort), ("dimension", "is_stable"))}
 CUSTOM_CALLS = {
     "ApproxTopK": LiftingRule(_approximate, CUSTOM_CALL_ATTRIBUTES),
     "mhlo.topk": LiftingRule(_mhlo_top_k, CUSTOM_CALL_ATTRIBUTES),

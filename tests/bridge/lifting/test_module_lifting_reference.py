@@ -101,6 +101,23 @@ def test_narrow_dtypes_are_arguments_and_results(name):
         bridge.convert(exported)
 
 
+@pytest.mark.parametrize("element", ["i2", "ui2"])
+@pytest.mark.skipif(not hasattr(jnp, "int2"), reason="this JAX has no int2")
+def test_integers_of_two_bits_are_joined_and_sorted(element):
+    text = f"""func.func @main(%x: tensor<3x{element}>) -> tensor<6x{element}> {{
+      %y = stablehlo.concatenate %x, %x, dim = 0 : (tensor<3x{element}>, tensor<3x{element}>)
+        -> tensor<6x{element}>
+      %r = "stablehlo.sort"(%y) <{{dimension = 0 : i64}}> ({{
+        ^bb0(%a: tensor<{element}>, %b: tensor<{element}>):
+          %c = stablehlo.compare LT, %a, %b : (tensor<{element}>, tensor<{element}>) -> tensor<i1>
+          stablehlo.return %c : tensor<i1> }}) : (tensor<6x{element}>) -> tensor<6x{element}>
+      return %r : tensor<6x{element}> }}"""
+    dtype = ml_dtypes.int2 if element == "i2" else ml_dtypes.uint2
+    array = np.array([1, -2 if element == "i2" else 3, 0]).astype(dtype)
+    expected = np.sort(np.tile(array.astype(np.int8), 2)).astype(dtype)
+    assert not differs(bridge.to_jax(text)(array), expected)
+
+
 def test_bits_of_booleans_are_refused():
     text = """func.func @main(%x: tensor<8xi1>) -> tensor<i8> {
       %r = stablehlo.bitcast_convert %x : (tensor<8xi1>) -> tensor<i8>
