@@ -69,8 +69,8 @@ TESTED = {
     },
     "update": {"tests/bridge/test_update.py": "path params to overwrite"},
     "verify": {
-        "tests/bridge/test_verify.py": "path record against python seed tolerance",
-        "tests/bridge/verifying/test_trial_request.py": "probes inputs quick steps",
+        "tests/bridge/test_verify.py": "path record against python seed tolerance steps",
+        "tests/bridge/verifying/test_trial_request.py": "probes inputs quick",
     },
     "beam.ModelHandler": {
         "tests/bridge/test_beam.py": "path signature batch_buckets min_batch_size max_batch_size "
