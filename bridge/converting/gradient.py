@@ -563,7 +563,8 @@ class DifferentiableCall:
 def _cotangent(spec: TensorSpec, cotangent: tf.Tensor | None, result: tf.Tensor) -> tf.Tensor:
     """Return the cotangent of one result for the VJP: `false` for a float0, else the conjugate."""
     if spec.element == "float0":
-        return tf.zeros(tf.shape(result), tf.bool)
+        # That of a typed PRNG key lacks the dimension for the numbers that make it in TensorFlow.
+        return tf.zeros(tf.shape(result)[: len(spec.static_shape)], tf.bool)
     if cotangent is None:
         # ZerosLike has no kernel for float8.
         return tf.cast(tf.zeros(tf.shape(result)), result.dtype)

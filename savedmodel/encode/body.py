@@ -203,9 +203,21 @@ class Body:
         node.attr["dtype"].type = node.attr["value"].tensor.dtype
         return Tensor(node.name, "output")
 
-    def add_zeros(self, name: str, source: Tensor, spec: TensorSpec, dtype: DType) -> Tensor:
-        """Add a tensor of the shape of `source`, all zeros or false."""
-        shape = self.add_shape(f"{name}_shape", source, spec)
+    def add_zeros(
+        self, name: str, source: Tensor, spec: TensorSpec, cotangent: TensorSpec
+    ) -> Tensor:
+        """Add the cotangent of `source`, all zeros or false.
+
+        It has the same shape; but the cotangent of a typed PRNG key lacks the dimension for the
+        numbers of which TensorFlow's key is made.
+        """
+        dtype, shape = cotangent.dtype, self.add_shape(f"{name}_shape", source, spec)
+        if (rank := len(cotangent.static_shape)) < len(spec.static_shape):
+            begin = self.add_constant(f"{name}_begin", [0], _INT32)
+            size = self.add_constant(f"{name}_size", [rank], _INT32)
+            types = {"T": _INT32.enum, "Index": _INT32.enum}
+            cut = self.add_operation("Slice", f"{name}_cut", [shape, begin, size], types)
+            shape = Tensor(cut.name, "output")
         filled = _BOOL if dtype == _BOOL else _FLOAT32  # of float8 TensorFlow casts these alone
         value = self.add_constant(f"{name}_value", 0, filled)
         types = {"T": filled.enum, "index_type": _INT32.enum}

@@ -149,8 +149,8 @@ def _write_gradient(
         # For the missing gradient of an integer or a float8 TensorFlow passes zeros with ones for
         # unknown sizes (`none_to_zero`), so the shape is taken from the result itself.
         source = body.capture(below, outputs[position], primal.results[position])
-        dtype = vjp.args[index].dtype
-        return body.add_zeros(f"zeros_{position}", source, primal.results[position], dtype)
+        name, cotangent = f"zeros_{position}", vjp.args[index]
+        return body.add_zeros(name, source, primal.results[position], cotangent)
 
     specs = _constant_specs(chain[1:])
     captured = Sources(argument, lambda key: body.capture(below, sources.constant(key), specs[key]))

@@ -245,6 +245,19 @@ class TestKeys:
         # XLA's two versions approximate the inverse error function, in the last place
         np.testing.assert_allclose(normal, jax.random.normal(key, (2,)), rtol=1e-6)
 
+    @pytest.mark.parametrize("sizes", [None, "b"])
+    def test_what_also_returns_a_key_is_differentiated(self, mode, sizes):
+        def function(data, x):
+            key = jax.random.wrap_key_data(data)
+            return key, jax.random.split(key, 3), (x**2).sum()
+
+        converted = mode(bridge.convert(function, polymorphic_shapes=[None, sizes]))
+        data, x = tf.constant(jax.random.key_data(jax.random.key(7))), tf.constant([1.0, 3])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = converted(data, x)[-1]
+        np.testing.assert_array_equal(tape.gradient(total, x), [2, 6])
+
     def test_arrays_of_keys_and_other_generators(self):
         converted = bridge.convert(jax.vmap(lambda key: jax.random.bits(key, (2,))))
         for impl in ("threefry2x32", "rbg", "unsafe_rbg"):

@@ -107,6 +107,33 @@ SAVE = Table(
         (("function", "unused"), ("names", "mapping")),
     ),
 )
+UPDATES = Table(
+    "save",
+    {
+        **_SHARED,
+        "function": ("counted", "swapped", "chosen", "unread", "written", "factored", "looped"),
+        "mode": (*_MODES, "session"),
+        "origin": ("written", "saved again", "retargeted"),
+        "model": ("function", "exported", "mixed", "donated"),
+        "tree": ("dict", "named tuple", "tied", "with None", "registered", "dataclass"),
+        "extra": ("float", "key", "keys", "narrow", "others"),
+        "trainable": ("all", "none"),
+        "gradient_order": ("1", "0", "2"),
+        "tensorflow": ("newest", "2.14"),
+        "names": ("default", "given"),
+        "defaults": ("none", "given"),
+        "batch_buckets": ("none", "of the other"),
+        "files": ("default", "shards", "manifest"),
+        "rest": ("dict", "single", "nothing"),
+    },
+    _pairs(
+        _LAPACK,
+        (("batch_buckets", "of the other"), ("sizes", "static")),
+        (("batch_buckets", "of the other"), ("model", "function")),
+        (("batch_buckets", "of the other"), ("model", "donated")),
+        (("rest", "nothing"), ("names", "given")),
+    ),
+)
 CONVERT = Table(
     "convert",
     {
