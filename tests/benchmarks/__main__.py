@@ -36,6 +36,7 @@ from tests.benchmarks import (  # noqa: E402
     scaling,
     serving,
     shape_checks,
+    state,
 )
 from tests.benchmarks.measure import Ratio  # noqa: E402
 from tests.benchmarks.recording import record  # noqa: E402
@@ -68,6 +69,8 @@ BENCHMARKS = {
     "batch_buckets": buckets.batch_buckets,
     "cold_start": serving.cold_start,
     "shape_checks": shape_checks.shape_checks,
+    "decoding": state.decoding,
+    "training_memory": state.training_memory,
     "scaling": scaling.scaling,
     "real_models": real_models.real_models,
     "rounds": rounds.rounds,

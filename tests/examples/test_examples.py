@@ -215,6 +215,13 @@ def test_text_serving(run, tmp_path):
     assert (tmp_path / "models" / "reviews" / "1" / "assets" / "vocabulary.txt").is_file()
 
 
+def test_decoder_with_cache(run):
+    lines = run("decoder_with_cache").splitlines()
+    by_jax, *by_tensorflow = (line for line in lines if line[:1].isdigit())
+    assert len(by_jax.split()) == 64
+    assert by_tensorflow == [by_jax] * 2
+
+
 def test_every_example_has_a_test():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     (marks,) = test_from_a_framework.pytestmark

@@ -262,13 +262,15 @@ def decode(state, token):
 
 
 def attend(weights, cache, tokens):
-    q, k, v = jnp.split(weights["embed"][tokens] @ weights["qkv"], 3, axis=-1)
+    places = cache["at"] + jnp.arange(tokens.shape[0])
+    angles = places[:, None] / (1 + jnp.arange(weights["embed"].shape[1]))
+    x = weights["embed"][tokens] + jnp.sin(angles)
+    q, k, v = jnp.split(x @ weights["qkv"], 3, axis=-1)
     at, write = cache["at"], jax.lax.dynamic_update_slice_in_dim
     k, v = write(cache["k"], k, at, 0), write(cache["v"], v, at, 0)
-    places = at + jnp.arange(tokens.shape[0])
     is_seen = jnp.arange(k.shape[0]) <= places[:, None]
     scores = jnp.where(is_seen, q @ k.T / np.sqrt(k.shape[1]), -jnp.inf)
-    logits = (jax.nn.softmax(scores) @ v) @ weights["out"]
+    logits = (jax.nn.softmax(scores) @ v + x) @ weights["out"]
     new = {"k": k, "v": v, "at": at + tokens.shape[0]}
     return jnp.argmax(logits[-1]).astype("int32"), new
 

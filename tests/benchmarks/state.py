@@ -1,0 +1,169 @@
+"""Signatures that assign their parameters: the cost of a step of a decoder, and of its memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.benchmarks.measure import Ratio, compare
+
+_LAYERS, _LENGTH, _WIDTH, _WORDS = 4, 2048, 512, 1000
+_STEPS = 30
+# A training step with momentum; its state has the size in bytes that the process is given.
+_ROWS = 16_384
+_TRAINING = """
+import resource, sys
+import numpy as np
+import jax, jax.numpy as jnp
+
+way, folder, rows, columns, steps = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+
+
+def step(state, x):
+    grads = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(state["w"])
+    m = 0.9 * state["m"] + grads
+    return {"w": state["w"] - 0.1 * m, "m": m}, jnp.sum(m[0])
+
+
+shape = (rows, columns)
+if way == "save":
+    import bridge
+    state = {"w": np.full(shape, 0.5, np.float32), "m": np.zeros(shape, np.float32)}
+    bridge.save(step, folder, params=state, args=f"f32[1,{rows}]", updates=0, platforms=["cpu"],
+                gradient_order=0)
+elif way == "tensorflow":
+    import tensorflow as tf
+    call = tf.saved_model.load(folder).signatures["serving_default"]
+    for _ in range(steps):
+        call(x=tf.ones((1, rows)))["output_0"].numpy()
+else:
+    call = jax.jit(step, donate_argnums=0)
+    state = {"w": jnp.full(shape, 0.5), "m": jnp.zeros(shape)}
+    for _ in range(steps):
+        state, out = call(state, np.ones((1, rows), np.float32))
+        out.block_until_ready()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def decoding() -> Iterator[Ratio]:
+    """A token, with the cache in variables, in JAX with donation, and through a signature."""
+    import jax
+    import numpy as np
+    import tensorflow as tf
+
+    import bridge
+
+    weights, cache = _decoder()
+    state, token = {"weights": weights, "cache": cache}, np.int32(1)
+    with tempfile.TemporaryDirectory() as folder:
+        options: dict[str, Any] = {"platforms": ["cpu"], "gradient_order": 0}
+        assigning = bridge.save(
+            _decode, f"{folder}/ours", params=state, args="i32[]", updates={"cache": 1}, **options
+        )
+        specs = dict.fromkeys(("k", "v"), f"f32[{_LAYERS},{_LENGTH},{_WIDTH}]") | {"at": "i32[]"}
+        passing = bridge.save(
+            lambda weights, cache, token: _decode({"weights": weights, "cache": cache}, token),
+            f"{folder}/passing",
+            params=weights,
+            args=(specs, "i32[]"),
+            **options,
+        )
+        ours = tf.saved_model.load(assigning.path)
+        peer = tf.saved_model.load(passing.path)
+
+        def in_variables() -> None:
+            ours(tf.constant(token)).numpy()
+
+        held = {"tf": jax.tree.map(tf.constant, cache), "jax": cache}
+
+        def passed() -> None:
+            out, held["tf"] = peer(held["tf"], tf.constant(token))
+            out.numpy()
+
+        jitted = jax.jit(
+            lambda cache, weights, token: _decode({"weights": weights, "cache": cache}, token),
+            donate_argnums=0,
+        )
+
+        def in_jax() -> None:
+            out, held["jax"] = jitted(held["jax"], weights, token)
+            out.block_until_ready()
+
+        what = "a token of a decoder with 32 MB of cache: updates="
+        for name, other, limit in (("passed in and out", passed, 1.0), ("jax.jit", in_jax, None)):
+            yield compare(
+                f"{what} / {name}", _timed(in_variables), _timed(other),
+                limit=limit, unit="ms", scale=1e3,
+            )  # fmt: skip
+
+
+def training_memory() -> Iterator[Ratio]:
+    """The peak of memory of a training step whose state has 1 GiB, over that of a small one."""
+    with tempfile.TemporaryDirectory() as folder:
+        peaks: dict[tuple[str, int], float] = {}
+        for columns in (64, 8192):
+            path = f"{folder}/{columns}"
+            _run("save", path, columns)
+            for way in ("tensorflow", "jax"):
+                peaks[way, columns] = _run(way, path, columns)
+    ours, peer = (peaks[way, 8192] - peaks[way, 64] for way in ("tensorflow", "jax"))
+    yield Ratio(
+        "memory of a training step with a state of 1 GiB: updates= / jax.jit with donation",
+        (ours / peer,),
+        1.1,
+        f"{ours / 2**20:.0f} MB",
+        f"{peer / 2**20:.0f} MB",
+    )
+
+
+def _run(way: str, path: str, columns: int) -> float:
+    command = [sys.executable, "-W", "ignore", "-c", _TRAINING, way, path, str(_ROWS), str(columns)]
+    done = subprocess.run([*command, "5"], capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
+
+
+def _timed(call: Callable[[], None]) -> Callable[[], float]:
+    """Return a function that returns the seconds that a call takes."""
+
+    def run() -> float:
+        call()
+        started = time.perf_counter()
+        for _ in range(_STEPS):
+            call()
+        return (time.perf_counter() - started) / _STEPS
+
+    return run
+
+
+def _decoder() -> tuple[Any, Any]:
+    import jax.numpy as jnp
+    import numpy as np
+
+    draw = np.random.default_rng(0).standard_normal
+    layers, width = _LAYERS, _WIDTH
+    shapes = {"embed": (_WORDS, width), "qkv": (layers, width, 3 * width), "out": (width, _WORDS)}
+    weights = {name: jnp.asarray(draw(s, np.float32) / width**0.5) for name, s in shapes.items()}
+    empty = {name: jnp.zeros((layers, _LENGTH, width)) for name in ("k", "v")}
+    return weights, {**empty, "at": jnp.int32(0)}
+
+
+def _decode(state: Any, token: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    weights, cache = state["weights"], state["cache"]
+    k, v, at, x = cache["k"], cache["v"], cache["at"], weights["embed"][token]
+    seen = jnp.arange(_LENGTH) <= at
+    for layer in range(_LAYERS):
+        q, new_k, new_v = jnp.split(x @ weights["qkv"][layer], 3)
+        k = jax.lax.dynamic_update_slice(k, new_k[None, None], (layer, at, 0))
+        v = jax.lax.dynamic_update_slice(v, new_v[None, None], (layer, at, 0))
+        scores = jnp.where(seen, k[layer] @ q / _WIDTH**0.5, -jnp.inf)
+        x = x + jax.nn.softmax(scores) @ v[layer]
+    token = jnp.argmax(x @ weights["out"]).astype("int32")
+    return token, {"k": k, "v": v, "at": at + 1}
