@@ -564,7 +564,8 @@ def _cotangent(spec: TensorSpec, cotangent: tf.Tensor | None, result: tf.Tensor)
     """Return the cotangent of one result for the VJP: `false` for a float0, else the conjugate."""
     if spec.element == "float0":
         # That of a typed PRNG key lacks the dimension for the numbers that make it in TensorFlow.
-        return tf.zeros(tf.shape(result)[: len(spec.static_shape)], tf.bool)
+        rank = None if spec.static_shape is None else len(spec.static_shape)
+        return tf.zeros(tf.shape(result)[:rank], tf.bool)
     if cotangent is None:
         # ZerosLike has no kernel for float8.
         return tf.cast(tf.zeros(tf.shape(result)), result.dtype)

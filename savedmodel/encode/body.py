@@ -212,9 +212,10 @@ class Body:
         numbers of which TensorFlow's key is made.
         """
         dtype, shape = cotangent.dtype, self.add_shape(f"{name}_shape", source, spec)
-        if (rank := len(cotangent.static_shape)) < len(spec.static_shape):
+        own, wanted = spec.static_shape, cotangent.static_shape
+        if own is not None and wanted is not None and len(wanted) < len(own):
             begin = self.add_constant(f"{name}_begin", [0], _INT32)
-            size = self.add_constant(f"{name}_size", [rank], _INT32)
+            size = self.add_constant(f"{name}_size", [len(wanted)], _INT32)
             types = {"T": _INT32.enum, "Index": _INT32.enum}
             cut = self.add_operation("Slice", f"{name}_cut", [shape, begin, size], types)
             shape = Tensor(cut.name, "output")
