@@ -179,11 +179,12 @@ def unwrapped(model: Any) -> Any:
 def trained_leaves(params: Any) -> tuple[bool, ...]:
     """Return for each leaf whether its framework trains it, as far as classes and names tell.
 
-    Flax's nnx trains the variables that are `nnx.Param`, and Equinox no `equinox.nn.State`.
+    Flax's nnx trains the variables that are `nnx.Param`, Equinox no `equinox.nn.State`, and optax
+    nothing in the states of its optimizers.
     """
     paths = key_names(tree_util.tree_structure(params))
     flags = tuple(_AVERAGES not in path for path in paths)
-    for framework, is_untrained in (("flax.nnx", _is_other_variable), ("equinox", _is_state)):
+    for framework, is_untrained in _UNTRAINED.items():
         module = sys.modules.get(framework)
         if module is not None:
             parts = flags_of_parts(params, lambda part: is_untrained(module, part), trained=False)  # noqa: B023
@@ -202,6 +203,19 @@ def _is_other_variable(nnx: Any, part: Any) -> bool:
 
 def _is_state(equinox: Any, part: Any) -> bool:
     return isinstance(part, equinox.nn.State)
+
+
+def _is_optimizer_state(optax: Any, part: Any) -> bool:
+    """Return whether it is a state; `optax.LookaheadParams` are parameters."""
+    kind = type(part)
+    return kind.__module__.split(".")[0] == optax.__name__ and kind.__name__.endswith("State")
+
+
+_UNTRAINED: Mapping[str, Callable[[Any, Any], bool]] = {
+    "flax.nnx": _is_other_variable,
+    "equinox": _is_state,
+    "optax": _is_optimizer_state,
+}
 
 
 def flags_of_parts(tree: Any, is_part: Callable[[Any], bool], *, trained: bool) -> tuple[bool, ...]:

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import bridge
+from savedmodel.read import read
 
 pytest.importorskip("flax.nnx")
 pytest.importorskip("equinox")
@@ -125,6 +126,28 @@ def test_runs_of_a_compiled_step_are_alike_bit_for_bit(run):
     for other in results[1:]:
         for got, want in zip(other, results[0], strict=True):
             np.testing.assert_array_equal(got, want)
+
+
+# Not here: what no framework tells apart, which `trainable=` is for.
+TRAINED = {
+    "flax TrainState": "params/b params/w",
+    "dataclass": "params/b params/w",
+    "named tuple": "params/b params/w",
+    "tuple": "0/b 0/w",
+    "nnx training": "0/norm/bias/value 0/norm/scale/value 0/out/bias/value 0/out/kernel/value",
+    "equinox state": "0/norm/bias 0/norm/weight 0/out/bias 0/out/weight",
+    "typed key": "",
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_states_of_optimizers_and_modules_are_not_trainable(name, tmp_path):
+    idiom = models.IDIOMS[name]()
+    options = {"platforms": ["cpu"], "gradient_order": 0, **idiom.options}
+    bridge.save(idiom.model, tmp_path / "model", params=idiom.state, **options)
+    variables = read(tmp_path / "model").variables
+    trained = sorted(variable.name for variable in variables if variable.trainable)
+    assert trained == TRAINED[name].split()
 
 
 @pytest.mark.parametrize("name", ["flax TrainState", "decoder"])
