@@ -1,9 +1,9 @@
-"""`python -m tests [ARGUMENT ...]`: all tests, with arguments of pytest, in three rounds.
+"""`python -m tests [ARGUMENT ...]`: all tests, with arguments of pytest, in four rounds.
 
 TensorFlow keeps every program that its XLA compiler has made until the process ends, and JAX much
 of what it has traced. Each round has new processes, so that none of them grows beyond 3 GB.
 
-The first two compile thousands of small programs once each, so LLVM does not optimize in them. It
+The first three compile thousands of small programs once each, so LLVM does not optimize in them. It
 does in the last, whose pages and examples show what a user gets, in `make quick`, in
 `make matrix`, and in a call of pytest.
 """
@@ -18,13 +18,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.xla_flags import UNOPTIMIZED, with_xla_flags
+from tests.xla_flags import UNOPTIMIZED, VARIABLE, with_xla_flags
 
-# What pytest is told, and the flags of XLA.
-ROUNDS = (
-    (("tests/bridge", "--ignore=tests/bridge/onnx"), (UNOPTIMIZED,)),
-    (("tests/bridge/onnx",), (UNOPTIMIZED,)),
-    (("tests", "--ignore=tests/bridge"), ()),
+BRIDGE, ONNX = "tests/bridge", "tests/bridge/onnx"
+# What compares no bits of NaNs that TensorFlow computes.
+SMALL = tuple(
+    f"tests/{name}"
+    for name in (
+        "device",
+        "distributed",
+        "distribution",
+        "golden",
+        "matrix",
+        "savedmodel",
+        "xla_call_module",
+    )
+)
+_UNOPTIMIZED = {"XLA_FLAGS": with_xla_flags(UNOPTIMIZED)}
+# What pytest is told, and what is in its environment.
+ROUNDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
+    ((BRIDGE, f"--ignore={ONNX}"), _UNOPTIMIZED),
+    ((ONNX,), _UNOPTIMIZED),
+    (SMALL, {**_UNOPTIMIZED, VARIABLE: "1"}),
+    (("tests", *(f"--ignore={place}" for place in (BRIDGE, *SMALL))), {}),
 )
 
 
@@ -33,14 +49,14 @@ def main(arguments: list[str]) -> int:
     command = [sys.executable, "-m", "pytest", *arguments]
     # Who names files or folders wants those alone.
     named = any(Path(argument.partition("::")[0]).exists() for argument in arguments)
-    rounds = [((), ())] if named else ROUNDS
+    rounds = [((), {})] if named else ROUNDS
     statuses = [
         subprocess.run(
             [*command, *places],
-            env={**os.environ, "XLA_FLAGS": with_xla_flags(*flags)},
+            env={**os.environ, **environment},
             check=False,
         ).returncode
-        for places, flags in rounds
+        for places, environment in rounds
     ]
     kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     print(f"The largest process held {kilobytes / 1e6:.1f} GB.")

@@ -26,6 +26,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import jax.export
 from hypothesis import HealthCheck, settings
 
+from tests.xla_flags import is_unoptimized, set_unoptimized
+
 # How long a machine that does other things besides takes to draw an example says nothing of a test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
@@ -42,6 +44,8 @@ LONG = (
     "fuzzing/test_programs.py",
     "verbs/test_gradient_matrix.py",
     "docs/test_pages.py",
+    "golden/test_kinds.py",
+    "distributed/test_save.py",
     "verbs/test_on_eight_devices.py",
     "examples/test_examples.py",
     "bridge/onnx/test_conversion_models.py",
@@ -51,6 +55,8 @@ LONG = (
     "bridge/serving/test_serving_endurance.py",
     "bridge/calling_tf/test_generalizing.py",
     "xla_call_module/passes/test_linear_algebra.py",
+    "savedmodel/test_read_mutations.py",
+    "device/test_accelerator.py",
 )
 
 
@@ -87,7 +93,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """What is imported by now stays, so that no garbage collection need look at it again."""
+    """Read the flags of XLA, and keep what is imported from the garbage collections to come."""
+    if is_unoptimized() and _HAS_TENSORFLOW:
+        set_unoptimized()
     gc.collect()
     gc.freeze()
 

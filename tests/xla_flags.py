@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["UNOPTIMIZED", "set_unoptimized", "with_xla_flags"]
+import pytest
+
+__all__ = ["UNOPTIMIZED", "VARIABLE", "is_unoptimized", "set_unoptimized", "with_xla_flags"]
 
 # Small programs that are compiled once each, and with which LLVM would spend most of the time.
 UNOPTIMIZED = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 
-# XLA writes the code of each fusion itself instead of through MLIR, which takes half as long. Where
-# this flag is not known, as in JAX 0.12, the process ends.
+# What says that a process is to call `set_unoptimized`, and the tests that it starts.
+VARIABLE = "TESTS_UNOPTIMIZED"
+
+# XLA writes the code of each fusion itself instead of through MLIR, which takes half as long, and
+# changes the bits of NaNs in bfloat16 and float8. Where this flag is not known, as in JAX 0.12, the
+# process ends.
 _OF_TENSORFLOW = "--xla_cpu_use_fusion_emitters=false"
 
 
@@ -19,15 +25,23 @@ def with_xla_flags(*flags: str) -> str:
     return " ".join(filter(None, [*flags, os.environ.get("XLA_FLAGS")]))
 
 
-def set_unoptimized() -> None:
-    """Set the flags of a process that starts no other one: JAX's, and then those of TensorFlow.
+def is_unoptimized() -> bool:
+    """Whether a process of the tests is told to call `set_unoptimized`."""
+    return VARIABLE in os.environ
 
-    Each reads them once, when it first needs them.
+
+def set_unoptimized() -> None:
+    """Have JAX, and then TensorFlow, read the flags for programs that are compiled once each.
+
+    Each reads XLA_FLAGS once: JAX when it looks for devices, TensorFlow when it compiles the first
+    program. What processes that this one starts get stays as it is.
     """
     import jax
     import tensorflow as tf
 
-    os.environ["XLA_FLAGS"] = with_xla_flags(UNOPTIMIZED)
-    jax.devices()
-    if tf.__version__.startswith("2.21."):
-        os.environ["XLA_FLAGS"] = with_xla_flags(_OF_TENSORFLOW)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", with_xla_flags(UNOPTIMIZED))
+        jax.devices()
+        if tf.__version__.startswith("2.21."):
+            patch.setenv("XLA_FLAGS", with_xla_flags(_OF_TENSORFLOW))
+            tf.function(lambda: tf.constant(0), jit_compile=True)()

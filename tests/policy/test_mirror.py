@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tests
+from tests.__main__ import ROUNDS
 from tests.conftest import LONG
 from tests.policy.source import PACKAGES, ROOT
 
@@ -39,6 +40,19 @@ def test_every_file_leads_to_a_module():
 
 def test_the_files_that_the_workers_begin_with_are_there():
     assert [name for name in LONG if not (ROOT / "tests" / name).is_file()] == []
+
+
+def _is_in(file: str, places: tuple[str, ...]) -> bool:
+    ignored = [place.partition("=")[2] for place in places if place.startswith("--ignore=")]
+    return any(file.startswith(f"{place}/") for place in places) and not any(
+        file.startswith(f"{place}/") for place in ignored
+    )
+
+
+def test_every_file_is_in_one_round():
+    files = [str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py")]
+    rounds = {file: [_is_in(file, places) for places, _ in ROUNDS].count(True) for file in files}
+    assert [file for file, count in rounds.items() if count != 1] == []
 
 
 def test_every_other_folder_is_said():
