@@ -23,7 +23,17 @@ from xla_call_module.pytrees.tree_nodes import Trees
 from xla_call_module.shardings.array_sharding import Sharding
 from xla_call_module.versions import CONVENTIONS, StablehloVersion, parse_stablehlo_version
 
-__all__ = ["CallModule", "TensorSpec", "bind_symbols", "read_artifact_version"]
+__all__ = [
+    "MADE_OF_OPERATIONS",
+    "CallModule",
+    "TensorSpec",
+    "bind_symbols",
+    "read_artifact_version",
+]
+
+
+# The entry of `CallModule.changes` of a VJP that JAX made of a lifted function.
+MADE_OF_OPERATIONS = "made of the operations of the function, without the rules of its author"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +185,11 @@ class CallModule:
                 "jax.config.jax_export_calling_convention_version of these if JAX is newer."
             )
         read_artifact_version(self.module)
+
+    @property
+    def gradient_source(self) -> str:
+        """Where a call that is a VJP comes from: "saved" from JAX, or "lifted" from operations."""
+        return "lifted" if MADE_OF_OPERATIONS in self.changes else "saved"
 
     @property
     def operands(self) -> tuple[TensorSpec, ...]:

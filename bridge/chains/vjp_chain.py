@@ -12,7 +12,7 @@ from jax import export
 from bridge.chains.exported_order import vjp_of
 from bridge.chains.orders import NOT_DIFFERENTIABLE, ChainOptions, check_order
 from xla_call_module.analyses.several_devices import check_one_device
-from xla_call_module.call import CallModule
+from xla_call_module.call import MADE_OF_OPERATIONS, CallModule
 from xla_call_module.errors import ShardingError, VersionError
 from xla_call_module.exported import (
     argument_specs,
@@ -63,7 +63,9 @@ def build_chain(
     # Making VJPs is what takes the most memory, so that no module is parsed before.
     orders, missing = _differentiated(exported, gradient_order)
     to_call = partial(_to_unparsed, options=options, keeps_trees=keeps_trees)
-    calls = (to_call(orders.pop(0)) for _ in range(len(orders)))
+    # What follows an order without a VJP of its own is made of its operations.
+    own = next((n for n, order in enumerate(orders) if not order.has_vjp()), len(orders))
+    calls = (to_call(orders.pop(0), is_lifted=n > own) for n in range(len(orders)))
     try:
         prepared = prepare_chain(calls, target, residuals=options.residuals, known=known)
     except VersionError:
@@ -109,12 +111,18 @@ def _is_differentiable(exported: export.Exported) -> bool:
 
 
 def _to_unparsed(
-    exported: export.Exported, *, options: ChainOptions, keeps_trees: bool
+    exported: export.Exported,
+    *,
+    options: ChainOptions,
+    keeps_trees: bool,
+    is_lifted: bool = False,
 ) -> UnparsedCall:
     def make(module: Any) -> CallModule:
         call = from_exported(
             exported, disabled_checks=options.disabled_checks, carried=keeps_trees, module=module
         )
+        if is_lifted:
+            call = dataclasses.replace(call, changes=(*call.changes, MADE_OF_OPERATIONS))
         if keeps_trees:
             return call
         flat = strip_exported(with_flat_trees(exported), allow_flat_trees=True)

@@ -81,6 +81,8 @@ class WrittenSignature:
         platforms: the platforms that it was lowered for; empty where the file does not say.
         gradient_order: the highest order of its gradients in the file.
         assigned: the names of the variables that a call assigns; empty where it only reads.
+        gradient_sources: "saved" for each order whose VJP is that of the `Exported`, "lifted" for
+            those made of the operations of the function; empty for ONNX.
     """
 
     key: str
@@ -89,6 +91,7 @@ class WrittenSignature:
     platforms: tuple[str, ...] = ()
     gradient_order: int = 0
     assigned: tuple[str, ...] = ()
+    gradient_sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -213,6 +216,7 @@ def _signature(signature: Signature, model: SavedModel) -> WrittenSignature:
         platforms=call.platforms,
         gradient_order=min(map(len, calls)) - 1,
         assigned=assigned_of(signature, model.variables),
+        gradient_sources=tuple(call.gradient_source for call in min(calls, key=len)[1:]),
     )
 
 

@@ -337,7 +337,7 @@ class LoadedSignature:
 
         Returns:
             "saved" for a VJP of the file, which has the `jax.custom_vjp` of the author; "lifted"
-            for one that JAX makes of the operations of the last module of the file.
+            for one that was made of the operations of a module, when it was saved or by JAX now.
 
         Raises:
             StructureError: there is no such gradient; the message says why.
@@ -351,7 +351,9 @@ class LoadedSignature:
             >>> signature.gradient_source(1), signature.gradient_source(2)
             ('saved', 'lifted')
         """
-        return gradient_source(self.exported, order, name=self.key)
+        source = gradient_source(self.exported, order, name=self.key)
+        chain = self._signature.function.chain
+        return chain[order].gradient_source if order < len(chain) else source
 
     def __repr__(self) -> str:
         """The key and what the module takes."""

@@ -307,15 +307,20 @@ def test_none_for_what_is_unconnected(name, file, dims, tmp_path):
 def test_an_exported_with_fewer_orders(exported, tmp_path, serialized):
     """Those that it lacks are made of its operations."""
     read = jax.export.deserialize(exported.serialize(vjp_order=serialized))
-    bridge.save(read, tmp_path / "m", params=PARAMS, gradient_order=2)
-    assert bridge.inspect(tmp_path / "m").signatures[0].gradient_order == 2
+    sources = ("saved", "lifted") if serialized else ("lifted", "lifted")
+    written = bridge.save(read, tmp_path / "m", params=PARAMS, gradient_order=2)
+    assert written.signatures[0].gradient_sources == sources
+    report = bridge.inspect(tmp_path / "m").signatures[0]
+    assert report.gradient_order == 2
+    changed = ["made of the operations" in " ".join(order.changes) for order in report.orders]
+    assert changed == [False, *(source == "lifted" for source in sources)]
     model = tf.saved_model.load(str(tmp_path / "m"))
     x = tf.constant(X)
     found = tf_nested(lambda: model(x)["y"], x, 2)
     expected = jax_nested(lambda x: network(PARAMS, x)["y"], 2)(X)
     np.testing.assert_allclose(found, tf.reduce_sum(expected), rtol=RTOL)
     loaded = bridge.load(tmp_path / "m").default
-    assert [loaded.gradient_source(order) for order in (1, 2, 3)] == ["saved", "saved", "lifted"]
+    assert [loaded.gradient_source(order) for order in (1, 2, 3)] == [*sources, "lifted"]
 
 
 class TestSavedByTensorFlow:
