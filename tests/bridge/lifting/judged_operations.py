@@ -45,7 +45,10 @@ def faults_of(cases: Sequence[OperationCase], *, constants: bool = False) -> lis
     with enable_x64(True):
         found = jax.device_get(jax.tree.leaves(jax.jit(bridge.to_jax(text))(*arrays)))
     triples = zip(cases, found, expected, strict=True)
-    faults = ((case.name, differs(*pair, ulps=case.ulps)) for case, *pair in triples)
+    faults = (
+        (case.name, differs(*pair, ulps=case.ulps, absolute=case.absolute))
+        for case, *pair in triples
+    )
     return [f"{name}: {fault}" for name, fault in faults if fault]
 
 

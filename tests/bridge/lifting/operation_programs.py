@@ -49,6 +49,7 @@ class OperationCase:
         result: the type of `%r`.
         arrays: the arguments.
         ulps: by how many units in the last place results may differ from the interpreter's.
+        absolute: by how much they may differ besides.
     """
 
     name: str
@@ -56,6 +57,7 @@ class OperationCase:
     result: str
     arrays: tuple[Array, ...]
     ulps: float = 0
+    absolute: float = 0
 
 
 def joined(cases: Sequence[OperationCase], *, constants: bool = False) -> tuple[str, list[Array]]:

@@ -246,8 +246,9 @@ def _cases(texts: _Texts, dtype: str, combiner: str = "") -> Iterator[OperationC
         arrays = tuple(_filled(shapes, numpy))
         if "window" in name and combiner in _NEUTRAL:  # XLA leaves out what is beyond the array
             arrays = (arrays[0], np.asarray(_NEUTRAL[combiner]).astype(numpy))
-        ulps = 16 if "fft" in name else 0
-        yield OperationCase(f"{name} {combiner}".strip(), text, made, arrays, ulps)
+        absolute = 1e-14 if "fft" in name else 0  # of complex128
+        title = f"{name} {combiner}".strip()
+        yield OperationCase(title, text, made, arrays, absolute=absolute)
 
 
 def _filled(shapes: Sequence[Any], numpy: np.dtype[Any]) -> Iterator[Any]:
