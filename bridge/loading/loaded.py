@@ -346,8 +346,8 @@ class LoadedSignature:
         Example:
             >>> import bridge, jax, jax.numpy as jnp
             >>> exported = jax.export.export(jax.jit(jnp.sin))(jnp.ones(3))
-            >>> saved = bridge.save(exported, "my_model", gradient_order=1)
-            >>> signature = bridge.load("my_model").default
+            >>> saved = bridge.save(exported, "sines", gradient_order=1)
+            >>> signature = bridge.load("sines").default
             >>> signature.gradient_source(1), signature.gradient_source(2)
             ('saved', 'lifted')
         """
