@@ -33,7 +33,7 @@ from scipy import special
 
 from bridge.core.narrowing import x64_if_needed
 from xla_call_module.dtypes import Array
-from xla_call_module.stablehlo.attributes import comparison_direction
+from xla_call_module.stablehlo.attributes import comparison_direction, value_attributes
 from xla_call_module.stablehlo.call_graph import COMPOSITE, named_by
 from xla_call_module.stablehlo.elements import (
     element_dtype,
@@ -50,7 +50,14 @@ from xla_call_module.stablehlo.modules import (
 )
 from xla_call_module.stablehlo.operation_locations import describe_primitive
 
-__all__ = ["NAMES", "ComposedCall", "composed_function", "find_composed", "with_derivative"]
+__all__ = [
+    "NAMES",
+    "ComposedCall",
+    "composed_function",
+    "find_composed",
+    "size_arguments",
+    "with_derivative",
+]
 
 
 @jax.custom_jvp
@@ -95,6 +102,7 @@ if _erfcx := getattr(jax.scipy.special, "erfcx", None):
 _ARITIES = {"polygamma": 2, "zeta": 2}  # of those that take more than one array
 # Functions under `jax.jit` of JAX's libraries that have a derivative of their own.
 _NAMED: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "_rel_entr": (jax.scipy.special.rel_entr, special.rel_entr),
     "expi": (jax.scipy.special.expi, special.expi),
     "expn": (jax.scipy.special.expn, special.expn),
     "hyp1f1": (jax.scipy.special.hyp1f1, special.hyp1f1),
@@ -114,6 +122,8 @@ if _log1mexp := getattr(jax.nn, "log1mexp", None):
 _MAX_EXPONENT = 64
 # Operations of a function that is known by its last ones.
 _MAX_OPERATIONS = 400
+# How many of the operands of an operation are not the sizes of its result.
+_WITH_SIZES = {"stablehlo.dynamic_broadcast_in_dim": 1, "stablehlo.dynamic_reshape": 1}
 _COMMUTATIVE = ("stablehlo.add", "stablehlo.maximum")
 
 
@@ -262,7 +272,7 @@ def _made_of(operation: Any, inputs: Sequence[Any], order: Mapping[Any, int]) ->
     found = {operation}
     pending = [operation]
     while pending:
-        for operand in pending.pop().operands:
+        for operand in _without_sizes(pending.pop()):
             maker = getattr(operand.owner, "operation", operand.owner)
             if operand in inputs or getattr(maker, "name", "") == "stablehlo.constant":
                 continue
@@ -344,22 +354,57 @@ def _matches(value: Any, pattern: Any, matched: dict[str, Any]) -> bool:
     name = getattr(maker, "name", "")
     if name == "stablehlo.compare":
         name += f" {comparison_direction(maker)}"
-    if name != kind or len(maker.operands) != len(operands):
+    given = [] if name != kind else _without_sizes(maker.operation)
+    if len(given) != len(operands):
         return False
     for order in (operands, operands[::-1]) if kind in _COMMUTATIVE else (operands,):
         trial = dict(matched)
-        if all(_matches(*pair, trial) for pair in zip(maker.operands, order, strict=True)):
+        if all(_matches(*pair, trial) for pair in zip(given, order, strict=True)):
             matched.update(trial)
             return True
     return False
 
 
+def _without_sizes(operation: Any) -> list[Any]:
+    """Return the operands of an operation, but for the sizes of its result and those of a call."""
+    operands = list(operation.operands)
+    if operation.name in _WITH_SIZES:
+        return operands[: _WITH_SIZES[operation.name]]
+    if operation.name == "func.call":
+        return [operand for operand in operands if not _is_size(operand)]
+    return operands
+
+
+def _size_operations(operations: Sequence[Any]) -> set[Any]:
+    """Return the operations of a block that compute sizes of dimensions, which others share."""
+    sizes: set[Any] = set()
+    for operation in operations:
+        makers = [getattr(o.owner, "operation", o.owner) for o in operation.operands]
+        computed = [m for m in makers if getattr(m, "name", "") != "stablehlo.constant"]
+        of_sizes = bool(computed) and all(
+            maker in sizes or (not hasattr(maker, "operands") and _is_size(operand))
+            for maker, operand in zip(makers, operation.operands, strict=True)
+            if maker in computed
+        )
+        are_sizes = of_sizes and operation.name not in _WITH_SIZES
+        if operation.name == "stablehlo.get_dimension_size" or are_sizes:
+            sizes.add(operation)
+    return sizes
+
+
+def _is_size(value: Any) -> bool:
+    """Return whether a value may be the size of a dimension: a single integer."""
+    type_ = tensor_type(str(value.type))
+    return not type_.shape and element_dtype(type_.element).kind in "iu"
+
+
 def _by_places(operations: Sequence[Any]) -> list[ComposedCall]:
     """Return the calls whose operations have one place in the source."""
+    sizes = _size_operations(operations)
     named = [
         (operation, describe_primitive(operation))
         for operation in operations
-        if operation.name != "stablehlo.constant"
+        if operation.name != "stablehlo.constant" and operation not in sizes
     ]
     runs = itertools.groupby(
         named, lambda pair: (pair[1], str(pair[0].location) if pair[1] in _FUNCTIONS else "")
@@ -384,16 +429,23 @@ def composed_function(name: str, functions: Mapping[str, Any]) -> str:
     if _is_own(known, name, functions):
         return known
     block = functions[name].regions[0].blocks[0]
-    types = {str(argument.type) for argument in block.arguments}
+    sizes = size_arguments(functions[name])
+    given = [a for number, a in enumerate(block.arguments) if number not in sizes]
+    types = {str(argument.type) for argument in given}
     types |= {str(result) for result in functions[name].type.results}
-    arity = len(block.arguments)
-    if len(types) != 1 or arity not in (1, 2):
+    if len(types) != 1 or len(given) not in (1, 2):
         return ""
-    arrays = _samples(arity, element_dtype(tensor_type(types.pop()).element))
+    arrays = _samples(len(given), element_dtype(tensor_type(types.pop()).element))
     with np.errstate(all="ignore"):
-        computed = _compute(block, arrays, functions)
+        computed = _compute(block, dict(zip(given, arrays, strict=True)), functions)
     agrees = computed is not None and _agrees(_NAMED[known][1], arrays, computed[0])
     return known if agrees else ""
+
+
+def size_arguments(function: Any) -> frozenset[int]:
+    """Return which arguments of a function of a module are sizes of dimensions."""
+    attributes = value_attributes(function, "arg_attrs")
+    return frozenset(n for n, each in enumerate(attributes) if "jax.global_constant" in each)
 
 
 def _is_own(known: str, name: str, functions: Mapping[str, Any]) -> bool:
@@ -506,7 +558,7 @@ def _call_of(name: str, operations: tuple[Any, ...]) -> ComposedCall | None:
     inputs = dict.fromkeys(
         operand
         for operation in operations
-        for operand in operation.operands
+        for operand in _without_sizes(operation)
         if operand not in made and getattr(operand.owner, "name", "") != "stablehlo.constant"
     )
     call = ComposedCall(name, operations, tuple(inputs))
@@ -544,32 +596,39 @@ def _agrees(function: Callable[..., Any], arrays: Sequence[Array], computed: Arr
 
 
 def _compute(
-    block: Any, arrays: Sequence[Array], functions: Mapping[str, Any]
+    block: Any, arguments: Mapping[Any, Array], functions: Mapping[str, Any]
 ) -> list[Array] | None:
-    """Return what a block computes of numpy's arrays; None if an operation is not known here."""
-    values: dict[Any, Array] = dict(zip(block.arguments, arrays, strict=True))
+    """Return what a block computes of numpy's arrays; None if an operation is not known here.
+
+    Operations on sizes are not known, and nothing that is computed depends on them.
+    """
+    values = dict(arguments)
     for view in block:
         operation = view.operation
         if operation.name == "func.return":
             results = [_known(operand, values) for operand in operation.operands]
             known = [result for result in results if result is not None]
             return known if len(known) == len(results) else None
-        if operation.name != "stablehlo.constant" and not _step(operation, values, functions):
-            return None
+        if operation.name != "stablehlo.constant":
+            _step(operation, values, functions)
     return None
 
 
 def _step(operation: Any, values: dict[Any, Array], functions: Mapping[str, Any]) -> bool:
     """Compute one operation, into `values`, and return whether it is known here."""
-    operands = [_known(operand, values) for operand in operation.operands]
-    known = [operand for operand in operands if operand is not None]
+    operands = _without_sizes(operation)
+    known = [array for o in operands if (array := _known(o, values)) is not None]
     if len(known) != len(operands):
         return False
     results = None
     if operation.name in ("func.call", COMPOSITE):
         inner = functions.get(next(named_by(operation)))
-        block = None if inner is None else inner.regions[0].blocks[0]
-        results = None if block is None else _compute(block, known, functions)
+        if inner is not None:
+            block = inner.regions[0].blocks[0]
+            pairs = zip(block.arguments, operation.operands, strict=True)
+            taken = dict(zip(operands, known, strict=True))
+            given = {argument: taken[o] for argument, o in pairs if o in taken}
+            results = _compute(block, given, functions)
     elif (rule := _NUMPY.get(operation.name)) is not None:
         results = [rule(operation, *known)]
     if results is None or any(result is None for result in results):
@@ -639,6 +698,7 @@ _ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "add": np.add,
     "and": np.bitwise_and,
     "broadcast_in_dim": np.asarray,
+    "dynamic_broadcast_in_dim": np.asarray,
     "clamp": lambda least, value, most: np.clip(value, least, most),
     "convert": np.asarray,
     "count_leading_zeros": _leading_zeros,
@@ -676,6 +736,7 @@ _NUMPY: Mapping[str, Callable[..., Any]] = {
     "stablehlo.bitcast_convert": _bitcast,
     "stablehlo.compare": _compare,
     "stablehlo.gather": _look_up,
+    "stablehlo.dynamic_reshape": _reshape,
     "stablehlo.reshape": _reshape,
     "stablehlo.slice": _slice,
     **{f"stablehlo.{name}": _plain(function) for name, function in _ELEMENTWISE.items()},

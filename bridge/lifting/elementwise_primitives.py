@@ -275,7 +275,8 @@ def _convert(op: LiftedOperation) -> Any:
     (value,) = op.arrays
     if jnp.issubdtype(jnp.result_type(value), jnp.complexfloating) and op.dtype.kind != "c":
         value = lax.real(value)
-    return lax.convert_element_type(value, op.dtype)
+    # Newer versions of JAX convert an array of numpy by numpy, which warns, and knows no int4.
+    return lax.convert_element_type(jnp.asarray(value), op.dtype)
 
 
 def _bitcast(op: LiftedOperation) -> Any:

@@ -17,6 +17,7 @@ from bridge.lifting.composed_functions import (
     ComposedCall,
     composed_function,
     find_composed,
+    size_arguments,
     with_derivative,
 )
 from bridge.lifting.known_values import (
@@ -207,7 +208,15 @@ class _Lifting:
             return self.walk(ChainMap(), function, values)
 
         if composed := composed_function(name, self._functions):
-            return _differentiable(composed, lambda *arrays: as_array(walk(*arrays)[0]), operands)
+            sizes = size_arguments(function)
+
+            def compute(*arrays: Any) -> Any:
+                given = iter(arrays)
+                values = (o if n in sizes else next(given) for n, o in enumerate(operands))
+                return as_array(walk(*values)[0])
+
+            arrays = [operand for n, operand in enumerate(operands) if n not in sizes]
+            return _differentiable(composed, compute, arrays)
         if name == _EXPORT_MAIN or self._size(name) <= _MAX_INLINED:
             return walk(*operands)
         operands = [_passed(resolved(operand)) for operand in operands]

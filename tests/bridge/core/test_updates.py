@@ -194,7 +194,7 @@ def test_signatures_and_padded_batches_are_checked(tmp_path):
 def test_copies_of_the_file_assign_as_it_does(written, tmp_path):
     copies = tmp_path / "read", tmp_path / "retargeted"
     savedmodel.write(savedmodel.read(written), copies[0])
-    made = bridge.retarget(written, to=copies[1], tensorflow="2.14", gradient_order=0)
+    made = bridge.retarget(written, to=copies[1], tensorflow="2.16", gradient_order=0)
     assert "train(x: float32[b]) -> loss: float32[], for cpu, cuda, tpu, assigns 2 vari" in str(
         made
     )

@@ -79,7 +79,28 @@ def _derivatives(function, count):
     return jax.jit(compute)
 
 
-@pytest.mark.parametrize(("name", "count"), _CASES)
+# JAX from 0.11 on has other operations for these, without a name; what is lifted has their own
+# derivatives, which are NaN or finite at edges.
+_LATER = {
+    f"{library}.{name}"
+    for library, names in (
+        ("jax.scipy.special", "erfcx exp1 i0 ndtri"), ("jax.numpy", "arcsin"),
+        ("special", "kl_div"),
+    )
+    for name in names.split()
+}  # fmt: skip
+_IS_LATER = jax.__version_info__ >= (0, 11)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        pytest.param(*case, marks=pytest.mark.xfail(_IS_LATER, strict=True, reason="other forms"))
+        if case[0] in _LATER
+        else case
+        for case in _CASES
+    ],
+)
 def test_derivatives_at_edges(name, count):
     function = (_UNARY if count == 1 else _BINARY)[name]
     points = [_POINTS] if count == 1 else _GRID
@@ -102,3 +123,20 @@ def test_scalars_and_symbolic_sizes(function, shape):
         np.testing.assert_allclose(lifted(x), function(x), rtol=1e-6)
         found, expected = (jax.grad(lambda x, f=f: f(x).sum())(x) for f in (lifted, function))
         np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+_OF_ANY_SIZE = [
+    *(f"jax.scipy.special.{name}" for name in ("entr", "i0e", "log_ndtr", "logit")),
+    *(f"jax.nn.{name}" for name in ("relu", "relu6", "softplus")),
+]
+
+
+@pytest.mark.parametrize("name", _OF_ANY_SIZE)
+def test_derivatives_at_edges_of_arrays_of_any_size(name):
+    function = _UNARY[name]
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape("b"), np.float32)
+    lifted = bridge.to_jax(export.export(jax.jit(lambda x: function(x)))(spec))
+    x = jnp.asarray(_POINTS, jnp.float32)
+    found, expected = (jax.jit(lambda x, f=f: jax.jvp(f, (x,), (jnp.ones_like(x),))[1])(x)
+                       for f in (lifted, function))  # fmt: skip
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)

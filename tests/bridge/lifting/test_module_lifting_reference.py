@@ -153,10 +153,14 @@ def test_the_extreme_of_complex_numbers_has_jaxs_derivative(extreme):
     y = jnp.array([1 + 2j, 1 - 2j, 1 + 0j, 4 + 1j])
     lifted = bridge.to_jax(export.export(jax.jit(extreme))(x, y))
     tangents = (x.at[2].set(1), -1j * y)
-    for ours, expected in zip(
-        jax.jvp(lifted, (x, y), tangents), jax.jvp(extreme, (x, y), tangents), strict=True
-    ):
-        np.testing.assert_array_equal(ours, expected)
+    try:
+        expected = jax.jvp(extreme, (x, y), tangents)
+    except TypeError:  # newer versions of JAX compare the numbers for it
+        with pytest.raises(TypeError, match="does not accept dtype complex64"):
+            jax.jvp(lifted, (x, y), tangents)
+        return
+    for ours, theirs in zip(jax.jvp(lifted, (x, y), tangents), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_sum_of_half_precision_begins_before_it_is_rounded():
