@@ -22,6 +22,7 @@ __all__ = [
     "Origin",
     "Result",
     "callee_of",
+    "changing_functions",
     "data_inputs",
     "find_function",
     "index_functions",
@@ -131,17 +132,27 @@ def trace(
 
 
 def trace_with_assignments(
-    function: str, library: Mapping[str, Proto], *, allowance: Allowance
+    function: str,
+    library: Mapping[str, Proto],
+    *,
+    changing: frozenset[str],
+    allowance: Allowance,
 ) -> tuple[list[Origin], list[tuple[Origin, Origin]]]:
     """Return where each output of a function comes from, and the variables that it assigns.
 
     Each variable comes with where its new value comes from. That is an `Operation` where it is
     changed in another way, such as by AssignAddVariableOp, or in a branch or a loop.
 
+    Args:
+        function: the name of the function.
+        library: all functions.
+        changing: those of them that change variables, as `changing_functions` returns them.
+        allowance: the steps that it may take.
+
     Raises:
         FormatError: as of `trace`.
     """
-    return _trace(function, library, allowance, changing=_changing_functions(library))
+    return _trace(function, library, allowance, changing=changing)
 
 
 def _trace(
@@ -164,7 +175,7 @@ def _trace(
         raise FormatError(f"The functions below {name} call each other without end.") from error
 
 
-def _changing_functions(library: Mapping[str, Proto]) -> frozenset[str]:
+def changing_functions(library: Mapping[str, Proto]) -> frozenset[str]:
     """Return the functions in which, or below which, a variable is changed."""
     callers: dict[str, list[str]] = {}
     pending = []

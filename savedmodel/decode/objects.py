@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from savedmodel.decode.dataflow import (
     CallNode,
     Operation,
+    changing_functions,
     index_functions,
     steps_allowance,
     trace_with_assignments,
@@ -91,6 +92,7 @@ class SavedObjects:
         self._graph = meta_graph.object_graph_def
         library = meta_graph.graph_def.library
         self._functions, self._steps = index_functions(library), steps_allowance()
+        self._changing = changing_functions(self._functions)
         self._descriptions = description_allowance()
         self._gradients = Gradients.of(
             library, self._functions, self._describe_gradient, allowance=self._steps
@@ -131,7 +133,7 @@ class SavedObjects:
         """
         captures = self._concrete(entry.function).bound_inputs
         origins, assignments = trace_with_assignments(
-            entry.function, self._functions, allowance=self._steps
+            entry.function, self._functions, changing=self._changing, allowance=self._steps
         )
         return read_signature(
             SignatureSource(

@@ -58,13 +58,24 @@ def write_functions(model: SavedModel, proto: Proto) -> tuple[Library, list[Writ
         proto: the FunctionDefLibrary to write into; modules are large, so it is not copied.
     """
     library = Library(proto)
-    written = [_write_signature(library, signature, model) for signature in model.signatures]
+    state = model.state
+    written = [
+        _write_signature(library, signature, model.variables, state)
+        for signature in model.signatures
+    ]
     return library, written
 
 
-def _write_signature(library: Library, signature: Signature, model: SavedModel) -> WrittenSignature:
-    function, variables = signature.function, model.variables
-    is_atomic = not model.state.isdisjoint(signature.read_variables | {*function.assigned.values()})
+def _write_signature(
+    library: Library,
+    signature: Signature,
+    variables: Sequence[Variable],
+    state: frozenset[int],
+) -> WrittenSignature:
+    function = signature.function
+    is_atomic = bool(state) and not state.isdisjoint(
+        signature.read_variables | {*function.assigned.values()}
+    )
     structured, arguments = _write_structured(library, function, variables, is_atomic=is_atomic)
     used = tuple(
         capture.variable for capture in structured.captures if capture.variable is not None
