@@ -150,7 +150,7 @@ def test_states_of_optimizers_and_modules_are_not_trainable(name, tmp_path):
     assert trained == TRAINED[name].split()
 
 
-@pytest.mark.parametrize("name", ["flax TrainState", "decoder"])
+@pytest.mark.parametrize("name", models.IDIOMS)
 def test_the_same_in_a_session(name, tmp_path):
     run = Run(models.IDIOMS[name](), tmp_path)
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
