@@ -6,7 +6,7 @@ import math
 import shutil
 import struct
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +16,14 @@ import tensorflow as tf
 
 from xla_call_module.dtypes import dtype_from_tensorflow
 
-__all__ = ["build", "decode_tensor", "encode_count", "encode_request", "encode_text"]
+__all__ = [
+    "build",
+    "decode_tensor",
+    "encode_count",
+    "encode_request",
+    "encode_text",
+    "run_in_c",
+]
 
 _SOURCES = Path(__file__).parent / "c_api"
 
@@ -56,6 +63,24 @@ def encode_request(definition: Any, feeds: Mapping[str, np.ndarray[Any, Any]]) -
         parts += [encode_text(definition.inputs[name].name), head, dims, size, array.tobytes()]
     outputs = [info.name for _, info in sorted(definition.outputs.items())]
     return b"".join([*parts, encode_count(len(outputs)), *map(encode_text, outputs)])
+
+
+def run_in_c(
+    program: Path, folder: Path, runs: Sequence[bytes], names: Sequence[Sequence[str]]
+) -> list[tuple[str, dict[str, np.ndarray[Any, Any]]]]:
+    """What load_and_run.c says of each run: an error, and its results by these names."""
+    (folder / "requests").write_bytes(encode_count(len(runs)) + b"".join(runs))
+    command = [program, folder / "requests", folder / "answers"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = []
+    with open(folder / "answers", "rb") as file:
+        for outputs in names:
+            error = file.read(struct.unpack("<I", file.read(4))[0]).decode()
+            tensors = [] if error else [decode_tensor(file) for _ in outputs]
+            answers.append((error, dict(zip(outputs, tensors, strict=False))))
+        assert file.read() == b""
+    return answers
 
 
 def decode_tensor(file: IO[bytes]) -> np.ndarray[Any, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import pickle
 import shutil
-import struct
 import subprocess
 
 import jax
@@ -18,13 +17,7 @@ from tensorflow.python.tools import saved_model_cli
 
 import bridge
 from tests.bridge.absence import run_without_tensorflow
-from tests.bridge.c_programs import (
-    build,
-    decode_tensor,
-    encode_count,
-    encode_request,
-    encode_text,
-)
+from tests.bridge.c_programs import build, encode_count, encode_request, encode_text, run_in_c
 from tests.bridge.models import BY_NAME, CASES, ROUNDING
 from tests.bridge.pytrees import (
     by_path,
@@ -256,22 +249,6 @@ def _encode_run(folder, key, feeds, *, again=False):
     return encode_text("" if again else str(folder)) + encode_request(definition, feeds)
 
 
-def _run_in_c(program, folder, runs, names):
-    """What a C program says of each run: an error, or its results by these names."""
-    (folder / "requests").write_bytes(encode_count(len(runs)) + b"".join(runs))
-    command = [program, folder / "requests", folder / "answers"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answers = []
-    with open(folder / "answers", "rb") as file:
-        for outputs in names:
-            error = file.read(struct.unpack("<I", file.read(4))[0]).decode()
-            tensors = [] if error else [decode_tensor(file) for _ in outputs]
-            answers.append((error, dict(zip(outputs, tensors, strict=False))))
-        assert file.read() == b""
-    return answers
-
-
 @pytest.fixture(scope="module")
 def c_answers(c_program, models, tmp_path_factory):
     """For each signature the results that the C program got, or its error."""
@@ -281,7 +258,7 @@ def c_answers(c_program, models, tmp_path_factory):
         for name, key in KEYS
     ]
     names = [sorted(read_paths(models / name, key)[1]) for name, key in KEYS]
-    return dict(zip(KEYS, _run_in_c(c_program, folder, runs, names), strict=True))
+    return dict(zip(KEYS, run_in_c(c_program, folder, runs, names), strict=True))
 
 
 class TestCApi:
@@ -581,7 +558,7 @@ class TestState:
         ]
         definitions = read_meta_graph(trainable).signature_def
         names = [sorted(definitions[key].outputs) for key in STEPS]
-        answers = _run_in_c(c_program, tmp_path, runs, names)
+        answers = run_in_c(c_program, tmp_path, runs, names)
         assert [error for error, _ in answers] == [""] * len(STEPS)
         _equal([results for _, results in answers], STEPS)
 
