@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from threading import RLock
 from typing import Any
 
 import tensorflow as tf
@@ -21,12 +22,17 @@ from xla_call_module.runtime.op import static_shape
 
 __all__ = ["VariableState"]
 
+# The attribute of a variable that has its lock: every function on it finds the same one, and the
+# lock lives as long as the variable.
+_LOCK = "_jax_tf_bridge_lock"
+
 
 class VariableState:
     """A function of variables and its other arguments, which assigns the new values it returns.
 
-    Calls that run eagerly come one after another. In a graph TensorFlow orders reads and
-    assignments as those of any function; compiled with `jit_compile=True` a call is atomic.
+    Calls that run eagerly come one after another, also those of other such functions on the same
+    variables, and one that only reads sees no half of a step. In a graph TensorFlow orders reads
+    and assignments as those of any function; compiled with `jit_compile=True` a call is atomic.
     """
 
     def __init__(
@@ -49,7 +55,6 @@ class VariableState:
         """
         self._call, self._name, self._positions = call, name, positions
         self._leaves, self._tree = flatten(without_containers(variables), where="variables")
-        self._lock = threading.Lock()
         names = ["/".join(path) or "variables" for path in key_names(self._tree)]
         for path, leaf in zip(names, self._leaves, strict=True):
             if not isinstance(leaf, tf.Variable):
@@ -61,6 +66,7 @@ class VariableState:
             Variable(path, dtype_from_name(leaf.dtype.name, where=path), tuple(leaf.shape))
             for path, leaf in zip(names, self._leaves, strict=True)
         ]
+        self._locks = _locks_of(self._leaves)
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the function, assign the new values, and return the rest of its results.
@@ -69,16 +75,28 @@ class VariableState:
             StructureError, DtypeError: a new value does not fit its variable, or there is none.
             InteropError: as of the function.
         """
-        if not self._positions or not tf.executing_eagerly():
-            return self._run(args, kwargs)
-        with self._lock:
+        if not self._positions:
+            with self._locked():
+                values = self._read()
+            return self._call(values, *args, **kwargs)
+        with self._locked():
             return self._run(args, kwargs)
 
-    def _run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other eager calls on the variables out; those that it compiles TensorFlow does."""
+        with ExitStack() as stack:
+            if tf.executing_eagerly():
+                for lock in self._locks:
+                    stack.enter_context(lock)
+            yield
+
+    def _read(self) -> Any:
         values = [variable.read_value() for variable in self._leaves]
-        results = self._call(tree_util.tree_unflatten(self._tree, values), *args, **kwargs)
-        if not self._positions:
-            return results
+        return tree_util.tree_unflatten(self._tree, values)
+
+    def _run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        results = self._call(self._read(), *args, **kwargs)
         leaves, tree = tree_util.tree_flatten(results)
         specs = [
             TensorSpec(
@@ -97,3 +115,10 @@ class VariableState:
         with tf.control_dependencies(done):
             returned = [*map(tf.identity, leaves)]
         return without_updates(tree, returned, assigned)
+
+
+def _locks_of(variables: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the lock of each variable, in an order in which no two calls wait for one another."""
+    # Of several threads that make one `setdefault` keeps the first.
+    locks = {id(lock): lock for v in variables for lock in [vars(v).setdefault(_LOCK, RLock())]}
+    return tuple(locks[key] for key in sorted(locks))

@@ -81,6 +81,42 @@ def test_threads_lose_no_eager_step():
     assert variables["n"].numpy() == 200
 
 
+def test_functions_on_the_same_variables_have_one_lock():
+    """Of steps of several functions none is lost, and who only reads sees no half of one."""
+    size = 20_000
+    variables = {name: tf.Variable(tf.zeros(size)) for name in "ab"}
+
+    def both(state):
+        return {name: value + 1 for name, value in state.items()}, 0
+
+    steps = [
+        bridge.convert(lambda s: both(s), variables=variables, updates=0),
+        bridge.convert(lambda s: both(s), variables=dict(reversed(variables.items())), updates=0),
+        bridge.convert(
+            lambda s: ([value + 1 for value in s], 0),
+            variables=[variables["b"], variables["a"]], updates=0,
+        ),
+    ]  # fmt: skip
+    read = bridge.convert(lambda state: state["a"] - state["b"], variables=variables)
+    torn = []
+
+    def look():
+        torn.extend(np.any(read()) for _ in range(100))
+
+    def work(step):
+        for _ in range(50):
+            step()
+
+    threads = [threading.Thread(target=work, args=[step]) for step in steps * 2]
+    threads += [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not any(torn)
+    assert {float(value[0]) for value in variables.values()} == {50.0 * 2 * len(steps)}
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ArgumentError, match=r"updates= is for a function of variables"):
         bridge.convert(step, updates=0)
