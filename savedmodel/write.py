@@ -23,6 +23,7 @@ from google.protobuf.message import EncodeError
 from savedmodel.encode.functions import write_functions
 from savedmodel.encode.graph import INIT_OP, write_graph
 from savedmodel.encode.objects import OBJECT_GRAPH_KEY, ObjectGraph, write_objects
+from savedmodel.encode.state import write_state_reader
 from savedmodel.files import checksum
 from savedmodel.files.folder import PROTO_FILE, VARIABLES, bytes_of, new_folder, new_place
 from savedmodel.files.model_folder import ModelFolder
@@ -253,7 +254,8 @@ def _encode(model: SavedModel) -> tuple[Proto, ObjectGraph]:
     library, signatures = write_functions(model, meta_graph.graph_def.library)
     objects = write_objects(model, signatures, library.concrete)
     trackable = objects.trackable.SerializeToString(deterministic=True) if model.state else None
-    graph = write_graph(model.variables, objects.keys, signatures, trackable)
+    reader = write_state_reader(library, model.variables, model.state)
+    graph = write_graph(model.variables, objects.keys, signatures, trackable, reader)
     meta_graph.meta_info_def.tags.append(SERVE_TAG)
     meta_graph.meta_info_def.tensorflow_version = str(model.metadata.get("tensorflow", ""))
     meta_graph.graph_def.MergeFrom(graph.proto)

@@ -15,6 +15,7 @@ import numpy as np
 from savedmodel.encode.body import RESOURCE, set_function_call
 from savedmodel.encode.functions import WrittenSignature
 from savedmodel.encode.objects import OBJECT_GRAPH_KEY
+from savedmodel.encode.state import StateReader
 from savedmodel.model import Variable
 from savedmodel.protos.schema import GraphDef, Proto, SaverDef, SignatureDef
 from savedmodel.protos.structures import fill_shape
@@ -37,7 +38,11 @@ class SessionGraph:
     """The GraphDef in the making, with what points into it."""
 
     def __init__(
-        self, variables: Sequence[Variable], keys: Sequence[str], objects: bytes | None
+        self,
+        variables: Sequence[Variable],
+        keys: Sequence[str],
+        objects: bytes | None,
+        reader: StateReader | None,
     ) -> None:
         """Write the variables, how they are restored and how they are saved."""
         self.proto = GraphDef()
@@ -51,7 +56,7 @@ class SessionGraph:
         self._handles = [self._add_handle(variable) for variable in variables]
         self.saver = SaverDef(
             filename_tensor_name=f"{_FILENAME}:0",
-            save_tensor_name=f"{self._add_save(keys, objects)}:0",
+            save_tensor_name=f"{self._add_save(keys, objects, reader)}:0",
             restore_op_name=self._add_restore(keys),
             version=SaverDef.V2,
         )
@@ -112,16 +117,15 @@ class SessionGraph:
                 assigned.append(f"^{assign.name}")
         return self._node("NoOp", "restore/all", assigned).name  # type: ignore[no-any-return]
 
-    def _add_save(self, keys: Sequence[str], objects: bytes | None) -> str:
+    def _add_save(
+        self, keys: Sequence[str], objects: bytes | None, reader: StateReader | None
+    ) -> str:
         """Add a tensor of the checkpoint's prefix, which saves the variables; return its node."""
         controls = []
         if keys:
             extra = [] if objects is None else [OBJECT_GRAPH_KEY]
             inputs = [_FILENAME, *self._names_and_slices("save", [*keys, *extra])]
-            for handle, variable in zip(self._handles, self._variables, strict=True):
-                read = self._node("ReadVariableOp", "save/Read", [handle])
-                read.attr["dtype"].type = variable.dtype.enum
-                inputs.append(read.name)
+            inputs += self._add_reads(reader)
             if objects is not None:
                 inputs.append(self._add_strings("save/objects", [objects], ()))
             save = self._node("SaveV2", "save/SaveV2", inputs, device=_CPU)
@@ -131,6 +135,21 @@ class SessionGraph:
         done = self._node("Identity", "save/prefix", [_FILENAME, *controls])
         done.attr["T"].type = _STRING
         return done.name  # type: ignore[no-any-return]
+
+    def _add_reads(self, reader: StateReader | None) -> list[str]:
+        """Add what reads the variables, those that change all at one moment."""
+        values: dict[int, str] = {}
+        if reader is not None:
+            handles = [self._handles[index] for index in reader.variables]
+            node = self._node("StatefulPartitionedCall", "save/state", handles)
+            reader.set_call(node, self._variables)
+            values = {index: f"{node.name}:{n}" for n, index in enumerate(reader.variables)}
+        for index, variable in enumerate(self._variables):
+            if index not in values:
+                read = self._node("ReadVariableOp", "save/Read", [self._handles[index]])
+                read.attr["dtype"].type = variable.dtype.enum
+                values[index] = read.name
+        return [values[index] for index in range(len(self._variables))]
 
     def _names_and_slices(self, scope: str, keys: Sequence[str]) -> list[str]:
         """Constants that name the tensors, and ask for the whole of each."""
@@ -181,6 +200,7 @@ def write_graph(
     keys: Sequence[str],
     signatures: Iterable[WrittenSignature],
     objects: bytes | None = None,
+    reader: StateReader | None = None,
 ) -> SessionGraph:
     """Return the session graph of a file, but for its function library.
 
@@ -190,8 +210,9 @@ def write_graph(
         signatures: the signatures.
         objects: the object graph that a session saves with the variables, so that TensorFlow 2
             reads the checkpoint, too; None where no signature assigns any.
+        reader: the function that reads those that signatures assign; None where none does.
     """
-    graph = SessionGraph(variables, keys, objects)
+    graph = SessionGraph(variables, keys, objects, reader)
     for written in signatures:
         graph.add_signature(written)
     return graph

@@ -5,18 +5,28 @@ the module, and assigns its results. TensorFlow locks the variables of a compile
 runs (`LockVariables` in tensorflow/compiler/jit/xla_launch_util.cc), so that of two requests at the
 same time none sees half of a state and none loses the step of the other; and it lets the new values
 have the memory of the old ones. What only reads such variables is compiled in the same way, since
-it would otherwise read one variable before a step and another one after it.
+it would otherwise read one variable before a step and another one after it; so is what a session
+reads when it saves them.
 
 `savedmodel.decode.dataflow` follows such functions again, with what they assign.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from savedmodel.encode.body import MUST_COMPILE, RESOURCE, Body, Tensor, set_function_call
+from savedmodel.encode.body import (
+    MUST_COMPILE,
+    RESOURCE,
+    Body,
+    Library,
+    Tensor,
+    set_function_call,
+)
 from savedmodel.encode.gradients import Sources, needed_arguments, write_call
 from savedmodel.model import Function, Parameter, Variable
+from savedmodel.protos.schema import Proto
 from savedmodel.protos.structures import (
     Leaf,
     as_dict,
@@ -25,8 +35,9 @@ from savedmodel.protos.structures import (
     encode_structure,
     encode_tensor_spec,
 )
+from xla_call_module.call import TensorSpec
 
-__all__ = ["write_atomic_call"]
+__all__ = ["StateReader", "write_atomic_call", "write_state_reader"]
 
 # Whatever number it has: TensorFlow replaces it by that of the function when it loads the file
 # (`fix_node_def` in tensorflow/python/saved_model/function_deserialization.py).
@@ -98,3 +109,38 @@ def write_atomic_call(
     node.attr["_gradient_op_type"].s = _GRADIENT_OF_CALL
     body.add_effect(node.name)
     return {index: Tensor(node.name, "output", n) for n, index in enumerate(returned)}
+
+
+@dataclass(frozen=True, slots=True)
+class StateReader:
+    """A function of the library that returns variables as they are at one moment.
+
+    Attributes:
+        name: the name of the function, which takes the handles of the variables.
+        variables: the indices of the variables, in its order.
+    """
+
+    name: str
+    variables: tuple[int, ...]
+
+    def set_call(self, node: Proto, variables: Sequence[Variable]) -> None:
+        """Set the attributes of a StatefulPartitionedCall of it."""
+        types = [variables[index].dtype.enum for index in self.variables]
+        set_function_call(node, self.name, [RESOURCE] * len(types), types)
+        node.attr[MUST_COMPILE].b = True
+
+
+def write_state_reader(
+    library: Library, variables: Sequence[Variable], state: Collection[int]
+) -> StateReader | None:
+    """Write a function that reads all that some signature assigns; None where nothing is."""
+    if not state:
+        return None
+    body = Body(library, "read_state")
+    for index in sorted(state):
+        variable = variables[index]
+        spec = TensorSpec(variable.shape, variable.dtype, variable.name)
+        body.add_output(f"state_{index}", spec, body.read_variable(index, variable))
+    body.compile_whole()
+    body.finish_shapes()
+    return StateReader(body.name, tuple(sorted(state)))

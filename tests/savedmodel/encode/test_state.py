@@ -85,3 +85,44 @@ def test_a_session_runs_the_steps_one_after_another(written):
         state = session.run(outputs)
     for value in state.values():
         np.testing.assert_array_equal(value, np.full(50_000, 5))
+
+
+def test_a_session_saves_the_state_of_one_moment_while_steps_run(tmp_path):
+    state = {f"v{i:03}": jnp.zeros(5000) for i in range(200)}
+    params = {"state": state, "weight": jnp.ones(5000)}
+
+    def advance(params, x):
+        return {name: v + params["weight"] for name, v in params["state"].items()}, x
+
+    options = {"args": "f32[]", "updates": {"state": 0}, "platforms": ["cpu"]}
+    bridge.save(advance, tmp_path / "model", params=params, gradient_order=0, **options)
+    seen = set()
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path / "model"))
+        definition, saver = meta.signature_def["serving_default"], meta.saver_def
+        feeds = {info.name: 0 for info in definition.inputs.values()}
+        fetches = [info.name for info in definition.outputs.values()]
+        session.run(fetches, feeds)
+        ends = threading.Event()
+
+        def work():
+            while not ends.is_set():
+                session.run(fetches, feeds)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        prefix = str(tmp_path / "kept")
+        for _ in range(40):
+            session.run(saver.save_tensor_name, {saver.filename_tensor_name: prefix})
+            reader = tf.train.load_checkpoint(prefix)
+            shapes = reader.get_variable_to_shape_map()
+            values = {name: reader.get_tensor(name)[0] for name, s in shapes.items() if s}
+            assert values.pop("params/weight/.ATTRIBUTES/VARIABLE_VALUE") == 1
+            assert len(values) == len(state)
+            seen.add(frozenset(values.values()))
+        ends.set()
+        for thread in threads:
+            thread.join()
+    assert {len(steps) for steps in seen} == {1}
+    assert len(seen) > 1
