@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.core.progress import progress_bar
-from bridge.exporting.parameter_files import read_parameters
+from bridge.exporting.parameter_files import open_parameters
 from bridge.inspecting.report_facts import counted, printable
 from bridge.inspecting.written_file import WrittenFile, facts_of
 from bridge.saving.new_values import new_tensors, stored_variables
@@ -75,11 +75,11 @@ def update(
         path: the folder of a SavedModel of any writer.
         params: the new values: a pytree as `bridge.save` takes it for `params`, or a module of
             nnx, Keras or Equinox, which holds them; or the path of a .npz or .safetensors file or
-            of a checkpoint folder of orbax, which is read into memory. Each leaf is for the
-            variable at its pytree path; in a file of another writer for that of its name, of its
-            path in the object graph, such as `params/w`, or of its key in the checkpoint. Shapes
-            and dtypes are those of the variables. Variables for which there is no leaf keep their
-            values; the result names them.
+            of a checkpoint folder of orbax, whose arrays are read one at a time. Each leaf is for
+            the variable at its pytree path; in a file of another writer for that of its name, of
+            its path in the object graph, such as `params/w`, or of its key in the checkpoint.
+            Shapes and dtypes are those of the variables. Variables for which there is no leaf keep
+            their values; the result names them.
         to: the new folder, or an address as for `bridge.save`; by default the new one takes the
             place of the old one, in one step. If another writer has replaced that meanwhile, the
             values are put into the new one.
@@ -148,8 +148,6 @@ def write_updated(
         InteropError, OSError: as `update`.
     """
     is_file = isinstance(params, str | os.PathLike)
-    values = read_parameters(params) if is_file else params
-    is_shared = is_multi_process(values)
 
     def write(folder: ModelFolder) -> UpdatedFile:
         facts = facts_of(folder)
@@ -177,8 +175,10 @@ def write_updated(
 
     # A link stays one; what it leads to is replaced.
     place = os.path.realpath(source) if target is None and not is_remote(source) else source
-    # Processes that begin anew would have to agree on that.
-    return read_one_version(place, write, **({"attempts": 1} if is_shared else {}))
+    with open_parameters(params) if is_file else contextlib.nullcontext(params) as values:
+        is_shared = is_multi_process(values)
+        # Processes that begin anew would have to agree on that.
+        return read_one_version(place, write, **({"attempts": 1} if is_shared else {}))
 
 
 def _request(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
 from bridge.cli.command_arguments import add_arguments, expand_home
 from xla_call_module.errors import StructureError
 
-__all__ = ["DESCRIPTION", "add_update", "read_params_option", "run_update"]
+__all__ = ["DESCRIPTION", "add_update", "open_params_option", "read_params_option", "run_update"]
 
 DESCRIPTION = """\
 Write a SavedModel again with new values of its variables. saved_model.pb is the old one byte for
@@ -41,8 +43,11 @@ class ParamsOptions(Protocol):
         """The sign at which its keys are split."""
 
 
-def read_params_option(options: ParamsOptions, folder: Path) -> Any:
-    """Return the pytree of parameters that the options of a command name; None without any.
+@contextmanager
+def open_params_option(options: ParamsOptions, folder: Path) -> Iterator[Any]:
+    """Return a context with the pytree of parameters that the options of a command name.
+
+    It is None without any; its arrays are `StoredArray`s.
 
     Args:
         options: what the user has given.
@@ -59,11 +64,24 @@ def read_params_option(options: ParamsOptions, folder: Path) -> Any:
                     f"--{name.replace('_', '-')} is for --params, which is missing. To do: "
                     "pass --params, or leave it out."
                 )
-        return None
-    from bridge.exporting.parameter_files import read_parameters, select
+        yield None
+        return
+    from bridge.exporting.parameter_files import open_parameters, select
 
-    params = read_parameters(folder / options.params, separator=options.params_separator)
-    return params if options.params_key is None else select(params, options.params_key)
+    with open_parameters(folder / options.params, separator=options.params_separator) as params:
+        yield params if options.params_key is None else select(params, options.params_key)
+
+
+def read_params_option(options: ParamsOptions, folder: Path) -> Any:
+    """Return the pytree of parameters that the options of a command name, as numpy arrays.
+
+    Raises:
+        InteropError, OSError: as `open_params_option`.
+    """
+    from bridge.exporting.parameter_files import to_memory
+
+    with open_params_option(options, folder) as params:
+        return to_memory(params)
 
 
 def add_update(parser: argparse.ArgumentParser) -> None:
@@ -90,8 +108,10 @@ def run_update(options: argparse.Namespace) -> int:
     from bridge.update import update
 
     is_plain = options.params_key is None and options.params_separator is None
-    params = options.params if is_plain else read_params_option(options, Path.cwd())
-    updated = update(options.path, params, to=options.to, overwrite=options.overwrite)
+    with (
+        nullcontext(options.params) if is_plain else open_params_option(options, Path.cwd())
+    ) as params:
+        updated = update(options.path, params, to=options.to, overwrite=options.overwrite)
     if options.json:
         print(json.dumps(dataclasses.asdict(updated), indent=2, allow_nan=False))
     else:

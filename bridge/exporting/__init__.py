@@ -12,8 +12,9 @@
 From there on each verb binds the parameters in the way of its own target: `save` as variables of a
 `savedmodel.Function`, a layer as weights of a `LayerFunction`, `to_onnx` as initializers.
 
-For a whole job from a shell, `parameter_files` reads parameters, and `environment` and `revision`
-say what a file was made of, whatever folder that happened in.
+For a whole job from a shell, `parameter_files` reads parameters, one array after another where
+`update` asks for them (`stored_arrays`), and `environment` and `revision` say what a file was made
+of, whatever folder that happened in.
 
 To support another framework, add its class to `framework_modules`, with a function of the
 parameters and inputs; `tests/bridge/exporting/test_framework_modules.py` tries each.

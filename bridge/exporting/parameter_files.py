@@ -6,31 +6,31 @@ None of them can run code when it is read; pickles can, and are refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from bridge.core.npz_file import NPZ_ERRORS, open_npz
 from bridge.core.trees import nest_by_path
-from savedmodel.files.model_folder import locate
-from xla_call_module.errors import (
-    DtypeError,
-    FormatError,
-    InteropError,
-    MissingDependencyError,
-    StructureError,
-    refusing_damage,
+from bridge.exporting.stored_arrays import (
+    StoredArray,
+    open_npz_arrays,
+    open_orbax_arrays,
+    open_safetensors_arrays,
 )
+from xla_call_module.errors import FormatError, StructureError
 
-__all__ = ["nest", "read_parameters", "select"]
+__all__ = ["nest", "open_parameters", "read_parameters", "select", "to_memory"]
 
 # What orbax writes into the folder of one pytree, and CheckpointManager into that of one step.
 _ORBAX_TREE = ("_METADATA", "checkpoint")
 _ORBAX_STEP = "_CHECKPOINT_METADATA"
 _MAX_DEPTH = 100
+# How the files of one pytree end.
+_OPEN = {".npz": open_npz_arrays, ".safetensors": open_safetensors_arrays}
 
 
 def read_parameters(path: str | os.PathLike[str], *, separator: str | None = None) -> Any:
@@ -56,19 +56,38 @@ def read_parameters(path: str | os.PathLike[str], *, separator: str | None = Non
         >>> sorted(read_parameters("params.npz")["dense"])
         ['b', 'w']
     """
+    with open_parameters(path, separator=separator) as arrays:
+        return to_memory(arrays)
+
+
+def to_memory(params: Any) -> Any:
+    """Return a pytree with each `StoredArray` read."""
+    return jax.tree.map(
+        lambda leaf: np.asarray(leaf) if isinstance(leaf, StoredArray) else leaf, params
+    )
+
+
+@contextmanager
+def open_parameters(path: str | os.PathLike[str], *, separator: str | None = None) -> Iterator[Any]:
+    """Return a context with the pytree of `read_parameters`, whose arrays are `StoredArray`s.
+
+    Raises:
+        InteropError, OSError: as `read_parameters`; damage within an array when that is read.
+    """
     path = Path(path)
     if path.is_dir():
-        return _read_orbax(path)
+        with open_orbax_arrays(path, _orbax_tree(path)) as tree:
+            yield tree
+        return
     path.stat()
-    if path.suffix == ".npz":
-        return nest(_read_npz(path), separator=separator)
-    if path.suffix == ".safetensors":
-        return nest(_read_safetensors(path), separator=separator)
-    raise FormatError(
-        f"{path} is a {path.suffix or 'nameless'} file; expected .npz, .safetensors or a "
-        "checkpoint folder of orbax. To do: save the parameters as one of these, such as with "
-        "numpy.savez('params.npz', **{'dense/w': w}). A pickle would run code when it is read."
-    )
+    if path.suffix not in _OPEN:
+        raise FormatError(
+            f"{path} is a {path.suffix or 'nameless'} file; expected .npz, .safetensors or a "
+            "checkpoint folder of orbax. To do: save the parameters as one of these, such as with "
+            "numpy.savez('params.npz', **{'dense/w': w}). A pickle would run code when it is read."
+        )
+    with _OPEN[path.suffix](path) as arrays:
+        yield nest(arrays, separator=separator)
 
 
 def nest(arrays: Mapping[str, Any], *, separator: str | None = None) -> Any:
@@ -131,61 +150,6 @@ def _with_lists(nested: Any) -> Any:
     return children
 
 
-def _read_npz(path: Path) -> dict[str, Any]:
-    try:
-        with open_npz(path) as file:
-            arrays = {key: file[key] for key in file.files}
-    except InteropError:
-        raise
-    except NPZ_ERRORS as error:
-        said = str(error).partition("\n")[0] or type(error).__name__
-        raise FormatError(
-            f"{path} is no .npz file of numbers alone, without pickled objects: {said} To do: "
-            "write it with numpy.savez, of arrays of numbers."
-        ) from error
-    for key, array in arrays.items():
-        if array.dtype.kind not in "biufc":
-            raise DtypeError(
-                f"{path} has {key!r} as {array.dtype}, which says nothing of what the bits are; "
-                "numpy writes bfloat16 and float8 so. To do: write a .safetensors file, or store "
-                "it as float32."
-            )
-    return arrays
-
-
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise _missing(path, "safetensors") from error
-    folder, name = locate(path)
-    folder.open(name).close()  # it maps whatever is there
-    try:
-        # JAX's arrays, since numpy's own dtypes lack bfloat16.
-        with safe_open(path, framework="flax") as file:
-            return {key: np.asarray(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118 - no dict
-    except SafetensorError as error:
-        raise FormatError(
-            f"{path} is no .safetensors file, or a damaged one: {error}. To do: write it again."
-        ) from error
-
-
-def _read_orbax(path: Path) -> Any:
-    folder = _orbax_tree(path)
-    try:
-        from orbax import checkpoint
-    except ImportError as error:
-        raise _missing(path, "orbax") from error
-    with refusing_damage(str(path)):
-        handler = checkpoint.PyTreeCheckpointHandler()
-        with checkpoint.Checkpointer(handler) as reader:
-            place = folder.absolute()
-            tree = reader.metadata(place).item_metadata.tree
-            # As numpy arrays, whatever devices they were on.
-            wanted = jax.tree.map(lambda _: checkpoint.RestoreArgs(restore_type=np.ndarray), tree)
-            return reader.restore(place, args=checkpoint.args.PyTreeRestore(restore_args=wanted))
-
-
 def _orbax_tree(path: Path) -> Path:
     """Return the folder of the one pytree in a folder."""
     if any((path / name).is_file() for name in _ORBAX_TREE):
@@ -203,10 +167,4 @@ def _orbax_tree(path: Path) -> Path:
     raise FormatError(
         f"{path} is no checkpoint folder of orbax: it has no {_ORBAX_TREE[0]}. To do: pass the "
         "folder that orbax.checkpoint has written, or a .npz or .safetensors file."
-    )
-
-
-def _missing(path: Path, extra: str) -> MissingDependencyError:
-    return MissingDependencyError.of(
-        f"Reading {path}", extra, extra=extra, instead="write the parameters as .npz"
     )

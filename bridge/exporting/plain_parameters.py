@@ -19,6 +19,7 @@ from jax import tree_util
 
 from bridge.core.trees import key_names, nest_by_path
 from bridge.core.updates import UpdatePositions, is_bare
+from bridge.exporting.stored_arrays import StoredArray
 from xla_call_module.errors import StructureError
 from xla_call_module.pytrees.tree_description import StaticData, describe_tree
 
@@ -164,4 +165,4 @@ def is_plain(params: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, (jax.Array, np.ndarray, np.generic, *_NUMBERS))
+    return isinstance(value, (jax.Array, np.ndarray, np.generic, StoredArray, *_NUMBERS))

@@ -15,6 +15,7 @@ from bridge.core.keys import is_key, to_physical
 from bridge.core.narrowing import check_narrowing, narrow_dtype
 from bridge.core.trees import check_flags, key_names, unique_names
 from bridge.exporting.model_function import trained_leaves
+from bridge.exporting.stored_arrays import StoredArray
 from bridge.saving.array_parts import ArrayPart, is_in_host_memory, join_parts, parts_of
 from savedmodel.model import Variable, VariablePart
 from savedmodel.variables.extents import boxes_of, slices_of, strides_of
@@ -52,7 +53,7 @@ def to_variables(params: Any, trainable: Any, specs: Sequence[TensorSpec]) -> tu
         array = _to_array(leaf, name)
         dtype = dtype_from_name(_dtype_name(array, spec), where=f"The parameter {name}")
         if not isinstance(array, jax.Array) and dtype.numpy.itemsize < array.dtype.itemsize:
-            check_narrowing(array, f"The parameter {name}")
+            check_narrowing(np.asarray(array), f"The parameter {name}")
         parts = _to_stored(parts_of(array), dtype, name)
         variables.append(
             Variable(
@@ -157,7 +158,9 @@ def check_parameters(
 
 
 def _to_array(leaf: Any, name: str) -> Any:
-    """Return a leaf as a JAX or numpy array; typed PRNG keys as their key data."""
+    """Return a leaf as a JAX, numpy or stored array; typed PRNG keys as their key data."""
+    if isinstance(leaf, StoredArray):
+        return leaf
     if isinstance(leaf, jax.Array):
         if leaf.is_deleted():
             raise StructureError(
@@ -188,12 +191,11 @@ def _streamer(array: Any, dtype: DType) -> Callable[[], Iterator[Any]]:
 
 def _stream(array: Any, dtype: np.dtype[Any]) -> Iterator[Any]:
     """Yield the array in C order, little-endian, in contiguous parts."""
-    if isinstance(array, jax.Array):
-        if not is_in_host_memory(array):
-            for part in _boxes(array):
-                yield np.ascontiguousarray(part)
-            return
-        array = np.asarray(array)
+    if isinstance(array, jax.Array) and not is_in_host_memory(array):
+        for part in _boxes(array):
+            yield np.ascontiguousarray(part)
+        return
+    array = np.asarray(array)
     if array.flags.c_contiguous and array.dtype == dtype:
         yield array
         return
