@@ -10,6 +10,9 @@ import pytest
 import tensorflow as tf
 
 import bridge
+from tests.x64 import enable_x64
+from xla_call_module.dtypes import DTYPES, NARROW_DTYPES
+from xla_call_module.errors import DtypeError
 
 THREADS, STEPS = 8, 50
 
@@ -85,6 +88,58 @@ def test_a_session_runs_the_steps_one_after_another(written):
         state = session.run(outputs)
     for value in state.values():
         np.testing.assert_array_equal(value, np.full(50_000, 5))
+
+
+def _next(value):
+    """The following value of any dtype."""
+    return (
+        ~value if value.dtype == bool else (value + jnp.ones((), value.dtype)).astype(value.dtype)
+    )
+
+
+def test_state_of_each_dtype_goes_on_in_every_loader(tmp_path):
+    names = [dtype.name for dtype in DTYPES]
+    with enable_x64():
+        state = {name: jnp.asarray([0, 1], name) for name in names}
+
+        def step(state, x):
+            return {name: _next(value) for name, value in state.items()}, x
+
+        options = {"args": "f32[]", "updates": 0, "gradient_order": 0}
+        bridge.save(step, tmp_path / "model", params=state, **options)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    loaded(1.0), loaded(1.0)
+    tf.saved_model.save(loaded, tmp_path / "saved", signatures=loaded.signatures)
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        meta = tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path / "saved"))
+        definition = meta.signature_def["serving_default"]
+        feeds = {info.name: 1 for info in definition.inputs.values()}
+        session.run([info.name for info in definition.outputs.values()], feeds)
+        handles = [op for op in session.graph.get_operations() if op.type == "VarHandleOp"]
+        values = [
+            tf.raw_ops.ReadVariableOp(resource=op.outputs[0], dtype=op.get_attr("dtype"))
+            for op in handles
+        ]
+        found = dict(zip([v.dtype.name for v in values], session.run(values), strict=True))
+    with enable_x64():
+        signature = bridge.load(tmp_path / "saved").default
+        in_jax, _ = signature.exported.call(signature.params, np.float32(1))
+        want = {name: _next(_next(_next(value))) for name, value in state.items()}
+    assert found.keys() == in_jax.keys() == want.keys()
+    for name, value in want.items():
+        assert found[name].dtype == in_jax[name].dtype == value.dtype
+        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(in_jax[name], value)
+
+
+@pytest.mark.parametrize("dtype", NARROW_DTYPES, ids=lambda dtype: dtype.name)
+def test_state_that_tensorflow_has_no_dtype_for_is_refused(dtype, tmp_path):
+    if not hasattr(jnp, dtype.name):
+        pytest.skip(f"this JAX has no {dtype.name}")
+    params = {"w": jnp.ones(4, dtype.name)}
+    wider = "u?int8" if "int" in dtype.name else "bfloat16"
+    with pytest.raises(DtypeError, match=rf"'w'\] has dtype {dtype.name}.*convert it to {wider}"):
+        bridge.save(lambda p, x: (p, x), tmp_path / "m", params=params, args="f32[]", updates=0)
 
 
 def test_a_session_saves_the_state_of_one_moment_while_steps_run(tmp_path):
