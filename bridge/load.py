@@ -45,8 +45,10 @@ def load(
             for the executable of their module for these shapes, devices and flags, this jaxlib and
             this CPU; one that is not there, or that is damaged, is compiled and written, in one
             step. Parameters are no part of them: other weights have the same executables. By
-            default what JAX's own `jax_compilation_cache_dir` says. Executables are machine code:
-            let nobody write there whose programs you would not run.
+            default what JAX's own `jax_compilation_cache_dir` says. `jax.config`'s
+            `jax_compilation_cache_max_size` limits this folder as it does that: what was used
+            longest ago is removed. Executables are machine code: let nobody write there whose
+            programs you would not run.
 
     Raises:
         ArgumentError, StructureError: `compiled` is not the path of a folder.

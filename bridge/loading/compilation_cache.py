@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -43,6 +44,9 @@ class CompilationCache:
 
     What a file says is checked and handed to XLA; nothing of it is unpickled. It is machine code
     all the same, to be trusted as a program is.
+
+    JAX's setting `jax_compilation_cache_max_size` is the limit of this folder, too: the files that
+    were used longest ago give way, as the time of their last change tells.
 
     Attributes:
         folder: the folder; it is made when the first executable is written.
@@ -99,6 +103,8 @@ class CompilationCache:
 
     def get(self, key: str) -> bytes | None:
         """Return what was kept under a key of JAX; None where nothing is, or it is damaged."""
+        if _max_bytes() == 0:
+            return None
         name = self._name(key)
         try:
             content = read_file(self.folder / name, limit=MAX_FILE_BYTES)
@@ -106,19 +112,34 @@ class CompilationCache:
             return None
         start = len(_MAGIC) + _DIGEST_BYTES
         value = content[start:]
-        return value if content[:start] == _header(name, value) else None
+        if content[:start] != _header(name, value):
+            return None
+        with contextlib.suppress(OSError):  # it was used; who may only read cannot say so
+            os.utime(self.folder / name, follow_symlinks=False)
+        return value
 
     def put(self, key: str, value: bytes) -> None:
         """Keep an executable under a key of JAX; the file appears whole, or takes another's place.
 
         Warns:
-            UserWarning: it cannot be written.
+            UserWarning: it cannot be written, or is larger than the limit of the folder.
         """
-        name = self._name(key)
+        name, content = self._name(key), _header(self._name(key), value) + value
+        limit = _max_bytes()
+        if limit is not None and len(content) > limit:
+            if limit:
+                warn(
+                    f"A compiled executable has {len(content):,} bytes, more than the {limit:,} of "
+                    "jax_compilation_cache_max_size, and is compiled again by the next process. To "
+                    "do: raise the limit, or set it to -1, which is none."
+                )
+            return
         try:
             with hidden_folder(self.folder, name) as staged:
-                (staged / name).write_bytes(_header(name, value) + value)
+                (staged / name).write_bytes(content)
                 (staged / name).replace(self.folder / name)
+            if limit is not None:
+                self._evict(limit, name)
         except OSError as error:
             warn(
                 f"A compiled executable cannot be kept in {self.folder}, and is compiled again by "
@@ -126,8 +147,29 @@ class CompilationCache:
                 "the folder by one that may."
             )
 
+    def _evict(self, limit: int, newest: str) -> None:
+        """Remove the files that were used longest ago, until the rest has no more than a limit."""
+        found = []
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            with contextlib.suppress(OSError):  # another process has removed it
+                status = path.lstat()
+                found.append((path.name == newest, status.st_mtime_ns, status.st_size, path))
+        total = sum(size for _, _, size, _ in found)
+        for is_newest, _, size, path in sorted(found):
+            if total <= limit or is_newest:
+                return
+            with contextlib.suppress(OSError):
+                path.unlink()
+                total -= size
+
     def _name(self, key: str) -> str:
         return hashlib.sha256(f"{self.machine}\n{key}".encode()).hexdigest() + _SUFFIX
+
+
+def _max_bytes() -> int | None:
+    """Return the limit of the folder; None without one."""
+    limit = int(jax.config.jax_compilation_cache_max_size)
+    return None if limit < 0 else limit
 
 
 def machine_features() -> str:

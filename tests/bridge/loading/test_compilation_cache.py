@@ -191,6 +191,51 @@ def test_a_folder_that_cannot_be_made(saved, tmp_path):
     assert_right(model(X))
 
 
+@pytest.fixture
+def max_size():
+    """A function that sets the limit that JAX has for its own cache, until the test ends."""
+    before = jax.config.jax_compilation_cache_max_size
+    yield functools.partial(jax.config.update, "jax_compilation_cache_max_size")
+    jax.config.update("jax_compilation_cache_max_size", before)
+
+
+class TestLimit:
+    """`jax_compilation_cache_max_size`, as of JAX's own cache."""
+
+    def test_what_was_used_longest_ago_gives_way(self, saved, kept, max_size):
+        names = []
+        for count in (1, 2, 3):
+            bridge.load(saved / "m", compiled=kept)(X[:count])
+            names += sorted(files(kept).keys() - set(names))
+            os.utime(kept / names[-1], ns=(count, count))
+        sizes = {path.name: path.stat().st_size for path in kept.iterdir()}
+        (kept / "notes.txt").write_text("mine")
+        bridge.load(saved / "m", compiled=kept)(X[:1])  # which is used now
+        max_size(sum(sizes.values()) + 100)
+        assert_right({"y": bridge.load(saved / "m", compiled=kept)(X[[0, 1, 2, 2]])["y"][:3]})
+        left = {path.name for path in kept.glob("*.executable")}
+        assert names[0] in left
+        assert names[1] not in left
+        assert len(left) == 3
+        assert (kept / "notes.txt").is_file()
+
+    def test_one_that_is_larger_and_no_cache_at_all(self, saved, kept, max_size):
+        max_size(1000)
+        with pytest.warns(
+            UserWarning, match=r"executable has .* bytes, more than the 1,000 of jax"
+        ):
+            assert_right(bridge.load(saved / "m", compiled=kept)(X))
+        max_size(0)
+        assert_right(bridge.load(saved / "m", compiled=kept)(X))
+        assert not kept.exists()
+        max_size(-1)
+        bridge.load(saved / "m", compiled=kept)(X)
+        before = files(kept)
+        max_size(10)
+        assert_right(bridge.load(saved / "m", compiled=kept)(X))
+        assert files(kept) == before
+
+
 # Another process, which says by what way it has its executable; and what JAX's own cache has.
 PROCESS = """
 import os, sys, warnings
