@@ -168,7 +168,8 @@ class CompilationCache:
 
 def _max_bytes() -> int | None:
     """Return the limit of the folder; None without one."""
-    limit = int(jax.config.read("jax_compilation_cache_max_size"))
+    config: Any = jax.config  # the stub of its class lacks the settings
+    limit = int(config.jax_compilation_cache_max_size)
     return None if limit < 0 else limit
 
 
