@@ -10,9 +10,10 @@ functions of the module, by their names. `jax.lax.logistic`, `jax.numpy.logaddex
 powers are neither, and are known by their operations alone; `jax.scipy.special.log_ndtr` and its
 like by the last of them.
 
-Where JAX lowers its function of the name to the same operations, it is called instead of them.
-Otherwise what is computed stays as it is in the module, and only the derivative is that of JAX's
-function; that the operations compute this function is tried on numbers.
+Where JAX lowers its function to the same operations (`own_lowerings.py`), it is called instead of
+them, whatever they are called. Otherwise what is computed stays as it is in the module, and only
+the derivative is that of JAX's function; that the operations compute it is tried on numbers
+(`trial_on_numbers.py`), since another version of JAX may have written them.
 """
 
 from __future__ import annotations
@@ -20,42 +21,39 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export, lax
+from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from scipy import special
 
-from bridge.core.narrowing import x64_if_needed
-from xla_call_module.dtypes import Array
-from xla_call_module.stablehlo.attributes import comparison_direction, value_attributes
-from xla_call_module.stablehlo.call_graph import COMPOSITE, named_by
-from xla_call_module.stablehlo.elements import (
-    element_dtype,
-    read_elements,
-    read_splat,
-    repeated_number,
+from bridge.lifting.own_lowerings import (
+    Aval,
+    OwnGraph,
+    is_own,
+    own_graph,
+    own_inputs,
+    size_arguments,
+    without_sizes,
 )
-from xla_call_module.stablehlo.modules import (
-    find_main,
-    functions_of,
-    open_module,
-    splat,
-    tensor_type,
-)
+from bridge.lifting.trial_on_numbers import block_agrees, operations_agree
+from xla_call_module.stablehlo.attributes import comparison_direction
+from xla_call_module.stablehlo.call_graph import named_by
+from xla_call_module.stablehlo.elements import element_dtype, repeated_number
+from xla_call_module.stablehlo.modules import tensor_type
 from xla_call_module.stablehlo.operation_locations import describe_primitive
 
 __all__ = [
     "NAMES",
     "ComposedCall",
-    "composed_function",
+    "NamedFunction",
     "find_composed",
-    "size_arguments",
+    "find_named",
     "with_derivative",
 ]
 
@@ -119,11 +117,56 @@ _NAMED: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 if _log1mexp := getattr(jax.nn, "log1mexp", None):
     _NAMED = {**_NAMED, "log1mexp": (_log1mexp, lambda value: np.log(-np.expm1(-value)))}
+
+
+@functools.lru_cache(maxsize=64)
+def _random_gamma(shape: tuple[int, ...], *, is_log: bool) -> Callable[..., Any]:
+    """Return the random numbers of a shape, or their logarithms, as functions of key and order."""
+    draw = jax.random.loggamma if is_log else jax.random.gamma
+    return lambda key, order: draw(key, order, shape, jnp.result_type(order))
+
+
+def _of_any_shape(*functions: Callable[..., Any]) -> Callable[..., tuple[Callable[..., Any], ...]]:
+    return lambda _: functions
+
+
+# Those that other functions of JAX are made of, by which of JAX's functions, of a result's shape,
+# may be lowered to them.
+_PRIVATE: Mapping[str, Callable[[tuple[int, ...]], tuple[Callable[..., Any], ...]]] = {
+    "_expn": _of_any_shape(jax.scipy.special.expn),
+    "_gamma": lambda shape: tuple(_random_gamma(shape, is_log=log) for log in (False, True)),
+    "_rel_entr": _of_any_shape(jax.scipy.special.rel_entr, jax.scipy.special.kl_div),
+}
+# Functions that are lowered to operations without a name: how many arrays they take, and operations
+# or functions without which there is none of them.
+_UNNAMED: Mapping[str, tuple[int, frozenset[str]]] = {
+    "betainc": (3, frozenset({"while", "log_plus_one"})),
+    "dawsn": (1, frozenset({"polyval", "sign"})),
+    "erfcx": (1, frozenset({"bitcast_convert", "exponential", "divide"})),
+    "i0": (1, frozenset({"exponential", "sqrt", "select"})),
+    "i1": (1, frozenset({"exponential", "sqrt", "sign"})),
+    "gammainc": (2, frozenset({"while", "log", "exponential"})),
+    "gammaincc": (2, frozenset({"while", "log", "exponential"})),
+    "log_ndtr": (1, frozenset({"log", "minimum", "_where"})),
+    "ndtri": (1, frozenset({"log", "sqrt", "_where"})),
+    "owens_t": (2, frozenset({"atan2", "dot_general"})),
+    "poch": (2, frozenset({"gammasgn"})),
+    "wofz": (1, frozenset({"complex", "polyval"})),
+    "zeta": (2, frozenset({"power", "remainder", "floor"})),
+}
+# Each with its name, those that this JAX has.
+_OWN: Mapping[str, tuple[Callable[..., Any], int, frozenset[str]]] = {
+    **{
+        name: (function, *of_function)
+        for name, of_function in _UNNAMED.items()
+        if (function := getattr(jax.scipy.special, name, None)) is not None
+    },
+    "acos": (lax.acos, 1, frozenset({"atan2", "sqrt"})),
+    "asin": (lax.asin, 1, frozenset({"atan2", "sqrt"})),
+}
 _MAX_EXPONENT = 64
 # Operations of a function that is known by its last ones.
 _MAX_OPERATIONS = 400
-# How many of the operands of an operation are not the sizes of its result.
-_WITH_SIZES = {"stablehlo.dynamic_broadcast_in_dim": 1, "stablehlo.dynamic_reshape": 1}
 _COMMUTATIVE = ("stablehlo.add", "stablehlo.maximum")
 
 
@@ -186,13 +229,11 @@ _ENDINGS: Mapping[str, Any] = {
     "xlogx": ("func.call", None, _pattern("multiply", "x", _pattern("log", "x")), 0.0),
     "xlogy": ("func.call", None, _pattern("multiply", "x", _pattern("log", "y")), 0.0),
 }
-_SYMBOL = re.compile(r"(?<=@)[\w.]+")
 _NUMBERED = re.compile(r"_\d+$")
+# Ends of the types of arrays of numbers that have derivatives.
+_INEXACT = ("f16", "bf16", "f32", "f64", "complex<f32>", "complex<f64>")
 # The names, as the bytes of a module have them.
 NAMES = tuple(name.encode() for name in _FUNCTIONS)
-_SAMPLES = (0.1, 0.3, 0.47, 0.7, 0.9, 1.0, 1.3, 2.0, 2.6, 3.0, 4.2, 6.5, -0.2, -0.6, -0.8, -1.7)
-_MIN_SAMPLES = 4
-_TOLERANCE = 2e-2  # of bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,25 +244,31 @@ class ComposedCall:
         name: the name of the function.
         operations: the operations, in their order; the last one computes the result.
         inputs: the values of MLIR that the function is called with.
-        exponent: that of a power.
+        function: the function of JAX, if it is lowered to the same operations here; None if not.
     """
 
     name: str
     operations: tuple[Any, ...]
     inputs: tuple[Any, ...]
-    exponent: int = 1
+    function: Callable[..., Any] | None = None
 
     @property
-    def function(self) -> Callable[..., Any] | None:
-        """The function of JAX, if it is lowered to the same operations here."""
-        if self.name == "integer_pow":
-            return functools.partial(lax.integer_pow, y=self.exponent)
-        if self.name in _MATCHED:
-            return _MATCHED[self.name]
-        dtype = element_dtype(tensor_type(str(self.inputs[0].type)).element)
-        if _signature(self.operations) != _own_signature(self.name, dtype, len(self.inputs)):
-            return None
+    def known(self) -> Callable[..., Any]:
+        """The function of JAX that has the derivative."""
         return _FUNCTIONS[self.name][0]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFunction:
+    """The function of JAX that a function of a module computes.
+
+    Attributes:
+        known: the function of JAX.
+        is_own: whether this JAX lowers it to the same operations.
+    """
+
+    known: Callable[..., Any]
+    is_own: bool
 
 
 def find_composed(
@@ -237,15 +284,60 @@ def find_composed(
         has_names: whether the module has their names anywhere.
     """
     operations = [view.operation for view in block]
-    by_places = _by_places(operations) if has_names else []
+    by_places = _by_places(operations, functions) if has_names else []
     calls = {operation: call for call in by_places for operation in call.operations}
+    rest = [operation for operation in operations if operation not in calls]
+    calls.update(_by_own_lowerings(rest, functions))
     order = {operation: number for number, operation in enumerate(operations)}
     for operation in operations:
-        for call in _by_structure(operation):
-            calls.setdefault(operation, call)
-        for call in _by_endings(operation, order, functions):
-            calls.setdefault(operation, call)
+        if operation not in calls:
+            for call in _by_structure(operation, functions):
+                calls.setdefault(operation, call)
+            for call in _by_endings(operation, order, functions):
+                calls.setdefault(operation, call)
     return calls
+
+
+def _by_own_lowerings(
+    operations: Sequence[Any], functions: Mapping[str, Any]
+) -> Iterator[tuple[Any, ComposedCall]]:
+    """Yield the calls of functions that leave no name, by the operations that end them."""
+    kinds = {operation.name.removeprefix("stablehlo.") for operation in operations}
+    kinds |= {_NUMBERED.sub("", name) for each in operations for name in named_by(each)}
+    sought = [(name, *of[:2]) for name, of in _OWN.items() if of[2] <= kinds]
+    if not sought:
+        return
+    by_avals: dict[Aval, list[tuple[str, Callable[..., Any], OwnGraph]]] = {}
+    for operation in operations:
+        if len(operation.results) != 1 or (aval := _aval_of(operation.results[0])) is None:
+            continue
+        if aval not in by_avals:
+            graphs = ((n, f, own_graph(f, (aval,) * arity)) for n, f, arity in sought)
+            by_avals[aval] = [(n, f, graph) for n, f, graph in graphs if graph is not None]
+        for name, function, graph in by_avals[aval]:
+            inputs = _own_inputs(graph, operation.results[0], functions)
+            if inputs is not None:
+                yield operation, ComposedCall(name, (operation,), inputs, function)
+                break
+
+
+def _aval_of(value: Any) -> Aval | None:
+    """Return an aval of the dtype and the rank of a value; None of what is no array of numbers."""
+    text = str(value.type)
+    if not text.startswith("tensor<") or not text.removesuffix(">").endswith(_INEXACT):
+        return None
+    type_ = tensor_type(text)
+    return (2,) * len(type_.shape), element_dtype(type_.element)
+
+
+def _own_inputs(
+    graph: OwnGraph | None, value: Any, functions: Mapping[str, Any]
+) -> tuple[Any, ...] | None:
+    """Return the values of one type of which another is what a graph computes; None if of none."""
+    inputs = None if graph is None else own_inputs(value, graph, functions)
+    if inputs is None or any(each.type != value.type for each in inputs):
+        return None
+    return inputs
 
 
 def _by_endings(
@@ -256,23 +348,25 @@ def _by_endings(
         matched: dict[str, Any] = {}
         if name not in _FUNCTIONS or operation.name != pattern[0]:
             continue
-        if not _matches(operation.results[0], pattern, matched):
+        if not _matches(operation.results[0], pattern, matched, functions):
             continue
         inputs = tuple(matched[key] for key in sorted(matched))
-        made = _made_of(operation, inputs, order)
+        made = _made_of(operation, inputs, order, functions)
         call = ComposedCall(name, made, inputs)
         types = {value.type for value in (*inputs, *operation.results)}
-        if made and len(types) == 1 and _is_the_function(call, functions):
-            yield call
+        if made and len(types) == 1 and (found := _checked(call, functions)) is not None:
+            yield found
             return
 
 
-def _made_of(operation: Any, inputs: Sequence[Any], order: Mapping[Any, int]) -> tuple[Any, ...]:
+def _made_of(
+    operation: Any, inputs: Sequence[Any], order: Mapping[Any, int], functions: Mapping[str, Any]
+) -> tuple[Any, ...]:
     """Return the operations between inputs and a result, in order; none if it has other inputs."""
     found = {operation}
     pending = [operation]
     while pending:
-        for operand in _without_sizes(pending.pop()):
+        for operand in without_sizes(pending.pop(), functions):
             maker = getattr(operand.owner, "operation", operand.owner)
             if operand in inputs or getattr(maker, "name", "") == "stablehlo.constant":
                 continue
@@ -284,17 +378,21 @@ def _made_of(operation: Any, inputs: Sequence[Any], order: Mapping[Any, int]) ->
     return tuple(sorted(found, key=order.__getitem__))
 
 
-def _by_structure(operation: Any) -> Iterator[ComposedCall]:
+def _by_structure(operation: Any, functions: Mapping[str, Any]) -> Iterator[ComposedCall]:
     """Yield the call of which an operation computes the result, known by what it is made of."""
     power = _power_of(operation)
     if power is not None:
         value, exponent = power
-        yield ComposedCall("integer_pow", (operation,), (value,), exponent)
+        function = functools.partial(lax.integer_pow, y=exponent)
+        yield ComposedCall("integer_pow", (operation,), (value,), function)
         return
     matched: dict[str, Any] = {}
     for name, pattern in _PATTERNS.items():
-        if operation.name == pattern[0] and _matches(operation.results[0], pattern, matched):
-            yield ComposedCall(name, (operation,), tuple(matched[key] for key in sorted(matched)))
+        if operation.name != pattern[0]:
+            continue
+        if _matches(operation.results[0], pattern, matched, functions):
+            inputs = tuple(matched[key] for key in sorted(matched))
+            yield ComposedCall(name, (operation,), inputs, _MATCHED[name])
             return
         matched.clear()
 
@@ -336,7 +434,9 @@ def _times(one: str, other: str) -> str:
     return f"({min(one, other)}{max(one, other)})"
 
 
-def _matches(value: Any, pattern: Any, matched: dict[str, Any]) -> bool:
+def _matches(
+    value: Any, pattern: Any, matched: dict[str, Any], functions: Mapping[str, Any]
+) -> bool:
     """Return whether a value is made as a pattern says, and note down what its variables are.
 
     A pattern is the name of an operation, of a comparison with its direction, and the patterns of
@@ -354,25 +454,15 @@ def _matches(value: Any, pattern: Any, matched: dict[str, Any]) -> bool:
     name = getattr(maker, "name", "")
     if name == "stablehlo.compare":
         name += f" {comparison_direction(maker)}"
-    given = [] if name != kind else _without_sizes(maker.operation)
+    given = [] if name != kind else without_sizes(maker.operation, functions)
     if len(given) != len(operands):
         return False
     for order in (operands, operands[::-1]) if kind in _COMMUTATIVE else (operands,):
         trial = dict(matched)
-        if all(_matches(*pair, trial) for pair in zip(given, order, strict=True)):
+        if all(_matches(*pair, trial, functions) for pair in zip(given, order, strict=True)):
             matched.update(trial)
             return True
     return False
-
-
-def _without_sizes(operation: Any) -> list[Any]:
-    """Return the operands of an operation, but for the sizes of its result and those of a call."""
-    operands = list(operation.operands)
-    if operation.name in _WITH_SIZES:
-        return operands[: _WITH_SIZES[operation.name]]
-    if operation.name == "func.call":
-        return [operand for operand in operands if not _is_size(operand)]
-    return operands
 
 
 def _size_operations(operations: Sequence[Any]) -> set[Any]:
@@ -386,7 +476,7 @@ def _size_operations(operations: Sequence[Any]) -> set[Any]:
             for maker, operand in zip(makers, operation.operands, strict=True)
             if maker in computed
         )
-        are_sizes = of_sizes and operation.name not in _WITH_SIZES
+        are_sizes = of_sizes and not operation.name.startswith("stablehlo.dynamic_")
         if operation.name == "stablehlo.get_dimension_size" or are_sizes:
             sizes.add(operation)
     return sizes
@@ -398,7 +488,7 @@ def _is_size(value: Any) -> bool:
     return not type_.shape and element_dtype(type_.element).kind in "iu"
 
 
-def _by_places(operations: Sequence[Any]) -> list[ComposedCall]:
+def _by_places(operations: Sequence[Any], functions: Mapping[str, Any]) -> list[ComposedCall]:
     """Return the calls whose operations have one place in the source."""
     sizes = _size_operations(operations)
     named = [
@@ -412,83 +502,46 @@ def _by_places(operations: Sequence[Any]) -> list[ComposedCall]:
     calls: list[ComposedCall] = []
     for (name, _), run in runs:
         if name in _FUNCTIONS:
-            calls += _calls_of(name, [operation for operation, _ in run])
+            calls += _calls_of(name, [operation for operation, _ in run], functions)
     return calls
 
 
-def composed_function(name: str, functions: Mapping[str, Any]) -> str:
-    """Return the name of the known function that a function of a module computes; or nothing.
+def find_named(name: str, functions: Mapping[str, Any]) -> NamedFunction | None:
+    """Return the known function that a function of a module computes; None if it is none.
 
     Args:
         name: the name of the function in the module.
         functions: all of them.
     """
     known = _NUMBERED.sub("", name)
-    if known not in _NAMED or len(functions[name].type.results) != 1:
-        return ""
-    if _is_own(known, name, functions):
-        return known
-    block = functions[name].regions[0].blocks[0]
-    sizes = size_arguments(functions[name])
+    if known not in _NAMED and known not in _PRIVATE:
+        return None
+    function = functions[name]
+    block, sizes = function.regions[0].blocks[0], size_arguments(function)
     given = [a for number, a in enumerate(block.arguments) if number not in sizes]
-    types = {str(argument.type) for argument in given}
-    types |= {str(result) for result in functions[name].type.results}
-    if len(types) != 1 or len(given) not in (1, 2):
-        return ""
-    arrays = _samples(len(given), element_dtype(tensor_type(types.pop()).element))
-    with np.errstate(all="ignore"):
-        computed = _compute(block, dict(zip(given, arrays, strict=True)), functions)
-    agrees = computed is not None and _agrees(_NAMED[known][1], arrays, computed[0])
-    return known if agrees else ""
-
-
-def size_arguments(function: Any) -> frozenset[int]:
-    """Return which arguments of a function of a module are sizes of dimensions."""
-    attributes = value_attributes(function, "arg_attrs")
-    return frozenset(n for n, each in enumerate(attributes) if "jax.global_constant" in each)
-
-
-def _is_own(known: str, name: str, functions: Mapping[str, Any]) -> bool:
-    """Return whether a function of a module is what this JAX makes of its function of the name."""
-    types = [
-        tensor_type(str(value.type)) for value in functions[name].regions[0].blocks[0].arguments
-    ]
-    if any(None in type_.shape for type_ in types):
-        return False
+    results = [tensor_type(str(result)) for result in function.type.results]
+    types = [tensor_type(str(value.type)) for value in given]
     avals = tuple((type_.shape, element_dtype(type_.element)) for type_ in types)
-    return _text_of(name, functions) == _own_text(known, avals)
+    for own in _candidates(known, results[0].shape):
+        graph = own_graph(own, avals, known)
+        if graph is not None and is_own(function, graph, functions):
+            return NamedFunction(own, is_own=True)
+    if known not in _NAMED or len({*types, *results}) != 1 or len(given) not in (1, 2):
+        return None
+    named, expected = _NAMED[known]
+    agrees = len(results) == 1 and block_agrees(block, given, expected, functions)
+    return NamedFunction(named, is_own=False) if agrees else None
 
 
-@functools.lru_cache(maxsize=128)
-def _own_text(name: str, avals: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]) -> str:
-    """Return the text of the function to which this JAX lowers a function; empty if to none."""
-    specs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in avals]
-    with x64_if_needed([dtype for _, dtype in avals]):
-        try:
-            exported = export.export(jax.jit(lambda *given: _NAMED[name][0](*given)))(*specs)
-        except (TypeError, ValueError):  # not for these dtypes
-            return ""
-    with open_module(exported.mlir_module_serialized) as module:
-        functions = functions_of(module)
-        return _text_of(name, functions) if name in functions else ""
+def _candidates(known: str, shape: tuple[int | None, ...]) -> tuple[Callable[..., Any], ...]:
+    """Return the functions of JAX that may be lowered to a function of a name."""
+    if known not in _PRIVATE:
+        return (_NAMED[known][0],)
+    return () if None in shape else _PRIVATE[known](tuple(size or 0 for size in shape))
 
 
-def _text_of(name: str, functions: Mapping[str, Any]) -> str:
-    """Return the text of a function and of those that it calls, without numbers in their names."""
-    texts: dict[str, str] = {}
-    pending = [name]
-    while pending:
-        if (called := pending.pop()) not in texts:
-            texts[called] = str(functions[called])
-            pending += [callee for callee in _SYMBOL.findall(texts[called]) if callee in functions]
-    return "\n".join(
-        _SYMBOL.sub(lambda found: _NUMBERED.sub("", found[0]), t) for t in texts.values()
-    )
-
-
-def with_derivative(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:
+def with_derivative(known: Callable[..., Any], compute: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that computes what another one does, with the derivative of a known one."""
-    known = {**_FUNCTIONS, **_NAMED}[name][0]
     function: Any = jax.custom_jvp(compute)
 
     def derivative(primals: Any, tangents: Any) -> Any:
@@ -510,43 +563,23 @@ def with_derivative(name: str, compute: Callable[..., Any]) -> Callable[..., Any
     return result
 
 
-def _signature(operations: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the names of operations, each with its constants."""
-    return tuple(
-        (operation.name, tuple(_splat_of(operand) for operand in operation.operands))
-        for operation in operations
-        if operation.name not in ("func.return", "stablehlo.constant")
-    )
-
-
-def _splat_of(value: Any) -> str:
-    is_constant = getattr(value.owner, "name", "") == "stablehlo.constant"
-    return (splat(value.owner) or "") if is_constant else ""
-
-
-@functools.lru_cache(maxsize=128)
-def _own_signature(name: str, dtype: np.dtype[Any], arity: int) -> tuple[Any, ...]:
-    """Return the signature of the operations to which this JAX lowers a function."""
-    spec = jax.ShapeDtypeStruct((2,), dtype)
-    with x64_if_needed([dtype]), jax.ensure_compile_time_eval():
-        exported = export.export(jax.jit(_FUNCTIONS[name][0]))(*[spec] * arity)
-    with open_module(exported.mlir_module_serialized) as module:
-        return _signature(view.operation for view in find_main(module).regions[0].blocks[0])
-
-
-def _calls_of(name: str, run: Sequence[Any]) -> Iterator[ComposedCall]:
+def _calls_of(
+    name: str, run: Sequence[Any], functions: Mapping[str, Any]
+) -> Iterator[ComposedCall]:
     """Yield the calls in a run of operations that have one place, such as that of a loop."""
     kinds = [operation.name for operation in run]
     for length in range(2, len(run) + 1):
         if len(run) % length == 0 and kinds == kinds[:length] * (len(run) // length):
             parts = [tuple(run[at : at + length]) for at in range(0, len(run), length)]
-            calls = [_call_of(name, part) for part in parts]
+            calls = [_call_of(name, part, functions) for part in parts]
             if all(call is not None for call in calls):
                 yield from (call for call in calls if call is not None)
                 return
 
 
-def _call_of(name: str, operations: tuple[Any, ...]) -> ComposedCall | None:
+def _call_of(
+    name: str, operations: tuple[Any, ...], functions: Mapping[str, Any]
+) -> ComposedCall | None:
     """Return the call that some operations compute; None if they compute something else."""
     made = {result for operation in operations for result in operation.results}
     *inner, last = operations
@@ -558,186 +591,24 @@ def _call_of(name: str, operations: tuple[Any, ...]) -> ComposedCall | None:
     inputs = dict.fromkeys(
         operand
         for operation in operations
-        for operand in _without_sizes(operation)
+        for operand in without_sizes(operation, functions)
         if operand not in made and getattr(operand.owner, "name", "") != "stablehlo.constant"
     )
-    call = ComposedCall(name, operations, tuple(inputs))
     if any(value.type != last.results[0].type for value in inputs):
         return None
-    return call if len(inputs) == _ARITIES.get(name, 1) and _is_the_function(call, {}) else None
-
-
-def _is_the_function(call: ComposedCall, functions: Mapping[str, Any]) -> bool:
-    """Return whether operations compute what the function of their name does, tried on numbers."""
-    dtype = element_dtype(tensor_type(str(call.inputs[0].type)).element)
-    arrays = _samples(len(call.inputs), dtype)
-    with np.errstate(all="ignore"):
-        values = dict(zip(call.inputs, arrays, strict=True))
-        known = all(_step(operation, values, functions) for operation in call.operations)
-    computed = values[call.operations[-1].results[0]] if known else None
-    return _agrees(_FUNCTIONS[call.name][1], arrays, computed)
-
-
-def _samples(arity: int, dtype: np.dtype[Any]) -> list[Array]:
-    """Return numbers for each of the arguments of a function, all pairs of them for two."""
-    grid = np.meshgrid(*[_SAMPLES] * arity, indexing="ij")
-    return [part.reshape(-1).astype(dtype) for part in grid]
-
-
-def _agrees(function: Callable[..., Any], arrays: Sequence[Array], computed: Array | None) -> bool:
-    """Return whether numbers are what a function of scipy or numpy computes."""
-    if computed is None:
-        return False
-    with np.errstate(all="ignore"):
-        expected = function(*(array.astype(np.float64) for array in arrays))
-    known = np.isfinite(expected) & (np.abs(expected) < 1e3)
-    close = np.isclose(computed.astype(np.float64), expected, _TOLERANCE, _TOLERANCE)
-    return bool(known.sum() >= _MIN_SAMPLES and close[known].all())
-
-
-def _compute(
-    block: Any, arguments: Mapping[Any, Array], functions: Mapping[str, Any]
-) -> list[Array] | None:
-    """Return what a block computes of numpy's arrays; None if an operation is not known here.
-
-    Operations on sizes are not known, and nothing that is computed depends on them.
-    """
-    values = dict(arguments)
-    for view in block:
-        operation = view.operation
-        if operation.name == "func.return":
-            results = [_known(operand, values) for operand in operation.operands]
-            known = [result for result in results if result is not None]
-            return known if len(known) == len(results) else None
-        if operation.name != "stablehlo.constant":
-            _step(operation, values, functions)
-    return None
-
-
-def _step(operation: Any, values: dict[Any, Array], functions: Mapping[str, Any]) -> bool:
-    """Compute one operation, into `values`, and return whether it is known here."""
-    operands = _without_sizes(operation)
-    known = [array for o in operands if (array := _known(o, values)) is not None]
-    if len(known) != len(operands):
-        return False
-    results = None
-    if operation.name in ("func.call", COMPOSITE):
-        inner = functions.get(next(named_by(operation)))
-        if inner is not None:
-            block = inner.regions[0].blocks[0]
-            pairs = zip(block.arguments, operation.operands, strict=True)
-            taken = dict(zip(operands, known, strict=True))
-            given = {argument: taken[o] for argument, o in pairs if o in taken}
-            results = _compute(block, given, functions)
-    elif (rule := _NUMPY.get(operation.name)) is not None:
-        results = [rule(operation, *known)]
-    if results is None or any(result is None for result in results):
-        return False
-    for value, result in zip(operation.results, results, strict=True):
-        dtype = element_dtype(tensor_type(str(value.type)).element)
-        values[value] = np.asarray(result).astype(dtype)
-    return True
-
-
-def _known(value: Any, values: Mapping[Any, Array]) -> Array | None:
-    if value in values:
-        return values[value]
-    maker = value.owner
-    if getattr(maker, "name", "") != "stablehlo.constant":
+    if len(inputs) != _ARITIES.get(name, 1):
         return None
-    repeated = read_splat(maker)
-    return read_elements(maker) if repeated is None else repeated
+    return _checked(ComposedCall(name, operations, tuple(inputs)), functions)
 
 
-_COMPARE = {
-    "EQ": np.equal, "GE": np.greater_equal, "GT": np.greater,
-    "LE": np.less_equal, "LT": np.less, "NE": np.not_equal,
-}  # fmt: skip
-
-
-def _compare(operation: Any, left: Array, right: Array) -> Array:
-    return np.asarray(_COMPARE[comparison_direction(operation)](left, right))
-
-
-def _bitcast(operation: Any, value: Array) -> Array:
-    return value.view(element_dtype(tensor_type(str(operation.results[0].type)).element))
-
-
-def _leading_zeros(value: Array) -> Array:
-    bits = 8 * value.dtype.itemsize
-    unsigned = value.view(f"uint{bits}").astype(np.uint64)
-    return np.array([bits - int(number).bit_length() for number in unsigned])
-
-
-def _look_up(operation: Any, table: Array, places: Array) -> Array | None:
-    """Return elements of a table; None of any other gather."""
-    if table.ndim != 1 or tuple(operation.attributes["slice_sizes"]) != (1,):
+def _checked(call: ComposedCall, functions: Mapping[str, Any]) -> ComposedCall | None:
+    """Return a call, with its function if JAX lowers it so; None if it computes something else."""
+    result = call.operations[-1].results[0]
+    if (aval := _aval_of(result)) is None:
         return None
-    return np.asarray(table[np.clip(places, 0, table.size - 1)])
-
-
-def _slice(operation: Any, value: Array) -> Array | None:
-    """Return a part of a table; None of any other array."""
-    if value.ndim != 1:
-        return None
-    names = ("start_indices", "limit_indices", "strides")
-    return value[slice(*(operation.attributes[name][0] for name in names))]
-
-
-def _reshape(operation: Any, value: Array) -> Array:
-    del operation  # arrays of samples have no shape of their own
-    return value.reshape(()) if value.size == 1 else value
-
-
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda _, *operands: function(*operands)
-
-
-_ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
-    "abs": np.abs,
-    "add": np.add,
-    "and": np.bitwise_and,
-    "broadcast_in_dim": np.asarray,
-    "dynamic_broadcast_in_dim": np.asarray,
-    "clamp": lambda least, value, most: np.clip(value, least, most),
-    "convert": np.asarray,
-    "count_leading_zeros": _leading_zeros,
-    "shift_left": np.left_shift,
-    "shift_right_arithmetic": np.right_shift,
-    "cosine": np.cos,
-    "divide": np.divide,
-    "exponential": np.exp,
-    "exponential_minus_one": np.expm1,
-    "floor": np.floor,
-    "is_finite": np.isfinite,
-    "log": np.log,
-    "log_plus_one": np.log1p,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "multiply": np.multiply,
-    "negate": np.negative,
-    "not": np.invert,
-    "or": np.bitwise_or,
-    "power": np.power,
-    "round_nearest_even": np.rint,
-    "rsqrt": lambda value: 1 / np.sqrt(value),
-    "select": np.where,
-    "sign": np.sign,
-    "sine": np.sin,
-    "sqrt": np.sqrt,
-    "subtract": np.subtract,
-    "tan": np.tan,
-    "tanh": np.tanh,
-    "xor": np.bitwise_xor,
-    "atan2": np.arctan2,
-    "remainder": np.fmod,
-}
-_NUMPY: Mapping[str, Callable[..., Any]] = {
-    "stablehlo.bitcast_convert": _bitcast,
-    "stablehlo.compare": _compare,
-    "stablehlo.gather": _look_up,
-    "stablehlo.dynamic_reshape": _reshape,
-    "stablehlo.reshape": _reshape,
-    "stablehlo.slice": _slice,
-    **{f"stablehlo.{name}": _plain(function) for name, function in _ELEMENTWISE.items()},
-}
+    inputs = _own_inputs(own_graph(call.known, (aval,) * len(call.inputs)), result, functions)
+    if inputs is not None and set(inputs) == set(call.inputs):
+        return replace(call, inputs=inputs, function=call.known)
+    expected = _FUNCTIONS[call.name][1]
+    agrees = operations_agree(call.operations, call.inputs, expected, functions)
+    return call if agrees else None

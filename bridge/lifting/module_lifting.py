@@ -15,9 +15,8 @@ from jax.extend.core import jaxpr_as_fun
 from bridge.lifting.compile_time_folding import fold
 from bridge.lifting.composed_functions import (
     ComposedCall,
-    composed_function,
     find_composed,
-    size_arguments,
+    find_named,
     with_derivative,
 )
 from bridge.lifting.known_values import (
@@ -35,6 +34,7 @@ from bridge.lifting.known_values import (
 )
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
 from bridge.lifting.lifting_table import COMPOSITES, CUSTOM_CALLS, RULES
+from bridge.lifting.own_lowerings import size_arguments
 from bridge.lifting.sharding_primitives import is_manual_call, manual_call
 from bridge.lifting.splits import slices_in, split_of
 from xla_call_module.errors import InteropError, StructureError, quote
@@ -135,7 +135,7 @@ class _Lifting:
         given = [values[operand] for operand in call.inputs]
         if (function := call.function) is not None:
             return [function(*map(as_array, given))]
-        return _differentiable(call.name, compute, given)
+        return _differentiable(call.known, compute, given)
 
     def _emit(
         self, raw: Any, operands: list[LiftedValue], values: _Values
@@ -207,16 +207,18 @@ class _Lifting:
         def walk(*values: LiftedValue) -> list[LiftedValue]:
             return self.walk(ChainMap(), function, values)
 
-        if composed := composed_function(name, self._functions):
+        if (named := find_named(name, self._functions)) is not None:
             sizes = size_arguments(function)
+            arrays = [operand for n, operand in enumerate(operands) if n not in sizes]
+            if named.is_own:
+                return list(jax.tree.leaves(named.known(*map(as_array, arrays))))
 
             def compute(*arrays: Any) -> Any:
                 given = iter(arrays)
                 values = (o if n in sizes else next(given) for n, o in enumerate(operands))
                 return as_array(walk(*values)[0])
 
-            arrays = [operand for n, operand in enumerate(operands) if n not in sizes]
-            return _differentiable(composed, compute, arrays)
+            return _differentiable(named.known, compute, arrays)
         if name == _EXPORT_MAIN or self._size(name) <= _MAX_INLINED:
             return walk(*operands)
         operands = [_passed(resolved(operand)) for operand in operands]
@@ -234,7 +236,7 @@ class _Lifting:
 
 
 def _differentiable(
-    name: str, compute: Callable[..., Any], operands: Sequence[LiftedValue]
+    known: Callable[..., Any], compute: Callable[..., Any], operands: Sequence[LiftedValue]
 ) -> list[LiftedValue]:
     """Return what a function computes that has the derivative of a known one.
 
@@ -242,7 +244,7 @@ def _differentiable(
     """
     arrays = [as_array(operand) for operand in operands]
     traced = jaxpr_as_fun(jax.make_jaxpr(compute)(*arrays))
-    return [with_derivative(name, lambda *given: traced(*given)[0])(*arrays)]
+    return [with_derivative(known, lambda *given: traced(*given)[0])(*arrays)]
 
 
 class _NamedCall:

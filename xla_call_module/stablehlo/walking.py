@@ -19,6 +19,7 @@ from xla_call_module.stablehlo.operation_locations import describe_location
 __all__ = [
     "CONVOLUTION_ATTRIBUTES",
     "CUSTOM_CALL_ATTRIBUTES",
+    "RETURNS",
     "WINDOW_ATTRIBUTES",
     "check_attributes",
     "describe_operation",
@@ -32,7 +33,7 @@ R = TypeVar("R")
 
 _PACK = "stablehlo.tuple"
 _UNPACK = "stablehlo.get_tuple_element"
-_RETURNS = ("func.return", "sdy.return", "stablehlo.return")
+RETURNS = ("func.return", "sdy.return", "stablehlo.return")
 # What says nothing of the numbers: how arrays lie on devices and in memory.
 _IGNORED = frozenset({
     "mhlo.frontend_attributes", "mhlo.layout_mode", "mhlo.memory_kind", "mhlo.sharding",
@@ -102,7 +103,7 @@ def walk_block(
         if raw.name in (_PACK, _UNPACK):
             continue
         operands = [values[_untupled(operand, target)] for operand in raw.operands]
-        if raw.name in _RETURNS:
+        if raw.name in RETURNS:
             return operands
         values.maps[0].update(zip(raw.results, emit(raw, operands, values), strict=True))
     raise AssertionError("a block ends in a return")

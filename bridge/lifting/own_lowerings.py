@@ -1,0 +1,342 @@
+"""Functions of JAX, found in a module by what this JAX lowers them to.
+
+A function is lowered once for its dtypes, and its operations are read as a graph. A module computes
+the function where the graph of its operations is the same: their names, attributes and constants,
+the functions that they call and their regions. Sizes of dimensions do not matter, so that arrays of
+any rank and of unknown sizes are found, too. What is found can be replaced by the function, which
+has the derivatives that its author gave it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from bridge.core.narrowing import x64_if_needed
+from xla_call_module.stablehlo.attributes import value_attributes
+from xla_call_module.stablehlo.call_graph import COMPOSITE, REFERENCES, named_by
+from xla_call_module.stablehlo.elements import BROADCASTS, read_elements, read_splat
+from xla_call_module.stablehlo.modules import find_main, functions_of, open_module, tensor_type
+from xla_call_module.stablehlo.walking import RETURNS
+
+__all__ = [
+    "Aval",
+    "OwnGraph",
+    "is_own",
+    "own_graph",
+    "own_inputs",
+    "size_arguments",
+    "without_sizes",
+]
+
+# The shape, with None for an unknown size, and the dtype of an argument.
+Aval = tuple[tuple[int | None, ...], np.dtype[Any]]
+# Operations that are told the sizes of their results, by what they are if these are known, and how
+# many of their operands are no sizes.
+_OF_SIZES: Mapping[str, tuple[str, int]] = {
+    "stablehlo.dynamic_broadcast_in_dim": ("stablehlo.broadcast_in_dim", 1),
+    "stablehlo.dynamic_iota": ("stablehlo.iota", 0),
+    "stablehlo.dynamic_pad": ("stablehlo.pad", 2),
+    "stablehlo.dynamic_reshape": ("stablehlo.reshape", 1),
+    "stablehlo.real_dynamic_slice": ("stablehlo.slice", 1),
+}
+# Attributes that say nothing of what is computed, or are read otherwise.
+_IGNORED = (
+    *REFERENCES.values(), "known_expanding_dimensions", "known_nonexpanding_dimensions",
+    "mhlo.sharding",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class OwnValue:
+    """A value of a graph.
+
+    Attributes:
+        element: the type of its elements, as MLIR writes it.
+        constant: the bytes of the number that it repeats, or of its elements; None if computed.
+        operation: the operation that makes it; None of an argument.
+        number: which of the results of the operation it is.
+    """
+
+    element: str
+    constant: bytes | None = None
+    operation: OwnOperation | None = None
+    number: int = 0
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class OwnOperation:
+    """An operation of a graph.
+
+    Attributes:
+        kind: its name, that of one which is told no sizes.
+        attributes: its attributes, as MLIR writes them.
+        operands: its operands that are no sizes.
+        graphs: its regions, or the function that it calls.
+    """
+
+    kind: str
+    attributes: Mapping[str, str]
+    operands: tuple[OwnValue, ...]
+    graphs: tuple[OwnGraph, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class OwnGraph:
+    """A function, or a region, as the graph of its operations.
+
+    Attributes:
+        arguments: its arguments that are no sizes.
+        results: its results.
+    """
+
+    arguments: tuple[OwnValue, ...]
+    results: tuple[OwnValue, ...]
+
+
+def own_graph(
+    function: Callable[..., Any], avals: tuple[Aval, ...], name: str = ""
+) -> OwnGraph | None:
+    """Return the graph of a function as this JAX lowers it; None if it does not take the dtypes.
+
+    Args:
+        function: the function.
+        avals: its arguments.
+        name: the name of the function under `jax.jit` inside of it that is meant; itself if empty.
+    """
+    with x64_if_needed([dtype for _, dtype in avals]):
+        return _own_graph(function, avals, name, x64=jnp.result_type(float) == np.float64)
+
+
+@functools.lru_cache(maxsize=512)
+def _own_graph(
+    function: Callable[..., Any], avals: tuple[Aval, ...], name: str, *, x64: bool
+) -> OwnGraph | None:
+    """Return the same for a setting of JAX, by which sizes and places have 64 bits."""
+    del x64
+    specs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in _symbolic(avals)]
+    try:
+        exported = export.export(jax.jit(lambda *given: function(*given)))(*specs)
+    except (NotImplementedError, TypeError, ValueError):  # not for these dtypes
+        return None
+    with open_module(exported.mlir_module_serialized) as module:
+        functions = functions_of(module)
+        meant = functions.get(name) if name else _written_out(find_main(module), functions)
+        return None if meant is None else _Reader(functions).function(meant)
+
+
+def _symbolic(avals: Sequence[Aval]) -> Iterator[tuple[tuple[Any, ...], np.dtype[Any]]]:
+    """Yield shapes and dtypes, with a dimension variable of its own for each unknown size."""
+    scope = export.SymbolicScope()
+    for number, (shape, dtype) in enumerate(avals):
+        names = (f"d{number}_{n}" if s is None else str(s) for n, s in enumerate(shape))
+        yield tuple(export.symbolic_shape(",".join(names), scope=scope)), dtype
+
+
+def _written_out(main: Any, functions: Mapping[str, Any]) -> Any:
+    """Return the function that `main` calls after its checks of shapes, or `main` itself."""
+    return functions.get("_wrapped_jax_export_main", main)
+
+
+def own_inputs(value: Any, graph: OwnGraph, functions: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Return the values of a module of which another one is what a graph computes; None if of none.
+
+    Args:
+        value: the value of the module.
+        graph: the graph, which has one result.
+        functions: the functions of the module.
+    """
+    match = _Match(functions)
+    if len(graph.results) != 1 or not match.all_same([(graph.results[0], value)]):
+        return None
+    inputs = [match.bound.get(argument) for argument in graph.arguments]
+    return None if any(each is None for each in inputs) else tuple(inputs)
+
+
+def is_own(function: Any, graph: OwnGraph, functions: Mapping[str, Any]) -> bool:
+    """Return whether a function of a module computes what a graph does."""
+    return _Match(functions).same_block(graph, function.regions[0].blocks[0], function)
+
+
+def size_arguments(function: Any) -> frozenset[int]:
+    """Return which arguments of a function of a module are sizes of dimensions."""
+    attributes = value_attributes(function, "arg_attrs")
+    return frozenset(n for n, each in enumerate(attributes) if "jax.global_constant" in each)
+
+
+def without_sizes(operation: Any, functions: Mapping[str, Any]) -> list[Any]:
+    """Return the operands of an operation but for the sizes of its result and those of a call."""
+    operands = list(operation.operands)
+    if operation.name in _OF_SIZES:
+        return operands[: _OF_SIZES[operation.name][1]]
+    if operation.name == "func.call":
+        sizes = size_arguments(functions[next(named_by(operation))])
+        return [operand for number, operand in enumerate(operands) if number not in sizes]
+    return operands
+
+
+def _kind_of(operation: Any) -> str:
+    return _OF_SIZES.get(operation.name, (operation.name,))[0]
+
+
+def _attributes_of(operation: Any) -> dict[str, str]:
+    names = (getattr(each, "name", each) for each in operation.attributes)
+    return {name: str(operation.attributes[name]) for name in names if name not in _IGNORED}
+
+
+def _blocks_of(operation: Any, functions: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Return the blocks of an operation or of what it calls, each with the function that it is."""
+    if operation.name in ("func.call", COMPOSITE):
+        called = functions[next(named_by(operation))]
+        return [(called.regions[0].blocks[0], called)]
+    return [(region.blocks[0], None) for region in operation.regions if len(region.blocks)]
+
+
+def _arguments_of(block: Any, function: Any) -> list[Any]:
+    sizes = frozenset() if function is None else size_arguments(function)
+    return [argument for n, argument in enumerate(block.arguments) if n not in sizes]
+
+
+def _results_of(block: Any) -> list[Any]:
+    last = [view.operation for view in block][-1]
+    assert last.name in RETURNS
+    return list(last.operands)
+
+
+def _element_of(value: Any) -> str:
+    return tensor_type(str(value.type)).element
+
+
+def _constant_of(value: Any) -> bytes | None:
+    """Return the bytes of the number that a value repeats, or of its elements; None if computed."""
+    maker = value.owner
+    while getattr(maker, "name", "") in BROADCASTS:
+        maker = maker.operands[0].owner
+    if getattr(maker, "name", "") != "stablehlo.constant":
+        return None
+    repeated = read_splat(maker)
+    if repeated is None:
+        return read_elements(maker).tobytes() if maker is value.owner else None
+    return repeated.tobytes()
+
+
+class _Reader:
+    """Reads functions of a parsed module as graphs."""
+
+    def __init__(self, functions: Mapping[str, Any]) -> None:
+        self._functions = functions
+
+    def function(self, function: Any) -> OwnGraph:
+        """Return the graph of a function."""
+        return self._block(function.regions[0].blocks[0], function, {})
+
+    def _block(self, block: Any, function: Any, outside: Mapping[Any, OwnValue]) -> OwnGraph:
+        arguments = _arguments_of(block, function)
+        values = {**outside, **{each: OwnValue(_element_of(each)) for each in block.arguments}}
+        for view in block:
+            raw = view.operation
+            if raw.name not in RETURNS:
+                values.update(self._operation(raw, values))
+        results = tuple(values[result] for result in _results_of(block))
+        return OwnGraph(tuple(values[argument] for argument in arguments), results)
+
+    def _operation(self, raw: Any, values: Mapping[Any, OwnValue]) -> dict[Any, OwnValue]:
+        if not len(raw.results) or "tensor" not in str(raw.results[0].type):
+            return {}
+        operands = tuple(values[operand] for operand in without_sizes(raw, self._functions))
+        graphs = tuple(
+            self._block(block, function, {} if function is not None else values)
+            for block, function in _blocks_of(raw, self._functions)
+        )
+        operation = OwnOperation(_kind_of(raw), _attributes_of(raw), operands, graphs)
+        return {
+            result: OwnValue(_element_of(result), _constant_of(result), operation, number)
+            for number, result in enumerate(raw.results)
+        }
+
+
+class _Match:
+    """Compares a graph with operations of a module, from results to arguments.
+
+    Attributes:
+        bound: the value of the module that each value of the graph is.
+    """
+
+    def __init__(self, functions: Mapping[str, Any]) -> None:
+        self._functions = functions
+        self._made: dict[OwnOperation, Any] = {}
+        self.bound: dict[OwnValue, Any] = {}
+
+    def same_block(self, graph: OwnGraph, block: Any, function: Any) -> bool:
+        """Return whether a block computes what a graph does, of its arguments in their order."""
+        pairs = self._enter(graph, block, function)
+        return pairs is not None and self.all_same(pairs)
+
+    def all_same(self, pairs: Sequence[tuple[OwnValue, Any]]) -> bool:
+        """Return whether values of a graph are those of the module."""
+        pending = list(pairs)
+        while pending:
+            own, value = pending.pop()
+            known = self.bound.setdefault(own, value)
+            if own.element != _element_of(value):
+                return False
+            if known != value:
+                if _constant_of(known) is None or _constant_of(known) != _constant_of(value):
+                    return False
+                continue
+            if own.constant is not None:
+                if own.constant != _constant_of(value):
+                    return False
+            elif own.operation is not None:
+                more = self._same_operation(own.operation, own.number, value)
+                if more is None:
+                    return False
+                pending += more
+        return True
+
+    def _same_operation(
+        self, own: OwnOperation, number: int, value: Any
+    ) -> list[tuple[OwnValue, Any]] | None:
+        """Return what has to be the same besides; None if the operation is another one."""
+        maker = getattr(value.owner, "operation", value.owner)
+        if not hasattr(maker, "operands") or _kind_of(maker) != own.kind:
+            return None
+        if maker.results[number] != value:
+            return None
+        if own in self._made:
+            return [] if self._made[own] == maker else None
+        self._made[own] = maker
+        operands = without_sizes(maker, self._functions)
+        blocks = _blocks_of(maker, self._functions)
+        if len(operands) != len(own.operands) or len(blocks) != len(own.graphs):
+            return None
+        if _attributes_of(maker) != own.attributes:
+            return None
+        more = list(zip(own.operands, operands, strict=True))
+        for graph, (block, function) in zip(own.graphs, blocks, strict=True):
+            if function is not None:
+                if not is_own(function, graph, self._functions):
+                    return None
+                continue
+            inner = self._enter(graph, block, None)
+            if inner is None:
+                return None
+            more += inner
+        return more
+
+    def _enter(
+        self, graph: OwnGraph, block: Any, function: Any
+    ) -> list[tuple[OwnValue, Any]] | None:
+        """Bind the arguments of a block, and return its results beside those of a graph."""
+        arguments, results = _arguments_of(block, function), _results_of(block)
+        if len(arguments) != len(graph.arguments) or len(results) != len(graph.results):
+            return None
+        self.bound.update(zip(graph.arguments, arguments, strict=True))
+        return list(zip(graph.results, results, strict=True))
