@@ -61,14 +61,14 @@ __all__ = [
 Shardings = tuple[NamedSharding | None, ...]
 
 
-def enable_x64() -> AbstractContextManager[Any]:
-    """Return a context in which JAX has 64-bit dtypes.
+def enable_x64(is_enabled: bool = True) -> AbstractContextManager[Any]:  # noqa: FBT001, FBT002
+    """Return a context in which JAX has 64-bit dtypes, or has none.
 
     It is `jax.enable_x64` now and was `jax.experimental.enable_x64` in JAX 0.7. The gate can go
     when that is no longer supported.
     """
     module: Any = jax if hasattr(jax, "enable_x64") else experimental
-    context: AbstractContextManager[Any] = module.enable_x64(True)
+    context: AbstractContextManager[Any] = module.enable_x64(is_enabled)
     return context
 
 

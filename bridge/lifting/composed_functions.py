@@ -36,7 +36,7 @@ from bridge.lifting.own_lowerings import (
     Aval,
     OwnGraph,
     is_own,
-    own_graph,
+    own_graphs,
     own_inputs,
     size_arguments,
     without_sizes,
@@ -137,6 +137,7 @@ _PRIVATE: Mapping[str, Callable[[tuple[int, ...]], tuple[Callable[..., Any], ...
     "_gamma": lambda shape: tuple(_random_gamma(shape, is_log=log) for log in (False, True)),
     "_rel_entr": _of_any_shape(jax.scipy.special.rel_entr, jax.scipy.special.kl_div),
 }
+_OF_SHAPE = ("_gamma",)  # those of which the shape has to be known
 # Functions that are lowered to operations without a name: how many arrays they take, and operations
 # or functions without which there is none of them.
 _UNNAMED: Mapping[str, tuple[int, frozenset[str]]] = {
@@ -312,32 +313,25 @@ def _by_own_lowerings(
         if len(operation.results) != 1 or (aval := _aval_of(operation.results[0])) is None:
             continue
         if aval not in by_avals:
-            graphs = ((n, f, own_graph(f, (aval,) * arity)) for n, f, arity in sought)
-            by_avals[aval] = [(n, f, graph) for n, f, graph in graphs if graph is not None]
+            by_avals[aval] = [
+                (name, function, graph)
+                for name, function, arity in sought
+                for graph in own_graphs(function, (aval,) * arity)
+            ]
         for name, function, graph in by_avals[aval]:
-            inputs = _own_inputs(graph, operation.results[0], functions)
-            if inputs is not None:
+            if (inputs := own_inputs(operation.results[0], graph, functions)) is not None:
                 yield operation, ComposedCall(name, (operation,), inputs, function)
                 break
 
 
 def _aval_of(value: Any) -> Aval | None:
-    """Return an aval of the dtype and the rank of a value; None of what is no array of numbers."""
+    """Return an aval of the dtype and the rank of a value; None of what has no derivative."""
     text = str(value.type)
     if not text.startswith("tensor<") or not text.removesuffix(">").endswith(_INEXACT):
         return None
     type_ = tensor_type(text)
-    return (2,) * len(type_.shape), element_dtype(type_.element)
-
-
-def _own_inputs(
-    graph: OwnGraph | None, value: Any, functions: Mapping[str, Any]
-) -> tuple[Any, ...] | None:
-    """Return the values of one type of which another is what a graph computes; None if of none."""
-    inputs = None if graph is None else own_inputs(value, graph, functions)
-    if inputs is None or any(each.type != value.type for each in inputs):
-        return None
-    return inputs
+    shape = tuple(None if size is None else 2 for size in type_.shape)
+    return shape, element_dtype(type_.element)
 
 
 def _by_endings(
@@ -523,8 +517,7 @@ def find_named(name: str, functions: Mapping[str, Any]) -> NamedFunction | None:
     types = [tensor_type(str(value.type)) for value in given]
     avals = tuple((type_.shape, element_dtype(type_.element)) for type_ in types)
     for own in _candidates(known, results[0].shape):
-        graph = own_graph(own, avals, known)
-        if graph is not None and is_own(function, graph, functions):
+        if any(is_own(function, graph, functions) for graph in own_graphs(own, avals, known)):
             return NamedFunction(own, is_own=True)
     if known not in _NAMED or len({*types, *results}) != 1 or len(given) not in (1, 2):
         return None
@@ -537,7 +530,9 @@ def _candidates(known: str, shape: tuple[int | None, ...]) -> tuple[Callable[...
     """Return the functions of JAX that may be lowered to a function of a name."""
     if known not in _PRIVATE:
         return (_NAMED[known][0],)
-    return () if None in shape else _PRIVATE[known](tuple(size or 0 for size in shape))
+    if None in shape and known in _OF_SHAPE:
+        return ()
+    return _PRIVATE[known](tuple(size or 0 for size in shape))
 
 
 def with_derivative(known: Callable[..., Any], compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -606,9 +601,10 @@ def _checked(call: ComposedCall, functions: Mapping[str, Any]) -> ComposedCall |
     result = call.operations[-1].results[0]
     if (aval := _aval_of(result)) is None:
         return None
-    inputs = _own_inputs(own_graph(call.known, (aval,) * len(call.inputs)), result, functions)
-    if inputs is not None and set(inputs) == set(call.inputs):
-        return replace(call, inputs=inputs, function=call.known)
+    for graph in own_graphs(call.known, (aval,) * len(call.inputs)):
+        inputs = own_inputs(result, graph, functions)
+        if inputs is not None and set(inputs) == set(call.inputs):
+            return replace(call, inputs=inputs, function=call.known)
     expected = _FUNCTIONS[call.name][1]
     agrees = operations_agree(call.operations, call.inputs, expected, functions)
     return call if agrees else None

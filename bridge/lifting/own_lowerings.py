@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from bridge.core.narrowing import x64_if_needed
+from bridge.core._jax import enable_x64
+from xla_call_module.dtypes import WIDE
 from xla_call_module.stablehlo.attributes import value_attributes
 from xla_call_module.stablehlo.call_graph import COMPOSITE, REFERENCES, named_by
 from xla_call_module.stablehlo.elements import BROADCASTS, read_elements, read_splat
@@ -30,7 +31,7 @@ __all__ = [
     "Aval",
     "OwnGraph",
     "is_own",
-    "own_graph",
+    "own_graphs",
     "own_inputs",
     "size_arguments",
     "without_sizes",
@@ -101,29 +102,35 @@ class OwnGraph:
     results: tuple[OwnValue, ...]
 
 
-def own_graph(
+def own_graphs(
     function: Callable[..., Any], avals: tuple[Aval, ...], name: str = ""
-) -> OwnGraph | None:
-    """Return the graph of a function as this JAX lowers it; None if it does not take the dtypes.
+) -> list[OwnGraph]:
+    """Return the graphs of a function as this JAX lowers it; none if it does not take the dtypes.
+
+    There is one more without dtypes of 64 bits where JAX has these: a module that has them
+    somewhere does not say how JAX was set.
 
     Args:
         function: the function.
         avals: its arguments.
         name: the name of the function under `jax.jit` inside of it that is meant; itself if empty.
     """
-    with x64_if_needed([dtype for _, dtype in avals]):
-        return _own_graph(function, avals, name, x64=jnp.result_type(float) == np.float64)
+    is_wide = jnp.result_type(float) == np.float64
+    needs_wide = any(str(dtype) in WIDE for _, dtype in avals)
+    settings = [True] if needs_wide else [is_wide, False][: 1 + is_wide]
+    graphs = (_own_graph(function, avals, name, x64=x64) for x64 in settings)
+    return [graph for graph in graphs if graph is not None]
 
 
 @functools.lru_cache(maxsize=512)
 def _own_graph(
     function: Callable[..., Any], avals: tuple[Aval, ...], name: str, *, x64: bool
 ) -> OwnGraph | None:
-    """Return the same for a setting of JAX, by which sizes and places have 64 bits."""
-    del x64
+    """Return the graph for a setting of JAX, by which sizes and places may have 64 bits."""
     specs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in _symbolic(avals)]
     try:
-        exported = export.export(jax.jit(lambda *given: function(*given)))(*specs)
+        with enable_x64(x64):
+            exported = export.export(jax.jit(lambda *given: function(*given)))(*specs)
     except (NotImplementedError, TypeError, ValueError):  # not for these dtypes
         return None
     with open_module(exported.mlir_module_serialized) as module:
@@ -133,10 +140,11 @@ def _own_graph(
 
 
 def _symbolic(avals: Sequence[Aval]) -> Iterator[tuple[tuple[Any, ...], np.dtype[Any]]]:
-    """Yield shapes and dtypes, with a dimension variable of its own for each unknown size."""
+    """Yield shapes and dtypes, with one dimension variable for the unknown sizes of each axis."""
     scope = export.SymbolicScope()
-    for number, (shape, dtype) in enumerate(avals):
-        names = (f"d{number}_{n}" if s is None else str(s) for n, s in enumerate(shape))
+    for shape, dtype in avals:
+        last = len(shape) - 1
+        names = (f"d{last - n}" if size is None else str(size) for n, size in enumerate(shape))
         yield tuple(export.symbolic_shape(",".join(names), scope=scope)), dtype
 
 
@@ -148,6 +156,8 @@ def _written_out(main: Any, functions: Mapping[str, Any]) -> Any:
 def own_inputs(value: Any, graph: OwnGraph, functions: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Return the values of a module of which another one is what a graph computes; None if of none.
 
+    All of them have one type.
+
     Args:
         value: the value of the module.
         graph: the graph, which has one result.
@@ -157,7 +167,9 @@ def own_inputs(value: Any, graph: OwnGraph, functions: Mapping[str, Any]) -> tup
     if len(graph.results) != 1 or not match.all_same([(graph.results[0], value)]):
         return None
     inputs = [match.bound.get(argument) for argument in graph.arguments]
-    return None if any(each is None for each in inputs) else tuple(inputs)
+    if any(each is None or each.type != value.type for each in inputs):
+        return None
+    return tuple(inputs)
 
 
 def is_own(function: Any, graph: OwnGraph, functions: Mapping[str, Any]) -> bool:

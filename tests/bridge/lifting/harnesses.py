@@ -42,9 +42,6 @@ _DERIVATIVE_ULPS = 256
 _RESULT_ULPS = 3
 # The primitives whose derivatives in JAX are not those of what they compute, and why.
 _OWN_DERIVATIVES: Mapping[str, str] = {
-    "igamma": "JAX has NaN with respect to the order, and no derivative of its loop",
-    "igammac": "JAX has NaN with respect to the order, and no derivative of its loop",
-    "random_gamma": "the derivative is the author's own",
     "stop_gradient": "which nothing in the module says",
 }
 # The primitives that promise indices in bounds, of which JAX transposes what is beyond otherwise.

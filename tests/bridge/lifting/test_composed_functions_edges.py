@@ -110,7 +110,7 @@ def test_scalars_and_symbolic_sizes(function, shape):
 _OF_ANY_SIZE = [
     *(
         f"jax.scipy.special.{name}"
-        for name in "entr erfcx exp1 expi i0 i0e log_ndtr logit ndtri".split()
+        for name in ["entr", "erfcx", "exp1", "expi", "i0", "i0e", "log_ndtr", "logit", "ndtri"]
         if hasattr(special, name)
     ),
     *(f"jax.nn.{name}" for name in ("relu", "relu6", "softplus")),
@@ -136,7 +136,7 @@ _WITH_LOOPS = {
 }
 
 
-@pytest.mark.parametrize("shape", ["", "3", "2, 3", "b"])
+@pytest.mark.parametrize("shape", ["", "2, 3", "b"])
 @pytest.mark.parametrize("name", _WITH_LOOPS)
 def test_derivatives_of_functions_with_loops(name, shape):
     function = _WITH_LOOPS[name]
