@@ -36,6 +36,8 @@ PLOTS = {
         ),
     ),
     "gradients": ("Gradients", "gradients_eager gradients_in_function"),
+    "state": ("Models that change", "decoding variables_of_steps training_memory"),
+    "lifted": ("Functions lifted to JAX", "lifted_batches lifted_run_time lifted_size"),
     "onnx": ("ONNX Runtime", "onnx_models"),
     "linalg": ("Linear algebra", "linalg"),
 }

@@ -70,6 +70,7 @@ BENCHMARKS = {
     "cold_start": serving.cold_start,
     "shape_checks": shape_checks.shape_checks,
     "decoding": state.decoding,
+    "variables_of_steps": state.variables_of_steps,
     "training_memory": state.training_memory,
     "scaling": scaling.scaling,
     "real_models": real_models.real_models,
