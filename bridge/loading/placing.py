@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import export
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bridge.core.narrowing import narrow_array
 from bridge.loading.derivative_primitives import Flat
@@ -53,6 +53,16 @@ def _make(
     return jax.make_array_from_callback(tuple(shape), sharding, get)
 
 
+def _anywhere(leaf: Any, mesh: Any) -> Any:
+    spec = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * np.ndim(leaf))
+    return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, spec))
+
+
+def _typed(leaf: Any, whole: NamedSharding) -> Any:
+    """Return an array whose type says how it lies on a mesh; whole if it does not say so yet."""
+    return leaf if jax.typeof(leaf).sharding.mesh.axis_names else jax.sharding.reshard(leaf, whole)
+
+
 class OnMesh:
     """A mesh, and how the arguments of one function lie on it."""
 
@@ -94,18 +104,29 @@ class OnMesh:
         return _make(aval.shape, sharding, part)
 
     def with_devices(self, flat: Flat) -> Flat:
-        """Return a function of the arguments that runs on the mesh where no argument says so."""
+        """Return a function of the arguments that runs on the mesh where no argument says so.
+
+        JAX decides how its arrays lie. Results of a mesh with explicit axes, whose types say that
+        of each array, are whole on each device.
+        """
         if any(sharding is not None for sharding in self.shardings):
             return flat
 
+        if AxisType.Explicit not in self.mesh.axis_types:
+            return lambda *leaves: flat(*(_anywhere(leaf, self.mesh) for leaf in leaves))
+        axes = (AxisType.Auto,) * len(self.mesh.axis_names)
+        automatic = self.mesh.abstract_mesh.update(axis_types=axes)
+        whole = NamedSharding(self.mesh, PartitionSpec())
+
         def on_devices(*leaves: Any) -> tuple[Any, ...]:
-            return flat(*(self._anywhere(leaf) for leaf in leaves))
+            return flat(*(_anywhere(leaf, automatic) for leaf in leaves))
 
-        return on_devices
+        def with_types(*leaves: Any) -> tuple[Any, ...]:
+            typed = (_typed(leaf, whole) for leaf in leaves)
+            made: tuple[Any, ...] = jax.sharding.auto_axes(on_devices, out_sharding=whole)(*typed)
+            return made
 
-    def _anywhere(self, leaf: Any) -> Any:
-        spec = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * np.ndim(leaf))
-        return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, spec))
+        return with_types
 
     def inputs(self, leaves: Sequence[Any], first: int) -> list[Any]:
         """Return arguments on the mesh, or such that JAX puts them there.

@@ -380,11 +380,45 @@ def product(w, x):
 
 
 @pytest.fixture(scope="module")
-def on_one_device(tmp_path_factory):
+def saved_on_one_device(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one") / "m"
     specs = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((2,), (4, 2))]
     bridge.save(jax.export.export(jax.jit(product))(*specs), folder, gradient_order=2)
-    return bridge.load(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def on_one_device(saved_on_one_device):
+    return bridge.load(saved_on_one_device)
+
+
+@pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="this JAX cannot set a mesh")
+@pytest.mark.parametrize("spec", [None, P("data"), P("data", "model")])
+@pytest.mark.parametrize("kind", [AUTO, EXPLICIT])
+def test_exported_for_one_device_on_axes_of_each_kind(saved_on_one_device, kind, spec):
+    if spec is None and kind is EXPLICIT and jax.__version_info__ < (0, 9):
+        pytest.skip("this JAX has no gradients of a reshard from no mesh")
+    mesh = make((2, 2), kind=kind)
+    loaded = bridge.load(saved_on_one_device, mesh=mesh)
+    w, x = jnp.arange(1.0, 3.0), jnp.sin(jnp.arange(8.0)).reshape(4, 2)
+    placed = x if spec is None else jax.device_put(x, NamedSharding(mesh, spec))
+
+    def results(f, x):
+        def total(x):
+            return f(w, x).sum()
+
+        _, pushed = jax.jvp(lambda x: f(w, x), (x,), (x,))
+        stacked = jax.vmap(lambda x: f(w, x))(jnp.stack([x, 2 * x]))
+        return f(w, x), jax.grad(total)(x), jax.hessian(total)(x), pushed, stacked
+
+    with jax.set_mesh(mesh):
+        found = jax.jit(lambda x: results(loaded, x))(placed)
+        eager = loaded(w, placed)
+    assert set(eager.sharding.device_set) == set(mesh.devices.flat)
+    for one, other in zip(found, results(product, x), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(eager, found[0])
+    np.testing.assert_array_equal(loaded(w, placed), found[0])
 
 
 @pytest.mark.parametrize("specs", [(P(), P("data")), (P("model"), P("data"))])
