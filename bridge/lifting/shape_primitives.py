@@ -57,12 +57,20 @@ def _set_dimension_size(op: LiftedOperation) -> LiftedValue:
 
 
 def _broadcast_in_dim(op: LiftedOperation) -> Any:
-    return lax.broadcast_in_dim(op.array(0), op.shape, op.integers("broadcast_dimensions"))
+    return _broadcast_along(op, op.shape)
 
 
 def _dynamic_broadcast_in_dim(op: LiftedOperation) -> Any:
+    return _broadcast_along(op, op.dimensions(1))
+
+
+def _broadcast_along(op: LiftedOperation, shape: Sequence[Dimension]) -> Any:
+    """Return an array broadcast to a shape; JAX keeps the order of its axes, StableHLO need not."""
     value, axes = op.array(0), op.integers("broadcast_dimensions")
-    return lax.broadcast_in_dim(value, op.dimensions(1), axes)
+    order = sorted(range(len(axes)), key=axes.__getitem__)
+    if order != list(range(len(axes))):
+        value = lax.transpose(value, order)
+    return lax.broadcast_in_dim(value, shape, sorted(axes))
 
 
 def _broadcast(op: LiftedOperation) -> Any:

@@ -242,3 +242,18 @@ def test_what_has_no_rule_says_so():
       return %r#0 : tensor<4xf32> }"""
     with pytest.raises(UnsupportedError, match=r"stablehlo\.infeed at .*JAX has no operation for"):
         bridge.to_jax(text)(_X)
+
+
+@pytest.mark.parametrize("shape", ["2x2", "2x3"])
+def test_a_broadcast_that_changes_the_order_of_axes_has_a_derivative(shape):
+    rows, columns = map(int, shape.split("x"))
+    text = f"""func.func @main(%x: tensor<{shape}xf32>) -> tensor<{columns}x4x{rows}xf32> {{
+      %r = stablehlo.broadcast_in_dim %x, dims = [2, 0]
+        : (tensor<{shape}xf32>) -> tensor<{columns}x4x{rows}xf32>
+      return %r : tensor<{columns}x4x{rows}xf32> }}"""
+    lifted = bridge.to_jax(text)
+    x, weights = np.ones((rows, columns), np.float32), np.arange(24 * 3.0, dtype=np.float32)
+    weights = weights[: rows * columns * 4].reshape(columns, 4, rows)
+    found = jax.grad(lambda x: (lifted(x) * weights).sum())(x)
+    np.testing.assert_array_equal(found, weights.sum(1).T)
+    assert jax.vmap(lifted)(x[None]).shape == (1, columns, 4, rows)
