@@ -58,3 +58,10 @@ def bits_of(array: np.ndarray[Any, Any]) -> bytes:
         with np.errstate(invalid="ignore"):  # of NaNs that signal
             array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
     return array.tobytes()
+
+
+# XLA of JAX 0.7 converts integers of 2 bits wrongly, and transposes those of 4 bits wrongly where a
+# program has others of them.
+COMPUTES_NARROW_INTEGERS = jax.__version_info__ >= (0, 8)
+# The reference interpreter of jaxlib 0.7 ends the process at a triangular solve.
+INTERPRETS_SOLVES = jax.__version_info__ >= (0, 8)
