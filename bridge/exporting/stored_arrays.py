@@ -45,7 +45,7 @@ _NPY_HEADERS = {
     (2, 0): np.lib.format.read_array_header_2_0,
 }
 # Small arrays of a checkpoint are read together: orbax reads its list of all of them each time.
-_GROUP_BYTES = 1 << 24
+_GROUP_BYTES, _MAX_GROUPS = 1 << 24, 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,11 +215,13 @@ class _OrbaxTree:
         with_paths, tree = jax.tree_util.tree_flatten_with_path(metadata)
         self._tree: Any = tree  # the stub of its class lacks `flatten_up_to`
         self._metadata = [leaf for _, leaf in with_paths]
+        sizes = [_size_of(leaf) or 0 for leaf in self._metadata]
+        # Older versions of orbax restore all or nothing.
+        is_partial = getattr(checkpoint, "PLACEHOLDER", None) is not None
         self._groups = _groups(
             [jax.tree_util.keystr(keys, simple=True, separator="/") for keys, _ in with_paths],
-            [_size_of(leaf) for leaf in self._metadata],
-            # Older versions of orbax restore all or nothing.
-            math.inf if getattr(checkpoint, "PLACEHOLDER", None) is None else _GROUP_BYTES,
+            sizes,
+            max(_GROUP_BYTES, sum(sizes) // _MAX_GROUPS) if is_partial else sum(sizes),
         )
         self._held: dict[int, Any] = {}
         self._lock = threading.Lock()
@@ -268,17 +270,14 @@ def _size_of(leaf: Any) -> int | None:
     return int(math.prod(shape) * np.dtype(dtype).itemsize)
 
 
-def _groups(
-    names: Sequence[str], sizes: Sequence[int | None], limit: float
-) -> dict[int, Sequence[int]]:
+def _groups(names: Sequence[str], sizes: Sequence[int], limit: int) -> dict[int, Sequence[int]]:
     """Return for each array those that are read with it, in the order in which files have them."""
     groups: dict[int, Sequence[int]] = {}
     group: list[int] = []
     total = 0
     for index in sorted(range(len(names)), key=lambda index: names[index]):
-        size = sizes[index] or 0
-        if total + size > limit:
+        if total + sizes[index] > limit:
             group, total = [], 0
         group.append(index)
-        groups[index], total = group, total + size
+        groups[index], total = group, total + sizes[index]
     return groups
