@@ -1,10 +1,10 @@
-"""`python -m tests [ARGUMENT ...]`: all tests, with arguments of pytest, in four rounds.
+"""`python -m tests [ARGUMENT ...]`: all tests, with arguments of pytest, in five rounds.
 
 TensorFlow keeps every program that its XLA compiler has made until the process ends, and JAX much
 of what it has traced. Each round has new processes, so that none of them grows beyond 3 GB.
 
-The first three compile thousands of small programs once each, so LLVM does not optimize in them. It
-does in the last, whose pages and examples show what a user gets, in `make quick`, in
+All but the last compile thousands of small programs once each, so LLVM does not optimize in them.
+It does in the last, whose pages and examples show what a user gets, in `make quick`, in
 `make matrix`, and in a call of pytest.
 """
 
@@ -34,13 +34,15 @@ SMALL = tuple(
         "xla_call_module",
     )
 )
+VERBS = "tests/verbs"
 _UNOPTIMIZED = {"XLA_FLAGS": with_xla_flags(UNOPTIMIZED)}
 # What pytest is told, and what is in its environment.
 ROUNDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     ((BRIDGE, f"--ignore={ONNX}"), _UNOPTIMIZED),
     ((ONNX,), _UNOPTIMIZED),
     (SMALL, {**_UNOPTIMIZED, VARIABLE: "1"}),
-    (("tests", *(f"--ignore={place}" for place in (BRIDGE, *SMALL))), {}),
+    ((VERBS,), {**_UNOPTIMIZED, VARIABLE: "1"}),
+    (("tests", *(f"--ignore={place}" for place in (BRIDGE, *SMALL, VERBS))), {}),
 )
 
 

@@ -43,6 +43,8 @@ ROOT = Path(__file__).parent
 LONG = (
     "fuzzing/test_programs.py",
     "verbs/test_gradient_matrix.py",
+    "fuzzing/test_tf_programs.py",
+    "verbs/test_scaling.py",
     "docs/test_pages.py",
     "golden/test_kinds.py",
     "distributed/test_save.py",

@@ -12,10 +12,11 @@ from tests.fuzzing.tf_programs import suite
 from tests.fuzzing.tf_programs.case import TensorFlowCase
 from tests.fuzzing.tf_programs.generating import CHECKS, PREAMBLE, generate
 from tests.fuzzing.tf_programs.statements import STATEMENTS
+from tests.renewed_process import RenewedProcess
 from tests.x64 import enable_x64
 
 SEEDS = range(60)
-AT_ONCE = 10
+AT_ONCE, MAX_CALLS = 10, 3
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -25,13 +26,29 @@ def test_a_seed_is_one_program():
         assert generate(7, x64=False) == generate(7, x64=False)
 
 
-@pytest.mark.parametrize("first", range(0, len(SEEDS), AT_ONCE))
-def test_what_jax_gets_is_what_tensorflow_computes(first):
+@pytest.fixture(scope="module")
+def process():
+    process = RenewedProcess(MAX_CALLS)
+    yield process
+    process.close()
+
+
+def _failures(seeds):
+    """What is wrong with programs, and their text."""
     with enable_x64(False):
-        for seed in SEEDS[first : first + AT_ONCE]:
-            program = generate(seed, x64=False)
-            failed = [found for found in suite.run(program) if found.kind in FAILURES]
-            assert not failed, f"{failed}\n{program.describe()}"
+        programs = [generate(seed, x64=False) for seed in seeds]
+        outcomes = [(program, suite.run(program)) for program in programs]
+    return [
+        f"{found}\n{program.describe()}"
+        for program, of_program in outcomes
+        for found in of_program
+        if found.kind in FAILURES
+    ]
+
+
+@pytest.mark.parametrize("first", range(0, len(SEEDS), AT_ONCE))
+def test_what_jax_gets_is_what_tensorflow_computes(first, process):
+    assert process.run(_failures, SEEDS[first : first + AT_ONCE]) == []
 
 
 def test_every_statement_and_every_check_is_drawn():

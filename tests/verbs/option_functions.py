@@ -10,6 +10,10 @@ import numpy as np
 import tensorflow as tf
 from jax import export
 
+import bridge
+
+HOISTED = {"default": {}, "none": {"hoist_constants": None}, "all": {"hoist_constants": 0}}
+CHECKS = {"none": (), "platform": ("platform",), "shape_assertions": ("shape_assertions",)}
 W = np.linspace(-1, 1, 9, dtype=np.float32).reshape(3, 3)
 TABLE = np.linspace(1, 2, 9, dtype=np.float32).reshape(3, 3)  # what functions close over
 X = np.linspace(-0.7, 0.9, 12, dtype=np.float32).reshape(4, 3)
@@ -87,6 +91,20 @@ def of_arguments(name):
 
     call.__name__ = name
     return call
+
+
+def of_origin(row, path):
+    """The file of a row: the one that was written, or what became of it."""
+    if row["origin"] == "retargeted":
+        options = {} if row["platforms"] == "one" else {"platforms": ("cpu", "cuda")}
+        older = path.with_name("older")
+        bridge.retarget(path, "2.15", to=older, **options)
+        return older
+    if row["origin"] == "saved again":
+        loaded, again = tf.saved_model.load(path), path.with_name("again")
+        tf.saved_model.save(loaded, again, signatures=loaded.signatures)
+        return again
+    return path
 
 
 def specs(sizes):

@@ -13,8 +13,9 @@ import tensorflow as tf
 
 import bridge
 from bridge.testing import assert_gradients_match
+from tests.renewed_process import RenewedProcess
 from tests.verbs.gradient_functions import CASES
-from tests.verbs.gradient_processes import CaseProcess, compare
+from tests.verbs.gradient_processes import MAX_CASES, compare, compare_by_name, prepare
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
@@ -31,7 +32,7 @@ REFUSED = [(case, mode) for case in CASES for mode in case.refused]
 
 @pytest.fixture(scope="module")
 def process():
-    process = CaseProcess()
+    process = RenewedProcess(MAX_CASES, prepare)
     yield process
     process.close()
 
@@ -40,7 +41,7 @@ def process():
 def test_gradients_are_those_of_jax(case, process):
     """In one test, because JAX's side and the exports are the same for all modes."""
     modes = [mode for mode in MODES if mode not in case.refused]
-    process.compare(case.name, ORDER, modes)
+    process.run(compare_by_name, case.name, ORDER, modes)
 
 
 @pytest.mark.parametrize(

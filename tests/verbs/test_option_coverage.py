@@ -42,8 +42,8 @@ TESTED = {
         "tests/bridge/loading/test_compilation_cache.py": "compiled",
     },
     "retarget": {
-        TABLES: "exported tensorflow to platforms",
-        "tests/bridge/test_retarget_file.py": "disabled_checks linalg lift overwrite",
+        TABLES: "exported tensorflow platforms",
+        "tests/bridge/test_retarget_file.py": "to disabled_checks linalg lift overwrite",
         "tests/savedmodel/test_gradient_orders.py": "gradient_order",
     },
     "save": {

@@ -12,7 +12,9 @@ from jax import export
 
 import bridge
 from tests.verbs.option_functions import (
+    CHECKS,
     FUNCTIONS,
+    HOISTED,
     TABLE,
     N,
     W,
@@ -22,6 +24,7 @@ from tests.verbs.option_functions import (
     expected,
     jax_gradients,
     of_arguments,
+    of_origin,
     of_parameters,
     specs,
     tensorflow_gradients,
@@ -30,8 +33,6 @@ from tests.verbs.option_tables import CALL_TF, CONVERT, LAYER, ONNX, SAVE
 from xla_call_module.errors import StructureError
 
 PLATFORMS = {"default": None, "one": ("cpu",), "cpu last": ("tpu", "cuda", "cpu")}
-HOISTED = {"default": {}, "none": {"hoist_constants": None}, "all": {"hoist_constants": 0}}
-CHECKS = {"none": (), "platform": ("platform",), "shape_assertions": ("shape_assertions",)}
 
 
 def _rows(table):
@@ -67,14 +68,7 @@ class Saved:
             self.names = {"x": "rows", "y": "scale", "n": "counted"}
         self.path = folder / "written"
         self._save()
-        if row["origin"] == "retargeted":
-            options = {} if row["platforms"] == "one" else {"platforms": ("cpu", "cuda")}
-            bridge.retarget(self.path, "2.15", to=folder / "older", **options)
-            self.path = folder / "older"
-        if row["origin"] == "saved again":
-            loaded = tf.saved_model.load(self.path)
-            tf.saved_model.save(loaded, folder / "again", signatures=loaded.signatures)
-            self.path = folder / "again"
+        self.path = of_origin(row, self.path)
 
     def _save(self):
         row = self.row

@@ -14,6 +14,7 @@ import tensorflow as tf
 from jax import export
 
 import bridge
+from tests.verbs.option_functions import CHECKS, HOISTED, of_origin
 from tests.verbs.option_tables import UPDATES
 
 ROWS = UPDATES.rows()
@@ -22,8 +23,6 @@ NARROW = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8")
 OTHERS = ("uint32", "bool", "complex64")
 TABLE = jnp.asarray(np.arange(64, dtype=np.float32) / 64)
 PLATFORMS = {"default": ("cpu", "cuda", "tpu"), "one": ("cpu",), "cpu last": ("tpu", "cuda", "cpu")}
-HOISTED = {"default": {}, "none": {"hoist_constants": None}, "all": {"hoist_constants": 0}}
-CHECKS = {"none": (), "platform": ("platform",), "shape_assertions": ("shape_assertions",)}
 SIZES = {"static": "f32[3,2]", "symbolic": "f32[b,2]"}
 FILES = {"default": {}, "shards": {"num_shards": 2}, "manifest": {"manifest": True}}
 
@@ -144,14 +143,7 @@ class Saved:
             {"x": "rows", "y": "scale"} if row["names"] == "given" else {"x": "x", "y": "y"}
         )
         self._save()
-        if row["origin"] == "retargeted":
-            options = {} if row["platforms"] == "one" else {"platforms": ("cpu", "cuda")}
-            bridge.retarget(self.path, "2.15", to=folder / "older", **options)
-            self.path = folder / "older"
-        if row["origin"] == "saved again":
-            loaded = tf.saved_model.load(self.path)
-            tf.saved_model.save(loaded, folder / "again", signatures=loaded.signatures)
-            self.path = folder / "again"
+        self.path = of_origin(row, self.path)
 
     def _save(self):
         row = self.row
