@@ -145,7 +145,7 @@ def test_no_more_than_a_few_arrays_are_in_memory(kind, tmp_path):
     done = subprocess.run(code, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     # All of them have 320 MiB, one has 16; TensorStore, which orbax reads with, caches 100.
-    assert int(done.stdout) < (40 if kind != "orbax" else 160) << 20
+    assert int(done.stdout) < (40 if kind != "orbax" else 220) << 20
     found = bridge.load(tmp_path / "m.new").params
     assert {key: float(value[-1]) for key, value in found.items()} == {
         key: float(value[-1]) for key, value in arrays.items()
