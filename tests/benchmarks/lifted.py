@@ -15,9 +15,11 @@ from jax.interpreters import partial_eval
 import bridge
 from tests.benchmarks import models
 from tests.benchmarks.measure import ROUNDS, Ratio, compare
+from xla_call_module.stablehlo.modules import open_module, walk
 
 _MIN_RATIO_ROUNDS = 15
-_LARGE_MODULE_LAYERS = 400
+_LARGE_MODULE_LAYERS = 544  # 20 MB
+_DEEP_NETWORK_LAYERS = 48
 _MAX_SECONDS_TO_TRACE = 10.0
 
 
@@ -101,21 +103,41 @@ def lifted_size() -> Iterator[Ratio]:
         ours, peer = (_equations(f, arguments) for f in (lifted, jax.jit(function)))
         ratio = (ours / peer,)
         yield Ratio(f"{name}, equations: lifted / original", ratio, 1.5, str(ours), str(peer))
-    exported = _large_module()
-    size = len(exported.mlir_module_serialized) / 1e6
+    large, deep = _large_module(), _deep_network()
+    size, count = len(large.mlir_module_serialized) / 1e6, _operations(deep)
+    yield _tracing(f"a lifted module of {size:.0f} MB", large)
+    yield _tracing(f"a lifted network of {count} operations", deep)
+
+
+def _tracing(name: str, exported: export.Exported) -> Ratio:
+    """Return how long a lifted function takes to be traced, in parts of the time that it may."""
+    args, kwargs = jax.tree.unflatten(exported.in_tree, exported.in_avals)
     times = []
     for _ in range(ROUNDS):
         lifted = bridge.to_jax(exported)
         started = time.perf_counter()
-        jax.make_jaxpr(lifted)(*exported.in_avals)
+        jax.make_jaxpr(lifted)(*args, **kwargs)
         times.append(time.perf_counter() - started)
-    yield Ratio(
-        f"make_jaxpr of a lifted module of {size:.0f} MB, to {_MAX_SECONDS_TO_TRACE:.0f} s",
+    return Ratio(
+        f"make_jaxpr of {name}, to {_MAX_SECONDS_TO_TRACE:.0f} s",
         tuple(seconds / _MAX_SECONDS_TO_TRACE for seconds in times),
         1.0,
         f"{statistics.median(times):.3g} s",
         f"{_MAX_SECONDS_TO_TRACE:.0f} s",
     )
+
+
+def _operations(exported: export.Exported) -> int:
+    with open_module(exported.mlir_module_serialized) as module:
+        return sum(1 for _ in walk(module))
+
+
+def _deep_network() -> export.Exported:
+    """Return the gradient of a deep transformer, layer by layer, with its weights as arguments."""
+    layers, x = models.transformer_layers(depth=1)
+    data = layers * _DEEP_NETWORK_LAYERS, x
+    specs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), data)
+    return export.export(jax.jit(jax.grad(_loss(models.transformer))))(*specs)
 
 
 def _large_module() -> export.Exported:
