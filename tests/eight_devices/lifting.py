@@ -192,7 +192,8 @@ def test_loaded_with_symbolic_sizes(mesh, tmp_path):
     _, expected = jax.jvp(jax.jit(lifted), (X,), (tangent,))
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
     stack = np.stack([X, X + 1])
-    np.testing.assert_allclose(jax.vmap(model)(stack)[1], jitted(X), rtol=1e-3, atol=1e-6)
+    for batched in (jax.vmap(model), jax.jit(jax.vmap(bridge.to_jax(exported, mesh=MESHES[mesh])))):
+        np.testing.assert_allclose(batched(stack)[1], jitted(X), rtol=1e-3, atol=1e-6)
 
 
 def test_without_a_mesh():
