@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from bridge.core._jax import enable_x64
+from bridge.core._jax import enable_x64, outside_meshes
 from xla_call_module.dtypes import WIDE
 from xla_call_module.stablehlo.attributes import value_attributes
 from xla_call_module.stablehlo.call_graph import COMPOSITE, REFERENCES, named_by
@@ -48,6 +48,8 @@ _OF_SIZES: Mapping[str, tuple[str, int]] = {
     "stablehlo.dynamic_reshape": ("stablehlo.reshape", 1),
     "stablehlo.real_dynamic_slice": ("stablehlo.slice", 1),
 }
+# The settings of JAX by which its random numbers are drawn.
+_RANDOM_OPTIONS = ("jax_default_prng_impl", "jax_threefry_partitionable")
 # Attributes that say nothing of what is computed, or are read otherwise.
 _IGNORED = (
     *REFERENCES.values(), "known_expanding_dimensions", "known_nonexpanding_dimensions",
@@ -118,18 +120,28 @@ def own_graphs(
     is_wide = jnp.result_type(float) == np.float64
     needs_wide = any(str(dtype) in WIDE for _, dtype in avals)
     settings = [True] if needs_wide else [is_wide, False][: 1 + is_wide]
-    graphs = (_own_graph(function, avals, name, x64=x64) for x64 in settings)
+    random = tuple(getattr(jax.config, option) for option in _RANDOM_OPTIONS)
+    graphs = (_own_graph(function, avals, name, x64=x64, random=random) for x64 in settings)
     return [graph for graph in graphs if graph is not None]
 
 
 @functools.lru_cache(maxsize=512)
 def _own_graph(
-    function: Callable[..., Any], avals: tuple[Aval, ...], name: str, *, x64: bool
+    function: Callable[..., Any],
+    avals: tuple[Aval, ...],
+    name: str,
+    *,
+    x64: bool,
+    random: tuple[Any, ...],
 ) -> OwnGraph | None:
-    """Return the graph for a setting of JAX, by which sizes and places may have 64 bits."""
+    """Return the graph for some settings of JAX, whatever context it is traced in.
+
+    By them sizes and places may have 64 bits, and random numbers are drawn in another way.
+    """
+    del random
     specs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in _symbolic(avals)]
     try:
-        with enable_x64(x64):
+        with enable_x64(x64), jax.disable_jit(disable=False), outside_meshes():
             exported = export.export(jax.jit(lambda *given: function(*given)))(*specs)
     except (NotImplementedError, TypeError, ValueError):  # not for these dtypes
         return None

@@ -8,6 +8,7 @@ from jax import export, lax, nn
 from jax.scipy import special
 
 import bridge
+from bridge.lifting import own_lowerings
 
 _POINTS = (
     0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, 1e-30, -1e-30, 1e30, -1e30, 0.5, -0.5, 2.0, -3.0, np.nan,
@@ -151,3 +152,16 @@ def test_derivatives_of_functions_with_loops(name, shape):
         found, expected = (jax.jit(lambda f=f, t=transform: t(f))() for f in (lifted, function))
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_what_is_known_does_not_depend_on_how_jax_is_set():
+    x = jnp.array([0.3, 0.5, 0.7])
+    exported = export.export(jax.jit(lambda x: jax.random.gamma(jax.random.key(0), x)))(x)
+    expected = jax.jit(exported.call)(x)
+    lifted = bridge.to_jax(exported)
+    own_lowerings._own_graph.cache_clear()
+    with jax.disable_jit():
+        lifted(x)
+    assert "random_gamma" in str(jax.make_jaxpr(lifted)(x))
+    with jax.threefry_partitionable(not jax.config.jax_threefry_partitionable):
+        np.testing.assert_allclose(jax.jit(bridge.to_jax(exported))(x), expected, rtol=1e-6)
