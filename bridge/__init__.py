@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bridge.convert import convert
     from bridge.exporting.stages import exported_from_stage
     from bridge.inspect import inspect
+    from bridge.litert.conversion import save_litert, to_litert
     from bridge.load import load
     from bridge.onnx.conversion import save_onnx, to_onnx
     from bridge.retarget import retarget
@@ -57,8 +58,10 @@ __all__ = [
     "load",
     "retarget",
     "save",
+    "save_litert",
     "save_onnx",
     "to_jax",
+    "to_litert",
     "to_onnx",
     "update",
     "verify",
@@ -83,8 +86,10 @@ _HOMES = {
     "load": "bridge.load",
     "retarget": "bridge.retarget",
     "save": "bridge.save",
+    "save_litert": "bridge.litert.conversion",
     "save_onnx": "bridge.onnx.conversion",
     "to_jax": "bridge.to_jax",
+    "to_litert": "bridge.litert.conversion",
     "to_onnx": "bridge.onnx.conversion",
     "update": "bridge.update",
     "verify": "bridge.verify",

@@ -24,8 +24,8 @@ def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
     """Return a report of a file: signatures, modules, variables and the oldest TensorFlow.
 
     It is of a SavedModel of any writer, of a serialized `jax.export.Exported`, of StableHLO as text
-    or bytecode, or of an ONNX model. Of what is not calls of modules, such as TensorFlow's own
-    operations and those of ONNX, `FileReport.graph` has the signatures and counts.
+    or bytecode, of an ONNX model, or of a LiteRT model. Of what is not calls of modules, such as
+    the operations of TensorFlow, ONNX and LiteRT, `FileReport.graph` has the signatures and counts.
 
     The values of variables are not read. A safety check is reported as disabled where the file or
     TF_XLA_FLAGS disables it.
@@ -35,7 +35,8 @@ def inspect(path: str | os.PathLike[str] | ModelFolder) -> FileReport:
 
     Raises:
         FormatError: the file is damaged, or none of these.
-        MissingDependencyError: it is an ONNX model, and the package `onnx` is not installed.
+        MissingDependencyError: it is an ONNX or LiteRT model, and the package `onnx` or
+            `ai-edge-litert` is not installed.
 
     Example:
         >>> import bridge, jax
@@ -64,10 +65,14 @@ def _inspect_file(path: Path) -> FileReport:
         from bridge.onnx.onnx_report import report_of_onnx
 
         return report_of_onnx(path)
+    if path.suffix == ".tflite":
+        from bridge.litert.litert_report import report_of_litert
+
+        return report_of_litert(path)
     from bridge.core.exported_file import MAX_EXPORTED_BYTES, call_of_exported, parse_exported
     from bridge.inspecting.call_report import report_of_calls
     from bridge.loading.mlir_files import call_of_file, is_mlir
-    from bridge.onnx.boundary_casts import cast_at_boundary
+    from bridge.sources.boundary_casts import cast_at_boundary
     from savedmodel.files.model_folder import read_file
 
     content = read_file(path, limit=MAX_EXPORTED_BYTES)

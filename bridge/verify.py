@@ -42,6 +42,10 @@ def verify(
 ) -> VerifyReport:
     """Compare what TensorFlow and JAX compute of a SavedModel, gradients of every order included.
 
+    A LiteRT model of `bridge.save_litert` is run by ai-edge-litert, in a process of its own, on the
+    probes that it was written with, or those of `against`; JAX runs nothing. One that is quantized
+    may differ by twice the error that was reported when it was written.
+
     TensorFlow runs in a process of its own, in which JAX cannot be imported. Each signature is
     called with random inputs, with dimension variables of 1, 3 and 17 or the nearest sizes that
     meet its constraints, and with zeros, ones, negative, huge and infinite numbers and NaN.
@@ -56,7 +60,7 @@ def verify(
     On a terminal, a bar shows how far it is when it takes longer than two seconds.
 
     Args:
-        path: the folder of a SavedModel that `bridge.load` reads.
+        path: the folder of a SavedModel that `bridge.load` reads, or the file of a LiteRT model.
         python: the interpreter of another environment with TensorFlow, in which neither JAX nor
             this package need be installed.
         record: a file to write, with the inputs and JAX's results, for `against`.
@@ -108,6 +112,13 @@ def verify(
             f"{os.fspath(against)} has the inputs that are compared. To do: leave out probes, "
             "inputs, quick and steps, or pass them where it is recorded."
         )
+    if os.path.isfile(path):
+        if python is not None or asked:
+            raise StructureError(
+                f"{os.fspath(path)} is a file, which is compared by the probes in it. To do: leave "
+                "out python, probes, inputs, quick and steps."
+            )
+        return _verify_litert(path, against, record, tolerance)
     request = request_trials(probes, inputs, quick=quick, steps=steps)
     allowed = to_tolerance(tolerance)
 
@@ -131,6 +142,30 @@ def verify(
         row for number, trial in enumerate(trials) for row in compare(number, trial, run, allowed)
     ]
     return VerifyReport(os.fspath(path), run.tensorflow, run.failure, tuple(rows))
+
+
+def _verify_litert(
+    path: str | os.PathLike[str],
+    against: str | os.PathLike[str] | None,
+    record: str | os.PathLike[str] | None,
+    tolerance: Any,
+) -> VerifyReport:
+    """Compare a LiteRT model with its probes, or those of a file."""
+    from importlib import metadata
+
+    from bridge.litert.kept_probes import compare_kept, kept_probes
+    from bridge.litert.runtime import read_model
+    from bridge.verifying.trial_request import to_tolerance
+    from bridge.verifying.trials import read_trials, write_trials
+    from bridge.verifying.verification import VerifyReport
+
+    model, name = read_model(path), os.fspath(path)
+    trials = kept_probes(model, name) if against is None else read_trials(against)
+    allowed = None if tolerance is None else to_tolerance(tolerance)
+    rows = compare_kept(model, trials, allowed)
+    if record is not None:
+        write_trials(record, trials)
+    return VerifyReport(name, "", "", tuple(rows), litert=metadata.version("ai-edge-litert"))
 
 
 def _make_trials(

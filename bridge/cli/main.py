@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from bridge.cli.benchmark_command import add_benchmark, run_benchmark
 from bridge.cli.command_arguments import (
     add_arguments,
     expand_home,
@@ -295,6 +296,64 @@ def _run_onnx(options: argparse.Namespace) -> int:
     return 0
 
 
+def _add_litert(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source",
+        metavar="SAVEDMODEL_OR_ARTIFACT",
+        type=expand_home,
+        help="the folder of a SavedModel, or the file of a serialized Exported or of StableHLO",
+    )
+    parser.add_argument("target", metavar="OUT.tflite", type=expand_home, help="the file to write")
+    parser.add_argument(
+        "--signature",
+        metavar="KEY",
+        action="append",
+        help="a signature of the SavedModel, several times for several; by default all",
+    )
+    parser.add_argument("--platform", default="cpu", help="one of those that it was lowered for")
+    parser.add_argument(
+        "--gradient-order",
+        type=int,
+        default=0,
+        metavar="N",
+        help="1 for the VJP, and so on",
+    )
+    parser.add_argument(
+        "--quantize",
+        choices=("dynamic_int8", "float16", "int8"),
+        help="weights of int8 or float16, or all of int8 with --calibration",
+    )
+    parser.add_argument(
+        "--calibration",
+        metavar="FILE.npz",
+        type=expand_home,
+        help="arrays by INPUT or SIGNATURE/INPUT, whose first axis has the calls",
+    )
+    parser.add_argument(
+        "--no-verify", action="store_true", help="write what was not compared with JAX"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT.tflite")
+    add_arguments(parser, "imports")
+
+
+def _run_litert(options: argparse.Namespace) -> int:
+    from bridge.litert.conversion import save_litert
+
+    written = save_litert(
+        options.source,
+        options.target,
+        signatures=options.signature,
+        gradient_order=options.gradient_order,
+        platform=options.platform,
+        quantize=options.quantize,
+        calibration=options.calibration,
+        verify=not options.no_verify,
+        overwrite=options.overwrite,
+    )
+    print(written)
+    return 0
+
+
 def _add_passes(parser: argparse.ArgumentParser) -> None:
     add_arguments(parser, "path", "tensorflow", "linalg", "platforms", "imports")
     parser.add_argument("--run", metavar="NAME", help="run one pass and print each module after it")
@@ -419,7 +478,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=expand_home,
         help="the folder of a SavedModel or of its versions, or the file of a serialized Exported, "
-        "of StableHLO or of an ONNX model",
+        "of StableHLO, of an ONNX model or of a LiteRT model",
     )
     parser.add_argument(
         "--input",
@@ -509,9 +568,11 @@ def _run_verify(options: argparse.Namespace) -> int:
 
 
 _COMMANDS = (
+    _Command("benchmark", "run a file by every runtime at hand", add_benchmark, run_benchmark),
     _Command("diff", "show in what two SavedModels differ", _add_diff, _run_diff),
     _Command("export", "write a SavedModel", add_export, run_export_command),
     _Command("inspect", "show what is in a SavedModel", add_inspect, run_inspect),
+    _Command("litert", "make a LiteRT model of a SavedModel or artifact", _add_litert, _run_litert),
     _Command("manifest", "compare a SavedModel with its manifest", _add_manifest, _run_manifest),
     _Command("onnx", "make an ONNX model of a SavedModel or artifact", _add_onnx, _run_onnx),
     _Command("passes", "list the passes that would run", _add_passes, _run_passes),
@@ -522,5 +583,5 @@ _COMMANDS = (
     _Command("rollback", "serve an older version again", _add_rollback, _run_rollback),
     _Command("run", "call a function of a file, and show its results", _add_run, _run_run),
     _Command("update", "put new weights into a SavedModel", add_update, run_update),
-    _Command("verify", "compare TensorFlow with JAX", _add_verify, _run_verify),
+    _Command("verify", "compare TensorFlow, or LiteRT, with JAX", _add_verify, _run_verify),
 )

@@ -1,4 +1,4 @@
-"""What the command `run` calls: a signature of a SavedModel, an `Exported`, StableHLO or ONNX."""
+"""What the command `run` calls: a signature of a file, whatever its format."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ __all__ = ["Runnable", "newest_version", "open_runnable"]
 
 _MAX_FILE_BYTES = 1 << 32
 _ONNX = ".onnx"
+_LITERT = ".tflite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def open_runnable(path: str, signature: str | None) -> Runnable:
 
     Args:
         path: the folder of a SavedModel, or the one above its versions; or the file of a serialized
-            `Exported`, of StableHLO, or of an ONNX model.
+            `Exported`, of StableHLO, of an ONNX model, or of a LiteRT model.
         signature: the key of a signature; None for the default one.
 
     Raises:
@@ -84,12 +85,14 @@ def open_runnable(path: str, signature: str | None) -> Runnable:
         chosen = _signature(LoadedModel(model), path, signature)
         defaults = {s.key: s.defaults for s in model.signatures}
         return _of_signature(chosen, defaults[chosen.key])
+    if path.endswith(_LITERT):
+        return _of_litert(path, signature)
     if signature is not None:
         raise StructureError(f"{path} is one function. To do: leave out --signature.")
     if path.endswith(_ONNX):
         return _of_onnx(path)
     from bridge.loading.mlir_files import call_of_file, is_mlir
-    from bridge.onnx.boundary_casts import cast_at_boundary
+    from bridge.sources.boundary_casts import cast_at_boundary
 
     content = read_file(path, limit=_MAX_FILE_BYTES)
     if is_mlir(content):
@@ -228,6 +231,43 @@ def _of_onnx(path: str) -> Runnable:
         defaults={},
         call=call,
         accepts=lambda _: True,  # ONNX has no assertions
+    )
+
+
+def _of_litert(path: str, signature: str | None) -> Runnable:
+    from bridge.litert.runtime import Runtime, describe, read_model
+
+    model = read_model(path)
+    known = {one.name: one for one in describe(model).signatures}
+    key = DEFAULT_SIGNATURE if signature is None and DEFAULT_SIGNATURE in known else signature
+    if key is None and len(known) == 1:
+        (key,) = known
+    if key not in known:
+        raise StructureError(
+            f"Which signature is meant? {path} has {', '.join(known) or 'none'}. To do: name one "
+            "by --signature."
+        )
+
+    def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
+        with Runtime(model) as runtime:
+            return runtime.run(arrays, signature=key)
+
+    return Runnable(
+        name=key,
+        inputs={
+            tensor.name: TensorSpec(
+                tuple(
+                    size if size >= 0 else f"{tensor.name}_{axis}"
+                    for axis, size in enumerate(tensor.shape)
+                ),
+                dtype_from_name(tensor.dtype, where=f"The input {tensor.name} of {path}"),
+                tensor.name,
+            )
+            for tensor in known[key].inputs
+        },
+        defaults={},
+        call=call,
+        accepts=lambda _: True,  # LiteRT has no assertions
     )
 
 

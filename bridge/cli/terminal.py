@@ -83,4 +83,4 @@ def print_verification(report: VerifyReport, console: Console) -> None:
     outcome = f"{len(wrong)} differ" if wrong else "all as in JAX"
     if any(row.known for row in report.rows):
         outcome += ", but for what is known of it"
-    console.print(f"{len(report.rows)} comparisons with TensorFlow {report.tensorflow}: {outcome}")
+    console.print(f"{len(report.rows)} comparisons with {report.runtime}: {outcome}")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bridge.inspecting.report import SignatureReport
 
 __all__ = [
+    "Quantization",
     "TensorReport",
     "WrittenFile",
     "WrittenSignature",
@@ -94,6 +95,34 @@ class WrittenSignature:
     gradient_sources: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """What the quantization of a model gains and costs.
+
+    Attributes:
+        kind: the kind, as `save_litert` takes it.
+        bytes_before: the number of bytes of the model before.
+        bytes: the number of bytes of the quantized model.
+        error: the greatest difference of a result from JAX, relative to the largest number of its
+            array.
+        is_calibrated: whether the error is that of the calibration data, or of random inputs.
+    """
+
+    kind: str
+    bytes_before: int
+    bytes: int
+    error: float
+    is_calibrated: bool
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        inputs = "the calibration data" if self.is_calibrated else "random inputs"
+        return (
+            f"quantized to {self.kind}: {self.bytes_before:,} -> {self.bytes:,} bytes, "
+            f"greatest error {self.error:.1e} on {inputs}"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WrittenFile:
     """A file that was written; `os.fspath` gives its path.
@@ -105,7 +134,8 @@ class WrittenFile:
         parameter_bytes: the number of bytes of the values of its variables or weights.
         tensorflow: the oldest TensorFlow known to read it, such as `2.18`; empty where the file
             does not say, and for ONNX.
-        opset: the version of ONNX's operations; None for a SavedModel.
+        opset: the version of ONNX's operations; None for other files.
+        quantization: what the quantization of a LiteRT model gains and costs; None without.
     """
 
     path: str
@@ -114,6 +144,7 @@ class WrittenFile:
     parameter_bytes: int
     tensorflow: str = ""
     opset: int | None = None
+    quantization: Quantization | None = None
 
     def __fspath__(self) -> str:
         """Return the path."""
@@ -127,7 +158,8 @@ class WrittenFile:
 
     def __str__(self) -> str:
         """Return a line of facts, and one for each signature."""
-        return "\n".join([self._title(), *self._signature_lines()])
+        quantized = [str(self.quantization)] if self.quantization else []
+        return "\n".join([self._title(), *quantized, *self._signature_lines()])
 
     def _title(self) -> str:
         facts = [f"{self.bytes:,} bytes", self._reader()]
@@ -146,7 +178,8 @@ class WrittenFile:
     def _facts(self) -> list[str]:
         """Return the sizes and the readers, as far as they are known."""
         weights = f"{size(self.parameter_bytes)} of weights" if self.parameter_bytes else ""
-        return [fact for fact in (size(self.bytes), weights, self._reader()) if fact]
+        quantized = self.quantization.kind if self.quantization else ""
+        return [fact for fact in (size(self.bytes), weights, quantized, self._reader()) if fact]
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""

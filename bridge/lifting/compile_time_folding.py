@@ -28,12 +28,12 @@ from xla_call_module.stablehlo.attributes import Attributes, comparison_directio
 from xla_call_module.stablehlo.elements import element_dtype
 from xla_call_module.stablehlo.modules import tensor_type
 
-__all__ = ["fold"]
+__all__ = ["MAX_FOLDED", "fold"]
 
 Array = np.ndarray[Any, Any]
 
 # Elements of an operand beyond which an operation is left to XLA.
-_MAX_FOLDED = 1024
+MAX_FOLDED = 1024
 # The same where JAX has no program for it.
 _MAX_FOLDED_WIDE = 1 << 24
 
@@ -58,7 +58,7 @@ def fold(raw: Any, operands: Sequence[LiftedValue]) -> LiftedValue | None:
     if is_repeated and raw.name not in _JOINS:
         return _fold_repeated(raw, operands)
     is_narrow = any(is_lowered_narrow(operand.dtype) for operand in operands)
-    most = _MAX_FOLDED_WIDE if is_narrow else _MAX_FOLDED
+    most = _MAX_FOLDED_WIDE if is_narrow else MAX_FOLDED
     if any(np.prod(operand.shape) > most for operand in operands):
         return None
     type_ = tensor_type(str(raw.results[0].type))
@@ -244,7 +244,7 @@ def _select(_: Attributes, which: Array, chosen: Array, other: Array) -> Array:
 
 def _broadcast(op: Attributes, value: Array) -> Array | None:
     shape = tensor_type(str(op.raw.results[0].type)).shape
-    is_large = np.prod([dim or 0 for dim in shape]) > _MAX_FOLDED
+    is_large = np.prod([dim or 0 for dim in shape]) > MAX_FOLDED
     if None in shape or (is_large and (value.ndim or value.dtype == object)):
         return None
     axes = op.integers("broadcast_dimensions")

@@ -34,7 +34,7 @@ from xla_call_module.stablehlo.serialized_shardings import import_shardings_into
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh
 
-__all__ = ["lift_call"]
+__all__ = ["dtypes_of", "lift_call"]
 
 
 def lift_call(
@@ -58,7 +58,7 @@ def lift_call(
             _check_module(call, module)
             import_shardings_into(module)
             arguments = [*_platform_index(call), *operands]
-            with _dtypes_of(module):
+            with dtypes_of(module):
                 main = find_main(module)
                 arguments = constrain_values(main, "arg_attrs", arguments, mesh)
                 results = walk_module(module, arguments, mesh, has_composed=has_composed)
@@ -94,7 +94,7 @@ def _platform_index(call: CallModule) -> list[LiftedValue]:
     return [PlatformChoice(numbers)]
 
 
-def _dtypes_of(module: Any) -> AbstractContextManager[Any]:
+def dtypes_of(module: Any) -> AbstractContextManager[Any]:
     """Return a context in which JAX has the dtypes of a module."""
     for operation in walk(module):
         for result in operation.results:

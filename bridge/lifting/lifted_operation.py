@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
+from bridge.lifting.compile_time_folding import MAX_FOLDED
 from bridge.lifting.known_values import (
     Dimension,
     LiftedValue,
@@ -39,14 +40,16 @@ class LiftedRegion:
     Attributes:
         block: the only block of the region, as MLIR has it.
         apply: the function: it takes and returns values, and sees those around the operation.
+        to_array: makes an array of a value.
     """
 
     block: Any
     apply: Callable[..., list[LiftedValue]]
+    to_array: Callable[[LiftedValue], Any] = as_array
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """Return the results for some arguments, as arrays."""
-        return [as_array(value) for value in self.apply(*arguments)]
+        return [self.to_array(value) for value in self.apply(*arguments)]
 
     def of_elements(self, *arrays: Any) -> list[Any]:
         """Return the results for each element of arrays of one shape, of a region of scalars."""
@@ -63,10 +66,14 @@ class LiftedRegion:
 
     def trial(self, arrays: Sequence[Array]) -> Sequence[Array] | None:
         """Return what the region makes of arrays of numpy; None if numpy cannot say it."""
-        results = self.apply(*arrays)
-        if not all(isinstance(result, np.ndarray) for result in results):
-            return None
-        return [np.broadcast_to(result, arrays[0].shape) for result in results]
+        parts = []
+        for start in range(0, len(arrays[0]), MAX_FOLDED):
+            given = [array[start : start + MAX_FOLDED] for array in arrays]
+            results = self.apply(*given)
+            if not all(isinstance(result, np.ndarray) for result in results):
+                return None
+            parts.append([np.broadcast_to(result, given[0].shape) for result in results])
+        return [np.concatenate(results) for results in zip(*parts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +180,8 @@ class LiftedOperation(Attributes):
 
 # Computes the results of an operation: one value, or all of them if they are several; None where
 # the decomposition of a composite is to be taken.
-Lift = Callable[[LiftedOperation], LiftedValue | Sequence[LiftedValue] | None]
+# It takes a `LiftedOperation`, or the subclass of it that a table of rules is for.
+Lift = Callable[[Any], LiftedValue | Sequence[LiftedValue] | None]
 
 
 @dataclass(frozen=True, slots=True)

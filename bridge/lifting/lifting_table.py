@@ -1,8 +1,11 @@
-"""The table of the rules by which operations of StableHLO become operations of JAX."""
+"""The tables of the rules by which operations of StableHLO become operations of JAX."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
 
 from bridge.lifting import (
     collective_primitives,
@@ -21,9 +24,37 @@ from bridge.lifting import (
     sorting_primitives,
     window_primitives,
 )
-from bridge.lifting.lifted_operation import LiftingRule
+from bridge.lifting.known_values import LiftedValue, as_array
+from bridge.lifting.lifted_operation import LiftedOperation, LiftingRule
 
-__all__ = ["COMPOSITES", "CUSTOM_CALLS", "RULES"]
+__all__ = ["JAX_TABLE", "LiftingTable"]
+
+
+@dataclass(frozen=True, slots=True)
+class LiftingTable:
+    """The rules of one translation of StableHLO to operations of JAX.
+
+    Attributes:
+        rules: the rule of each operation.
+        custom_calls: the rule of each target of a custom call.
+        composites: those of composites; all others are computed by their decompositions.
+        operation: the class of what a rule sees of an operation.
+        has_functions: whether functions stay functions, and those that JAX composes of operations
+            have its derivatives. Without, all is written out as it stands.
+        to_array: makes an array of a value, as the rules have it.
+        around: a context in which the rule of an operation runs.
+        target: the name of what understands the operations, for messages.
+    """
+
+    rules: Mapping[str, LiftingRule]
+    custom_calls: Mapping[str, LiftingRule]
+    composites: Mapping[str, LiftingRule]
+    operation: type[LiftedOperation] = LiftedOperation
+    has_functions: bool = True
+    to_array: Callable[[LiftedValue], Any] = as_array
+    around: Callable[[Any], AbstractContextManager[Any]] = nullcontext
+    target: str = "JAX"
+
 
 _FAMILIES = (
     collective_primitives, control_primitives, elementwise_primitives, indexing_primitives,
@@ -32,19 +63,17 @@ _FAMILIES = (
     window_primitives,
 )  # fmt: skip
 
-# The rule of each operation.
-RULES: Mapping[str, LiftingRule] = {
-    name: rule for family in _FAMILIES for name, rule in family.RULES.items()
-}
-# The rule of each target of a custom call.
-CUSTOM_CALLS: Mapping[str, LiftingRule] = {
-    **custom_call_primitives.CUSTOM_CALLS,
-    **sharding_primitives.CUSTOM_CALLS,
-    **linalg_primitives.CUSTOM_CALLS,
-    **fourier_calls.CUSTOM_CALLS,
-    **sorting_primitives.CUSTOM_CALLS,
-    **window_primitives.CUSTOM_CALLS,
-    **random_primitives.CUSTOM_CALLS,
-}
-# The composites that JAX has as primitives; all others are computed by their decompositions.
-COMPOSITES: Mapping[str, LiftingRule] = {**custom_call_primitives.COMPOSITES}
+# Each operation becomes the primitive of JAX that is lowered to it.
+JAX_TABLE = LiftingTable(
+    rules={name: rule for family in _FAMILIES for name, rule in family.RULES.items()},
+    custom_calls={
+        **custom_call_primitives.CUSTOM_CALLS,
+        **sharding_primitives.CUSTOM_CALLS,
+        **linalg_primitives.CUSTOM_CALLS,
+        **fourier_calls.CUSTOM_CALLS,
+        **sorting_primitives.CUSTOM_CALLS,
+        **window_primitives.CUSTOM_CALLS,
+        **random_primitives.CUSTOM_CALLS,
+    },
+    composites={**custom_call_primitives.COMPOSITES},
+)

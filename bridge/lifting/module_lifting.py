@@ -33,7 +33,7 @@ from bridge.lifting.known_values import (
     resolved,
 )
 from bridge.lifting.lifted_operation import LiftedOperation, LiftedRegion, LiftingRule
-from bridge.lifting.lifting_table import COMPOSITES, CUSTOM_CALLS, RULES
+from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
 from bridge.lifting.own_lowerings import size_arguments
 from bridge.lifting.sharding_primitives import is_manual_call, manual_call
 from bridge.lifting.splits import slices_in, split_of
@@ -64,6 +64,7 @@ def walk_module(
     mesh: Mesh | AbstractMesh | None = None,
     *,
     has_composed: bool = True,
+    table: LiftingTable = JAX_TABLE,
 ) -> list[Any]:
     """Return the results of the public function of a parsed module, as JAX's operations trace it.
 
@@ -72,22 +73,29 @@ def walk_module(
         arguments: the arguments of `main`, the platform index among them.
         mesh: the mesh that shardings and manual computations are for; None for none.
         has_composed: whether calls of composed functions are looked for.
+        table: the rules by which operations become those of JAX.
 
     Raises:
         InteropError: an operation that JAX cannot express; the message names it and its place.
     """
-    lifting = _Lifting(functions_of(module), mesh, has_composed=has_composed)
-    return list(map(as_array, lifting.walk(ChainMap(), find_main(module), arguments)))
+    lifting = _Lifting(functions_of(module), mesh, table, has_composed=has_composed)
+    return list(map(table.to_array, lifting.walk(ChainMap(), find_main(module), arguments)))
 
 
 class _Lifting:
     """Lifts the functions of one module; like calls of one function are one `jit`."""
 
     def __init__(
-        self, functions: Mapping[str, Any], mesh: Mesh | AbstractMesh | None, *, has_composed: bool
+        self,
+        functions: Mapping[str, Any],
+        mesh: Mesh | AbstractMesh | None,
+        table: LiftingTable,
+        *,
+        has_composed: bool,
     ) -> None:
         self._functions = functions
         self._mesh = mesh
+        self._table = table
         self._has_composed = has_composed
         self._jits: dict[Any, _NamedCall] = {}
         self._sizes: dict[str, int] = {}
@@ -101,16 +109,18 @@ class _Lifting:
     def _walk_block(
         self, outside: _Values, block: Any, arguments: Sequence[LiftedValue]
     ) -> list[LiftedValue]:
-        composed = find_composed(block, self._functions, has_names=self._has_composed)
-
-        slices, parts = slices_in(block), dict[Any, LiftedValue]()
+        composed, slices = dict[Any, ComposedCall](), set[Any]()
+        if self._table.has_functions:
+            composed = find_composed(block, self._functions, has_names=self._has_composed)
+            slices = slices_in(block)
+        parts = dict[Any, LiftedValue]()
 
         def emit(raw: Any, operands: list[LiftedValue], values: _Values) -> Sequence[LiftedValue]:
             if raw in slices:
                 if raw not in parts:
                     parts.update(split_of(raw, operands[0], values, slices))
                 if parts[raw] is not None:
-                    check_attributes(raw, RULES[raw.name].attributes)
+                    check_attributes(raw, self._table.rules[raw.name].attributes)
                     return [parts[raw]]
             call = composed.get(raw)
             if call is None:
@@ -118,7 +128,7 @@ class _Lifting:
             # What is in the middle of a call is used by nothing else.
             return self._composed(call, values) if raw == call.operations[-1] else [None]
 
-        return walk_block(block, arguments, outside, emit, target="JAX")
+        return walk_block(block, arguments, outside, emit, target=self._table.target)
 
     def _composed(self, call: ComposedCall, values: _Values) -> list[LiftedValue]:
         """Return the result of operations that are the call of one function."""
@@ -151,7 +161,7 @@ class _Lifting:
             return [known]
         if raw.name == "stablehlo.composite":
             return self._composite(raw, operands, values)
-        rule = find_rule(raw, RULES, CUSTOM_CALLS, "JAX")
+        rule = find_rule(raw, self._table.rules, self._table.custom_calls, self._table.target)
         check_attributes(raw, rule.attributes)
         results = self._apply(rule, raw, operands, values)
         assert results is not None
@@ -160,7 +170,7 @@ class _Lifting:
     def _composite(
         self, raw: Any, operands: list[LiftedValue], values: _Values
     ) -> Sequence[LiftedValue]:
-        rule = COMPOSITES.get(Attributes(raw).text("name"))
+        rule = self._table.composites.get(Attributes(raw).text("name"))
         if rule is not None:
             results = self._apply(rule, raw, operands, values)
             if results is not None:
@@ -171,18 +181,20 @@ class _Lifting:
     def _apply(
         self, rule: LiftingRule, raw: Any, operands: list[LiftedValue], values: _Values
     ) -> Sequence[LiftedValue] | None:
-        op = LiftedOperation(
+        op = self._table.operation(
             raw=raw,
             operands=tuple(operands),
             regions=tuple(
-                LiftedRegion(region.blocks[0], self._region(region.blocks[0], values))
+                LiftedRegion(
+                    region.blocks[0], self._region(region.blocks[0], values), self._table.to_array
+                )
                 for region in regions_of(raw)
                 if len(region.blocks)
             ),
             mesh=self._mesh,
             around=values,
         )
-        with _place_of(raw):
+        with _place_of(raw), self._table.around(raw):
             lifted = rule.lift(op)
         if lifted is None or isinstance(lifted, (list, tuple)):
             return lifted
@@ -207,7 +219,8 @@ class _Lifting:
         def walk(*values: LiftedValue) -> list[LiftedValue]:
             return self.walk(ChainMap(), function, values)
 
-        if (named := find_named(name, self._functions)) is not None:
+        named = find_named(name, self._functions) if self._table.has_functions else None
+        if named is not None:
             sizes = size_arguments(function)
             arrays = [operand for n, operand in enumerate(operands) if n not in sizes]
             if named.is_own:
@@ -219,7 +232,8 @@ class _Lifting:
                 return as_array(walk(*values)[0])
 
             return _differentiable(named.known, compute, arrays)
-        if name == _EXPORT_MAIN or self._size(name) <= _MAX_INLINED:
+        is_small = name == _EXPORT_MAIN or self._size(name) <= _MAX_INLINED
+        if is_small or not self._table.has_functions:
             return walk(*operands)
         operands = [_passed(resolved(operand)) for operand in operands]
         known = tuple(_key_of(operand) for operand in operands)

@@ -19,7 +19,14 @@ from xla_call_module.stablehlo.combiners import (
     identity_of,
 )
 
-__all__ = ["REDUCERS", "RULES", "counts_along", "is_identity", "reducer_of"]
+__all__ = [
+    "REDUCERS",
+    "RULES",
+    "counts_along",
+    "fold_pairwise",
+    "is_identity",
+    "reducer_of",
+]
 
 # The functions by which `jax.lax` knows reductions that have primitives, with derivatives.
 REDUCERS: Mapping[str, Callable[..., Any]] = {
@@ -71,7 +78,7 @@ def _reduce(op: LiftedOperation) -> Any:
         if order and np.shape(values[0])[axes[0]] != 0 and _begins(order, starts):
             return _extreme_and_place(op, order, values, axes[0])
     if not all(isinstance(start, np.ndarray) for start in starts):
-        return _fold(op, values, starts, axes)
+        return fold_pairwise(op, values, starts, axes)
 
     def combine(left: Any, right: Any) -> Any:
         return tuple(region(*left, *right))
@@ -79,7 +86,7 @@ def _reduce(op: LiftedOperation) -> Any:
     return list(lax.reduce(tuple(values), tuple(starts), combine, axes))
 
 
-def _fold(
+def fold_pairwise(
     op: LiftedOperation, values: Sequence[Any], starts: Sequence[Any], axes: Sequence[int]
 ) -> list[Any]:
     """Return what a region makes of the elements of some dimensions, pair by pair.

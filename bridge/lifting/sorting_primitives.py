@@ -18,7 +18,7 @@ from xla_call_module.stablehlo.attributes import comparison_direction, dictionar
 from xla_call_module.stablehlo.sort_keys import SortKey, sort_keys_of
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES
 
-__all__ = ["CUSTOM_CALLS", "RULES", "top_k"]
+__all__ = ["CUSTOM_CALLS", "RULES", "approximation_settings", "compared_direction", "top_k"]
 
 # How many elements of all rows together are each compared with each of their row.
 MAX_COMPARISONS = 1 << 24
@@ -136,7 +136,7 @@ _SETTING = re.compile(r"(\w+) = ([-+.\w]+)")
 
 
 def _approximate(op: LiftedOperation) -> Any:
-    count = op.types[0].shape[_settings_of(op)[0]]
+    count = op.types[0].shape[approximation_settings(op)[0]]
     if count is None:
         op.refuse("it is not known how many elements it returns")
     return _nearly_greatest(op, count)
@@ -147,7 +147,7 @@ def _dynamic_approximate(op: LiftedOperation) -> Any:
     return _nearly_greatest(op, count)
 
 
-def _settings_of(op: LiftedOperation) -> tuple[int, dict[str, str]]:
+def approximation_settings(op: LiftedOperation) -> tuple[int, dict[str, str]]:
     """Return the dimension in which it looks, and the other settings as they are written."""
     config = op.text("mhlo.backend_config") or op.text("backend_config")
     settings = dict(_SETTING.findall(config))
@@ -156,8 +156,8 @@ def _settings_of(op: LiftedOperation) -> tuple[int, dict[str, str]]:
 
 def _nearly_greatest(op: LiftedOperation, count: Dimension) -> list[Any]:
     """Return what `jax.lax.approx_max_k` or `approx_min_k` does."""
-    axis, settings = _settings_of(op)
-    find = {"GT": lax.approx_max_k, "LT": lax.approx_min_k}.get(_direction_of(op))
+    axis, settings = approximation_settings(op)
+    find = {"GT": lax.approx_max_k, "LT": lax.approx_min_k}.get(compared_direction(op))
     known = {
         "aggregate_to_topk", "is_fallback", "recall_target", "reduction_dim",
         "reduction_input_size_override", "top_k",
@@ -175,7 +175,7 @@ def _nearly_greatest(op: LiftedOperation, count: Dimension) -> list[Any]:
     return list(found)
 
 
-def _direction_of(op: LiftedOperation) -> str:
+def compared_direction(op: LiftedOperation) -> str:
     """Return how the function that a custom call names compares its first two arguments."""
     if not op.regions:
         return ""

@@ -22,7 +22,7 @@ from xla_call_module.stablehlo.attributes import comparison_direction
 from xla_call_module.stablehlo.combiners import block_dtypes, combiner_of, identity_of
 from xla_call_module.stablehlo.walking import CUSTOM_CALL_ATTRIBUTES, WINDOW_ATTRIBUTES
 
-__all__ = ["CUSTOM_CALLS", "RULES"]
+__all__ = ["CUSTOM_CALLS", "RULES", "WindowPlaces"]
 
 # How many elements of a window are combined one after another where it is differentiated.
 MAX_WINDOW = 1024
@@ -36,7 +36,7 @@ _CUMULATIVE: Mapping[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Windows:
+class WindowPlaces:
     """The places of windows in an array: for each dimension, a number or a pair of them."""
 
     sizes: tuple[Dimension, ...]
@@ -74,7 +74,7 @@ class _Windows:
 def _reduce_window(op: LiftedOperation) -> Any:
     rank = len(op.types[0].shape)
     ones = (1,) * rank
-    windows = _Windows(
+    windows = WindowPlaces(
         sizes=op.integers("window_dimensions"),
         strides=op.integers("window_strides", ones),
         padding=tuple(zip(*op.padding(rank), strict=True)),
@@ -92,11 +92,11 @@ def _dynamic_reduce_window(op: LiftedOperation) -> Any:
     count = len(op.operands) - _COMPUTED
     sizes, strides, base, dilation, padding = map(op.dimensions, range(count, count + _COMPUTED))
     pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
-    windows = _Windows(sizes, strides, pairs, base, dilation)
+    windows = WindowPlaces(sizes, strides, pairs, base, dilation)
     return _reduce_windows(op, [as_array(value) for value in op.operands[:count]], windows)
 
 
-def _reduce_windows(op: LiftedOperation, arrays: Sequence[Any], windows: _Windows) -> list[Any]:
+def _reduce_windows(op: LiftedOperation, arrays: Sequence[Any], windows: WindowPlaces) -> list[Any]:
     count = len(arrays) // 2
     (region,) = op.regions
     dtypes = block_dtypes(region.block)[:count]
@@ -116,7 +116,7 @@ def _converted(array: Any, dtype: np.dtype[Any]) -> Any:
     return array if array.dtype == dtype else lax.convert_element_type(array, dtype)
 
 
-def _reduce_simply(name: str, value: Any, start: Any, windows: _Windows) -> Any:
+def _reduce_simply(name: str, value: Any, start: Any, windows: WindowPlaces) -> Any:
     """Return what a monoid of JAX makes of each window."""
     identity = identity_of(name, jnp.result_type(value))
     running = windows.running(np.shape(value))
@@ -130,7 +130,7 @@ def _reduce_simply(name: str, value: Any, start: Any, windows: _Windows) -> Any:
 
 
 def _differentiable(
-    region: LiftedRegion, values: Sequence[Any], starts: Sequence[Any], windows: _Windows
+    region: LiftedRegion, values: Sequence[Any], starts: Sequence[Any], windows: WindowPlaces
 ) -> list[Any]:
     """Return what any region makes of each window, with a derivative in both modes."""
 
@@ -161,7 +161,7 @@ def _fold(
     region: LiftedRegion,
     values: Sequence[Any],
     starts: Sequence[Any],
-    windows: _Windows,
+    windows: WindowPlaces,
     op: LiftedOperation | None,
 ) -> list[Any]:
     """Return what a region makes of each window, as operations on whole arrays."""
@@ -184,7 +184,7 @@ def _fold(
 
 
 def _fold_in_order(
-    region: LiftedRegion, values: Sequence[Any], starts: Sequence[Any], windows: _Windows
+    region: LiftedRegion, values: Sequence[Any], starts: Sequence[Any], windows: WindowPlaces
 ) -> list[Any]:
     """Combine the elements of all windows, one place after another; XLA leaves out the padding."""
     triples = [
@@ -224,7 +224,7 @@ def _select_and_scatter(op: LiftedOperation) -> Any:
     rank = len(op.types[0].shape)
     ones = (1,) * rank
     padding = tuple(zip(*op.padding(rank), strict=True))
-    windows = _Windows(
+    windows = WindowPlaces(
         op.integers("window_dimensions", ones), op.integers("window_strides", ones), padding,
         ones, ones,
     )  # fmt: skip
@@ -256,7 +256,7 @@ def _direction_of(select: LiftedRegion) -> str:
     return comparison_direction(operations[0])
 
 
-def _scatter_to_selected(op: LiftedOperation, windows: _Windows) -> Any:
+def _scatter_to_selected(op: LiftedOperation, windows: WindowPlaces) -> Any:
     """Do it by the places of what is selected, for any two regions."""
     value, source, start = op.arrays
     select, scatter = op.regions

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bridge.core.names import Names
     from bridge.inspecting.written_file import WrittenFile
-    from bridge.onnx.sources import Source
+    from bridge.sources.bound_call import Source
 
 __all__ = ["save_onnx", "to_onnx"]
 
@@ -86,11 +86,11 @@ def to_onnx(
         ['x']
     """
     check_installed()
-    from bridge.onnx.onnx_model import convert, embedded
-    from bridge.onnx.sources import bind_source
+    from bridge.onnx.onnx_model import ONNX, convert, embedded
+    from bridge.sources.bound_call import bind_source
 
     bound = bind_source(
-        exported, params=params, args=args, platform=platform, inputs=inputs, outputs=outputs
+        exported, ONNX, params=params, args=args, platform=platform, inputs=inputs, outputs=outputs
     )
     return embedded(convert(bound, opset))
 
@@ -148,13 +148,14 @@ def save_onnx(
     """
     check_installed()
     from bridge.inspecting.written_file import WrittenFile
-    from bridge.onnx.onnx_model import check_target, save
-    from bridge.onnx.sources import bind_source
+    from bridge.onnx.onnx_model import ONNX, check_target, save
+    from bridge.sources.bound_call import bind_source
 
     check_order(gradient_order)
     target = check_target(path, external_data, overwrite=overwrite)
     bound = bind_source(
         model,
+        ONNX,
         params=params,
         args=args,
         platform=platform,

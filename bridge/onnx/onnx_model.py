@@ -20,8 +20,9 @@ from bridge.onnx.graph.kernels import dtype_of
 from bridge.onnx.graph.onnx_runtime import BITCAST_OPSET, DEFAULT_OPSET, OPSETS
 from bridge.onnx.graph.protos import to_graph, to_tensor
 from bridge.onnx.graph.values import Value
-from bridge.onnx.sources import BoundCall
+from bridge.onnx.operation_table import CUSTOM_CALLS
 from bridge.onnx.walker import walk_main
+from bridge.sources.bound_call import BoundCall, ModelFormat
 from savedmodel.files.folder import bytes_of, fit_name, hidden_folder
 from savedmodel.files.remote import is_remote
 from xla_call_module.call import TensorSpec
@@ -31,7 +32,9 @@ from xla_call_module.errors import StructureError, VersionError
 from xla_call_module.stablehlo.mhlo import compose_custom_calls
 from xla_call_module.stablehlo.modules import open_module
 
-__all__ = ["BareModel", "check_target", "convert", "embedded", "save"]
+__all__ = ["ONNX", "BareModel", "check_target", "convert", "embedded", "save"]
+
+ONNX = ModelFormat(name="an ONNX model", custom_calls=tuple(CUSTOM_CALLS))
 
 # protobuf reads no message of 2 GiB or more; past half of that the weights get a file of their own.
 _MAX_EMBEDDED_BYTES = 1 << 30

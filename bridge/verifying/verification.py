@@ -58,20 +58,27 @@ class VerifyReport:
     """The report of `verify`.
 
     Attributes:
-        path: the folder of the SavedModel.
-        tensorflow: the version of TensorFlow.
+        path: the folder of the SavedModel, or the file of a LiteRT model.
+        tensorflow: the version of TensorFlow; empty for a LiteRT model.
         failure: why TensorFlow does not run the file at all; empty if it does.
         rows: the comparisons, in the order of signatures, inputs and orders.
+        litert: the version of ai-edge-litert; empty for a SavedModel.
     """
 
     path: str
     tensorflow: str
     failure: str
     rows: tuple[VerifyRow, ...]
+    litert: str = ""
+
+    @property
+    def runtime(self) -> str:
+        """The name and version of what was compared with JAX, such as `TensorFlow 2.21.0`."""
+        return f"LiteRT {self.litert}" if self.litert else f"TensorFlow {self.tensorflow}"
 
     @property
     def passed(self) -> bool:
-        """Return whether TensorFlow's results are those of JAX."""
+        """Return whether the results are those of JAX."""
         return not self.failure and not any(row.problem for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from jax import export, lax
 
 import bridge
-from bridge.lifting.lifting_table import RULES
+from bridge.lifting.lifting_table import JAX_TABLE
 from xla_call_module.errors import ArgumentError, StructureError, UnsupportedError
 
 W = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
@@ -232,7 +232,7 @@ class TestWithoutLifting:
 
     @pytest.fixture
     def model(self, tmp_path, monkeypatch):
-        monkeypatch.delitem(RULES, "stablehlo.tanh")
+        monkeypatch.delitem(JAX_TABLE.rules, "stablehlo.tanh")
         return save(lambda x: (jnp.tanh(x), x > 0), tmp_path / "m", X, order=1)
 
     def test_a_batch(self, model):

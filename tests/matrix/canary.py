@@ -29,8 +29,8 @@ PRE_RELEASES = (
     "keras>=3.5.0.dev0",
     "tensorflow-cpu>=2.18.0rc0",
 )
-# As in the Makefile: they ask for the plain `tensorflow`.
-BESIDE = ("tf_keras", "tensorflow-serving-api")
+# As in the Makefile: of what they ask for nothing is wanted.
+BESIDE = ("tf_keras", "tensorflow-serving-api", "litert-converter")
 TESTS = ("tests/quick", "tests/policy/test_gates.py")
 SHOWN = ("jax", "jaxlib", "tensorflow-cpu", "keras", "flax", "numpy", "onnxruntime")
 

@@ -3,7 +3,7 @@
 Each function of the matrix is saved and run in TensorFlow, differentiated there, loaded in JAX, and
 converted to ONNX and to TFLite. What became of it goes into docs/reference/coverage.json, and from
 there into the tables of docs/reference/coverage.md. Without names all functions are measured, which
-takes a quarter of an hour; `--page` only writes the tables.
+takes a quarter of an hour; `--column` measures one place alone, `--page` only writes the tables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["COLUMNS", "PAGE", "RECORD", "read_record", "table"]
 RECORD = ROOT / "docs" / "reference" / "coverage.json"
 PAGE = ROOT / "docs" / "reference" / "coverage.md"
 BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"
-COLUMNS = ("TensorFlow", "gradient", "back to JAX", "ONNX", "TFLite")
+COLUMNS = ("TensorFlow", "gradient", "back to JAX", "ONNX", "LiteRT", "TFLite")
 _WORDS = {
     Outcome.PASSED: "right",
     Outcome.REFUSED: "refused",
@@ -40,7 +40,15 @@ _WORDS = {
     Outcome.DIED: "refused",  # TensorFlow's converter ends the process on some modules
     Outcome.ABSENT: "–",
 }
-_PACKAGES = ("jax", "tensorflow", "tensorflow-cpu", "onnx", "onnxruntime")
+_PACKAGES = (
+    "jax",
+    "tensorflow",
+    "tensorflow-cpu",
+    "onnx",
+    "onnxruntime",
+    "litert-converter",
+    "ai-edge-litert",
+)
 _UNKNOWN = "not measured"
 _MAX_REASON = 200
 _SILENCE = 180.0  # seconds
@@ -54,7 +62,9 @@ def read_record(path: Path = RECORD) -> dict[str, Any]:
     return record
 
 
-def measure(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def measure(
+    names: Sequence[str], columns: Sequence[str] = COLUMNS
+) -> dict[str, dict[str, dict[str, str]]]:
     """Return the cells of some functions, and the reasons of those that are not right."""
     cells: dict[str, dict[str, str]] = {}
     reasons: dict[str, dict[str, str]] = {}
@@ -65,11 +75,11 @@ def measure(names: Sequence[str]) -> dict[str, dict[str, Any]]:
         answers = [
             (f"{entry.case}/{column}", Outcome.REFUSED, entry.error)
             for entry in read_written(folder)
-            for column in COLUMNS
+            for column in columns
             if entry.error
         ]
         refused = {path for path, _, _ in answers}
-        pending = [f"{name}/{column}" for name in names for column in COLUMNS]
+        pending = [f"{name}/{column}" for name in names for column in columns]
         command = [sys.executable, "-m", "tests.matrix.coverage_cells", str(folder)]
         pending = [path for path in pending if path not in refused]
         with ThreadPoolExecutor(_WORKERS) as threads:
@@ -154,28 +164,34 @@ def main() -> None:
     """Measure, and write the record and the page."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix.coverage")
     parser.add_argument("names", metavar="CASE", nargs="*", help="by default all")
+    parser.add_argument(
+        "--column", action="append", choices=COLUMNS, help="measure this one alone; may be repeated"
+    )
     parser.add_argument("--page", action="store_true", help="write the page of the record alone")
     options = parser.parse_args()
     families = names_of_families()
     every = [name for names in families.values() for name in names]
     chosen = [] if options.page else options.names or every
     for start in range(0, len(chosen), _BATCH):
-        _write_record(chosen[start : start + _BATCH], every)
+        _write_record(chosen[start : start + _BATCH], every, options.column or COLUMNS)
         print(f"{min(start + _BATCH, len(chosen))} of {len(chosen)} functions", flush=True)
     write_between(PAGE, table(read_record(), families), BEGIN, END)
 
 
-def _write_record(names: Sequence[str], every: Sequence[str]) -> None:
-    """Measure some functions, and put their cells in the place of older ones."""
+def _write_record(names: Sequence[str], every: Sequence[str], columns: Sequence[str]) -> None:
+    """Measure some columns of some functions, and put them in the place of older ones."""
     old = read_record() if RECORD.exists() else {"cells": {}, "reasons": {}}
-    found = measure(names)
+    found = measure(names, columns)
     record: dict[str, Any] = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "versions": dict(_versions()),
     }
     for part in ("cells", "reasons"):
-        known = {name: why for name, why in old[part].items() if name not in names} | found[part]
-        record[part] = {name: known[name] for name in every if name in known}
+        known = dict(old[part])
+        for name in names:
+            kept = {c: why for c, why in known.get(name, {}).items() if c not in columns}
+            known[name] = kept | found[part].get(name, {})
+        record[part] = {name: known[name] for name in every if known.get(name)}
     RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 

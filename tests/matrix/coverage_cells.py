@@ -22,6 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 import bridge
+from bridge.litert.runtime import Runtime
+from bridge.litert.storage_dtypes import boundary_dtype
 from tests.matrix import consumer
 from tests.matrix.case import Case
 from tests.matrix.files import _logical, _physical, _settings
@@ -36,7 +38,7 @@ _PASSED: Answer = ("passed", "")
 _KEY = "serving_default"
 # What another runtime may differ by, as a part of the largest magnitude, where a result is rounded
 # at all: kernels of ONNX Runtime and of TFLite have their own polynomials and orders of sums.
-_ROUNDED = {"ONNX": 2e-5, "TFLite": 1e-4}
+_ROUNDED = {"ONNX": 2e-5, "LiteRT": 2e-5, "TFLite": 1e-4}
 
 
 def measure(case: Case, folder: Path, column: str) -> Answer:
@@ -126,6 +128,25 @@ def _in_onnx(case: Case, path: Path, calls: list[consumer.Call], tolerance: floa
     return _judge(calls, tolerance, run)
 
 
+def _in_litert(case: Case, path: Path, calls: list[consumer.Call], tolerance: float) -> Answer:
+    with _settings(case):
+        model = bridge.to_litert(path, verify=False)
+    with Runtime(model) as runtime:
+        (signature,) = runtime.contents.signatures
+        wanted = {tensor.name for tensor in signature.inputs}
+
+        def run(arrays: list[np.ndarray[Any, Any]]) -> Mapping[str, Any]:
+            given = {f"x{i}": _physical(a) for i, a in enumerate(arrays)}
+            boundary = {
+                name: array.astype(boundary_dtype(array.dtype))
+                for name, array in given.items()
+                if name in wanted
+            }
+            return runtime.run(boundary, signature=_KEY)
+
+        return _judge(calls, tolerance, run)
+
+
 def _in_tflite(_: Case, path: Path, calls: list[consumer.Call], tolerance: float) -> Answer:
     try:
         converter = tf.lite.TFLiteConverter.from_saved_model(str(path), signature_keys=[_KEY])
@@ -147,6 +168,7 @@ COLUMNS: Mapping[str, Callable[[Case, Path, list[consumer.Call], float], Answer]
     "gradient": _gradient,
     "back to JAX": _in_jax,
     "ONNX": _in_onnx,
+    "LiteRT": _in_litert,
     "TFLite": _in_tflite,
 }
 

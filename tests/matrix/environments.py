@@ -116,8 +116,8 @@ def _jax(
         version=version,
         requirements=("--editable", ".[test]"),
         pins={"jax": version, "jaxlib": version, **pins},
-        # As in the Makefile: these ask for the plain `tensorflow`.
-        beside=("tf_keras", "tensorflow-serving-api"),
+        # As in the Makefile: of what these ask for nothing is wanted.
+        beside=("tf_keras", "tensorflow-serving-api", "litert-converter"),
         pythons=pythons,
     )
 

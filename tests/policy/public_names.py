@@ -12,7 +12,7 @@ from types import ModuleType
 
 from tests.policy.source import ROOT
 
-MOST_NAMES = 12
+MOST_NAMES = 14
 
 _RESOLVE_AFTER_SUBMODULES = """
 import importlib, sys, types

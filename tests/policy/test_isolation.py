@@ -10,7 +10,8 @@ import pytest
 from tests.policy.source import ROOT, write_tree
 
 # Not etils: JAX imports it itself where it is installed.
-FRAMEWORKS = ("keras", "onnx", "sklearn", "tensorflow", "tf_keras")
+FRAMEWORKS = ("ai_edge_litert", "keras", "litert_converter", "onnx", "sklearn", "tensorflow",
+              "tf_keras")  # fmt: skip
 LEFT_OUT = {
     "bridge": (*FRAMEWORKS, "jax", "jaxlib", "numpy"),
     "savedmodel": (*FRAMEWORKS, "jax", "jaxlib"),

@@ -37,6 +37,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "bridge.converting.variable_state",
         "bridge.checking_gradients.gradient_check",
         "bridge.jax2tf",
+        "bridge.benchmarking.runtime_calls",
         "bridge.keras",
         "bridge.layers.run_in_tensorflow",
         "bridge.checking_gradients.modes",
@@ -53,8 +54,11 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     ),
     "keras": ("bridge.keras",),
     "tf_keras": ("bridge.tf_keras",),
+    "ai_edge_litert": ("bridge.benchmarking.runtime_calls", "bridge.litert.model_execution"),
+    "ai_edge_quantizer": ("bridge.litert.model_quantization",),
+    "litert_converter": ("bridge.litert",),
     "onnx": ("bridge.onnx",),
-    "onnxruntime": ("bridge.cli.run_sources",),
+    "onnxruntime": ("bridge.benchmarking.runtime_calls", "bridge.cli.run_sources"),
 }
 PRIVATE = (
     "jax._src",

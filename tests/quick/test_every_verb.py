@@ -178,6 +178,16 @@ def test_onnx(exported, tmp_path):
     close(run(str(tmp_path / "model.onnx")), SCORE)
 
 
+def test_litert(tmp_path):
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    pytest.importorskip("litert_converter")
+    options = {"params": PARAMS, "args": "f32[4,3]"}
+    bridge.save_litert(predict, tmp_path / "model.tflite", **options)
+    assert (tmp_path / "model.tflite").read_bytes() == bridge.to_litert(predict, **options)
+    loaded = interpreter.Interpreter(str(tmp_path / "model.tflite"))
+    close(loaded.get_signature_runner()(x=X)["score"], SCORE)
+
+
 @pytest.mark.parametrize("layers", ["keras", "tf_keras"])
 def test_keras_layers(layers, tmp_path):
     framework = pytest.importorskip(layers)

@@ -53,19 +53,29 @@ TESTED = {
         "tests/bridge/test_save.py": "overwrite",
         "tests/bridge/core/test_updates.py": "updates",
     },
+    "save_litert": {
+        "tests/bridge/litert/test_conversion_files.py": "model path params args signatures "
+        "gradient_order platform inputs outputs verify overwrite",
+        "tests/bridge/litert/test_quantization.py": "quantize calibration",
+    },
     "save_onnx": {
         TABLES: "model path params gradient_order external_data platform inputs outputs",
         "tests/bridge/onnx/test_onnx_model_saving.py": "opset overwrite",
-        "tests/bridge/onnx/test_sources_functions.py": "args",
+        "tests/bridge/sources/test_bound_call_functions.py": "args",
     },
     "to_jax": {
         "tests/bridge/test_to_jax.py": "model",
         "tests/eight_devices/lifting.py": "mesh",
     },
+    "to_litert": {
+        "tests/bridge/litert/test_conversion_files.py": "model params args signatures "
+        "gradient_order platform inputs outputs verify",
+        "tests/bridge/litert/test_quantization.py": "quantize calibration",
+    },
     "to_onnx": {
         "tests/bridge/onnx/test_onnx_model_saving.py": "exported params opset inputs outputs",
         "tests/bridge/onnx/test_onnx_model.py": "platform",
-        "tests/bridge/onnx/test_sources_functions.py": "args",
+        "tests/bridge/sources/test_bound_call_functions.py": "args",
     },
     "update": {"tests/bridge/test_update.py": "path params to overwrite"},
     "verify": {
@@ -220,6 +230,7 @@ TAKES = {
     "save": ("gradient_order", "hoist_constants", "linalg", "platforms", "disabled_checks",
              "tensorflow", "num_shards", "batch_buckets"),
     "convert": ("gradient_order", "hoist_constants", "linalg", "platforms", "disabled_checks"),
+    "save_litert": ("gradient_order",),
     "save_onnx": ("gradient_order",),
     "keras.ExportedLayer": ("gradient_order", "tensorflow"),
     "tf_keras.ExportedLayer": ("gradient_order", "tensorflow"),
@@ -235,6 +246,7 @@ def test_wrong_values_are_refused(verb, option, value, tmp_path):
     (_, found) = next(item for item in _verbs() if item[0] == verb)
     args = {
         "save": (jnp.sin, tmp_path / "model"),
+        "save_litert": (jax.export.export(jax.jit(jnp.sin))(X), tmp_path / "model.tflite"),
         "save_onnx": (jax.export.export(jax.jit(jnp.sin))(X), tmp_path / "model.onnx"),
     }.get(verb, (jnp.sin,))
     options = {"args": "f32[b,3]"} if verb == "save" else {}

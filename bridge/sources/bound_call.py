@@ -25,9 +25,8 @@ from bridge.exporting.export_model import export_model
 from bridge.loading.exported_from_call import exported_from_call
 from bridge.loading.loaded import LoadedModel, LoadedSignature
 from bridge.loading.mlir_files import call_of_file, is_mlir, with_signature
-from bridge.onnx.boundary_casts import cast_at_boundary, with_boundary_casts
 from bridge.onnx.graph.storage_dtypes import NARROW_TYPES, storage_dtype_of
-from bridge.onnx.operation_table import CUSTOM_CALLS
+from bridge.sources.boundary_casts import cast_at_boundary, with_boundary_casts
 from savedmodel.files.model_folder import read_file
 from savedmodel.model import DEFAULT_SIGNATURE
 from savedmodel.read import read
@@ -45,7 +44,7 @@ from xla_call_module.passes.linear_algebra import lower_linalg
 from xla_call_module.passes.module_pass import run_passes
 from xla_call_module.passes.platform_selection import select_platforms
 
-__all__ = ["BoundCall", "Source", "bind_source"]
+__all__ = ["BoundCall", "ModelFormat", "Source", "bind_source"]
 
 # What JAX calls the argument of a VJP (jax/_src/export/_export.py); without it names are plainer.
 _OF_VJP = "args_and_out_cts_flat_jax["
@@ -56,27 +55,51 @@ _SOURCES = (export.Exported, CallModule, LoadedModel, LoadedSignature, str, os.P
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFormat:
+    """A format of models that are one call each.
+
+    Attributes:
+        name: what a model of it is, such as `an ONNX model`, for messages.
+        custom_calls: the targets of custom calls that it has rules for.
+        shares_names: whether an input and an output may have one name.
+    """
+
+    name: str
+    custom_calls: tuple[str, ...]
+    shares_names: bool = False
+
+    @property
+    def disabled_checks(self) -> list[DisabledCheck]:
+        """The safety checks that are off, so that calls with a rule pass."""
+        return [DisabledCheck(f"custom_call:{name}") for name in self.custom_calls]
+
+
+@dataclass(frozen=True, slots=True)
 class BoundCall:
     """A call for one platform, bound to the arrays that are its parameters, with all names.
 
-    It is to ONNX what `bridge.loading.binding.BoundExported` is to JAX, and `savedmodel.Function`
-    to TensorFlow.
+    It is to ONNX and LiteRT what `bridge.loading.binding.BoundExported` is to JAX, and
+    `savedmodel.Function` to TensorFlow.
 
     Attributes:
         call: the call of the function.
         parameters: the name and array of each argument that is a parameter.
         inputs: the names of the other arguments, in their order.
         outputs: the names of the results.
+        original: the call as it was before it was made ready for the format, with the same
+            arguments and results.
     """
 
     call: CallModule
     parameters: Mapping[int, tuple[str, Array]]
     inputs: Mapping[int, str]
     outputs: tuple[str, ...]
+    original: CallModule
 
 
 def bind_source(
     source: Source | Any,
+    format_: ModelFormat,
     *,
     params: Any,
     args: Any,
@@ -91,6 +114,7 @@ def bind_source(
         source: an `Exported`, what `bridge.load` returned, one of its signatures, a `CallModule`,
             the path of a SavedModel, of a serialized `Exported` or of StableHLO; or a function or
             module, which is exported here.
+        format_: the format that the call is for.
         params: the pytree that is the first positional argument of the function; None for those of
             the file or the module, if there are any.
         args: where a function or a module is exported here, its arguments, as for `bridge.save`.
@@ -104,9 +128,9 @@ def bind_source(
         OSError: a file cannot be read.
     """
     if not isinstance(source, _SOURCES):
-        known = _export(source, params=params, args=args, platform=platform)
+        known = _export(source, format_, params=params, args=args, platform=platform)
     elif args is None:
-        known = _read(source, params)
+        known = _read(source, params, format_)
     else:
         raise StructureError(
             "args= is for a function or a module, and what was passed is exported already. To do: "
@@ -117,34 +141,35 @@ def bind_source(
     names = _names(known, parameters)
     for _ in range(order):
         exported = _vjp(exported_from_call(call) if exported is None else exported, call.name)
-        call = _call_of(exported)
+        call = _call_of(exported, format_)
         names = names.of_gradient()
     free = [index for index in range(len(call.args)) if index not in parameters]
     defaults = [names.arguments[index] for index in free]
     what = f"inputs of {call.name}"
     chosen = choose_names(defaults, inputs, what, ignore_case=False)
     results = choose_names(names.results, outputs, f"outputs of {call.name}", ignore_case=False)
-    if shared := set(chosen) & set(results):
+    shared = set() if format_.shares_names else set(chosen) & set(results)
+    if shared:
         taken = sorted(shared)[0]
         if outputs is not None or inputs is not None:
             raise StructureError(
-                f"{taken!r} is both an input and an output of {call.name}, and an ONNX graph has "
-                "each name once. To do: take another name."
+                f"{taken!r} is both an input and an output of {call.name}, and {format_.name} "
+                "has each name once. To do: take another name."
             )
         results = [f"{name}_output" if name in shared else name for name in results]
     return BoundCall(
-        _prepare(call, platform), parameters, dict(zip(free, chosen, strict=True)), tuple(results)
+        _prepare(call, platform, format_),
+        parameters,
+        dict(zip(free, chosen, strict=True)),
+        tuple(results),
+        call,
     )
 
 
-def _call_of(exported: export.Exported) -> CallModule:
+def _call_of(exported: export.Exported, format_: ModelFormat) -> CallModule:
     """Return the call, with every custom call that has a rule, whatever TensorFlow has."""
     exported = with_boundary_casts(exported)
-    return from_exported(exported, disabled_checks=_known_custom_calls(), carried=False)
-
-
-def _known_custom_calls() -> list[DisabledCheck]:
-    return [DisabledCheck(f"custom_call:{name}") for name in CUSTOM_CALLS]
+    return from_exported(exported, disabled_checks=format_.disabled_checks, carried=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,18 +205,18 @@ def _is_vjp(call: CallModule) -> bool:
     return bool(call.operands) and all(spec.name.startswith(_OF_VJP) for spec in call.operands)
 
 
-def _prepare(call: CallModule, platform: Any) -> CallModule:
+def _prepare(call: CallModule, platform: Any, format_: ModelFormat) -> CallModule:
     """The call for one platform of one device, without calls of libraries."""
     if not isinstance(platform, str):
         raise _no_platform(platform, f"{call.name} was lowered for {', '.join(call.platforms)}.")
     if not call.results:
         raise StructureError(
-            f"{call.name} returns no array, and an ONNX model has at least one output. To do: "
+            f"{call.name} returns no array, and {format_.name} has at least one output. To do: "
             "return something."
         )
     if call.nr_devices != 1:
         raise ShardingError(
-            f"{call.name} was exported for {call.nr_devices} devices, and an ONNX model runs on "
+            f"{call.name} was exported for {call.nr_devices} devices, and {format_.name} runs on "
             "one. To do: export it without shardings."
         )
     return run_passes(call, [select_platforms([platform]), lower_linalg(operations=True)])
@@ -211,6 +236,7 @@ class _KnownSource:
         params: the pytree that is its first argument; None for none.
         inputs: the names that a file or a module has for arguments, by their index.
         outputs: the names that a file has for results, by their index.
+        state: the arguments that a call of a file assigns, by their index: they are inputs.
     """
 
     call: CallModule
@@ -218,13 +244,16 @@ class _KnownSource:
     params: Any
     inputs: Mapping[int, str] = field(default_factory=dict)
     outputs: Mapping[int, str] = field(default_factory=dict)
+    state: frozenset[int] = frozenset()
 
 
-def _export(model: Any, *, params: Any, args: Any, platform: Any) -> _KnownSource:
+def _export(
+    model: Any, format_: ModelFormat, *, params: Any, args: Any, platform: Any
+) -> _KnownSource:
     """Return a function or a module for one platform, exported as `bridge.save` does it."""
     if isinstance(model, Mapping):
         raise StructureError(
-            f"Expected one function, got a mapping of {len(model)}, and an ONNX model is a single "
+            f"Expected one function, got a mapping of {len(model)}, and {format_.name} is a single "
             "one. To do: pass one of them, and write a file for each."
         )
     if not isinstance(platform, str):
@@ -232,23 +261,23 @@ def _export(model: Any, *, params: Any, args: Any, platform: Any) -> _KnownSourc
     with refusing_unsortable_keys("params, args or what the function takes"):
         traced = export_model(
             model, params=params, args=args, platforms=[platform],
-            disabled_checks=_known_custom_calls(),
+            disabled_checks=format_.disabled_checks,
         )  # fmt: skip
     assert isinstance(traced.exported, export.Exported)
-    known = _of_exported(traced.exported, traced.params)
+    known = _of_exported(traced.exported, traced.params, format_)
     first = len(tree_util.tree_leaves(traced.params))
     return dataclasses.replace(known, inputs=dict(enumerate(traced.inputs or (), start=first)))
 
 
-def _read(source: Source, params: Any) -> _KnownSource:
+def _read(source: Source, params: Any, format_: ModelFormat) -> _KnownSource:
     if isinstance(source, CallModule):
         return _KnownSource(with_signature(source), None, params)
     if isinstance(source, export.Exported):
-        return _of_exported(source, params)
+        return _of_exported(source, params, format_)
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         if path.is_file():
-            return _read_file(path, params)
+            return _read_file(path, params, format_)
         source = LoadedModel(read(source))
     if isinstance(source, LoadedModel):
         source = _default_of(source)
@@ -256,8 +285,24 @@ def _read(source: Source, params: Any) -> _KnownSource:
     inputs, outputs = (
         {index: name for name, index in names.items()} for names in (bound.inputs, bound.outputs)
     )
-    known = _of_exported(source.exported, source.params if params is None else params)
-    return dataclasses.replace(known, inputs=inputs, outputs=outputs)
+    values = source.params if params is None else params
+    known = _of_exported(source.exported, values, format_)
+    state, new = _state_of(source)
+    return dataclasses.replace(
+        known, inputs=inputs | state, outputs=outputs | new, state=frozenset(state)
+    )
+
+
+def _state_of(source: LoadedSignature) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the names of the variables that a signature assigns, by argument and by result.
+
+    A model that is a pure function takes them as inputs, and returns their new values.
+    """
+    bound, names = source.binding, source.variable_names
+    leaves = {variable: leaf for leaf, variable in enumerate(bound.variables)}
+    assigned = {result: leaves[variable] for result, variable in bound.assigned.items()}
+    known = {leaf: names[leaf] or f"state_{leaf}" for leaf in assigned.values()}
+    return known, {result: f"new_{known[leaf]}" for result, leaf in assigned.items()}
 
 
 def _default_of(model: LoadedModel) -> LoadedSignature:
@@ -276,7 +321,7 @@ def _default_of(model: LoadedModel) -> LoadedSignature:
     return model.default
 
 
-def _read_file(path: Path, params: Any) -> _KnownSource:
+def _read_file(path: Path, params: Any, format_: ModelFormat) -> _KnownSource:
     content = read_file(path, limit=_MAX_ARTIFACT_BYTES)
     if is_mlir(content):
         return _KnownSource(
@@ -284,11 +329,12 @@ def _read_file(path: Path, params: Any) -> _KnownSource:
             None,
             params,
         )
-    return _of_exported(parse_exported(content, os.fspath(path), stand_ins=True), params)
+    exported = parse_exported(content, os.fspath(path), stand_ins=True)
+    return _of_exported(exported, params, format_)
 
 
-def _of_exported(exported: export.Exported, params: Any) -> _KnownSource:
-    return _KnownSource(_call_of(exported), exported, params)
+def _of_exported(exported: export.Exported, params: Any, format_: ModelFormat) -> _KnownSource:
+    return _KnownSource(_call_of(exported, format_), exported, params)
 
 
 def _vjp(exported: export.Exported, name: str) -> export.Exported:
@@ -311,6 +357,8 @@ def _parameters(known: _KnownSource) -> dict[int, tuple[str, Array]]:
     _check_structure(call, tree)
     parameters = {}
     for index, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
+        if index in known.state:
+            continue
         spec = call.args[index]
         array = _to_array(leaf, name)
         # What JAX makes of a number, or of 64 bits while it has none.

@@ -1,0 +1,193 @@
+"""Operations on the bits of integers, of those that LiteRT has: +, *, and for int32 >> and xor.
+
+LiteRT has no kernel for `and`, `or`, shifts to the left and logical shifts to the right. Numbers
+are int32 or int64 with the bits of the integer that they stand for. Those of int64 are pairs of
+int32 where there is no kernel for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+__all__ = [
+    "bit_and", "bit_not", "bit_or", "bit_xor", "leading_zeros", "low_bits", "low_half", "popcount",
+    "shift_left", "shift_right", "shift_right_arithmetic", "shift_right_by",
+]  # fmt: skip
+
+_HALF = 32
+# 2 to the power of a shift; nothing is left of what is shifted by all bits.
+_POWERS = {
+    width: np.array([(1 << n) % 2**64 for n in range(width)] + [0], np.uint64).astype(f"int{width}")
+    for width in (32, 64)
+}
+
+
+def _width(value: Any) -> int:
+    return 8 * int(jnp.result_type(value).itemsize)
+
+
+def _halves(value: Any) -> tuple[Any, Any]:
+    """Return the low and the high 32 bits of int64."""
+    parts = lax.bitcast_convert_type(value, np.int32)
+    return parts[..., 0], parts[..., 1]
+
+
+def low_half(value: Any) -> Any:
+    """Return the low 32 bits of int64."""
+    return _halves(value)[0]
+
+
+def _joined(low: Any, high: Any) -> Any:
+    return lax.bitcast_convert_type(jnp.stack([low, high], -1), np.int64)
+
+
+def _of_words(function: Callable[..., Any], *values: Any) -> Any:
+    """Return what a function of int32 makes of either half of integers."""
+    if _width(values[0]) == _HALF:
+        return function(*values)
+    words = jnp.broadcast_arrays(*(jnp.asarray(value) for value in values))
+    made = function(*(lax.bitcast_convert_type(word, np.int32) for word in words))
+    return lax.bitcast_convert_type(made, np.int64)
+
+
+def _known_number(count: Any) -> int | None:
+    """Return the number that a constant repeats."""
+    if isinstance(count, np.ndarray) and count.size and (count == count.flat[0]).all():
+        return int(count.flat[0])
+    return None
+
+
+def shift_left(value: Any, count: Any) -> Any:
+    """Return integers shifted to the left, with 0 for counts beyond the bits."""
+    width = _width(value)
+    if (number := _known_number(count)) is not None:
+        return value * _POWERS[width][number if 0 <= number <= width else width]
+    return value * _power_of(count, width)
+
+
+def _power_of(count: Any, width: int) -> Any:
+    inside = jnp.logical_and(count >= 0, count < width)
+    place = jnp.where(inside, count, width).astype(np.int32)
+    return jnp.take(_POWERS[width], place, mode="clip")
+
+
+def shift_right_arithmetic(value: Any, count: Any) -> Any:
+    """Return integers shifted to the right by counts below the number of bits."""
+    if _width(value) == _HALF:
+        return lax.shift_right_arithmetic(value, jnp.broadcast_to(count, np.shape(value)))
+    low, high = _halves(jnp.asarray(value))
+    count = jnp.broadcast_to(count, np.shape(value)).astype(np.int32)
+    is_far = count >= _HALF
+    near = jnp.where(is_far, count - _HALF, count)
+    moved = lax.shift_right_arithmetic(high, near)
+    signs = lax.shift_right_arithmetic(high, jnp.full_like(high, _HALF - 1))
+    # What comes out of the high half has places of its own.
+    mixed = shift_right(low, near) + shift_left(high, _HALF - near)
+    return _joined(jnp.where(is_far, moved, mixed), jnp.where(is_far, signs, moved))
+
+
+def shift_right(value: Any, count: Any) -> Any:
+    """Return integers shifted to the right with zeros from the left, and 0 for other counts."""
+    width = _width(value)
+    count = jnp.asarray(count)
+    inside = jnp.logical_and(count >= 0, count < width)
+    safe = jnp.where(inside, count, 0)
+    # Of a negative number the arithmetic shift has ones where zeros are wanted: 2 to the power of
+    # what is left is added. A shift by nothing adds 2 to the power of all bits, which is 0.
+    excess = jnp.where(value < 0, _power_of(width - safe, width), 0)
+    return jnp.where(inside, shift_right_arithmetic(value, safe) + excess, 0)
+
+
+def shift_right_by(value: Any, number: int) -> Any:
+    """Return integers shifted to the right by a known number of bits, with zeros from the left."""
+    width = _width(value)
+    if not 0 <= number < width:
+        return jnp.zeros_like(value)
+    if number == 0:
+        return value
+    if width != _HALF:
+        low, high = _halves(value)
+        if number >= _HALF:
+            return _joined(shift_right_by(high, number - _HALF), jnp.zeros_like(high))
+        mixed = shift_right_by(low, number) + high * _POWERS[_HALF][_HALF - number]
+        return _joined(mixed, shift_right_by(high, number))
+    signs = lax.shift_right_arithmetic(value, jnp.full_like(value, _HALF - 1))
+    shifted = lax.shift_right_arithmetic(value, jnp.full_like(value, number))
+    return shifted - signs * _POWERS[_HALF][_HALF - number]
+
+
+def low_bits(value: Any, count: int) -> Any:
+    """Return the lowest bits of integers as numbers from 0 on."""
+    width = _width(value)
+    if count >= width:
+        return value
+    high = shift_right_arithmetic(value, np.int32(count))
+    return value - high * _POWERS[width][count]
+
+
+def bit_and(left: Any, right: Any) -> Any:
+    """Return the bits that two integers share."""
+    shape = jnp.broadcast_shapes(np.shape(left), np.shape(right))
+    for value, mask in ((left, right), (right, left)):
+        if (number := _known_number(mask)) is not None:
+            number %= 1 << _width(mask)
+            if number & (number + 1) == 0:  # ones from the lowest bit on
+                return low_bits(jnp.broadcast_to(value, shape), number.bit_length())
+    return _of_words(_shared, left, right)
+
+
+def _shared(left: Any, right: Any) -> Any:
+    one = np.int32(1)
+    # The upper 31 bits cannot overflow: a + b is 2 (a & b) + (a ^ b).
+    high_left, high_right = (
+        lax.shift_right_arithmetic(jnp.asarray(v), jnp.full_like(v, one)) for v in (left, right)
+    )
+    both = lax.bitwise_xor(high_left, high_right)
+    shared = lax.shift_right_arithmetic(high_left + high_right - both, jnp.full_like(both, one))
+    return shared * 2 + (left - high_left * 2) * (right - high_right * 2)
+
+
+def bit_or(left: Any, right: Any) -> Any:
+    """Return the bits of either integer."""
+    return left + right - bit_and(left, right)
+
+
+def bit_xor(left: Any, right: Any) -> Any:
+    """Return the bits of one of two integers."""
+    return _of_words(lax.bitwise_xor, left, right)
+
+
+def bit_not(value: Any) -> Any:
+    """Return integers with each bit turned."""
+    return -1 - value
+
+
+def popcount(value: Any) -> Any:
+    """Return how many bits are set."""
+    if _width(value) != _HALF:
+        low, high = _halves(value)
+        return (popcount(low) + popcount(high)).astype(np.int64)
+    pairs = value - _shared(shift_right_by(value, 1), jnp.full_like(value, 0x55555555))
+    masks = jnp.full_like(value, 0x33333333)
+    fours = _shared(pairs, masks) + _shared(shift_right_by(pairs, 2), masks)
+    bytes_ = _shared(fours + shift_right_by(fours, 4), jnp.full_like(value, 0x0F0F0F0F))
+    return shift_right_by(bytes_ * np.int32(0x01010101), 24)
+
+
+def leading_zeros(value: Any) -> Any:
+    """Return how many bits above the highest one are 0."""
+    if _width(value) != _HALF:
+        low, high = _halves(value)
+        lower = leading_zeros(low) + _HALF
+        return jnp.where(high == 0, lower, leading_zeros(high)).astype(np.int64)
+    # Of a number below 2**24 float32 has all bits, so that its exponent says the highest one.
+    is_large = shift_right_by(value, 16) != 0
+    word = jnp.where(is_large, shift_right_by(value, 16), value)
+    exponent = shift_right_by(lax.bitcast_convert_type(word.astype(np.float32), np.int32), 23)
+    found = jnp.where(word == 0, _HALF, _HALF - 1 + 127 - exponent)
+    return jnp.where(is_large, found - 16, found)

@@ -1,0 +1,89 @@
+"""Loops and branches, of which the values have their storage dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from bridge.lifting.control_primitives import RULES as OF_JAX
+from bridge.lifting.known_values import TOKEN, PlatformChoice, Token
+from bridge.lifting.lifted_operation import LiftedRegion, LiftingRule
+from bridge.litert.lowered_operation import LoweredOperation
+from bridge.litert.storage_dtypes import to_storage
+
+__all__ = ["RULES"]
+
+
+def _case(op: LoweredOperation) -> Any:
+    """Return the results of the branch that an index chooses; beyond the branches, of the last."""
+    index, last = op.operands[0], len(op.regions) - 1
+    if isinstance(index, (PlatformChoice, np.ndarray)):
+        return OF_JAX["stablehlo.case"].lift(op)
+    if last == 0:
+        return op.regions[0].apply()
+    chosen = op.array(0)
+    if last == 1:  # what JAX makes of a condition: an index that is converted from it
+        return _one_of(lax.ne(chosen, jnp.zeros_like(chosen)), *reversed(op.regions))
+    beyond = lax.bitwise_or(chosen < 0, chosen > last)
+    chosen = jnp.where(beyond, np.int32(last), chosen)
+    return _without_tokens(op.regions, lambda branches: lax.switch(chosen, branches))
+
+
+def _if(op: LoweredOperation) -> Any:
+    if isinstance(op.operands[0], np.ndarray):
+        return OF_JAX["stablehlo.if"].lift(op)
+    return _one_of(op.array(0), *op.regions)
+
+
+def _one_of(chosen: Any, then: LiftedRegion, other: LiftedRegion) -> Any:
+    return _without_tokens([then, other], lambda branches: lax.cond(chosen, *branches))
+
+
+def _without_tokens(regions: Sequence[LiftedRegion], run: Callable[[list[Any]], Any]) -> list[Any]:
+    """Return the results of one of some branches, with a token where they have one."""
+    *_, returned = regions[0].block
+    tokens = ["token" in str(operand.type) for operand in returned.operands]
+
+    def arrays_of(region: LiftedRegion) -> Callable[[], tuple[Any, ...]]:
+        return lambda: tuple(
+            _as_carried(to_storage(value))
+            for value in region.apply()
+            if not isinstance(value, Token)
+        )
+
+    results = iter(run([arrays_of(region) for region in regions]))
+    return [TOKEN if is_token else next(results) for is_token in tokens]
+
+
+def _while(op: LoweredOperation) -> Any:
+    """Return what a loop ends with; constants that it carries unchanged stay constants."""
+    condition, body = op.regions
+    carried = [n for n, value in enumerate(op.operands) if not isinstance(value, Token)]
+    start = tuple(_as_carried(op.array(n)) for n in carried)
+
+    def all_of(values: Any) -> list[Any]:
+        given = dict(zip(carried, values, strict=True))
+        return [given.get(n, operand) for n, operand in enumerate(op.operands)]
+
+    def step(values: Any) -> Any:
+        results = body.apply(*all_of(values))
+        return tuple(_as_carried(to_storage(results[n])) for n in carried)
+
+    final = lax.while_loop(lambda values: condition(*all_of(values))[0], step, start)
+    return all_of(final)
+
+
+def _as_carried(value: Any) -> Any:
+    return jnp.asarray(value) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+RULES = {
+    **OF_JAX,
+    "stablehlo.case": LiftingRule(_case),
+    "stablehlo.if": LiftingRule(_if),
+    "stablehlo.while": LiftingRule(_while),
+}

@@ -1,0 +1,270 @@
+"""`to_litert` and `save_litert`: functions, modules and what is exported become LiteRT models.
+
+The wheels of LiteRT are run in processes of their own, and imported by none of these modules.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bridge.chains.orders import check_order
+from xla_call_module.errors import StructureError, UnsupportedError
+from xla_call_module.tracebacks import api_boundary, warn
+
+if TYPE_CHECKING:
+    from bridge.core.names import Names
+    from bridge.inspecting.written_file import Quantization, WrittenFile
+    from bridge.sources.bound_call import BoundCall, Source
+    from bridge.verifying.verification import VerifyRow
+
+__all__ = ["save_litert", "to_litert"]
+
+QuantizeKind = Literal["dynamic_int8", "float16", "int8"]
+Calibration = str | os.PathLike[str] | Iterable[Any] | Mapping[str, Iterable[Any]]
+
+# Kinds of probes at which a difference is no reason to refuse a model: numbers that overflow, and
+# what is none.
+_EDGES = ("huge", "inf", "nan")
+
+
+@api_boundary
+def to_litert(
+    model: Source | Any,
+    *,
+    params: Any = None,
+    args: Any = None,
+    signatures: str | Sequence[str] | None = None,
+    gradient_order: int = 0,
+    platform: str = "cpu",
+    inputs: Names | None = None,
+    outputs: Names | None = None,
+    quantize: QuantizeKind | None = None,
+    calibration: Calibration | None = None,
+    verify: bool = True,
+) -> bytes:
+    """Return the LiteRT model (TFLite's flatbuffer) of one or several functions.
+
+    The module of each function is brought into operations that the runtime executes as JAX means
+    them, and converted by the package `litert-converter`; TensorFlow is not needed. Then the model
+    is run on probes in a process of its own, and compared with JAX: what differs is refused.
+
+    float32, bool and integers of up to 32 bits are themselves in the model. float16 is taken and
+    returned as it is and computed in float32, rounded after each operation; bfloat16 and smaller
+    floats are float32 at the boundary, integers of fewer than 8 bits are int8 or uint8. Complex
+    numbers may stand inside. Functions for static shapes only: LiteRT's tensors have one size.
+
+    Args:
+        model: what `bridge.to_onnx` takes: a function or a module, an `Exported`, what
+            `bridge.load` returned or one of its signatures, the path of a SavedModel, of a
+            serialized `Exported` or of StableHLO, or a `CallModule`. Or a mapping from names of
+            signatures to such. A SavedModel becomes a model with all of its signatures. Weights
+            that they share are in the model once.
+        params: the pytree that is the first positional argument, of each of them.
+        args: the arguments of a function or a module, as for `bridge.save`.
+        signatures: the names of those signatures of a SavedModel or a mapping that are taken, by
+            default all; or the name of the only function, by default `serving_default`.
+        gradient_order: how often each function is differentiated first: 0 is the function itself, 1
+            its VJP, as for `bridge.save_onnx`.
+        platform: one of those that it was lowered for; a function is lowered for it here.
+        inputs: names for the inputs, as for `bridge.save`.
+        outputs: the same for the results.
+        quantize: `dynamic_int8` for weights of int8, which products take with inputs that are
+            quantized as they come; `float16` for weights of float16; `int8` for weights and values
+            of int8 wherever there is a kernel, with scales that the calibration data has. Inputs
+            and outputs stay as they are. The model is verified before it is quantized; afterwards
+            the error is measured and reported, and only refused where numbers become none.
+        calibration: inputs such as those that the model is used with, for `int8` and to measure the
+            error: an iterable of calls, each an array, a tuple of arrays, or a mapping from the
+            names of the inputs; for several signatures a mapping from these to such. Or the path of
+            an .npz file, with arrays by `INPUT` or `SIGNATURE/INPUT`, whose first axis has the
+            calls.
+        verify: whether the model is run on probes and compared with JAX before it is returned.
+            Probes of at most a mebibyte stay in it, as metadata, for `bridge.verify`.
+
+    Returns:
+        The bytes of a `.tflite` file.
+
+    Raises:
+        UnsupportedError: an operation that LiteRT cannot execute, with its source line; or the
+            runtime computes something else than JAX, with the inputs and the greatest difference.
+        DtypeError: elements that LiteRT does not have, such as complex inputs.
+        StructureError: `params`, a name or a signature does not fit.
+        MissingDependencyError: `litert-converter` or `ai-edge-litert` is not installed.
+
+    Example:
+        >>> import bridge, jax.numpy as jnp
+        >>> model = bridge.to_litert(lambda x: jnp.sort(x) * 2, args="f32[4]")
+        >>> model[4:8]
+        b'TFL3'
+    """
+    bound = _bind(
+        model, signatures, params=params, args=args, platform=platform,
+        order=gradient_order, inputs=inputs, outputs=outputs,
+    )  # fmt: skip
+    return _made(bound, verify=verify, quantize=quantize, calibration=calibration)[0]
+
+
+def _bind(
+    model: Any, signatures: Any, *, platform: str, order: int, **options: Any
+) -> dict[str, BoundCall]:
+    from bridge.litert.litert_model import bind_signatures
+    from bridge.litert.worker_process import check_installed
+
+    check_installed("bridge.to_litert")
+    check_order(order)
+    return bind_signatures(model, signatures=signatures, platform=platform, order=order, **options)
+
+
+def _made(
+    bound: Mapping[str, BoundCall],
+    *,
+    verify: bool,
+    quantize: QuantizeKind | None,
+    calibration: Calibration | None,
+) -> tuple[bytes, Quantization | None]:
+    """Return the model, and what its quantization costs."""
+    from bridge.litert.first_difference import first_difference
+    from bridge.litert.kept_probes import keep_probes
+    from bridge.litert.litert_model import make_model
+    from bridge.litert.quantization import check_quantize, quantized
+    from bridge.litert.verification import compare_model, make_trials
+    from bridge.litert.worker_process import LiteRTProcess
+
+    check_quantize(quantize, calibration)
+    with LiteRTProcess() as process:
+        made = make_model(bound, process=process)
+        trials = list(make_trials(bound)) if verify or quantize else []
+        if verify:
+            made = keep_probes(made, trials) if quantize is None else made
+            rows = compare_model(made, trials, process=process)
+            _check(
+                rows,
+                lambda n: first_difference(bound[trials[n].signature], trials[n], process=process),
+            )
+        if quantize is None:
+            return made, None
+        made, report, measured = quantized(
+            made, quantize, trials, bound=bound, calibration=calibration, process=process
+        )
+        return keep_probes(made, measured, error=report.error), report
+
+
+def _check(rows: Sequence[VerifyRow], first_difference: Callable[[int], str]) -> None:
+    """Refuse a model that differs from JAX on ordinary numbers, and warn of one that does at edges.
+
+    Args:
+        rows: what was compared.
+        first_difference: returns the first operation that differs in the trial of a row.
+
+    Raises:
+        UnsupportedError: it differs.
+    """
+    wrong = [row for row in rows if row.problem]
+    edges = [row for row in wrong if row.inputs.split(",")[0] in _EDGES]
+    if ordinary := [row for row in wrong if row not in edges]:
+        first = ordinary[0]
+        place = first_difference(list(rows).index(first))
+        where = f" The first operation that differs is {place}." if place else ""
+        raise UnsupportedError(
+            f"LiteRT computes something else than JAX: {first.signature} with inputs that are "
+            f"{first.inputs}: {first.problem}{where} {len(wrong)} of {len(rows)} probes differ. To "
+            "do: leave out of the function what differs; verify=False returns the model as it is."
+        )
+    for row in edges:
+        warn(
+            f"LiteRT differs from JAX where inputs are {row.inputs}: {row.signature}: {row.problem}"
+        )
+
+
+@api_boundary
+def save_litert(
+    model: Source | Any,
+    path: str | os.PathLike[str],
+    *,
+    params: Any = None,
+    args: Any = None,
+    signatures: str | Sequence[str] | None = None,
+    gradient_order: int = 0,
+    platform: str = "cpu",
+    inputs: Names | None = None,
+    outputs: Names | None = None,
+    quantize: QuantizeKind | None = None,
+    calibration: Calibration | None = None,
+    verify: bool = True,
+    overwrite: bool = False,
+) -> WrittenFile:
+    """Write a LiteRT model (a `.tflite` file) of one or several functions.
+
+    Args:
+        model: as for `bridge.to_litert`.
+        path: the file to write, in a folder that is made if need be; it appears whole or not at
+            all, and not before it has been verified.
+        params: as for `bridge.to_litert`.
+        args: the same.
+        signatures: the same.
+        gradient_order: the same.
+        platform: the same.
+        inputs: the same.
+        outputs: the same.
+        quantize: the same.
+        calibration: the same.
+        verify: the same.
+        overwrite: whether a file at `path` may be replaced.
+
+    Returns:
+        What was written, as of `bridge.save`.
+
+    Raises:
+        InteropError: as for `bridge.to_litert`.
+        StructureError: an option is wrong, or there is a file and `overwrite` is off.
+        OSError: the file cannot be written.
+
+    Example:
+        >>> import bridge, jax.numpy as jnp
+        >>> print(bridge.save_litert(jnp.sin, "sine.tflite", args="f32[2,3]"))
+        sine.tflite: ... bytes
+        serving_default(x: float32[2,3]) -> output_0: float32[2,3]
+    """
+    from bridge.inspecting.written_file import WrittenFile
+    from bridge.litert.litert_model import written_signature
+    from savedmodel.files.folder import hidden_folder
+
+    target = _check_target(path, overwrite=overwrite)
+    bound = _bind(
+        model, signatures, params=params, args=args, platform=platform,
+        order=gradient_order, inputs=inputs, outputs=outputs,
+    )  # fmt: skip
+    made, report = _made(bound, verify=verify, quantize=quantize, calibration=calibration)
+    with hidden_folder(target.parent, target.name) as folder:
+        (folder / target.name).write_bytes(made)
+        (folder / target.name).replace(target)
+    arrays = {
+        id(array): array.nbytes for one in bound.values() for _, array in one.parameters.values()
+    }
+    return WrittenFile(
+        path=os.fspath(path),
+        signatures=tuple(written_signature(key, one) for key, one in bound.items()),
+        bytes=len(made),
+        parameter_bytes=sum(arrays.values()),
+        quantization=report,
+    )
+
+
+def _check_target(path: Any, *, overwrite: bool) -> Path:
+    """Return the absolute path of the file to write, if it may be written."""
+    from savedmodel.files.remote import is_remote
+
+    if not isinstance(path, str | os.PathLike) or is_remote(path):
+        raise StructureError(
+            f"The model is to be written to {path!r}; expected the path of a file on a disk. To "
+            "do: write it there, and copy it to where it is to be."
+        )
+    target = Path(os.path.abspath(path))
+    if target.is_dir() or (target.exists() and not overwrite):
+        raise StructureError(
+            f"{target} exists. To do: take another path, or overwrite=True for a file."
+        )
+    return target

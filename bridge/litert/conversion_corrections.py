@@ -1,0 +1,160 @@
+"""What the converter makes wrong, kept from it before its passes and mended after them.
+
+It is a part of the program `bridge.litert.worker`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from litert_converter.mlir import ir
+
+from bridge.litert.loop_outlining import nested_operations
+
+# Operations whose operands must not be exchanged.
+_ORDERED = frozenset({"stablehlo.divide", "stablehlo.subtract"})
+# Operations that stay, which are no broadcasts.
+_NEVER_BROADCAST = frozenset({
+    "stablehlo.constant", "stablehlo.convolution", "stablehlo.dot_general", "stablehlo.transpose",
+})  # fmt: skip
+# Constants, and what repeats them.
+_CONSTANT = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.reshape"})
+# Types whose dtypes few kernels have.
+_NARROW = re.compile(r"x?(?:b?f16|u?i8|u?i16|ui32)>")
+_BARRIER = "stablehlo.optimization_barrier"
+_SCATTER = "stablehlo.scatter"
+# The operations that the kernel of a scatter knows, by what the converter makes of them.
+_COMBINED: Mapping[str, str] = {
+    "tfl.add": "stablehlo.add",
+    "tfl.maximum": "stablehlo.maximum",
+    "tfl.minimum": "stablehlo.minimum",
+    "tfl.mul": "stablehlo.multiply",
+}
+
+
+def prevent_misreadings(module: Any) -> None:
+    """Put barriers between operations of a module that the converter makes wrong ones of.
+
+    It does not look through barriers, and removes them later. Of a difference or a quotient of a
+    constant and a transposed array it transposes the result, and exchanges the operands by the way:
+    it makes `transpose(x - 1)` of `1 - transpose(x)`. The context of the module is to be the
+    current one.
+    """
+    for function in module.body:
+        # The main function may have the name of its signature already.
+        is_main = function.attributes["sym_visibility"].value != "private"
+        for region in function.regions:
+            _keep_in(region, set(), are_constant=not is_main)
+
+
+def _keep_in(region: Any, constants: set[Any], *, are_constant: bool) -> None:
+    """Put barriers in a region.
+
+    Args:
+        region: the region.
+        constants: the values around it that can become constants; those of the region are added.
+        are_constant: whether its arguments can become constants.
+    """
+    for block in region:
+        if are_constant:
+            constants.update(block.arguments)
+        for view in list(block):
+            operation = view.operation
+            for inner in operation.regions:
+                _keep_in(inner, constants, are_constant=True)
+            if operation.name == "stablehlo.multiply":
+                operation = _without_zero(operation)
+            if operation.name in _ORDERED and operation.operands[0] in constants:
+                _put_barrier(operation, 1)
+            for number, operand in enumerate(operation.operands):
+                if _is_misread(operation, operand):
+                    _put_barrier(operation, number)
+            if not operation.regions and all(value in constants for value in operation.operands):
+                constants.update(operation.results)
+
+
+def _is_misread(operation: Any, operand: Any) -> bool:
+    """Return whether the converter makes one wrong operation of two."""
+    if isinstance(operand.owner, ir.Block):
+        return False
+    maker = operand.owner.name
+    if operation.name == "stablehlo.transpose":
+        # Of a broadcast that is transposed, maybe after operations that it leaves out, it makes a
+        # broadcast, of which it takes the dimensions to be in their order.
+        return maker not in _NEVER_BROADCAST
+    if operation.name == "stablehlo.compare" and maker == "stablehlo.convert":
+        # It compares the booleans themselves, and has no zeros of these.
+        return "i1" in str(operand.owner.operands[0].type)
+    if operation.name == "stablehlo.power":
+        # It makes a root of it, which differs at -inf, or one of its own of which that of 0 is NaN.
+        return maker in _CONSTANT and operand == operation.operands[1]
+    if operation.name == "stablehlo.convert":
+        # It converts before what makes the operand, of which it may have none for the dtype.
+        return maker != "stablehlo.constant" and bool(
+            _NARROW.search(str(operation.results[0].type))
+        )
+    return False
+
+
+def _without_zero(product: Any) -> Any:
+    """Return a product, and of a product with 0 the difference of the other operand and itself.
+
+    The converter takes such a product for 0, which that with NaN or infinity is not.
+    """
+    for zero, other in ((0, 1), (1, 0)):
+        if _is_zero(product.operands[zero]):
+            return _replaced(product, "stablehlo.subtract", [product.operands[other]] * 2)
+    return product
+
+
+def _replaced(operation: Any, name: str, operands: Sequence[Any]) -> Any:
+    """Return the operation of another name that is put in the place of one, with its types."""
+    types = [result.type for result in operation.results]
+    with ir.InsertionPoint(operation), operation.location:
+        new = ir.Operation.create(name, results=types, operands=[*operands])
+    for old, result in zip(operation.results, new.results, strict=True):
+        old.replace_all_uses_with(result)
+    operation.erase()
+    return new
+
+
+def _is_zero(value: Any) -> bool:
+    """Return whether a value is a constant whose only element is the 0 of floats."""
+    while not isinstance(value.owner, ir.Block):
+        if value.owner.name == "stablehlo.constant":
+            elements = ir.DenseElementsAttr(value.owner.attributes["value"])
+            if not elements.is_splat:
+                return False
+            number = elements.get_splat_value()
+            return isinstance(number, ir.FloatAttr) and float(number.value) == 0
+        if value.owner.name not in _CONSTANT:
+            return False
+        value = value.owner.operands[0]
+    return False
+
+
+def _put_barrier(operation: Any, number: int) -> None:
+    """Put a barrier before one operand of an operation."""
+    value = operation.operands[number]
+    with ir.InsertionPoint(operation), operation.location:
+        barrier = ir.Operation.create(_BARRIER, results=[value.type], operands=[value])
+    operation.operands[number] = barrier.results[0]
+
+
+def restore_scatter_regions(module: Any) -> None:
+    """Let the regions of every scatter of a converted module have operations of StableHLO.
+
+    The kernel looks at the only operation of the region, and knows none of LiteRT
+    (`tflite/kernels/stablehlo_scatter.cc`). The context of the module is to be the current one.
+    """
+    for inner in list(_in_scatters(module)):
+        if inner.name in _COMBINED:
+            _replaced(inner, _COMBINED[inner.name], inner.operands)
+
+
+def _in_scatters(module: Any) -> Iterator[Any]:
+    for found in nested_operations(module.operation):
+        if found.name == _SCATTER:
+            yield from nested_operations(found)

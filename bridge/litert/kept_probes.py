@@ -1,0 +1,136 @@
+"""The probes that a LiteRT model was verified with, kept in it, so that it can be verified again.
+
+They are a file of trials (`bridge.verifying.trials`) in an entry of the model's metadata: inputs,
+and what JAX computed of them. Another entry has the error that a quantized model may have.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bridge.litert.metadata import add_entry, read_entry
+from bridge.litert.verification import compare_model
+from bridge.litert.worker_process import LiteRTProcess
+from bridge.verifying.comparison import Tolerance
+from bridge.verifying.trials import Trial, read_trials, write_trials
+from bridge.verifying.verification import VerifyRow
+from xla_call_module.errors import FormatError, StructureError
+
+__all__ = ["compare_kept", "keep_probes", "kept_error", "kept_probes"]
+
+_PROBES, _ERROR = "jax_tf_bridge.probes", "jax_tf_bridge.quantization_error"
+MAX_KEPT_BYTES = 1 << 20
+# A quantized model on another machine: its kernels round elsewhere.
+_MARGIN = 2.0
+
+
+def keep_probes(model: bytes, trials: Sequence[Trial], *, error: float | None = None) -> bytes:
+    """Return a model with as many of the trials as fit into a mebibyte, the first of all first.
+
+    Args:
+        model: the model.
+        trials: the trials of its signatures.
+        error: the greatest error of a quantized model; None for others.
+    """
+    if error is not None:
+        model = add_entry(model, _ERROR, repr(error).encode())
+    kept = _fitting(trials)
+    if not kept:
+        return model
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "probes.npz")
+        write_trials(path, kept)
+        return add_entry(model, _PROBES, path.read_bytes())
+
+
+def _fitting(trials: Sequence[Trial]) -> list[Trial]:
+    """Return trials, of each signature one before the second of any."""
+    places: dict[str, int] = {}
+    ordered = []
+    for number, trial in enumerate(trials):
+        places[trial.signature] = places.get(trial.signature, 0) + 1
+        ordered.append((places[trial.signature], number, trial))
+    kept, room = [], MAX_KEPT_BYTES
+    for _, _, trial in sorted(ordered, key=lambda item: item[:2]):
+        arrays = [*trial.inputs.values(), *(a for found in trial.expected for a in found.values())]
+        size = sum(array.nbytes for array in arrays)
+        if size <= room:
+            kept.append(trial)
+            room -= size
+    return kept
+
+
+def kept_probes(model: bytes, name: str) -> tuple[Trial, ...]:
+    """Return the probes in a model.
+
+    Args:
+        model: the model.
+        name: the name of its file, for messages.
+
+    Raises:
+        StructureError: it has none.
+        FormatError: it is no model, or is damaged.
+    """
+    content = read_entry(model, _PROBES)
+    if content is None:
+        raise StructureError(
+            f"{name} has no probes: it was written with verify=False, by another program, or its "
+            "arrays are too large. To do: pass against=, a file that was recorded."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "probes.npz")
+        path.write_bytes(content)
+        return read_trials(path)
+
+
+def kept_error(model: bytes) -> float | None:
+    """Return the error that a quantized model had; None for a model that is not quantized.
+
+    Raises:
+        FormatError: it is no model, or is damaged.
+    """
+    text = read_entry(model, _ERROR)
+    try:
+        return None if text is None else float(text)
+    except ValueError as error:
+        raise FormatError(f"The error in the model is {text!r}. To do: write it again.") from error
+
+
+def compare_kept(
+    model: bytes,
+    trials: Sequence[Trial],
+    tolerance: Tolerance | None = None,
+    *,
+    process: LiteRTProcess | None = None,
+) -> list[VerifyRow]:
+    """Return the rows of `compare_model`; those of a quantized model by the error that it had.
+
+    A quantized model may differ from JAX by twice the error that was reported of it, relative to
+    the largest number of the array.
+
+    Args:
+        model: the model.
+        trials: the trials.
+        tolerance: the allowed difference, which then holds for a quantized model, too.
+        process: the process that runs it.
+
+    Raises:
+        FormatError: the model is damaged.
+    """
+    rows = compare_model(model, trials, tolerance, process=process)
+    error = kept_error(model)
+    if error is None or tolerance is not None:
+        return rows
+    return [_of_quantized(row, _MARGIN * error) for row in rows]
+
+
+def _of_quantized(row: VerifyRow, allowed: float) -> VerifyRow:
+    if math.isinf(row.error) and row.problem:
+        return row
+    if row.error <= allowed:
+        return VerifyRow(row.signature, row.inputs, row.order, row.error, "")
+    problem = f"The error is {row.error:.1e}; when it was quantized it was {allowed / _MARGIN:.1e}."
+    return VerifyRow(row.signature, row.inputs, row.order, row.error, problem)

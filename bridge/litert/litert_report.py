@@ -1,0 +1,62 @@
+"""The report of a LiteRT model for `bridge.inspect`; the model is not run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bridge.inspecting.graph_report import GraphReport, GraphSignature
+from bridge.inspecting.report import FileReport, StoredFile
+from bridge.inspecting.written_file import TensorReport
+from bridge.litert.runtime import LiteRTTensor, describe, read_model
+
+__all__ = ["report_of_litert"]
+
+
+def report_of_litert(path: Path) -> FileReport:
+    """Return the report of a LiteRT model of any writer: its signatures, operators and size.
+
+    The operators of all subgraphs are counted together: signatures share those of branches and
+    loops.
+
+    Raises:
+        FormatError: it is no LiteRT model, or is damaged.
+        MissingDependencyError: `ai-edge-litert` is not installed.
+        OSError: it cannot be read.
+    """
+    model = read_model(path)
+    contents = describe(model)
+    operators = dict(sorted(contents.operators.items(), key=lambda item: (-item[1], item[0])))
+    is_one = len(contents.signatures) == 1
+    signatures = tuple(
+        GraphSignature(
+            one.name,
+            tuple(map(_tensor, one.inputs)),
+            tuple(map(_tensor, one.outputs)),
+            operators if is_one else {},
+        )
+        for one in contents.signatures
+    )
+    return FileReport(
+        path=os.fspath(path),
+        bytes=len(model),
+        tensorflow="",
+        signatures=(),
+        parameters=(),
+        metadata={},
+        writer="a converter of LiteRT",
+        saved_again=False,
+        files=(StoredFile(path.name, len(model)),),
+        assets=(),
+        warmup=None,
+        manifest=None,
+        flags=(),
+        others={one.key: ", ".join([*operators][:8]) for one in signatures},
+        graph=GraphReport(signatures=signatures, operations=operators, functions={}, calls=()),
+    )
+
+
+def _tensor(tensor: LiteRTTensor) -> TensorReport:
+    """Return the report of a tensor, whose sizes that vary have no name in the model."""
+    shape = tuple("_" if size < 0 else size for size in tensor.shape)
+    return TensorReport(tensor.name, "", tensor.dtype, shape, "", used=True)

@@ -1,0 +1,164 @@
+"""One operation of a StableHLO module, as the rules for LiteRT see it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from bridge.lifting.lifted_operation import Lift, LiftedOperation
+from bridge.litert.bits import low_bits
+from bridge.litert.float_rounding import round_to_byte
+from bridge.litert.storage_dtypes import ComplexParts, integer_bits, storage_dtype, to_storage
+from xla_call_module.stablehlo.elements import element_dtype
+from xla_call_module.stablehlo.modules import tensor_type
+
+__all__ = ["LoweredOperation", "kept", "moved", "rounded"]
+
+
+_MAX_FOLDED = 1 << 16  # elements of constants that are computed with
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredOperation(LiftedOperation):
+    """An operation whose operands have their storage dtypes.
+
+    `dtype` and `dtype_of` are storage dtypes; `logical_dtype` is that of the module.
+    """
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The operands as arrays of their storage dtypes."""
+        return [to_storage(operand) for operand in self.operands]
+
+    def array(self, index: int) -> Any:
+        """Return one operand as an array of its storage dtype."""
+        return to_storage(self.operands[index])
+
+    @property
+    def scalars_and_arrays(self) -> list[Any]:
+        """The operands as arrays."""
+        return self.arrays
+
+    def dtype_of(self, index: int) -> np.dtype[Any]:
+        """Return the storage dtype of one result."""
+        logical = self.logical_dtype(index)
+        found = storage_dtype(logical)
+        if found is None:
+            self.refuse(
+                f"LiteRT computes nothing of {logical.name}",
+                "compute this in float32, which jax.config.jax_enable_x64 does not widen",
+            )
+        return found
+
+    def logical_dtype(self, index: int = 0) -> np.dtype[Any]:
+        """Return the dtype of one result in the module."""
+        return element_dtype(self.types[index].element)
+
+    def operand_dtype(self, index: int = 0) -> np.dtype[Any]:
+        """Return the dtype of one operand in the module."""
+        return element_dtype(tensor_type(str(self.raw.operands[index].type)).element)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether an operand or a result is complex."""
+        values = [*self.raw.operands, *self.raw.results]
+        return any("complex" in str(value.type) for value in values)
+
+
+def rounded(value: Any, logical: np.dtype[Any]) -> Any:
+    """Return what was computed in a storage dtype as what the dtype of the module has of it."""
+    if isinstance(value, ComplexParts) or logical.kind in "bc":
+        return value
+    if bits := integer_bits(logical):
+        return (
+            value if bits >= 32 else _wrapped(value, bits, is_unsigned=logical.name.startswith("u"))
+        )
+    if logical.itemsize >= 4:
+        return value
+    if logical.itemsize == 1 and "e8m0" not in logical.name:
+        return round_to_byte(value, logical)
+    return lax.convert_element_type(lax.convert_element_type(value, logical), np.float32)
+
+
+def _wrapped(value: Any, bits: int, *, is_unsigned: bool) -> Any:
+    """Return the lowest bits of integers, as numbers."""
+    if is_unsigned:
+        return low_bits(value, bits)
+    half = np.int32(1 << (bits - 1))
+    return low_bits(value + half, bits) - half
+
+
+def kept(lift: Lift) -> Lift:
+    """Return the rule of an operation whose results are elements of its operands.
+
+    It holds for complex numbers, of which the parts are moved alike.
+    """
+
+    def lower(op: LoweredOperation) -> Any:
+        if not any(isinstance(to_storage(operand), ComplexParts) for operand in op.operands):
+            return lift(op)
+        real: Any = lift(_part(op, lambda parts: parts.real))
+        imag: Any = lift(_part(op, lambda parts: parts.imag))
+        if not isinstance(real, (list, tuple)):
+            return ComplexParts(real, imag)
+        return [
+            ComplexParts(*pair) if op.logical_dtype(n).kind == "c" else pair[0]
+            for n, pair in enumerate(zip(real, imag, strict=True))
+        ]
+
+    return lower
+
+
+def _part(op: LoweredOperation, part: Callable[[ComplexParts], Any]) -> LoweredOperation:
+    stored = map(to_storage, op.operands)
+    split = (
+        part(one) if isinstance(one, ComplexParts) else given
+        for one, given in zip(stored, op.operands, strict=True)
+    )
+    return dataclasses.replace(op, operands=tuple(split))
+
+
+def _stored(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return an array in its storage dtype, which JAX may have promoted among 64-bit ones."""
+    if isinstance(value, ComplexParts) or jnp.result_type(value) == dtype:
+        return value
+    return lax.convert_element_type(value, dtype)
+
+
+def _folded(op: LoweredOperation, lift: Lift) -> Any:
+    """Return the results of a rule, as numbers where floats are computed of constants.
+
+    So the converter sees what it can put into a convolution.
+    """
+    is_small = all(
+        isinstance(operand, np.ndarray) and operand.size <= _MAX_FOLDED for operand in op.operands
+    )
+    types = [*op.raw.operands, *op.raw.results]
+    if not is_small or not all(str(one.type).endswith("f32>") for one in types) or op.regions:
+        return lift(op)
+    with jax.ensure_compile_time_eval():
+        return np.asarray(lift(op))
+
+
+def moved(lift: Lift) -> Lift:
+    """Return the rule of an operation that computes, whose results are rounded."""
+
+    def lower(op: LoweredOperation) -> Any:
+        results: Any = _folded(op, lift)
+        several = isinstance(results, (list, tuple))
+        if isinstance(results, np.ndarray):
+            return results
+        made = [
+            None if one is None else rounded(_stored(one, op.dtype_of(n)), op.logical_dtype(n))
+            for n, one in enumerate(results if several else [results])
+        ]
+        return made if several else made[0]
+
+    return lower

@@ -1,0 +1,69 @@
+"""The table of the rules by which operations of StableHLO become those that LiteRT executes."""
+
+from __future__ import annotations
+
+from bridge.lifting import custom_call_primitives
+from bridge.lifting.lifted_operation import LiftingRule
+from bridge.lifting.lifting_table import JAX_TABLE, LiftingTable
+from bridge.litert import (
+    arithmetic_lowerings,
+    complex_lowerings,
+    control_lowerings,
+    fourier_lowerings,
+    indexing_lowerings,
+    product_lowerings,
+    random_lowerings,
+    reduction_lowerings,
+    shape_lowerings,
+    sorting_lowerings,
+    window_lowerings,
+)
+from bridge.litert.lowered_operation import LoweredOperation, kept, moved
+from bridge.litert.storage_dtypes import to_storage
+
+__all__ = ["LITERT_TABLE"]
+
+_MOVING = {
+    **shape_lowerings.RULES,
+    "stablehlo.select": arithmetic_lowerings.RULES["stablehlo.select"],
+}
+# Those that know complex numbers themselves.
+_OF_COMPLEX = {
+    **product_lowerings.RULES,
+    **reduction_lowerings.RULES,
+    **window_lowerings.RULES,
+}
+_RULES = {
+    **JAX_TABLE.rules,
+    **{
+        n: LiftingRule(moved(complex_lowerings.with_parts(n, rule.lift)), rule.attributes)
+        for n, rule in arithmetic_lowerings.RULES.items()
+    },
+    **{n: LiftingRule(moved(rule.lift), rule.attributes) for n, rule in _OF_COMPLEX.items()},
+    **{n: LiftingRule(kept(rule.lift), rule.attributes) for n, rule in _MOVING.items()},
+    **complex_lowerings.RULES,
+    **control_lowerings.RULES,
+    **fourier_lowerings.RULES,
+    **random_lowerings.RULES,
+    **{
+        n: LiftingRule(moved(kept(rule.lift)), rule.attributes)
+        for n, rule in indexing_lowerings.RULES.items()
+    },
+    **sorting_lowerings.RULES,
+}
+LITERT_TABLE = LiftingTable(
+    rules=_RULES,
+    custom_calls={
+        **custom_call_primitives.CUSTOM_CALLS,
+        **random_lowerings.CUSTOM_CALLS,
+        **sorting_lowerings.CUSTOM_CALLS,
+        # A model runs on one device.
+        "Sharding": custom_call_primitives.CUSTOM_CALLS["LayoutConstraint"],
+        **window_lowerings.CUSTOM_CALLS,
+    },
+    composites=sorting_lowerings.COMPOSITES,
+    operation=LoweredOperation,
+    has_functions=False,
+    to_array=to_storage,
+    target="LiteRT",
+)

@@ -1,0 +1,180 @@
+"""Portable artifacts of StableHLO converted to a flatbuffer by litert_converter.
+
+It is a part of the program `bridge.litert.worker`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from litert_converter import converter_api_ext
+from litert_converter.mlir import ir, passmanager
+from litert_converter.mlir.dialects import stablehlo
+
+from bridge.litert.branch_selection import chain_branches
+from bridge.litert.conversion_corrections import prevent_misreadings, restore_scatter_regions
+from bridge.litert.dynamic_sizes import lower_dynamic_sizes
+from bridge.litert.loop_outlining import name_arguments, nested_operations, outline_loops
+from bridge.litert.model_execution import describe_model, missing_kernel
+from bridge.litert.tensor_copies import separate_results
+
+_EXPORTED_NAMES, _ENTRY = "tf_saved_model.exported_names", "tf.entry_function"
+_MAX_LOCATION = 20_000  # characters
+_MAX_REFUSED = 5  # operations that are named
+# The dialects of what the exporter writes, and of what holds it.
+_WRITTEN = ("arith.", "builtin.", "func.", "tfl.")
+_ERROR = re.compile(r"^(?:.+?:\d+:\d+: )?error: (.*)$", re.MULTILINE)
+_FRAME = re.compile(r"^(?:Failed to [\w ]+: )?(.+?):(\d+):(\d+): (?:error|note): ", re.MULTILINE)
+_QUOTED_OPERATION = re.compile(r"'([a-z_]+\.\w+)'")
+_DETAIL = re.compile(r"^\t([a-z_]+\.\w+)\(.*$", re.MULTILINE)
+
+# The name of an operation, and its location as MLIR writes it.
+Place = tuple[str, str]
+
+
+class Refusal(Exception):  # noqa: N818 - the converter made the error
+    """What the converter says about operations that it does not take.
+
+    Attributes:
+        places: the operations and where they are.
+    """
+
+    def __init__(self, message: str, places: Iterable[Place] = ()) -> None:
+        """Keep what is known."""
+        super().__init__(message)
+        self.places = [*places][:_MAX_REFUSED]
+
+
+def convert_modules(artifacts: list[bytes], names: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return a flatbuffer with a signature for each module.
+
+    Args:
+        artifacts: the modules; the list is emptied.
+        names: the names of each: `signature`, `inputs` and `outputs`.
+
+    Raises:
+        Refusal: something cannot be converted, or the runtime has no kernel for it.
+    """
+    context = ir.Context()
+    converter_api_ext.prepare_mlir_context(context)
+    with context, ir.Location.unknown():
+        try:
+            modules = [_converted(artifacts.pop(0), given) for given in names]
+            one = modules[0] if len(modules) == 1 else converter_api_ext.merge_modules(modules)
+            _prepare_for_export(one)
+        except (ir.MLIRError, RuntimeError, ValueError) as error:
+            raise Refusal("; ".join(_errors(str(error)))) from error
+        try:
+            model = bytes(converter_api_ext.export_flatbuffer_to_bytes(one.operation))
+        except ValueError as error:
+            raise _unwritten(one, str(error)) from error
+        if missing := missing_kernel(model):
+            name = missing.removeprefix("STABLEHLO_").lower()
+            raise Refusal("the runtime has no kernel for it", _found(one, [name]))
+    _check_signatures(model, names)
+    return model
+
+
+def _converted(artifact: bytes, names: Mapping[str, Any]) -> Any:
+    """Return a module in the operations of LiteRT."""
+    module = stablehlo.deserialize_portable_artifact(ir.Context.current, artifact)
+    main = ir.SymbolTable(module.operation)["main"].operation
+    converter_api_ext.set_signature(main, names["signature"], names["inputs"], names["outputs"])
+    main.attributes[_ENTRY] = _tensor_names(names)
+    chain_branches(module)
+    lower_dynamic_sizes(module)
+    prevent_misreadings(module)
+    config = converter_api_ext.ConvertToTFLConfig()
+    config.enable_x64 = True
+    config.canonicalizing_inf_as_min_max_float = False
+    passes = passmanager.PassManager("builtin.module")
+    try:
+        converter_api_ext.run_convert_to_tfl_passes(module, passes, config)
+    except ValueError as error:
+        raise _reported(module, str(error)) from error
+    return module
+
+
+def _tensor_names(names: Mapping[str, Any]) -> Any:
+    """Return the names of the tensors of a signature: commas separate them, and none is twice."""
+    taken: set[str] = set()
+    listed: dict[str, Any] = {}
+    for key in ("inputs", "outputs"):
+        own = [re.sub(r"\W", "_", f"{names['signature']}_{name}") for name in names[key]]
+        for number in range(len(own)):
+            while own[number] in taken:
+                own[number] += "_"
+            taken.add(own[number])
+        listed[key] = ir.StringAttr.get(",".join(own))
+    return ir.DictAttr.get(listed)
+
+
+def _prepare_for_export(module: Any) -> None:
+    outline_loops(module)
+    restore_scatter_regions(module)
+    for number, function in enumerate(module.body):
+        if _EXPORTED_NAMES in function.attributes:
+            separate_results(function.operation)
+        if _ENTRY not in function.attributes:
+            name_arguments(function.operation, number)
+
+
+def _check_signatures(model: bytes, names: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a model whose signatures are not those that were asked for."""
+    found = {
+        one["name"]: [[name for name, *_ in one[key]] for key in ("inputs", "outputs")]
+        for one in describe_model(model)["signatures"]
+    }
+    for given in names:
+        wanted = [sorted(given[key]) for key in ("inputs", "outputs")]
+        has = found.get(given["signature"])
+        if has is None or [*map(sorted, has)] != wanted:
+            raise Refusal(f"signature {given['signature']!r} takes and returns {has}, not {wanted}")
+
+
+def _errors(message: str) -> list[str]:
+    """Return the errors in a message of MLIR, which shows lines and callers, too."""
+    return [found[1] for found in _ERROR.finditer(message)] or [message.strip()]
+
+
+def _reported(module: Any, message: str) -> Refusal:
+    """Return the refusal of the operations that an error of MLIR names."""
+    errors = _errors(message)
+    named = {_public(name) for text in errors for name in _QUOTED_OPERATION.findall(text)}
+    frames = {f'"{file}":{line}:{column}' for file, line, column in _FRAME.findall(message)}
+    places = _found(module, named)
+    here = [place for place in places if all(frame in place[1] for frame in frames)]
+    others = [(name, "") for name in sorted(named)]
+    return Refusal("; ".join(errors), here or places or others)
+
+
+def _unwritten(module: Any, message: str) -> Refusal:
+    """Return the refusal of operations that the exporter does not write."""
+    if _ERROR.search(message):
+        return _reported(module, message)
+    details = {found[1]: found[0].strip() for found in _DETAIL.finditer(message)}
+    if details:
+        return Refusal("; ".join(details.values()), _found(module, details))
+    left = (one for one in nested_operations(module.operation) if not one.name.startswith(_WRITTEN))
+    return Refusal("LiteRT has no such operation", _places(left))
+
+
+def _found(module: Any, names: Iterable[str]) -> list[Place]:
+    """Return the operations of a module that have one of some names, with or without dialect."""
+    wanted = {*names}
+    operations = nested_operations(module.operation)
+    both = ((one, _public(one.name)) for one in operations)
+    return _places(one for one, name in both if {name, name.partition(".")[2]} & wanted)
+
+
+def _places(operations: Iterable[Any]) -> list[Place]:
+    """Return the names and locations of operations, each pair once."""
+    named = ((_public(one.name), str(one.location)[:_MAX_LOCATION]) for one in operations)
+    return [*dict.fromkeys(named)]
+
+
+def _public(name: str) -> str:
+    """Return the name of an operation in StableHLO, if it has one there."""
+    return re.sub(r"^(?:mhlo\.(\w+)|vhlo\.(\w+?)_v\d+)$", r"stablehlo.\1\2", name)

@@ -1,0 +1,277 @@
+"""LiteRT models run by ai-edge-litert, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+
+from bridge.litert.metadata import is_model
+from bridge.litert.worker import describe_arrays, read_arrays
+from bridge.litert.worker_process import LiteRTProcess, ProcessDeath, check_installed
+from xla_call_module.dtypes import Array
+from xla_call_module.errors import FormatError, InteropError, StructureError
+
+__all__ = [
+    "Kernels",
+    "LiteRTModel",
+    "LiteRTSignature",
+    "LiteRTTensor",
+    "Runtime",
+    "describe",
+    "read_model",
+]
+
+Kernels = Literal["delegate", "builtin", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class LiteRTTensor:
+    """An input or an output of a signature.
+
+    Attributes:
+        name: its name.
+        dtype: the name of its dtype.
+        shape: its shape, in which sizes that vary are -1.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiteRTSignature:
+    """A signature of a model.
+
+    Attributes:
+        name: its name.
+        inputs: its inputs, in the order of the subgraph.
+        outputs: its outputs.
+    """
+
+    name: str
+    inputs: tuple[LiteRTTensor, ...]
+    outputs: tuple[LiteRTTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiteRTModel:
+    """The contents of a model.
+
+    Attributes:
+        signatures: its signatures.
+        operators: how many operators of each kind it has.
+    """
+
+    signatures: tuple[LiteRTSignature, ...]
+    operators: Mapping[str, int]
+
+
+def describe(
+    model: bytes | str | os.PathLike[str], *, process: LiteRTProcess | None = None
+) -> LiteRTModel:
+    """Return what is in a model.
+
+    Args:
+        model: the path of a file, or what is in one.
+        process: the process that reads it; by default one that ends afterwards.
+
+    Raises:
+        FormatError: it is no model, or a damaged one.
+        MissingDependencyError: ai-edge-litert is not installed.
+        OSError: the file cannot be read.
+    """
+    check_installed("LiteRT")
+    own = LiteRTProcess() if process is None else None
+    try:
+        return _described(process or own, _contents(model))
+    finally:
+        if own is not None:
+            own.close()
+
+
+def read_model(path: str | os.PathLike[str]) -> bytes:
+    """Return the contents of the file of a model.
+
+    Raises:
+        FormatError: it is none.
+        MissingDependencyError: ai-edge-litert is not installed.
+        OSError: the file cannot be read.
+    """
+    check_installed("LiteRT")
+    model = _contents(path)
+    if not is_model(model):
+        raise FormatError(
+            f"{os.fspath(path)} is a file, and no LiteRT model. To do: pass the file that "
+            "bridge.save_litert wrote, or the folder of a SavedModel."
+        )
+    return model
+
+
+def _contents(model: bytes | str | os.PathLike[str]) -> bytes:
+    if isinstance(model, bytes):
+        return model
+    with open(model, "rb") as file:
+        return file.read()
+
+
+def _described(process: LiteRTProcess | None, contents: bytes) -> LiteRTModel:
+    assert process is not None
+    try:
+        answer, _ = process.request("describe", [contents])
+    except ProcessDeath as error:
+        raise FormatError(
+            f"The LiteRT model cannot be read: {error}. To do: write it again."
+        ) from error
+    if "error" in answer:
+        raise FormatError(
+            f"The LiteRT model cannot be read ({answer['error']}). To do: write it again."
+        )
+    signatures = tuple(
+        LiteRTSignature(one["name"], _tensors(one["inputs"]), _tensors(one["outputs"]))
+        for one in answer["signatures"]
+    )
+    return LiteRTModel(signatures, answer["operators"])
+
+
+def _tensors(described: Any) -> tuple[LiteRTTensor, ...]:
+    return tuple(LiteRTTensor(name, dtype, tuple(shape)) for name, dtype, shape in described)
+
+
+class Runtime:
+    """A model in a process that runs it; a context manager.
+
+    If the process dies of one run, the next one starts it again.
+    """
+
+    def __init__(
+        self,
+        model: bytes | str | os.PathLike[str],
+        *,
+        threads: int = 1,
+        kernels: Kernels = "delegate",
+        process: LiteRTProcess | None = None,
+    ) -> None:
+        """Describe a model; it is loaded with the first run.
+
+        Args:
+            model: the path of a file, or what is in one.
+            threads: the number of threads.
+            kernels: `delegate` for XNNPACK, where it has kernels, as the runtime has it by default;
+                `builtin` for the runtime's own kernels, `reference` for its plain ones.
+            process: the process that runs it; by default one of its own.
+        """
+        check_installed("LiteRT")
+        self._model = model if isinstance(model, bytes) else os.fspath(model)
+        self._options = {"threads": threads, "kernels": kernels}
+        self._is_own = process is None
+        self._process = LiteRTProcess() if process is None else process
+        self._loaded: tuple[int, int] | None = None
+        self.contents = _described(self._process, _contents(self._model))
+
+    def __enter__(self) -> Runtime:
+        """Return it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Let the process go."""
+        self.close()
+
+    def close(self) -> None:
+        """Let the model go, and the process if it has no other user."""
+        if self._is_own:
+            self._process.close()
+        elif self._loaded is not None and self._loaded[0] == self._process.starts:
+            self._request("unload", [], model=self._loaded[1])
+        self._loaded = None
+
+    def run(self, arrays: Mapping[str, Any], *, signature: str | None = None) -> dict[str, Array]:
+        """Return the results of a signature by their names.
+
+        Args:
+            arrays: the arrays by the names of the inputs.
+            signature: the name of the signature; by default the only one.
+
+        Raises:
+            StructureError: an array or the signature is missing, or an array does not fit.
+            InteropError: the runtime refuses to run it, or dies of it.
+        """
+        found = self._signature(signature)
+        given = _checked(found, arrays)
+        answer, parts = self._request(
+            "run",
+            [*given.values()],
+            model=self._load(),
+            signature=found.name,
+            arrays=describe_arrays(given),
+        )
+        results = read_arrays(answer["arrays"], parts)
+        return {tensor.name: results[tensor.name] for tensor in found.outputs}
+
+    def _signature(self, name: str | None) -> LiteRTSignature:
+        known = {one.name: one for one in self.contents.signatures}
+        if name is None and len(known) == 1:
+            return self.contents.signatures[0]
+        if name not in known:
+            raise StructureError(
+                f"The LiteRT model has no signature {name!r}. To do: name one of {sorted(known)}."
+            )
+        return known[name]
+
+    def _load(self) -> int:
+        self._process.start()
+        if self._loaded is None or self._loaded[0] != self._process.starts:
+            is_path = isinstance(self._model, str)
+            parts = [] if is_path else [self._model]
+            path = os.path.abspath(self._model) if is_path else None
+            answer, _ = self._request("load", parts, path=path, **self._options)
+            self._loaded = self._process.starts, answer["model"]
+        return self._loaded[1]
+
+    def _request(self, verb: str, parts: Any, **options: Any) -> Any:
+        try:
+            answer = self._process.request(verb, parts, **options)
+        except ProcessDeath as error:
+            raise InteropError(
+                f"ai-edge-litert does not survive the model: {error}. To do: leave out of the "
+                "model what it cannot run."
+            ) from error
+        if "error" in answer[0]:
+            raise InteropError(
+                f"ai-edge-litert does not run the model: {answer[0]['error']}. To do: leave out of "
+                "the model what it cannot run."
+            )
+        return answer
+
+
+def _checked(signature: LiteRTSignature, arrays: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the arrays in the order of the inputs, which they fit."""
+    names = [tensor.name for tensor in signature.inputs]
+    if sorted(names) != sorted(arrays):
+        raise StructureError(
+            f"Signature {signature.name!r} takes {sorted(names)} and was given {sorted(arrays)}. "
+            "To do: pass an array for each name."
+        )
+    given = {name: np.asarray(arrays[name]) for name in names}
+    for tensor in signature.inputs:
+        array = given[tensor.name]
+        fits = len(array.shape) == len(tensor.shape) and all(
+            size in (-1, has) for size, has in zip(tensor.shape, array.shape, strict=True)
+        )
+        if not fits or array.dtype.name != tensor.dtype:
+            raise StructureError(
+                f"Input {tensor.name!r} of signature {signature.name!r} is {tensor.dtype}"
+                f"{[*tensor.shape]} and was given {array.dtype.name}{[*array.shape]}. To do: pass "
+                "an array of that dtype and shape."
+            )
+    return given

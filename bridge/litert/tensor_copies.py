@@ -1,0 +1,46 @@
+"""Copies of tensors, where LiteRT would have one tensor in two places.
+
+It is a part of the program `bridge.litert.worker`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from litert_converter.mlir import ir
+
+_CONSTANTS = frozenset({"arith.constant", "tfl.pseudo_const", "tfl.pseudo_qconst"})
+
+
+def separate_results(function: Any) -> None:
+    """Let a signature return a copy of what is its argument, or another of its results.
+
+    To the runtime's `CompiledModel`, and to what is built on it, a tensor has one buffer: a result
+    that is something else, too, is not written there. The interpreter copies them. The context of
+    the module is to be the current one.
+    """
+    block = function.regions[0].blocks[0]
+    last = block.operations[len(block.operations) - 1].operation
+    seen = {*block.arguments}
+    for number, value in enumerate(last.operands):
+        if value in seen:
+            with last.location, ir.InsertionPoint(last):
+                last.operands[number] = copy_of(value)
+        seen.add(value)
+
+
+def copy_of(value: Any) -> Any:
+    """Return a copy of a value, made at the current insertion point.
+
+    LiteRT has no identity, and the exporter takes out what moves nothing: a cast, a reshape or a
+    slice. The kernel of `tfl.tile` takes every dtype and rank. What is computed of constants alone
+    is not written by `CompiledModel`, either.
+    """
+    owner = value.owner
+    if not isinstance(owner, ir.Block) and owner.operation.name in _CONSTANTS:
+        return owner.operation.clone().results[0]
+    rank = ir.RankedTensorType(value.type).rank
+    ones = ir.DenseElementsAttr.get(np.ones([rank], np.int32))
+    once = ir.Operation.create("arith.constant", [ones.type], attributes={"value": ones})
+    return ir.Operation.create("tfl.tile", [value.type], [value, *once.results]).results[0]

@@ -1,0 +1,175 @@
+"""A LiteRT model is run on probes, in a process of its own, and compared with JAX.
+
+The probes are the trials of `bridge.verifying`, of order 0: inputs of every kind, and what JAX
+computes of them.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bridge.core.probes import EDGES, GIVEN, HUGE, INF, RANDOM, SIZES, choose_sizes, draw
+from bridge.litert.runtime import Runtime
+from bridge.litert.storage_dtypes import boundary_dtype
+from bridge.litert.worker_process import LiteRTProcess
+from bridge.loading.calling import call_flat
+from bridge.loading.exported_from_call import exported_from_call
+from bridge.sources.bound_call import BoundCall
+from bridge.verifying.comparison import (
+    Tolerance,
+    describe_difference,
+    describe_overflow,
+    greatest_error,
+    has_infinity,
+    largest,
+)
+from bridge.verifying.trials import Trial
+from bridge.verifying.verification import VerifyRow
+from xla_call_module.call import CallModule, bind_symbols
+from xla_call_module.dimensions import evaluate_shape
+from xla_call_module.dtypes import Array
+from xla_call_module.errors import InteropError, StructureError
+
+__all__ = ["compare_model", "given_trials", "make_trials"]
+
+
+def make_trials(bound: Mapping[str, BoundCall], *, seed: int = 0) -> Iterator[Trial]:
+    """Yield the trials of each signature: random inputs, and those at the edges of their dtypes.
+
+    Args:
+        bound: the call of each signature.
+        seed: the seed of the random numbers.
+    """
+    for key, one in bound.items():
+        call = one.original
+        run = _reference(one)
+        kinds = [(RANDOM, sizes) for sizes in _sizes_of(call)]
+        kinds += [(edge, kinds[len(kinds) // 2][1]) for edge in EDGES if one.inputs]
+        for number, (kind, sizes) in enumerate(kinds):
+            random = np.random.default_rng([seed, number, zlib.crc32(key.encode())])
+            inputs = {
+                name: draw(call.args[index], kind, sizes, random)
+                for index, name in one.inputs.items()
+            }
+            yield _trial(key, kind, sizes, inputs, dict(zip(one.outputs, run(inputs), strict=True)))
+
+
+def given_trials(
+    bound: Mapping[str, BoundCall], samples: Mapping[str, Sequence[Mapping[str, Array]]]
+) -> Iterator[Trial]:
+    """Yield the trials of calls with given inputs.
+
+    Args:
+        bound: the call of each signature.
+        samples: the inputs of calls, by signature.
+    """
+    for key, calls in samples.items():
+        run = _reference(bound[key])
+        for inputs in calls:
+            expected = dict(zip(bound[key].outputs, run(inputs), strict=True))
+            yield _trial(key, GIVEN, {}, inputs, expected)
+
+
+def _trial(
+    key: str,
+    kind: str,
+    sizes: Mapping[str, int],
+    inputs: Mapping[str, Array],
+    expected: Mapping[str, Array],
+) -> Trial:
+    return Trial(
+        signature=key,
+        kind=kind,
+        sizes=sizes,
+        inputs={name: _at_boundary(array) for name, array in inputs.items()},
+        differentiated=(),
+        variables=(),
+        outputs=tuple(expected),
+        cotangents=(),
+        expected=({name: _at_boundary(array) for name, array in expected.items()},),
+    )
+
+
+def _at_boundary(array: Any) -> Any:
+    return np.asarray(array).astype(boundary_dtype(array.dtype))
+
+
+def _reference(bound: BoundCall) -> Any:
+    """Return the function of JAX, from inputs by name to its results."""
+    exported = exported_from_call(bound.original)
+    function = jax.jit(call_flat(exported, name=bound.original.name))
+    parameters = {index: array for index, (_, array) in bound.parameters.items()}
+
+    def run(inputs: Mapping[str, Any]) -> Sequence[Any]:
+        leaves = dict(parameters) | {index: inputs[name] for index, name in bound.inputs.items()}
+        results = function(*(leaves[index] for index in bound.original.kept))
+        return [np.asarray(result) for result in results]
+
+    return run
+
+
+def _sizes_of(call: CallModule) -> list[dict[str, int]]:
+    """Return the sizes of dimension variables for which a function is tried."""
+    if not call.symbols:
+        return [{}]
+    found = [
+        choose_sizes(call.symbols, wanted, lambda sizes: _fits(call, sizes)) for wanted in SIZES
+    ]
+    return [sizes for n, sizes in enumerate(found) if sizes not in found[:n]]
+
+
+def _fits(call: CallModule, sizes: Mapping[str, int]) -> bool:
+    shapes = [evaluate_shape(call.args[index].shape or (), sizes) for index in call.kept]
+    try:
+        bind_symbols(call.name, [call.args[index] for index in call.kept], shapes)
+    except StructureError:
+        return False
+    return True
+
+
+def compare_model(
+    model: bytes | str,
+    trials: Sequence[Trial],
+    tolerance: Tolerance | None = None,
+    *,
+    process: LiteRTProcess | None = None,
+) -> list[VerifyRow]:
+    """Return a row for each trial, of what LiteRT computes of it.
+
+    Args:
+        model: the model, or the path of its file.
+        trials: the trials.
+        tolerance: the allowed difference; by default the one of `bridge.verify`.
+        process: the process that runs it; by default one that ends afterwards.
+    """
+    allowed = tolerance or Tolerance()
+    with Runtime(model, process=process) as runtime:
+        return [_row(runtime, trial, allowed) for trial in trials]
+
+
+def _row(runtime: Runtime, trial: Trial, tolerance: Tolerance) -> VerifyRow:
+    (expected,) = trial.expected
+    try:
+        found = runtime.run(trial.inputs, signature=trial.signature)
+    except InteropError as error:
+        return VerifyRow(trial.signature, trial.title, 0, math.inf, str(error))
+    scale = largest(trial.inputs.values())
+    is_overflowing = trial.kind in (HUGE, INF) or any(map(has_infinity, trial.inputs.values()))
+    problems, errors = [], [0.0]
+    for name, wanted in expected.items():
+        actual = np.asarray(found[name])
+        if trial.kind == HUGE:
+            difference = describe_overflow(actual, wanted)
+        else:
+            difference = describe_difference(actual, wanted, tolerance, scale=scale)
+        if difference is not None:
+            problems.append(f"{name} {difference}")
+        if actual.shape == wanted.shape and not is_overflowing:
+            errors.append(greatest_error(actual, wanted))
+    return VerifyRow(trial.signature, trial.title, 0, max(errors), "; ".join(problems))

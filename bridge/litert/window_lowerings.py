@@ -1,0 +1,336 @@
+"""Windows that go over an array, as operations on slices of it.
+
+LiteRT's pooling loses NaN and infinities, and its other reductions of windows know few dtypes. What
+a window has is combined along one dimension after another, with the slices that begin where the
+elements of all windows do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from bridge.lifting.known_values import Dimension
+from bridge.lifting.lifted_operation import LiftingRule
+from bridge.lifting.reduction_primitives import is_identity, reducer_of
+from bridge.lifting.window_primitives import CUSTOM_CALLS as OF_JAX_CALLS
+from bridge.lifting.window_primitives import RULES as OF_JAX
+from bridge.lifting.window_primitives import WindowPlaces
+from bridge.litert.arithmetic_lowerings import is_unsigned, unsigned_order
+from bridge.litert.lowered_operation import LoweredOperation
+from bridge.litert.storage_dtypes import ComplexParts, integer_bits, to_storage
+from xla_call_module.stablehlo.combiners import combiner_of, identity_of
+
+__all__ = ["CUSTOM_CALLS", "RULES"]
+
+# How many elements of a window are combined one after another.
+MAX_WINDOW = 1024
+# The same of a dimension of a window; of a larger one, halves are combined.
+_MAX_STEPS = 8
+
+
+def greater(left: Any, right: Any) -> Any:
+    """Return the greater one of floats, and NaN if one is."""
+    return jnp.where((left >= right) | (left != left), left, right)
+
+
+def less(left: Any, right: Any) -> Any:
+    """Return the lesser one of floats, and NaN if one is."""
+    return jnp.where((left <= right) | (left != left), left, right)
+
+
+_OF_FLOATS: Mapping[str, Callable[..., Any]] = {
+    "add": jnp.add, "maximum": greater, "minimum": less, "multiply": jnp.multiply,
+}  # fmt: skip
+_OF_INTEGERS: Mapping[str, Callable[..., Any]] = {
+    "add": jnp.add, "maximum": jnp.maximum, "minimum": jnp.minimum, "multiply": jnp.multiply,
+}  # fmt: skip
+_OF_BOOLS: Mapping[str, Callable[..., Any]] = {
+    "and": jnp.logical_and, "or": jnp.logical_or, "xor": jnp.not_equal,
+}  # fmt: skip
+
+
+def _combiner(name: str, logical: np.dtype[Any]) -> Callable[..., Any] | None:
+    """Return what combines arrays of a dtype by a monoid; None if it is to be the region."""
+    if logical.kind == "b":
+        return _OF_BOOLS.get(name)
+    return (_OF_INTEGERS if integer_bits(logical) else _OF_FLOATS).get(name)
+
+
+def _reduce_window(op: LoweredOperation) -> Any:
+    rank = len(op.types[0].shape)
+    ones = (1,) * rank
+    windows = WindowPlaces(
+        sizes=op.integers("window_dimensions"),
+        strides=op.integers("window_strides", ones),
+        padding=tuple(zip(*op.padding(rank), strict=True)),
+        base_dilation=op.integers("base_dilations", ones),
+        dilation=op.integers("window_dilations", ones),
+    )
+    return _reduce_windows(op, op.arrays, windows)
+
+
+# How many operands of a `dynamic_reduce_window` say what its windows are.
+_COMPUTED = 5
+
+
+def _dynamic_reduce_window(op: LoweredOperation) -> Any:
+    count = len(op.operands) - _COMPUTED
+    sizes, strides, base, dilation, padding = map(op.dimensions, range(count, count + _COMPUTED))
+    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
+    windows = WindowPlaces(sizes, strides, pairs, base, dilation)
+    return _reduce_windows(op, op.arrays[:count], windows)
+
+
+def _reduce_windows(op: LoweredOperation, arrays: Sequence[Any], windows: WindowPlaces) -> Any:
+    count = len(arrays) // 2
+    values, starts = arrays[:count], arrays[count:]
+    name = reducer_of(op.regions[0].block) if count == 1 else ""
+    if isinstance(values[0], ComplexParts):
+        if name != "add":
+            op.refuse("LiteRT has sums only of complex numbers")
+        return ComplexParts(*(
+            _reduce_simply(name, *pair, windows, np.dtype(np.float32))
+            for pair in ((values[0].real, starts[0].real), (values[0].imag, starts[0].imag))
+        ))  # fmt: skip
+    values, starts = ([*map(jnp.asarray, part)] for part in (values, starts))
+    logical = op.logical_dtype()
+    if _combiner(name, logical) is not None:
+        return [_reduce_simply(name, values[0], op.operands[1], windows, logical)]
+    running = windows.running(values[0].shape)
+    if running is not None:
+        made = _accumulate(values, running, op.regions[0].of_elements)
+        begun = [
+            jnp.broadcast_to(start, one.shape) for start, one in zip(starts, made, strict=True)
+        ]
+        return op.regions[0].of_elements(*begun, *made)
+    return _fold(op, values, starts, windows)
+
+
+def _reduce_simply(
+    name: str,
+    value: Any,
+    start: Any,
+    windows: WindowPlaces,
+    logical: np.dtype[Any],
+) -> Any:
+    """Return what a monoid makes of each window."""
+    combine = _combiner(name, logical)
+    assert combine is not None
+    identity = identity_of(name, logical)
+    begins = not (isinstance(start, np.ndarray) and is_identity(start, identity))
+    nothing, start = (jnp.asarray(to_storage(one)) for one in (identity, start))
+    is_turned = is_unsigned(logical) and name in ("maximum", "minimum")
+    if is_turned:
+        value, nothing, start = map(unsigned_order, (value, nothing, start))
+    running = windows.running(value.shape)
+    if running is not None and name == "add":
+        made = lax.cumsum(value, running[0], reverse=running[1])
+    elif running is not None:
+        (made,) = _accumulate([value], running, lambda *pair: [combine(*pair)])
+    else:
+        made = _fold_axes(value, nothing, windows, combine)
+    if begins:
+        made = combine(made, jnp.broadcast_to(start, made.shape))
+    return unsigned_order(made) if is_turned else made
+
+
+def _accumulate(
+    values: Sequence[Any], running: tuple[int, bool], combine: Callable[..., list[Any]]
+) -> list[Any]:
+    """Return what is made of each element and all before it, by steps of 1, 2, 4, …."""
+    axis, is_reversed = running
+    size = values[0].shape[axis]
+    made = [*values]
+    step = 1
+    while step < size:
+        near = [_part(one, axis, 0, size - step) for one in made]
+        far = [_part(one, axis, step, size) for one in made]
+        joined = combine(*far, *near) if is_reversed else combine(*near, *far)
+        ends = (size - step, size) if is_reversed else (0, step)
+        rest = [_part(one, axis, *ends) for one in made]
+        pairs = zip(joined, rest, strict=True) if is_reversed else zip(rest, joined, strict=True)
+        made = [lax.concatenate(pair, axis) for pair in pairs]
+        step *= 2
+    return made
+
+
+def _part(value: Any, axis: int, start: Dimension, end: Dimension, stride: int = 1) -> Any:
+    return lax.slice_in_dim(value, start, end, stride, axis)
+
+
+def _fold_axes(value: Any, nothing: Any, windows: WindowPlaces, combine: Callable[..., Any]) -> Any:
+    """Return what a monoid makes of each window, along one dimension after another."""
+    value = _padded(value, nothing, windows)
+    for axis, (size, stride, step) in enumerate(
+        zip(windows.sizes, windows.strides, windows.dilation, strict=True)
+    ):
+        if (size, stride) == (1, 1):
+            continue
+        places = (value.shape[axis] - (size - 1) * step - 1) // stride + 1
+        if places <= 0:
+            shape = [0 if n == axis else dim for n, dim in enumerate(value.shape)]
+            value = jnp.zeros(shape, value.dtype)
+            continue
+        value = _fold_axis(value, axis, (size, stride, step), places, combine)
+    return value
+
+
+def _fold_axis(
+    value: Any,
+    axis: int,
+    window: tuple[int, int, int],
+    places: Dimension,
+    combine: Callable[..., Any],
+) -> Any:
+    """Return what is made of the elements of windows along one dimension.
+
+    Args:
+        value: the array, padded.
+        axis: the dimension.
+        window: the size of a window, how far windows are apart, and how far their elements are.
+        places: how many windows there are.
+        combine: the monoid.
+    """
+    size, stride, step = window
+
+    def at(array: Any, offset: int) -> Any:
+        first = offset * step
+        return _part(array, axis, first, first + (places - 1) * stride + 1, stride)
+
+    if size <= _MAX_STEPS:
+        found = at(value, 0)
+        for offset in range(1, size):
+            found = combine(found, at(value, offset))
+        return found
+    found, offset, span = None, 0, 1
+    while True:
+        if size & span:
+            found = at(value, offset) if found is None else combine(found, at(value, offset))
+            offset += span
+        if 2 * span > size:
+            return found
+        end = value.shape[axis]
+        value = combine(
+            _part(value, axis, 0, end - span * step), _part(value, axis, span * step, end)
+        )
+        span *= 2
+
+
+def _padded(value: Any, nothing: Any, windows: WindowPlaces) -> Any:
+    triples = [
+        (*pair, step - 1) for pair, step in zip(windows.padding, windows.base_dilation, strict=True)
+    ]
+    return lax.pad(value, nothing, triples) if any(map(any, triples)) else value
+
+
+def _slices(
+    shape: Sequence[int], windows: WindowPlaces
+) -> tuple[list[int], list[tuple[list[int], list[int]]]]:
+    """Return how many windows a padded array has, and the slices of each element of a window."""
+    reach = [(n - 1) * d + 1 for n, d in zip(windows.sizes, windows.dilation, strict=True)]
+    places = [
+        max(0, (size - far) // stride + 1)
+        for size, far, stride in zip(shape, reach, windows.strides, strict=True)
+    ]
+    slices = []
+    for offsets in itertools.product(*map(range, windows.sizes)):
+        first = [n * d for n, d in zip(offsets, windows.dilation, strict=True)]
+        last = [
+            start + (count - 1) * stride + 1
+            for start, count, stride in zip(first, places, windows.strides, strict=True)
+        ]
+        slices.append((first, last))
+    return places, slices
+
+
+def _fold(
+    op: LoweredOperation, values: Sequence[Any], starts: Sequence[Any], windows: WindowPlaces
+) -> list[Any]:
+    """Return what a region makes of each window, element by element."""
+    if math.prod(windows.sizes) > MAX_WINDOW:
+        op.refuse(f"it combines {math.prod(windows.sizes)} elements in a way of its own")
+    padded = [_padded(value, jnp.zeros((), value.dtype), windows) for value in values]
+    inside = _padded(jnp.ones(values[0].shape, np.int32), np.int32(0), windows)
+    places, slices = _slices(inside.shape, windows)
+    found = [jnp.broadcast_to(start, places) for start in starts]
+    if 0 in places:
+        return found
+    for first, last in slices:
+        parts = [lax.slice(value, first, last, windows.strides) for value in padded]
+        holds = lax.slice(inside, first, last, windows.strides) != 0
+        combined = op.regions[0].of_elements(*found, *parts)
+        found = [jnp.where(holds, *pair) for pair in zip(combined, found, strict=True)]
+    return found
+
+
+def _select_and_scatter(op: LoweredOperation) -> Any:
+    """Combine each number with that at the place which its window selects."""
+    value, source, start = map(jnp.asarray, op.arrays)
+    select, scatter = op.regions
+    rank = value.ndim
+    ones = (1,) * rank
+    windows = WindowPlaces(
+        sizes=op.integers("window_dimensions", ones),
+        strides=op.integers("window_strides", ones),
+        padding=tuple(zip(*op.padding(rank), strict=True)),
+        base_dilation=ones,
+        dilation=ones,
+    )
+    if math.prod(windows.sizes) > MAX_WINDOW:
+        op.refuse(f"it selects of {math.prod(windows.sizes)} elements")
+    padded = _padded(value, jnp.zeros((), value.dtype), windows)
+    inside = _padded(jnp.ones(value.shape, np.int32), np.int32(0), windows)
+    places, slices = _slices(inside.shape, windows)
+    if 0 in places:
+        return jnp.broadcast_to(start, value.shape)
+    best, chosen = jnp.zeros(places, value.dtype), jnp.full(places, -1, np.int32)
+    for number, (first, last) in enumerate(slices):
+        part = lax.slice(padded, first, last, windows.strides)
+        holds = lax.slice(inside, first, last, windows.strides) != 0
+        (stays,) = select.of_elements(best, part)
+        takes = holds & ((chosen < 0) | ~stays)
+        best, chosen = jnp.where(takes, part, best), jnp.where(takes, np.int32(number), chosen)
+    made = jnp.broadcast_to(start, value.shape)
+    is_sum = combiner_of(scatter.block) == "add" and op.logical_dtype().kind != "b"
+    for number, (first, _) in enumerate(slices):
+        here = chosen == number
+        placed = _placed(
+            jnp.where(here, source, jnp.zeros_like(source)), first, padded.shape, windows
+        )
+        if is_sum:
+            made = made + placed
+            continue
+        (combined,) = scatter.of_elements(made, placed)
+        hit = _placed(here.astype(np.int32), first, padded.shape, windows) != 0
+        made = jnp.where(hit, combined, made)
+    return made
+
+
+def _placed(part: Any, first: Sequence[int], shape: Sequence[int], windows: WindowPlaces) -> Any:
+    """Return the array, without padding, that has elements at the places of a slice, else 0."""
+    triples = []
+    for axis, (start, pads) in enumerate(zip(first, windows.padding, strict=True)):
+        stride = windows.strides[axis]
+        end = start + (part.shape[axis] - 1) * stride + 1
+        triples.append((start - pads[0], shape[axis] - end - pads[1], stride - 1))
+    return lax.pad(part, jnp.zeros((), part.dtype), triples)
+
+
+RULES = {
+    name: LiftingRule(lower, OF_JAX[name].attributes)
+    for name, lower in (
+        ("stablehlo.reduce_window", _reduce_window),
+        ("stablehlo.select_and_scatter", _select_and_scatter),
+    )
+}
+CUSTOM_CALLS = {
+    name: LiftingRule(_dynamic_reduce_window, rule.attributes)
+    for name, rule in OF_JAX_CALLS.items()
+}

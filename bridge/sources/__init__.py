@@ -1,0 +1,20 @@
+"""A model as one call, bound to its parameters: the source of formats that are one call each.
+
+The way of the data:
+
+    function, module of a library, Exported, SavedModel, file of StableHLO, CallModule
+        │ boundary_casts.py   arguments and results of narrow types in dtypes that formats have
+        ▼
+    bound_call.py             `BoundCall`: one call, for one platform, with names and parameters
+        │
+        ▼
+    bridge/onnx, bridge/litert
+
+What a format takes is a `ModelFormat`: the custom calls that it has rules for, and what its models
+are called in messages. To add a format, make one of these where its rules are, and call
+`bind_source` with it.
+"""
+
+from __future__ import annotations
+
+__all__ = ()

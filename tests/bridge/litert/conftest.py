@@ -1,0 +1,25 @@
+"""The process that converts and runs models, one for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bridge.litert.worker_process import LiteRTProcess
+from tests.bridge.litert.checking import LiteRTCheck
+
+
+@pytest.fixture(scope="session")
+def litert_process() -> Iterator[LiteRTProcess]:
+    """Return the process."""
+    pytest.importorskip("litert_converter")
+    pytest.importorskip("ai_edge_litert")
+    with LiteRTProcess() as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def check(litert_process: LiteRTProcess) -> LiteRTCheck:
+    """Return what compares a function that LiteRT runs with JAX."""
+    return LiteRTCheck(litert_process)

@@ -1,0 +1,64 @@
+"""The first operation that differs is named, with its line."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bridge.litert.conversion import _check
+from bridge.litert.first_difference import first_difference
+from bridge.litert.litert_model import bind_signatures
+from bridge.litert.verification import make_trials
+from bridge.verifying.comparison import Tolerance
+from bridge.verifying.verification import VerifyRow
+from xla_call_module.errors import UnsupportedError
+
+pytest.importorskip("litert_converter")
+EXACT = Tolerance(rtol=0.0, atol=0.0)
+
+
+@jax.jit
+def inner(x):
+    y = x * 2 + 1
+    return jnp.exp(y)  # rounds elsewhere in LiteRT
+
+
+def network(params, x):
+    moved = (x - 1).T.reshape(-1)
+    return inner(moved) * 4 + params["b"]
+
+
+def bind(function):
+    return bind_signatures(
+        function, signatures=None, params={"b": np.float32(2)}, args="f32[40,30]",
+        platform="cpu", order=0, inputs=None, outputs=None,
+    )  # fmt: skip
+
+
+def test_the_operation_is_found(litert_process):
+    bound = bind(network)
+    ((_, one),) = bound.items()
+    trial = next(make_trials(bound))
+    found = first_difference(one, trial, process=litert_process, tolerance=EXACT)
+    line = inner.__wrapped__.__code__.co_firstlineno + 3
+    assert found.startswith("stablehlo.exponential at ")
+    assert f"test_first_difference.py:{line}" in found
+    assert first_difference(one, trial, process=litert_process) == ""
+
+
+def test_the_refusal_names_it():
+    rows = [
+        VerifyRow("f", "zeros", 0, 0.0, ""),
+        VerifyRow("f", "random", 0, 1.0, "y differs."),
+        VerifyRow("f", "huge", 0, 1.0, "y differs."),
+    ]
+    asked = []
+    with pytest.raises(UnsupportedError, match=r"y differs\. The first .* is that\. 2 of 3 probes"):
+        _check(rows, lambda number: asked.append(number) or "that")
+    assert asked == [1]
+    with pytest.raises(UnsupportedError, match=r"y differs\. 2 of 3 probes"):
+        _check(rows, lambda number: "")
+    with pytest.warns(UserWarning, match="where inputs are huge"):
+        _check([rows[0], rows[2]], lambda number: "")
