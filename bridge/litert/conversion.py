@@ -54,7 +54,8 @@ def to_litert(
     float32, bool and integers of up to 32 bits are themselves in the model. float16 is taken and
     returned as it is and computed in float32, rounded after each operation; bfloat16 and smaller
     floats are float32 at the boundary, integers of fewer than 8 bits are int8 or uint8. Complex
-    numbers may stand inside. Functions for static shapes only: LiteRT's tensors have one size.
+    numbers may stand inside. Symbolic dimensions, such as a batch, are dynamic ones: the
+    interpreter is told their sizes by `resize_tensor_input`, which a signature runner does itself.
 
     Args:
         model: what `bridge.to_onnx` takes: a function or a module, an `Exported`, what
